@@ -1,0 +1,158 @@
+// swift-tools-version: 6.2
+import PackageDescription
+
+// The manifest is the architecture: a target may import only what it lists here, and the build
+// enforces it (`--explicit-target-dependency-import-check error`). Layers go from the top of this
+// file to the bottom; a target depends only on targets above it. See docs/concepts.md.
+
+let apusSettings: [SwiftSetting] = [
+    .swiftLanguageMode(.v6),
+    .treatAllWarnings(as: .error),
+    .enableUpcomingFeature("ExistentialAny"),
+    .enableUpcomingFeature("MemberImportVisibility"),
+    .enableUpcomingFeature("InternalImportsByDefault"),
+    .enableUpcomingFeature("NonisolatedNonsendingByDefault"),
+]
+
+// Outside products, named once.
+let log: Target.Dependency = .product(name: "Logging", package: "swift-log")
+let metrics: Target.Dependency = .product(name: "Metrics", package: "swift-metrics")
+let coreMetrics: Target.Dependency = .product(name: "CoreMetrics", package: "swift-metrics")
+let collections: Target.Dependency = .product(name: "Collections", package: "swift-collections")
+let dequeModule: Target.Dependency = .product(name: "DequeModule", package: "swift-collections")
+let orderedCollections: Target.Dependency = .product(name: "OrderedCollections", package: "swift-collections")
+let nioCore: Target.Dependency = .product(name: "NIOCore", package: "swift-nio")
+let nioPosix: Target.Dependency = .product(name: "NIOPosix", package: "swift-nio")
+let nioEmbedded: Target.Dependency = .product(name: "NIOEmbedded", package: "swift-nio")
+let nioTLS: Target.Dependency = .product(name: "NIOTLS", package: "swift-nio")
+let nioSSL: Target.Dependency = .product(name: "NIOSSL", package: "swift-nio-ssl")
+let protobuf: Target.Dependency = .product(name: "SwiftProtobuf", package: "swift-protobuf")
+let crypto: Target.Dependency = .product(name: "Crypto", package: "swift-crypto")
+let x509: Target.Dependency = .product(name: "X509", package: "swift-certificates")
+let swiftASN1: Target.Dependency = .product(name: "SwiftASN1", package: "swift-asn1")
+let jwt: Target.Dependency = .product(name: "JWTKit", package: "jwt-kit")
+let grdb: Target.Dependency = .product(name: "GRDB", package: "GRDB.swift")
+let lifecycle: Target.Dependency = .product(name: "ServiceLifecycle", package: "swift-service-lifecycle")
+let hummingbird: Target.Dependency = .product(name: "Hummingbird", package: "hummingbird")
+let httpTypes: Target.Dependency = .product(name: "HTTPTypes", package: "swift-http-types")
+let yams: Target.Dependency = .product(name: "Yams", package: "Yams")
+let arguments: Target.Dependency = .product(name: "ArgumentParser", package: "swift-argument-parser")
+
+func layer(
+    _ layer: String, _ name: String, _ dependencies: [Target.Dependency]
+) -> Target {
+    .target(name: name, dependencies: dependencies, path: "Sources/\(layer)/\(name)", swiftSettings: apusSettings)
+}
+
+func test(_ name: String, _ dependencies: [Target.Dependency]) -> Target {
+    .testTarget(name: name, dependencies: dependencies, path: "Tests/\(name)", swiftSettings: apusSettings)
+}
+
+let package = Package(
+    name: "apus",
+    products: [
+        .executable(name: "apus", targets: ["apus"]),
+        .library(name: "ApusClient", targets: ["ApusClient"]),
+        .library(name: "ApusDevice", targets: ["ApusDevice"]),
+    ],
+    dependencies: [
+        .package(url: "https://github.com/apple/swift-argument-parser", exact: "1.8.2"),
+        .package(url: "https://github.com/apple/swift-asn1", exact: "1.7.4"),
+        .package(url: "https://github.com/apple/swift-certificates", exact: "1.21.1"),
+        .package(url: "https://github.com/apple/swift-collections", exact: "1.6.0"),
+        .package(url: "https://github.com/apple/swift-crypto", exact: "4.5.2"),
+        .package(url: "https://github.com/apple/swift-http-types", exact: "1.8.0"),
+        .package(url: "https://github.com/apple/swift-log", exact: "1.16.2"),
+        .package(url: "https://github.com/apple/swift-metrics", exact: "2.13.0"),
+        .package(url: "https://github.com/apple/swift-nio", exact: "2.101.2"),
+        .package(url: "https://github.com/apple/swift-nio-ssl", exact: "2.37.6"),
+        .package(url: "https://github.com/apple/swift-protobuf", exact: "1.39.0"),
+        .package(url: "https://github.com/groue/GRDB.swift", exact: "7.10.0"),
+        .package(url: "https://github.com/hummingbird-project/hummingbird", exact: "2.28.1", traits: []),
+        .package(url: "https://github.com/jpsim/Yams", exact: "6.2.2"),
+        .package(url: "https://github.com/swift-server/swift-service-lifecycle", exact: "2.13.0"),
+        .package(url: "https://github.com/vapor/jwt-kit", exact: "5.7.1"),
+    ],
+    targets: [
+        // Core: values only.
+        layer("Core", "ApusCore", [log, metrics, coreMetrics]),
+
+        // Native: module maps and thin C shims.
+        .systemLibrary(
+            name: "CLibAV", path: "Sources/Native/CLibAV", pkgConfig: "libavformat libavcodec libavutil libswscale",
+            providers: [.apt(["libavcodec-dev", "libavformat-dev", "libavutil-dev", "libswscale-dev"])]),
+        .target(name: "CApusMedia", dependencies: ["CLibAV"], path: "Sources/Native/CApusMedia"),
+        .systemLibrary(
+            name: "CApusZstd", path: "Sources/Native/CApusZstd", pkgConfig: "libzstd",
+            providers: [.apt(["libzstd-dev"])]),
+
+        // Protocol: codecs and machines, no I/O.
+        layer("Protocol", "ApusWire", ["ApusCore", nioCore, protobuf]),
+        layer("Protocol", "ApusContract", ["ApusCore", protobuf]),
+        layer("Protocol", "ApusMedia", ["ApusCore", nioCore, dequeModule]),
+
+        // Engine: links between nodes, storage, cluster.
+        layer(
+            "Engine", "ApusTransport",
+            ["ApusCore", "ApusWire", "CApusZstd", nioCore, nioPosix, nioTLS, nioSSL, x509, swiftASN1, crypto, log, metrics]),
+        layer("Engine", "ApusStorage", ["ApusCore", grdb, log]),
+        layer(
+            "Engine", "ApusCluster",
+            [
+                "ApusCore", "ApusWire", "ApusTransport", "ApusStorage", nioCore, protobuf, orderedCollections, crypto,
+                lifecycle, log, metrics,
+            ]),
+
+        // Services: machine + actor each.
+        layer(
+            "Services", "ApusSessions",
+            ["ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", nioCore, protobuf, crypto, jwt, log, metrics]),
+        layer(
+            "Services", "ApusChannels",
+            [
+                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusCluster", "ApusSessions", nioCore,
+                protobuf, log, metrics,
+            ]),
+
+        // Edges: sockets for devices, apps and operators.
+        layer(
+            "Edges", "ApusGateway",
+            [
+                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusSessions", "ApusChannels", nioCore, nioPosix,
+                nioTLS, nioSSL, protobuf, log, metrics,
+            ]),
+        layer("Edges", "ApusHTTP", ["ApusCore", hummingbird, httpTypes, nioCore, nioPosix, lifecycle, log, coreMetrics]),
+
+        // Node: the only place that joins the parts.
+        layer(
+            "Node", "ApusNode",
+            [
+                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage", "ApusCluster",
+                "ApusSessions", "ApusChannels", "ApusGateway", "ApusHTTP", nioCore, nioPosix, lifecycle, yams, crypto, log, metrics,
+            ]),
+
+        // Clients: never a server target.
+        layer(
+            "Clients", "ApusClient",
+            ["ApusCore", "ApusWire", "ApusContract", "ApusMedia", "CApusMedia", nioCore, nioPosix, nioTLS, nioSSL, protobuf, crypto, log]),
+        layer(
+            "Clients", "ApusDevice",
+            ["ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusClient", "CApusMedia", nioCore, protobuf, log]),
+
+        // Command: one binary, one verb each.
+        .executableTarget(
+            name: "apus",
+            dependencies: [
+                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage", "ApusCluster",
+                "ApusSessions", "ApusNode", "ApusClient", "ApusDevice", nioCore, nioPosix, crypto, log, arguments, yams,
+            ],
+            path: "Sources/Command/apus", swiftSettings: apusSettings),
+
+        // Testing.
+        layer("Testing", "ApusTestKit", ["ApusCore", nioCore]),
+
+        test("ApusCoreTests", ["ApusCore"]),
+        test("ApusWireTests", ["ApusCore", "ApusWire", "ApusTestKit", nioCore]),
+        test("ApusMediaTests", ["ApusCore", "ApusMedia", "ApusTestKit", nioCore]),
+    ]
+)

@@ -1,0 +1,105 @@
+/// An error of the cluster, with its number from the one catalogue (requirements IV-F).
+///
+/// Every refusal that a device, an app or another node can see has a number; a caller decides by
+/// ``code``, a person reads ``message``.
+public struct ApusError: Error, Sendable, Equatable, CustomStringConvertible {
+    public let code: ErrorCode
+    /// A sentence for a person: what is wrong and, where it helps, what to do. Never holds secrets.
+    public let message: String
+
+    public init(_ code: ErrorCode, _ message: String? = nil) {
+        self.code = code
+        self.message = message ?? code.summary
+    }
+
+    public var description: String { "\(message) (\(code.number))" }
+
+    public static func == (left: Self, right: Self) -> Bool { left.code == right.code }
+}
+
+/// A number of the error catalogue.
+///
+/// Families, from the contract: 8000–8499 access server, 8500–8699 control server, 10000–10999
+/// general, 12000–12999 user, 20000–20999 peer to peer, 21000–21999 SDK. Numbers that the contract
+/// names keep their meaning; 10000–10999 are this project's own. A retired number stays reserved.
+public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
+    public let number: Int32
+    public let summary: String
+
+    private init(_ number: Int32, _ summary: String) {
+        self.number = number
+        self.summary = summary
+    }
+
+    public var description: String { "\(number)" }
+    public static func == (left: Self, right: Self) -> Bool { left.number == right.number }
+    public func hash(into hasher: inout Hasher) { hasher.combine(number) }
+
+    // Access server.
+    public static let targetOffline = Self(8000, "the target is offline")
+    public static let targetUnknown = Self(8002, "the target does not exist")
+    public static let illegalRelation = Self(8003, "the target is not bound to this account")
+    public static let boundToThisUser = Self(8022, "the device is already bound to this user")
+    public static let boundToOtherUser = Self(8023, "the device is bound to another user")
+
+    // General: this project's own.
+    public static let malformed = Self(10_001, "the message cannot be read")
+    public static let frameTooLarge = Self(10_002, "the frame is larger than this door takes")
+    public static let versionUnsupported = Self(10_003, "the other side speaks a protocol version that is not supported")
+    public static let methodUnknown = Self(10_004, "the method is not known here")
+    public static let deadlineExceeded = Self(10_005, "no answer came before the deadline")
+    public static let cancelled = Self(10_006, "the call was cancelled")
+    public static let overloaded = Self(10_007, "too much is in flight; try again later")
+    public static let linkLost = Self(10_008, "the link to the other side was lost")
+    public static let moved = Self(10_009, "the shard has another owner")
+    public static let noRoute = Self(10_010, "no node can be reached")
+    public static let wrongCluster = Self(10_011, "the other side belongs to another cluster")
+    public static let noOwnership = Self(10_012, "the ownership store cannot be reached; nothing is decided")
+    public static let staleEpoch = Self(10_013, "the epoch is older than one already seen")
+    public static let handshakeTimeout = Self(10_014, "the handshake did not finish in time")
+    public static let idleTimeout = Self(10_015, "nothing was heard for too long")
+    public static let slowReader = Self(10_016, "the reader does not keep up")
+    public static let shuttingDown = Self(10_017, "this node is leaving; connect to another")
+    public static let internalFailure = Self(10_018, "an internal error; the node's log says more")
+    public static let addressInUse = Self(10_019, "the address is in use")
+    public static let stateForeign = Self(10_020, "the state directory belongs to something else")
+    public static let storageFailed = Self(10_021, "the storage cannot be read or written")
+    public static let configurationInvalid = Self(10_022, "the configuration is not valid")
+    public static let tooManyStreams = Self(10_023, "too many streams on one connection")
+    public static let stalePublisher = Self(10_024, "a newer publisher holds this channel")
+    public static let fenced = Self(10_025, "this node was declared dead and starts again")
+    public static let mediaUnreadable = Self(10_026, "the media cannot be read")
+
+    // User.
+    public static let tokenInvalid = Self(12_001, "the token is not valid")
+    public static let tokenExpired = Self(12_002, "the token has expired")
+    public static let kicked = Self(12_003, "the same identity registered elsewhere")
+    public static let notAllowed = Self(12_004, "the token does not allow this")
+
+    // SDK.
+    public static let answerTimedOut = Self(21_002, "the answer timed out")
+    public static let tooManyConnections = Self(21_020, "too many connections")
+    public static let connectFailed = Self(21_022, "the connection failed")
+    public static let notConnected = Self(21_023, "not connected")
+    public static let unavailable = Self(21_025, "not available now: offline")
+    public static let badParameter = Self(21_031, "a parameter is out of range")
+
+    /// Every number that exists, in order.
+    public static let all: [ErrorCode] = [
+        targetOffline, targetUnknown, illegalRelation, boundToThisUser, boundToOtherUser,
+        malformed, frameTooLarge, versionUnsupported, methodUnknown, deadlineExceeded, cancelled, overloaded, linkLost,
+        moved, noRoute, wrongCluster, noOwnership, staleEpoch, handshakeTimeout, idleTimeout, slowReader, shuttingDown,
+        internalFailure, addressInUse, stateForeign, storageFailed, configurationInvalid, tooManyStreams, stalePublisher,
+        fenced, mediaUnreadable,
+        tokenInvalid, tokenExpired, kicked, notAllowed,
+        answerTimedOut, tooManyConnections, connectFailed, notConnected, unavailable, badParameter,
+    ]
+
+    private static let byNumber: [Int32: ErrorCode] = Dictionary(uniqueKeysWithValues: all.map { ($0.number, $0) })
+
+    /// The catalogue's entry for a number from the wire; a number that is not in the catalogue keeps
+    /// its number, so that a newer node's error survives an older reader.
+    public init(number: Int32) {
+        self = Self.byNumber[number] ?? Self(number, "error \(number)")
+    }
+}

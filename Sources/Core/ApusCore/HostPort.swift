@@ -1,0 +1,29 @@
+/// A host and a port, written `HOST:PORT` or `[V6]:PORT`.
+public struct HostPort: Sendable, Hashable, CustomStringConvertible {
+    /// A name or a literal address, without brackets.
+    public var host: String
+    /// 0 to 65535; 0 asks the system for a free port where something is bound.
+    public var port: Int
+
+    public init(host: String, port: Int) {
+        self.host = host
+        self.port = port
+    }
+
+    /// Reads `HOST:PORT`; nil where it is not of that form.
+    public init?(_ text: String) {
+        guard let colon = text.lastIndex(of: ":"), let port = Int(text[text.index(after: colon)...]),
+            (0...65_535).contains(port)
+        else { return nil }
+        var host = String(text[..<colon])
+        if host.hasPrefix("["), host.hasSuffix("]") {
+            host = String(host.dropFirst().dropLast())
+        } else if host.contains(":") {
+            return nil
+        }
+        guard !host.isEmpty else { return nil }
+        self.init(host: host, port: port)
+    }
+
+    public var description: String { host.contains(":") ? "[\(host)]:\(port)" : "\(host):\(port)" }
+}

@@ -1,0 +1,107 @@
+/// The name of a cluster. Two clusters never speak to each other: the name is checked in every
+/// handshake and in every state directory.
+///
+/// Limits: 1 to 63 bytes, letters, digits, `-`, `_` and `.`.
+public struct ClusterID: IdentifierString {
+    public let rawValue: String
+    public init(unchecked rawValue: String) { self.rawValue = rawValue }
+}
+
+/// The configured name of a node, stable over restarts. Limits as ``ClusterID``.
+public struct NodeName: IdentifierString {
+    public let rawValue: String
+    public init(unchecked rawValue: String) { self.rawValue = rawValue }
+}
+
+/// The identity of a device, chosen by its vendor and unique in the cluster. Limits as ``ClusterID``.
+public struct DeviceID: IdentifierString {
+    public let rawValue: String
+    public init(unchecked rawValue: String) { self.rawValue = rawValue }
+}
+
+/// The account that owns devices and apps. Limits as ``ClusterID``.
+public struct AccountID: IdentifierString {
+    public let rawValue: String
+    public init(unchecked rawValue: String) { self.rawValue = rawValue }
+}
+
+/// The unique identity of one outside caller, a device or an app (IV-A1). Limits as ``ClusterID``.
+public struct AccessID: IdentifierString {
+    public let rawValue: String
+    public init(unchecked rawValue: String) { self.rawValue = rawValue }
+}
+
+/// A string that names something, of a bounded length and a plain alphabet, so that it can stand
+/// in a path, a log line and a metric label without quoting.
+public protocol IdentifierString: RawRepresentable, Sendable, Hashable, Comparable, CustomStringConvertible
+where RawValue == String {
+    /// Makes the identifier without a check; for values that were checked before.
+    init(unchecked rawValue: String)
+}
+
+extension IdentifierString {
+    /// The longest identifier, in bytes.
+    public static var byteCountMax: Int { 63 }
+
+    /// Makes the identifier, or nil where the text breaks the limits.
+    public init?(rawValue: String) {
+        guard Self.isValid(rawValue) else { return nil }
+        self.init(unchecked: rawValue)
+    }
+
+    public var description: String { rawValue }
+
+    public static func < (left: Self, right: Self) -> Bool { left.rawValue < right.rawValue }
+
+    private static func isValid(_ text: String) -> Bool {
+        let bytes = text.utf8
+        guard (1...byteCountMax).contains(bytes.count) else { return false }
+        return bytes.allSatisfy { byte in
+            switch byte {
+            case UInt8(ascii: "a")...UInt8(ascii: "z"), UInt8(ascii: "A")...UInt8(ascii: "Z"),
+                UInt8(ascii: "0")...UInt8(ascii: "9"), UInt8(ascii: "-"), UInt8(ascii: "_"), UInt8(ascii: "."):
+                true
+            default:
+                false
+            }
+        }
+    }
+}
+
+/// One life of a node: its name and the incarnation that this start took.
+///
+/// A reborn node is a new `NodeID`. A dead incarnation never returns (D4).
+public struct NodeID: Sendable, Hashable, Comparable, CustomStringConvertible {
+    public var name: NodeName
+    /// Grows with every start of the node; given out by the ownership store.
+    public var incarnation: UInt64
+
+    public init(name: NodeName, incarnation: UInt64) {
+        self.name = name
+        self.incarnation = incarnation
+    }
+
+    public var description: String { "\(name)#\(incarnation)" }
+
+    public static func < (left: Self, right: Self) -> Bool {
+        (left.name, left.incarnation) < (right.name, right.incarnation)
+    }
+}
+
+/// A media channel: one source of one device (IV-C4). It lives in the device's shard.
+public struct ChannelID: Sendable, Hashable, Comparable, CustomStringConvertible {
+    public var device: DeviceID
+    /// The source of a multi-source device; 0 for a plain camera.
+    public var source: UInt16
+
+    public init(device: DeviceID, source: UInt16 = 0) {
+        self.device = device
+        self.source = source
+    }
+
+    public var description: String { "\(device)/\(source)" }
+
+    public static func < (left: Self, right: Self) -> Bool {
+        (left.device, left.source) < (right.device, right.source)
+    }
+}

@@ -1,0 +1,37 @@
+public import Logging
+
+/// The metadata keys of log lines. A log message is a constant sentence; the facts stand in
+/// metadata under these keys, so that lines can be searched by them.
+public enum LogKey {
+    public static let cluster = "apus.cluster"
+    public static let node = "apus.node"
+    public static let peer = "apus.peer"
+    public static let lane = "apus.lane"
+    public static let shard = "apus.shard"
+    public static let epoch = "apus.epoch"
+    public static let revision = "apus.revision"
+    public static let device = "apus.device"
+    public static let account = "apus.account"
+    public static let access = "apus.access"
+    public static let session = "apus.session"
+    public static let channel = "apus.channel"
+    public static let sequence = "apus.seq"
+    public static let address = "apus.address"
+    public static let method = "apus.method"
+    public static let error = "apus.error"
+    public static let code = "apus.code"
+    public static let reason = "apus.reason"
+    public static let count = "apus.count"
+    public static let milliseconds = "apus.ms"
+    public static let path = "apus.path"
+}
+
+extension Logger {
+    /// Adds the number and the sentence of an error to a line's metadata.
+    public static func facts(of error: any Error) -> Logger.Metadata {
+        if let error = error as? ApusError {
+            return [LogKey.code: "\(error.code.number)", LogKey.error: "\(error.message)"]
+        }
+        return [LogKey.error: "\(error)"]
+    }
+}

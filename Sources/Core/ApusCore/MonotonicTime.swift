@@ -1,0 +1,49 @@
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
+
+/// A point on the machine's monotonic clock (`CLOCK_MONOTONIC`), in nanoseconds.
+///
+/// Machines get their time passed in as this value; wall clocks never decide anything (D4).
+public struct MonotonicTime: Sendable, Hashable, Comparable, CustomStringConvertible {
+    public var nanoseconds: UInt64
+
+    public init(nanoseconds: UInt64) { self.nanoseconds = nanoseconds }
+
+    /// The machine's clock now. Only shells call this; a machine is told the time.
+    public static func now() -> MonotonicTime {
+        var time = timespec()
+        clock_gettime(CLOCK_MONOTONIC, &time)
+        return MonotonicTime(nanoseconds: UInt64(time.tv_sec) * 1_000_000_000 + UInt64(time.tv_nsec))
+    }
+
+    /// Zero, the clock's start.
+    public static let zero = MonotonicTime(nanoseconds: 0)
+
+    public static func < (left: Self, right: Self) -> Bool { left.nanoseconds < right.nanoseconds }
+
+    public static func + (time: Self, span: Duration) -> Self {
+        Self(nanoseconds: time.nanoseconds &+ UInt64(bitPattern: span.nanoseconds))
+    }
+
+    /// The span from `right` to `left`; negative where `left` is the earlier.
+    public static func - (left: Self, right: Self) -> Duration {
+        .nanoseconds(Int64(bitPattern: left.nanoseconds &- right.nanoseconds))
+    }
+
+    public var description: String { "\(nanoseconds)ns" }
+}
+
+extension Duration {
+    /// The span in whole nanoseconds; spans over 292 years are cut off.
+    public var nanoseconds: Int64 {
+        let (seconds, attoseconds) = components
+        let (product, overflow) = seconds.multipliedReportingOverflow(by: 1_000_000_000)
+        return overflow ? (seconds < 0 ? .min : .max) : product &+ attoseconds / 1_000_000_000
+    }
+
+    /// The span in milliseconds, with fractions.
+    public var milliseconds: Double { Double(nanoseconds) / 1_000_000 }
+}

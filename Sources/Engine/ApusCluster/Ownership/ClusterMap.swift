@@ -1,0 +1,120 @@
+public import ApusCore
+
+/// Who is in the cluster and who owns which shard: the one value of the ownership store (D4, D5).
+///
+/// It changes only by compare-and-swap on ``revision``, so all nodes see the same sequence of maps,
+/// some of them later than others. What a node does on the strength of a map carries the shard's
+/// epoch, so that whoever has seen a later map can refuse it.
+public struct ClusterMap: Sendable, Equatable {
+    public var cluster: ClusterID
+    /// The store's revision of this value; 0 before the first write.
+    public var revision: UInt64
+    /// A member's slot is its index; a slot is never given to another name.
+    public var members: [Member]
+    /// 4,096 entries, by shard.
+    public var shards: [ShardAssignment]
+
+    /// The map of a cluster that nobody joined yet.
+    public init(cluster: ClusterID) {
+        self.cluster = cluster
+        revision = 0
+        members = []
+        shards = Array(repeating: ShardAssignment(), count: ShardID.count)
+    }
+
+    public subscript(shard: ShardID) -> ShardAssignment {
+        get { shards[Int(shard.rawValue)] }
+        set { shards[Int(shard.rawValue)] = newValue }
+    }
+
+    /// The member in a slot; nil for ``MemberSlot/none``.
+    public func member(at slot: MemberSlot) -> Member? {
+        Int(slot.rawValue) < members.count ? members[Int(slot.rawValue)] : nil
+    }
+
+    /// The slot of a name, alive or not.
+    public func slot(of name: NodeName) -> MemberSlot? {
+        members.firstIndex { $0.id.name == name }.map { MemberSlot(rawValue: UInt16($0)) }
+    }
+
+    /// The member of that name, alive or not.
+    public func member(named name: NodeName) -> Member? { members.first { $0.id.name == name } }
+
+    /// The owner of a shard, where it has one.
+    public func owner(of shard: ShardID) -> Member? { member(at: self[shard].owner) }
+
+    /// The standby of a shard, where it has one.
+    public func standby(of shard: ShardID) -> Member? { member(at: self[shard].standby) }
+
+    /// True where this very incarnation is a member that is up or draining.
+    public func isAlive(_ node: NodeID) -> Bool {
+        members.contains { $0.id == node && $0.state.isAlive }
+    }
+}
+
+/// An index into ``ClusterMap/members``.
+public struct MemberSlot: Sendable, Hashable {
+    public let rawValue: UInt16
+    public init(rawValue: UInt16) { self.rawValue = rawValue }
+    /// Nobody.
+    public static let none = MemberSlot(rawValue: 0xffff)
+}
+
+/// Who owns a shard, who stands by, and the fencing token.
+public struct ShardAssignment: Sendable, Hashable {
+    public var owner: MemberSlot
+    public var standby: MemberSlot
+    /// Grows with every change of ``owner``; a change of the standby alone leaves it.
+    public var epoch: Epoch
+
+    public init(owner: MemberSlot = .none, standby: MemberSlot = .none, epoch: Epoch = 0) {
+        self.owner = owner
+        self.standby = standby
+        self.epoch = epoch
+    }
+}
+
+/// A node in the map.
+public struct Member: Sendable, Hashable {
+    public enum State: UInt8, Sendable, Hashable, CaseIterable {
+        /// Takes shards.
+        case up = 1
+        /// Serves what it has and hands it over; takes nothing new.
+        case draining = 2
+        /// Declared dead; this incarnation never returns.
+        case dead = 3
+        /// Left by itself, with nothing in its hands.
+        case left = 4
+
+        public var isAlive: Bool { self == .up || self == .draining }
+    }
+
+    public var id: NodeID
+    public var state: State
+    public var addresses: NodeAddresses
+    /// Its share of the shards beside the others' weights; 100 is the default.
+    public var weight: UInt32
+
+    public init(id: NodeID, state: State, addresses: NodeAddresses, weight: UInt32 = 100) {
+        self.id = id
+        self.state = state
+        self.addresses = addresses
+        self.weight = weight
+    }
+}
+
+/// Where a node's doors are.
+public struct NodeAddresses: Sendable, Hashable {
+    /// Node links (TCP) and heartbeats (UDP).
+    public var transport: HostPort
+    /// Devices and apps.
+    public var clients: HostPort
+    /// Status, metrics and health.
+    public var http: HostPort
+
+    public init(transport: HostPort, clients: HostPort, http: HostPort) {
+        self.transport = transport
+        self.clients = clients
+        self.http = http
+    }
+}

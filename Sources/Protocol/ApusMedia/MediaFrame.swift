@@ -1,0 +1,135 @@
+public import ApusCore
+public import NIOCore
+
+/// What a media frame is, beside its bytes.
+public struct MediaFlags: OptionSet, Sendable, Hashable {
+    public let rawValue: UInt8
+    public init(rawValue: UInt8) { self.rawValue = rawValue }
+
+    /// A decoder can start here.
+    public static let key = Self(rawValue: 1)
+    /// The payload is a ``TrackConfiguration``, not media (IV-C9).
+    public static let configuration = Self(rawValue: 2)
+    /// No other frame refers to it: a slow viewer loses it first.
+    public static let discardable = Self(rawValue: 4)
+    /// A frame sent again at the head of a join; it is not part of the dense sequence there.
+    public static let repeated = Self(rawValue: 8)
+    /// Nothing follows in this epoch: the publisher ended.
+    public static let endOfEpoch = Self(rawValue: 16)
+}
+
+/// Where a frame stands in its channel: the publisher's epoch, then the dense number in it.
+///
+/// Positions are ordered by epoch first: a publisher that starts anew starts at 0 in a higher epoch (D7).
+public struct FramePosition: Sendable, Hashable, Comparable, CustomStringConvertible {
+    /// The publisher's start; higher is later.
+    public var epoch: UInt32
+    /// Dense over all tracks of the channel, from 0.
+    public var sequence: UInt64
+
+    public init(epoch: UInt32, sequence: UInt64) {
+        self.epoch = epoch
+        self.sequence = sequence
+    }
+
+    public static func < (left: Self, right: Self) -> Bool {
+        (left.epoch, left.sequence) < (right.epoch, right.sequence)
+    }
+
+    public var description: String { "\(epoch):\(sequence)" }
+}
+
+/// The fixed header of a media frame (D7).
+///
+/// Layout, big endian, 40 bytes: `u32 term`, `u32 epoch`, `u64 sequence`, `i64 pts` µs, `i32 dts − pts` µs,
+/// `u32 payload bytes`, `u32 capture time` (wall clock ms, modulo 2³²), `u8 flags`, `u8 track`, `u8 rendition`, `u8 version`.
+public struct MediaHeader: Sendable, Hashable {
+    public static let byteCount = 40
+    /// The layout's version.
+    public static let version: UInt8 = 1
+
+    /// The term of the relay that sent it: the shard's epoch. A receiver drops older terms than the
+    /// highest it has seen, so a primary that was paused cannot emit stale frames (D7).
+    public var term: Epoch
+    public var position: FramePosition
+    /// Presentation time, in microseconds of the publisher's clock (IV-G5).
+    public var ptsMicroseconds: Int64
+    /// Decode time less presentation time, in microseconds; 0 without B frames.
+    public var dtsDeltaMicroseconds: Int32
+    /// Wall clock at capture, in milliseconds, modulo 2³².
+    public var captureMilliseconds: UInt32
+    public var flags: MediaFlags
+    /// The track's number: index in the publisher's list of tracks.
+    public var track: UInt8
+    /// The rendition's number; 0 where there is one.
+    public var rendition: UInt8
+
+    public init(
+        term: Epoch = 0, position: FramePosition, ptsMicroseconds: Int64, dtsDeltaMicroseconds: Int32 = 0,
+        captureMilliseconds: UInt32 = 0, flags: MediaFlags = [], track: UInt8 = 0, rendition: UInt8 = 0
+    ) {
+        self.term = term
+        self.position = position
+        self.ptsMicroseconds = ptsMicroseconds
+        self.dtsDeltaMicroseconds = dtsDeltaMicroseconds
+        self.captureMilliseconds = captureMilliseconds
+        self.flags = flags
+        self.track = track
+        self.rendition = rendition
+    }
+
+    /// Appends the header, for a payload that the caller writes right after it.
+    public func encode(payloadByteCount: Int, into buffer: inout ByteBuffer) {
+        buffer.writeMultipleIntegers(
+            term, position.epoch, position.sequence, ptsMicroseconds, dtsDeltaMicroseconds,
+            UInt32(truncatingIfNeeded: payloadByteCount), captureMilliseconds, flags.rawValue, track, rendition,
+            Self.version)
+    }
+}
+
+/// One media frame: its header and its bytes.
+public struct MediaFrame: Sendable, Hashable {
+    /// The largest payload of one frame, in bytes: an uncompressed 4K key frame would not fit, a
+    /// compressed one does with room to spare.
+    public static let payloadByteCountMax = 4 << 20
+
+    public var header: MediaHeader
+    /// Video in Annex B or length-prefixed form as the configuration says; audio as one packet.
+    public var payload: ByteBuffer
+
+    public init(header: MediaHeader, payload: ByteBuffer) {
+        self.header = header
+        self.payload = payload
+    }
+
+    /// Appends header and payload.
+    public func encode(into buffer: inout ByteBuffer) {
+        header.encode(payloadByteCount: payload.readableBytes, into: &buffer)
+        buffer.writeImmutableBuffer(payload)
+    }
+
+    /// Reads one frame that fills the buffer.
+    ///
+    /// - Throws: 10001 where the header is cut off, the version is unknown, or the length does not match.
+    public init(decoding buffer: ByteBuffer) throws(ApusError) {
+        var buffer = buffer
+        guard
+            let (term, epoch, sequence, pts, dtsDelta, byteCount, capture, flags, track, rendition, version) =
+                buffer.readMultipleIntegers(
+                    as: (UInt32, UInt32, UInt64, Int64, Int32, UInt32, UInt32, UInt8, UInt8, UInt8, UInt8).self)
+        else {
+            throw ApusError(.malformed, "the media frame's header is cut off")
+        }
+        guard version == MediaHeader.version else {
+            throw ApusError(.versionUnsupported, "media frame version \(version) is not supported")
+        }
+        guard Int(byteCount) == buffer.readableBytes, buffer.readableBytes <= Self.payloadByteCountMax else {
+            throw ApusError(.malformed, "the media frame's length does not match its header")
+        }
+        header = MediaHeader(
+            term: term, position: FramePosition(epoch: epoch, sequence: sequence), ptsMicroseconds: pts,
+            dtsDeltaMicroseconds: dtsDelta, captureMilliseconds: capture, flags: MediaFlags(rawValue: flags),
+            track: track, rendition: rendition)
+        payload = buffer
+    }
+}

@@ -1,0 +1,80 @@
+public import ApusCore
+public import NIOCore
+
+/// The kind of a track and its codec (IV-C9: the stream header comes before any media).
+public enum Codec: UInt8, Sendable, Hashable, CaseIterable {
+    case h264 = 1
+    case h265 = 2
+    case aac = 16
+    case opus = 17
+    case g711a = 18
+    case g711u = 19
+    case amrNarrow = 20
+    case amrWide = 21
+    case mp3 = 22
+
+    public var isVideo: Bool { rawValue < 16 }
+}
+
+/// What a decoder needs before the first frame of a track; the payload of a configuration frame.
+///
+/// Video frames are length-prefixed (4 bytes) NAL units, and `extraData` is the `avcC` or `hvcC`
+/// record; AAC frames are raw, and `extraData` is the AudioSpecificConfig. This is the form that an
+/// MP4 file holds, so a recorder copies bytes.
+///
+/// Layout, big endian: `u8 version`, `u8 codec`, `u8 track count`, `u8 flags` (0), `u32 width or sample rate`,
+/// `u32 height or channels`, `u32 frame rate × 1000 or samples a frame`, `u16 extra bytes`, then the extra bytes.
+public struct TrackConfiguration: Sendable, Hashable {
+    /// The longest `extraData`, in bytes.
+    public static let extraByteCountMax = 16_384
+
+    public var codec: Codec
+    /// Tracks of this publisher, so that a recorder knows when it has every configuration.
+    public var trackCount: UInt8
+    /// Video: picture width in pixels. Audio: sample rate in Hz.
+    public var first: UInt32
+    /// Video: picture height in pixels. Audio: channels.
+    public var second: UInt32
+    /// Video: frames a second × 1000, 0 where unknown. Audio: samples a packet, 0 where it varies.
+    public var third: UInt32
+    /// `avcC`, `hvcC` or AudioSpecificConfig.
+    public var extraData: [UInt8]
+
+    public init(codec: Codec, trackCount: UInt8, first: UInt32, second: UInt32, third: UInt32, extraData: [UInt8]) {
+        self.codec = codec
+        self.trackCount = trackCount
+        self.first = first
+        self.second = second
+        self.third = third
+        self.extraData = extraData
+    }
+
+    public var width: UInt32 { first }
+    public var height: UInt32 { second }
+    public var sampleRate: UInt32 { first }
+    public var channelCount: UInt32 { second }
+
+    /// Appends the configuration.
+    public func encode(into buffer: inout ByteBuffer) {
+        buffer.writeMultipleIntegers(
+            UInt8(1), codec.rawValue, trackCount, UInt8(0), first, second, third, UInt16(extraData.count))
+        buffer.writeBytes(extraData)
+    }
+
+    /// Reads one configuration that fills the buffer.
+    ///
+    /// - Throws: 10001 where it cannot be read.
+    public init(decoding buffer: ByteBuffer) throws(ApusError) {
+        var buffer = buffer
+        guard
+            let (version, codecNumber, trackCount, _, first, second, third, extraCount) = buffer.readMultipleIntegers(
+                as: (UInt8, UInt8, UInt8, UInt8, UInt32, UInt32, UInt32, UInt16).self),
+            version == 1, let codec = Codec(rawValue: codecNumber), Int(extraCount) == buffer.readableBytes,
+            Int(extraCount) <= Self.extraByteCountMax, let extra = buffer.readBytes(length: Int(extraCount))
+        else {
+            throw ApusError(.malformed, "the track's configuration cannot be read")
+        }
+        self.init(
+            codec: codec, trackCount: trackCount, first: first, second: second, third: third, extraData: extra)
+    }
+}

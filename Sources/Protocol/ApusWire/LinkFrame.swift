@@ -1,0 +1,148 @@
+public import ApusCore
+public import NIOCore
+
+/// What a link frame is for. The same frames run between nodes and between clients and a node (D3).
+public struct FrameKind: Sendable, Hashable, CustomStringConvertible {
+    public let rawValue: UInt8
+    public init(rawValue: UInt8) { self.rawValue = rawValue }
+
+    /// The first frame of the side that connected; nothing is trusted before it.
+    public static let hello = Self(rawValue: 0x01)
+    /// The answer to ``hello``.
+    public static let welcome = Self(rawValue: 0x02)
+    /// The last frame before a close that the sender wanted; carries a `Failure`.
+    public static let goodbye = Self(rawValue: 0x03)
+    /// A call that wants an answer.
+    public static let request = Self(rawValue: 0x10)
+    /// The answer to a call; with ``FrameFlags/failure`` it carries a `Failure`.
+    public static let response = Self(rawValue: 0x11)
+    /// A message that wants no answer.
+    public static let tell = Self(rawValue: 0x12)
+    /// The caller no longer wants the answer of the call with this correlation.
+    public static let cancel = Self(rawValue: 0x13)
+    /// One media frame of the stream that the correlation names (D7).
+    public static let media = Self(rawValue: 0x20)
+    /// A sign of life that wants a ``pong``.
+    public static let ping = Self(rawValue: 0x30)
+    public static let pong = Self(rawValue: 0x31)
+
+    public var description: String { "0x" + String(rawValue, radix: 16) }
+}
+
+/// Bits that say how a frame's payload is to be read.
+public struct FrameFlags: OptionSet, Sendable, Hashable {
+    public let rawValue: UInt8
+    public init(rawValue: UInt8) { self.rawValue = rawValue }
+
+    /// The payload is one zstd frame.
+    public static let compressed = Self(rawValue: 1)
+    /// A 25-byte W3C trace context (trace id, span id, flags) comes before the payload.
+    public static let traced = Self(rawValue: 2)
+    /// The response is a `Failure`.
+    public static let failure = Self(rawValue: 4)
+}
+
+/// One length-prefixed frame of a link (D3).
+///
+/// Layout, big endian: `u32 length` (of all that follows), `u8 kind`, `u8 flags`, `u16 method`,
+/// `u32 correlation`, then the trace context where ``FrameFlags/traced`` is set, then the payload.
+public struct LinkFrame: Sendable, Equatable {
+    /// The length field and the header after it, in bytes.
+    public static let headerByteCount = 12
+    /// The header without the length field, in bytes; no frame is shorter.
+    public static let lengthMin = 8
+    /// The trace context, in bytes.
+    public static let traceByteCount = 25
+
+    public var kind: FrameKind
+    public var flags: FrameFlags
+    /// The stable id of the message's type, or 0.
+    public var method: UInt16
+    /// Pairs an answer with its call; for media the stream's number on this connection.
+    public var correlation: UInt32
+    public var payload: ByteBuffer
+
+    public init(
+        kind: FrameKind, flags: FrameFlags = [], method: UInt16 = 0, correlation: UInt32 = 0,
+        payload: ByteBuffer = ByteBuffer()
+    ) {
+        self.kind = kind
+        self.flags = flags
+        self.method = method
+        self.correlation = correlation
+        self.payload = payload
+    }
+
+    /// Appends the frame to a buffer.
+    @inlinable
+    public func encode(into buffer: inout ByteBuffer) {
+        Self.encodeHeader(
+            kind: kind, flags: flags, method: method, correlation: correlation, payloadByteCount: payload.readableBytes,
+            into: &buffer)
+        buffer.writeImmutableBuffer(payload)
+    }
+
+    /// Appends only a header, for a payload that the caller writes right after it.
+    @inlinable
+    public static func encodeHeader(
+        kind: FrameKind, flags: FrameFlags = [], method: UInt16 = 0, correlation: UInt32 = 0, payloadByteCount: Int,
+        into buffer: inout ByteBuffer
+    ) {
+        buffer.writeMultipleIntegers(
+            UInt32(truncatingIfNeeded: payloadByteCount + Self.lengthMin), kind.rawValue, flags.rawValue, method,
+            correlation)
+    }
+}
+
+/// Cuts a stream of bytes into link frames.
+///
+/// The length is checked before anything is kept for it: a header that claims more than
+/// ``lengthMax`` fails at once, with the number 10002, and costs its eight bytes (D3).
+public struct LinkFrameDecoder: Sendable {
+    /// The longest frame that is taken, in bytes after the length field.
+    public var lengthMax: Int
+    private var buffered = ByteBuffer()
+
+    public init(lengthMax: Int) { self.lengthMax = lengthMax }
+
+    /// Bytes that wait for the rest of their frame.
+    public var bufferedByteCount: Int { buffered.readableBytes }
+
+    /// Takes bytes from the wire.
+    public mutating func append(_ bytes: ByteBuffer) {
+        if buffered.readableBytes == 0 {
+            buffered = bytes
+        } else {
+            buffered.writeImmutableBuffer(bytes)
+        }
+    }
+
+    /// The next whole frame, or nil where more bytes are needed. Its payload is a slice of what was
+    /// appended: copy it to keep it for long.
+    ///
+    /// - Throws: 10002 for a frame over the limit, 10001 for one shorter than its header.
+    public mutating func next() throws(ApusError) -> LinkFrame? {
+        guard let length = buffered.getInteger(at: buffered.readerIndex, as: UInt32.self) else { return nil }
+        guard Int(length) <= lengthMax else {
+            throw ApusError(.frameTooLarge, "a frame of \(length) bytes was announced; at most \(lengthMax) are taken")
+        }
+        guard Int(length) >= LinkFrame.lengthMin else {
+            throw ApusError(.malformed, "a frame of \(length) bytes is shorter than its header")
+        }
+        guard buffered.readableBytes >= 4 + Int(length) else {
+            // The rest is to come: keep the tail in a buffer of its own, so that the reader's is free.
+            if buffered.readerIndex > 0 { buffered.discardReadBytes() }
+            return nil
+        }
+        guard
+            let (_, kind, flags, method, correlation) = buffered.readMultipleIntegers(
+                as: (UInt32, UInt8, UInt8, UInt16, UInt32).self),
+            let payload = buffered.readSlice(length: Int(length) - LinkFrame.lengthMin)
+        else {
+            throw ApusError(.malformed)
+        }
+        return LinkFrame(
+            kind: FrameKind(rawValue: kind), flags: FrameFlags(rawValue: flags), method: method,
+            correlation: correlation, payload: payload)
+    }
+}
