@@ -134,7 +134,10 @@ let package = Package(
         // Clients: never a server target.
         layer(
             "Clients", "ApusClient",
-            ["ApusCore", "ApusWire", "ApusContract", "ApusMedia", "CApusMedia", nioCore, nioPosix, nioTLS, nioSSL, protobuf, crypto, log]),
+            [
+                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "CApusMedia", nioCore, nioPosix, nioTLS, nioSSL, protobuf, crypto,
+                dequeModule, log,
+            ]),
         layer(
             "Clients", "ApusDevice",
             ["ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusClient", "CApusMedia", nioCore, protobuf, log]),

@@ -117,6 +117,9 @@ public nonisolated struct ClientWelcome: Sendable {
   /// the node is never silent for longer than this
   public var keepaliveMs: UInt32 = 0
 
+  /// the same while a stream is open on the connection
+  public var streamKeepaliveMs: UInt32 = 0
+
   /// who the token says the client is
   public var access: String = String()
 
@@ -583,7 +586,7 @@ nonisolated extension ClientHello: SwiftProtobuf.Message, SwiftProtobuf._Message
 
 nonisolated extension ClientWelcome: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Welcome"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}version\0\u{1}session\0\u{1}ticket\0\u{3}ticket_seconds\0\u{1}node\0\u{1}doors\0\u{3}keepalive_ms\0\u{1}access\0\u{1}account\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}version\0\u{1}session\0\u{1}ticket\0\u{3}ticket_seconds\0\u{1}node\0\u{1}doors\0\u{3}keepalive_ms\0\u{1}access\0\u{1}account\0\u{3}stream_keepalive_ms\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -600,6 +603,7 @@ nonisolated extension ClientWelcome: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 7: try { try decoder.decodeSingularUInt32Field(value: &self.keepaliveMs) }()
       case 8: try { try decoder.decodeSingularStringField(value: &self.access) }()
       case 9: try { try decoder.decodeSingularStringField(value: &self.account) }()
+      case 10: try { try decoder.decodeSingularUInt32Field(value: &self.streamKeepaliveMs) }()
       default: break
       }
     }
@@ -633,6 +637,9 @@ nonisolated extension ClientWelcome: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if !self.account.isEmpty {
       try visitor.visitSingularStringField(value: self.account, fieldNumber: 9)
     }
+    if self.streamKeepaliveMs != 0 {
+      try visitor.visitSingularUInt32Field(value: self.streamKeepaliveMs, fieldNumber: 10)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -644,6 +651,7 @@ nonisolated extension ClientWelcome: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.node != rhs.node {return false}
     if lhs.doors != rhs.doors {return false}
     if lhs.keepaliveMs != rhs.keepaliveMs {return false}
+    if lhs.streamKeepaliveMs != rhs.streamKeepaliveMs {return false}
     if lhs.access != rhs.access {return false}
     if lhs.account != rhs.account {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}

@@ -119,16 +119,16 @@ public nonisolated struct ChannelIngest: Sendable {
 
   public var source: UInt32 = 0
 
-  public var shardEpoch: UInt32 = 0
-
+  /// the publisher's epoch
   public var epoch: UInt32 = 0
 
   public var instance: UInt64 = 0
 
+  /// the oldest sequence that the publisher still holds
   public var oldest: UInt64 = 0
 
-  /// false: the same publisher goes on
-  public var takeOver: Bool = false
+  /// correlation of the media frames that the door will send
+  public var stream: UInt32 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -140,12 +140,13 @@ public nonisolated struct ChannelIngesting: Sendable {
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  /// correlation of the media frames to send
-  public var stream: UInt32 = 0
-
+  /// the sequence to go on from
   public var next: UInt64 = 0
 
+  /// a standby takes the frames too
   public var protected: Bool = false
+
+  public var term: UInt32 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -214,8 +215,8 @@ public nonisolated struct ChannelReplicate: Sendable {
 
   public var instance: UInt64 = 0
 
-  /// first sequence that will be sent, where the standby has nothing
-  public var oldest: UInt64 = 0
+  /// correlation of the media frames that the primary will send
+  public var stream: UInt32 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -227,24 +228,21 @@ public nonisolated struct ChannelReplicating: Sendable {
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  /// correlation of the media frames to send
-  public var stream: UInt32 = 0
-
-  /// the standby wants everything from here
-  public var next: ChannelPosition {
-    get {_next ?? ChannelPosition()}
-    set {_next = newValue}
+  /// the last frame that the standby holds; absent: none
+  public var after: ChannelPosition {
+    get {_after ?? ChannelPosition()}
+    set {_after = newValue}
   }
-  /// Returns true if `next` has been explicitly set.
-  public var hasNext: Bool {self._next != nil}
-  /// Clears the value of `next`. Subsequent reads from it will return its default value.
-  public mutating func clearNext() {self._next = nil}
+  /// Returns true if `after` has been explicitly set.
+  public var hasAfter: Bool {self._after != nil}
+  /// Clears the value of `after`. Subsequent reads from it will return its default value.
+  public mutating func clearAfter() {self._after = nil}
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
 
-  fileprivate var _next: ChannelPosition? = nil
+  fileprivate var _after: ChannelPosition? = nil
 }
 
 /// ---- 8 Replicated: tell, standby to primary
@@ -265,32 +263,28 @@ public nonisolated struct ChannelReplicated: Sendable {
   public init() {}
 }
 
-/// ---- 9 StreamMoved: tell, this node no longer serves the stream
-public nonisolated struct ChannelStreamMoved: Sendable {
+/// ---- 9 IngestEnded: tell, primary to the publisher's door: the stream is no longer taken
+public nonisolated struct ChannelIngestEnded: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
   public var stream: UInt32 = 0
 
-  public var epoch: UInt32 = 0
+  public var failure: ChannelFailure {
+    get {_failure ?? ChannelFailure()}
+    set {_failure = newValue}
+  }
+  /// Returns true if `failure` has been explicitly set.
+  public var hasFailure: Bool {self._failure != nil}
+  /// Clears the value of `failure`. Subsequent reads from it will return its default value.
+  public mutating func clearFailure() {self._failure = nil}
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
-}
 
-/// ---- 10 Ended: tell, the publisher ended
-public nonisolated struct ChannelEnded: Sendable {
-  // SwiftProtobuf.Message conformance is added in an extension below. See the
-  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
-  // methods supported on all messages.
-
-  public var stream: UInt32 = 0
-
-  public var unknownFields = SwiftProtobuf.UnknownStorage()
-
-  public init() {}
+  fileprivate var _failure: ChannelFailure? = nil
 }
 
 // MARK: - Code below here is support for the SwiftProtobuf runtime.
@@ -483,7 +477,7 @@ nonisolated extension ChannelUnsubscribe: SwiftProtobuf.Message, SwiftProtobuf._
 
 nonisolated extension ChannelIngest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Ingest"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}source\0\u{3}shard_epoch\0\u{1}epoch\0\u{1}instance\0\u{1}oldest\0\u{3}take_over\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}source\0\u{1}epoch\0\u{1}instance\0\u{1}oldest\0\u{1}stream\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -493,11 +487,10 @@ nonisolated extension ChannelIngest: SwiftProtobuf.Message, SwiftProtobuf._Messa
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularStringField(value: &self.device) }()
       case 2: try { try decoder.decodeSingularUInt32Field(value: &self.source) }()
-      case 3: try { try decoder.decodeSingularUInt32Field(value: &self.shardEpoch) }()
-      case 4: try { try decoder.decodeSingularUInt32Field(value: &self.epoch) }()
-      case 5: try { try decoder.decodeSingularFixed64Field(value: &self.instance) }()
-      case 6: try { try decoder.decodeSingularUInt64Field(value: &self.oldest) }()
-      case 7: try { try decoder.decodeSingularBoolField(value: &self.takeOver) }()
+      case 3: try { try decoder.decodeSingularUInt32Field(value: &self.epoch) }()
+      case 4: try { try decoder.decodeSingularFixed64Field(value: &self.instance) }()
+      case 5: try { try decoder.decodeSingularUInt64Field(value: &self.oldest) }()
+      case 6: try { try decoder.decodeSingularUInt32Field(value: &self.stream) }()
       default: break
       }
     }
@@ -510,20 +503,17 @@ nonisolated extension ChannelIngest: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if self.source != 0 {
       try visitor.visitSingularUInt32Field(value: self.source, fieldNumber: 2)
     }
-    if self.shardEpoch != 0 {
-      try visitor.visitSingularUInt32Field(value: self.shardEpoch, fieldNumber: 3)
-    }
     if self.epoch != 0 {
-      try visitor.visitSingularUInt32Field(value: self.epoch, fieldNumber: 4)
+      try visitor.visitSingularUInt32Field(value: self.epoch, fieldNumber: 3)
     }
     if self.instance != 0 {
-      try visitor.visitSingularFixed64Field(value: self.instance, fieldNumber: 5)
+      try visitor.visitSingularFixed64Field(value: self.instance, fieldNumber: 4)
     }
     if self.oldest != 0 {
-      try visitor.visitSingularUInt64Field(value: self.oldest, fieldNumber: 6)
+      try visitor.visitSingularUInt64Field(value: self.oldest, fieldNumber: 5)
     }
-    if self.takeOver != false {
-      try visitor.visitSingularBoolField(value: self.takeOver, fieldNumber: 7)
+    if self.stream != 0 {
+      try visitor.visitSingularUInt32Field(value: self.stream, fieldNumber: 6)
     }
     try unknownFields.traverse(visitor: &visitor)
   }
@@ -531,11 +521,10 @@ nonisolated extension ChannelIngest: SwiftProtobuf.Message, SwiftProtobuf._Messa
   public static func ==(lhs: ChannelIngest, rhs: ChannelIngest) -> Bool {
     if lhs.device != rhs.device {return false}
     if lhs.source != rhs.source {return false}
-    if lhs.shardEpoch != rhs.shardEpoch {return false}
     if lhs.epoch != rhs.epoch {return false}
     if lhs.instance != rhs.instance {return false}
     if lhs.oldest != rhs.oldest {return false}
-    if lhs.takeOver != rhs.takeOver {return false}
+    if lhs.stream != rhs.stream {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -543,7 +532,7 @@ nonisolated extension ChannelIngest: SwiftProtobuf.Message, SwiftProtobuf._Messa
 
 nonisolated extension ChannelIngesting: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Ingesting"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}stream\0\u{1}next\0\u{1}protected\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}next\0\u{1}protected\0\u{1}term\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -551,31 +540,31 @@ nonisolated extension ChannelIngesting: SwiftProtobuf.Message, SwiftProtobuf._Me
       // allocates stack space for every case branch when no optimizations are
       // enabled. https://github.com/apple/swift-protobuf/issues/1034
       switch fieldNumber {
-      case 1: try { try decoder.decodeSingularUInt32Field(value: &self.stream) }()
-      case 2: try { try decoder.decodeSingularUInt64Field(value: &self.next) }()
-      case 3: try { try decoder.decodeSingularBoolField(value: &self.protected) }()
+      case 1: try { try decoder.decodeSingularUInt64Field(value: &self.next) }()
+      case 2: try { try decoder.decodeSingularBoolField(value: &self.protected) }()
+      case 3: try { try decoder.decodeSingularUInt32Field(value: &self.term) }()
       default: break
       }
     }
   }
 
   public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
-    if self.stream != 0 {
-      try visitor.visitSingularUInt32Field(value: self.stream, fieldNumber: 1)
-    }
     if self.next != 0 {
-      try visitor.visitSingularUInt64Field(value: self.next, fieldNumber: 2)
+      try visitor.visitSingularUInt64Field(value: self.next, fieldNumber: 1)
     }
     if self.protected != false {
-      try visitor.visitSingularBoolField(value: self.protected, fieldNumber: 3)
+      try visitor.visitSingularBoolField(value: self.protected, fieldNumber: 2)
+    }
+    if self.term != 0 {
+      try visitor.visitSingularUInt32Field(value: self.term, fieldNumber: 3)
     }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   public static func ==(lhs: ChannelIngesting, rhs: ChannelIngesting) -> Bool {
-    if lhs.stream != rhs.stream {return false}
     if lhs.next != rhs.next {return false}
     if lhs.protected != rhs.protected {return false}
+    if lhs.term != rhs.term {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -688,7 +677,7 @@ nonisolated extension ChannelResume: SwiftProtobuf.Message, SwiftProtobuf._Messa
 
 nonisolated extension ChannelReplicate: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Replicate"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}source\0\u{1}term\0\u{1}epoch\0\u{1}instance\0\u{1}oldest\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}source\0\u{1}term\0\u{1}epoch\0\u{1}instance\0\u{1}stream\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -701,7 +690,7 @@ nonisolated extension ChannelReplicate: SwiftProtobuf.Message, SwiftProtobuf._Me
       case 3: try { try decoder.decodeSingularUInt32Field(value: &self.term) }()
       case 4: try { try decoder.decodeSingularUInt32Field(value: &self.epoch) }()
       case 5: try { try decoder.decodeSingularFixed64Field(value: &self.instance) }()
-      case 6: try { try decoder.decodeSingularUInt64Field(value: &self.oldest) }()
+      case 6: try { try decoder.decodeSingularUInt32Field(value: &self.stream) }()
       default: break
       }
     }
@@ -723,8 +712,8 @@ nonisolated extension ChannelReplicate: SwiftProtobuf.Message, SwiftProtobuf._Me
     if self.instance != 0 {
       try visitor.visitSingularFixed64Field(value: self.instance, fieldNumber: 5)
     }
-    if self.oldest != 0 {
-      try visitor.visitSingularUInt64Field(value: self.oldest, fieldNumber: 6)
+    if self.stream != 0 {
+      try visitor.visitSingularUInt32Field(value: self.stream, fieldNumber: 6)
     }
     try unknownFields.traverse(visitor: &visitor)
   }
@@ -735,7 +724,7 @@ nonisolated extension ChannelReplicate: SwiftProtobuf.Message, SwiftProtobuf._Me
     if lhs.term != rhs.term {return false}
     if lhs.epoch != rhs.epoch {return false}
     if lhs.instance != rhs.instance {return false}
-    if lhs.oldest != rhs.oldest {return false}
+    if lhs.stream != rhs.stream {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -743,7 +732,7 @@ nonisolated extension ChannelReplicate: SwiftProtobuf.Message, SwiftProtobuf._Me
 
 nonisolated extension ChannelReplicating: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Replicating"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}stream\0\u{1}next\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}after\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -751,8 +740,7 @@ nonisolated extension ChannelReplicating: SwiftProtobuf.Message, SwiftProtobuf._
       // allocates stack space for every case branch when no optimizations are
       // enabled. https://github.com/apple/swift-protobuf/issues/1034
       switch fieldNumber {
-      case 1: try { try decoder.decodeSingularUInt32Field(value: &self.stream) }()
-      case 2: try { try decoder.decodeSingularMessageField(value: &self._next) }()
+      case 1: try { try decoder.decodeSingularMessageField(value: &self._after) }()
       default: break
       }
     }
@@ -763,18 +751,14 @@ nonisolated extension ChannelReplicating: SwiftProtobuf.Message, SwiftProtobuf._
     // allocates stack space for every if/case branch local when no optimizations
     // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
     // https://github.com/apple/swift-protobuf/issues/1182
-    if self.stream != 0 {
-      try visitor.visitSingularUInt32Field(value: self.stream, fieldNumber: 1)
-    }
-    try { if let v = self._next {
-      try visitor.visitSingularMessageField(value: v, fieldNumber: 2)
+    try { if let v = self._after {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 1)
     } }()
     try unknownFields.traverse(visitor: &visitor)
   }
 
   public static func ==(lhs: ChannelReplicating, rhs: ChannelReplicating) -> Bool {
-    if lhs.stream != rhs.stream {return false}
-    if lhs._next != rhs._next {return false}
+    if lhs._after != rhs._after {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -820,9 +804,9 @@ nonisolated extension ChannelReplicated: SwiftProtobuf.Message, SwiftProtobuf._M
   }
 }
 
-nonisolated extension ChannelStreamMoved: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
-  public static let protoMessageName: String = _protobuf_package + ".StreamMoved"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}stream\0\u{1}epoch\0")
+nonisolated extension ChannelIngestEnded: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".IngestEnded"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}stream\0\u{1}failure\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -831,55 +815,29 @@ nonisolated extension ChannelStreamMoved: SwiftProtobuf.Message, SwiftProtobuf._
       // enabled. https://github.com/apple/swift-protobuf/issues/1034
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularUInt32Field(value: &self.stream) }()
-      case 2: try { try decoder.decodeSingularUInt32Field(value: &self.epoch) }()
+      case 2: try { try decoder.decodeSingularMessageField(value: &self._failure) }()
       default: break
       }
     }
   }
 
   public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
     if self.stream != 0 {
       try visitor.visitSingularUInt32Field(value: self.stream, fieldNumber: 1)
     }
-    if self.epoch != 0 {
-      try visitor.visitSingularUInt32Field(value: self.epoch, fieldNumber: 2)
-    }
+    try { if let v = self._failure {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 2)
+    } }()
     try unknownFields.traverse(visitor: &visitor)
   }
 
-  public static func ==(lhs: ChannelStreamMoved, rhs: ChannelStreamMoved) -> Bool {
+  public static func ==(lhs: ChannelIngestEnded, rhs: ChannelIngestEnded) -> Bool {
     if lhs.stream != rhs.stream {return false}
-    if lhs.epoch != rhs.epoch {return false}
-    if lhs.unknownFields != rhs.unknownFields {return false}
-    return true
-  }
-}
-
-nonisolated extension ChannelEnded: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
-  public static let protoMessageName: String = _protobuf_package + ".Ended"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}stream\0")
-
-  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
-    while let fieldNumber = try decoder.nextFieldNumber() {
-      // The use of inline closures is to circumvent an issue where the compiler
-      // allocates stack space for every case branch when no optimizations are
-      // enabled. https://github.com/apple/swift-protobuf/issues/1034
-      switch fieldNumber {
-      case 1: try { try decoder.decodeSingularUInt32Field(value: &self.stream) }()
-      default: break
-      }
-    }
-  }
-
-  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
-    if self.stream != 0 {
-      try visitor.visitSingularUInt32Field(value: self.stream, fieldNumber: 1)
-    }
-    try unknownFields.traverse(visitor: &visitor)
-  }
-
-  public static func ==(lhs: ChannelEnded, rhs: ChannelEnded) -> Bool {
-    if lhs.stream != rhs.stream {return false}
+    if lhs._failure != rhs._failure {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -1,0 +1,195 @@
+import ApusContract
+import ApusCore
+import ApusWire
+import Foundation
+import NIOCore
+import NIOPosix
+import NIOSSL
+import NIOTLS
+import SwiftProtobuf
+
+/// What a connection reports to its session; confined to the event loop.
+protocol ClientConnectionOwner: AnyObject {
+    func welcomed(_ connection: ClientConnection, _ welcome: ClientWelcome)
+    func received(_ frame: LinkFrame, on connection: ClientConnection)
+    func heard(_ connection: ClientConnection)
+    func becameWritable(_ connection: ClientConnection)
+    func closed(_ connection: ClientConnection, error: ApusError?)
+}
+
+/// One TLS connection of a client to a door.
+///
+/// Concurrency model: confined to its event loop.
+final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // SAFETY: confined to `eventLoop`.
+    typealias InboundIn = ByteBuffer
+    typealias OutboundOut = ByteBuffer
+    typealias Completion = (Result<ByteBuffer, ApusError>) -> Void
+
+    let id: LinkStateMachine.AttemptID
+    let door: HostPort
+    let eventLoop: any EventLoop
+    weak var owner: (any ClientConnectionOwner)?
+    private let hello: ClientHello
+    private var decoder = LinkFrameDecoder(lengthMax: frameByteCountMax)
+    private var context: ChannelHandlerContext?
+    private var channel: (any Channel)?
+    private var calls: [UInt32: Completion] = [:]
+    private var nextCall: UInt32 = 1
+    private var isWelcomed = false
+    private var isClosed = false
+    private var lastError: ApusError?
+
+    /// The largest frame that a node sends: one media frame with its headers.
+    private static let frameByteCountMax = (4 << 20) + 64
+    /// The longest TCP connect.
+    private static let connectTimeout = TimeAmount.milliseconds(300)
+
+    init(id: LinkStateMachine.AttemptID, door: HostPort, hello: ClientHello, eventLoop: any EventLoop) {
+        self.id = id
+        self.door = door
+        self.hello = hello
+        self.eventLoop = eventLoop
+    }
+
+    var isWritable: Bool { context?.channel.isWritable ?? false }
+
+    func connect(tls: NIOSSLContext) {
+        ClientBootstrap(group: eventLoop)
+            .connectTimeout(Self.connectTimeout)
+            .channelOption(.tcpOption(.tcp_nodelay), value: 1)
+            .channelInitializer { [self] channel in
+                channel.eventLoop.makeCompletedFuture {
+                    let isAddress = (try? SocketAddress(ipAddress: door.host, port: 0)) != nil
+                    let handler = try NIOSSLClientHandler(context: tls, serverHostname: isAddress ? nil : door.host)
+                    try channel.pipeline.syncOperations.addHandlers([handler, self])
+                }
+            }
+            .connect(host: door.host, port: door.port)
+            .hop(to: eventLoop)
+            .assumeIsolated()
+            .whenComplete { [self] result in
+                switch result {
+                case .success(let channel):
+                    self.channel = channel
+                    if isClosed { channel.close(promise: nil) }
+                case .failure(let error):
+                    over(ApusError(.connectFailed, "\(door) cannot be reached: \(error)"))
+                }
+            }
+    }
+
+    func close() {
+        owner = nil
+        isClosed = true
+        failCalls(ApusError(.linkLost))
+        channel?.close(promise: nil)
+    }
+
+    // MARK: - Out
+
+    func send(_ kind: FrameKind, _ message: some Message, method: ClientMethod? = nil, correlation: UInt32 = 0) {
+        guard let bytes: [UInt8] = try? message.serializedBytes() else { return }
+        write(
+            LinkFrame(
+                kind: kind, method: method?.rawValue ?? 0, correlation: correlation, payload: ByteBuffer(bytes: bytes)))
+    }
+
+    /// Asks the node; `completion` is called on the event loop.
+    func request(_ method: ClientMethod, _ message: some Message, completion: @escaping Completion) {
+        guard context != nil, !isClosed else { return completion(.failure(ApusError(.notConnected))) }
+        let call = nextCall
+        nextCall &+= 1
+        calls[call] = completion
+        send(.request, message, method: method, correlation: call)
+    }
+
+    func ping() { write(LinkFrame(kind: .ping)) }
+
+    /// Queues bytes of whole frames.
+    func write(_ bytes: ByteBuffer) { context?.write(wrapOutboundOut(bytes), promise: nil) }
+    func flush() { context?.flush() }
+
+    private func write(_ frame: LinkFrame) {
+        var buffer = ByteBuffer()
+        frame.encode(into: &buffer)
+        write(buffer)
+        flush()
+    }
+
+    // MARK: - The channel
+
+    func handlerAdded(context: ChannelHandlerContext) { self.context = context }
+    func handlerRemoved(context: ChannelHandlerContext) { self.context = nil }
+
+    func userInboundEventTriggered(context: ChannelHandlerContext, event: Any) {
+        if case .handshakeCompleted? = event as? TLSUserEvent { send(.hello, hello) }
+        context.fireUserInboundEventTriggered(event)
+    }
+
+    func channelRead(context: ChannelHandlerContext, data: NIOAny) {
+        decoder.append(unwrapInboundIn(data))
+        if isWelcomed { owner?.heard(self) }
+        do {
+            while !isClosed, let frame = try decoder.next() { received(frame) }
+        } catch {
+            lastError = error
+            context.close(promise: nil)
+        }
+    }
+
+    func channelWritabilityChanged(context: ChannelHandlerContext) {
+        if context.channel.isWritable { owner?.becameWritable(self) }
+    }
+
+    func errorCaught(context: ChannelHandlerContext, error: any Error) {
+        lastError = lastError ?? ApusError(.connectFailed, "the link to \(door) failed: \(error)")
+        context.close(promise: nil)
+    }
+
+    func channelInactive(context: ChannelHandlerContext) { over(lastError) }
+
+    private func received(_ frame: LinkFrame) {
+        switch frame.kind {
+        case .welcome:
+            guard let welcome = try? ClientWelcome(serializedBytes: Array(frame.payload.readableBytesView)) else {
+                lastError = ApusError(.malformed)
+                context?.close(promise: nil)
+                return
+            }
+            isWelcomed = true
+            owner?.welcomed(self, welcome)
+        case .goodbye:
+            lastError = failure(in: frame)
+            context?.close(promise: nil)
+        case .response:
+            guard let completion = calls.removeValue(forKey: frame.correlation) else { return }
+            completion(frame.flags.contains(.failure) ? .failure(failure(in: frame)) : .success(frame.payload))
+        case .ping:
+            write(LinkFrame(kind: .pong, correlation: frame.correlation))
+        case .pong:
+            break
+        default:
+            owner?.received(frame, on: self)
+        }
+    }
+
+    private func failure(in frame: LinkFrame) -> ApusError {
+        guard let failure = try? ClientFailure(serializedBytes: Array(frame.payload.readableBytesView)) else {
+            return ApusError(.malformed)
+        }
+        return ApusError(ErrorCode(number: failure.code), failure.message)
+    }
+
+    private func over(_ error: ApusError?) {
+        guard !isClosed else { return }
+        isClosed = true
+        failCalls(error ?? ApusError(.linkLost))
+        owner?.closed(self, error: error)
+    }
+
+    private func failCalls(_ error: ApusError) {
+        let pending = calls
+        calls.removeAll()
+        for completion in pending.values { completion(.failure(error)) }
+    }
+}

@@ -1,0 +1,235 @@
+public import ApusContract
+public import ApusCore
+import ApusWire
+import Foundation
+public import Logging
+public import NIOCore
+import NIOPosix
+import NIOSSL
+import NIOTLS
+import SwiftProtobuf
+
+/// What a client needs to reach a cluster.
+public struct ClientConfiguration: Sendable {
+    /// Doors to start with; the cluster tells the others.
+    public var doors: [HostPort]
+    /// PEM file of the authority that signed the doors' certificates.
+    public var authorityFile: String
+    /// The signed token that says who this is (IV-A2).
+    public var token: String
+    public var role: ClientRole
+    /// Software and version, for the operator.
+    public var agent: String
+    /// When other doors are tried.
+    public var link = LinkStateMachine.Configuration()
+
+    public init(doors: [HostPort], authorityFile: String, token: String, role: ClientRole, agent: String = "apus") {
+        self.doors = doors
+        self.authorityFile = authorityFile
+        self.token = token
+        self.role = role
+        self.agent = agent
+    }
+}
+
+/// A client's session with the cluster: keeps one connection to some door, replaces it when the door
+/// dies, and moves its streams along (IV-A4 to IV-A7).
+///
+/// Concurrency model: everything happens on ``eventLoop``; public methods hop to it, callbacks are
+/// called on it. A callback must not block.
+public final class ClientSession: @unchecked Sendable {  // SAFETY: state is confined to `eventLoop`.
+    public let eventLoop: any EventLoop
+    let log: Logger
+    private let configuration: ClientConfiguration
+    private let tls: NIOSSLContext
+    private var machine: LinkStateMachine
+    private var connections: [LinkStateMachine.AttemptID: ClientConnection] = [:]
+    private(set) var active: ClientConnection?
+    private var streams: [any SessionStream] = []
+    private var ticket = Data()
+    private var ticker: RepeatedTask?
+    private var lastPing = MonotonicTime.zero
+    private var presenceCallbacks: [DeviceID: @Sendable (Presence) -> Void] = [:]
+    private let onLinkState: @Sendable (LinkState, ApusError?) -> Void
+    private var lastError: ApusError?
+
+    /// How often silence is looked at.
+    private static let tickInterval = TimeAmount.milliseconds(20)
+    /// The client is not silent for longer.
+    private static let pingInterval = Duration.seconds(3)
+
+    /// - Parameter onLinkState: called on the event loop at every change, with the last error.
+    /// - Throws: 10022 where the authority's file cannot be used.
+    public init(
+        configuration: ClientConfiguration, eventLoop: any EventLoop, log: Logger,
+        onLinkState: @escaping @Sendable (LinkState, ApusError?) -> Void = { _, _ in }
+    ) throws(ApusError) {
+        self.configuration = configuration
+        self.eventLoop = eventLoop
+        self.log = log
+        self.onLinkState = onLinkState
+        do {
+            var tls = TLSConfiguration.makeClientConfiguration()
+            tls.minimumTLSVersion = .tlsv13
+            tls.trustRoots = .file(configuration.authorityFile)
+            self.tls = try NIOSSLContext(configuration: tls)
+        } catch {
+            throw ApusError(
+                .configurationInvalid, "the authority's certificate \(configuration.authorityFile) cannot be used: \(error)")
+        }
+        machine = LinkStateMachine(
+            configuration: configuration.link, doors: configuration.doors, seed: UInt64.random(in: 0...(.max)))
+    }
+
+    /// Starts connecting; harmless when repeated.
+    public func start() {
+        eventLoop.execute { [self] in
+            guard ticker == nil else { return }
+            run(machine.start(now: .now()))
+            ticker = eventLoop.scheduleRepeatedTask(initialDelay: Self.tickInterval, delay: Self.tickInterval) {
+                [weak self] task in
+                guard let self else { return task.cancel() }
+                tick()
+            }
+        }
+    }
+
+    /// Ends the session and every stream.
+    public func close() {
+        eventLoop.execute { [self] in
+            ticker?.cancel()
+            run(machine.stop())
+            streams.removeAll()
+        }
+    }
+
+    /// Hears of a device's presence from now on (IV-B9, IV-D9); the first call comes with the state now.
+    public func subscribe(to device: DeviceID, onChange: @escaping @Sendable (Presence) -> Void) {
+        eventLoop.execute { [self] in
+            presenceCallbacks[device] = onChange
+            if let active { subscribe(device, on: active) }
+        }
+    }
+
+    /// A device's presence as the cluster tells it.
+    public struct Presence: Sendable, Hashable {
+        /// 0 offline, 1 online, 2 asleep.
+        public var online: UInt32
+        /// Unix seconds of the change.
+        public var time: Int64
+    }
+
+    // MARK: - Streams, on the loop
+
+    func add(_ stream: any SessionStream) {
+        eventLoop.assertInEventLoop()
+        streams.append(stream)
+        machine.hasStreams = true
+        if let active { stream.attach(to: active) }
+    }
+
+    func remove(_ stream: any SessionStream) {
+        eventLoop.assertInEventLoop()
+        streams.removeAll { $0 === stream }
+        machine.hasStreams = !streams.isEmpty
+    }
+
+    // MARK: - The machine
+
+    private func run(_ actions: [LinkStateMachine.Action]) {
+        for action in actions {
+            switch action {
+            case .connect(let id, let door): connect(id, door)
+            case .drop(let id):
+                let connection = connections.removeValue(forKey: id)
+                if connection === active { active = nil }
+                connection?.close()
+            case .activate(let id): activate(id)
+            case .report(let state): onLinkState(state, lastError)
+            }
+        }
+    }
+
+    private func connect(_ id: LinkStateMachine.AttemptID, _ door: HostPort) {
+        let hello = ClientHello.with {
+            $0.version = 1
+            $0.versionMin = 1
+            $0.role = configuration.role
+            $0.token = configuration.token
+            $0.ticket = ticket
+            $0.agent = configuration.agent
+        }
+        let connection = ClientConnection(id: id, door: door, hello: hello, eventLoop: eventLoop)
+        connection.owner = self
+        connections[id] = connection
+        connection.connect(tls: tls)
+    }
+
+    private func activate(_ id: LinkStateMachine.AttemptID) {
+        guard let connection = connections[id] else { return }
+        log.debug("The client is connected.", metadata: [LogKey.address: "\(connection.door)"])
+        active = connection
+        for stream in streams { stream.attach(to: connection) }
+        for device in presenceCallbacks.keys.sorted() { subscribe(device, on: connection) }
+    }
+
+    private func tick() {
+        let now = MonotonicTime.now()
+        run(machine.tick(now: now))
+        if let active, now - lastPing >= Self.pingInterval {
+            lastPing = now
+            active.ping()
+        }
+    }
+
+    private func subscribe(_ device: DeviceID, on connection: ClientConnection) {
+        let request = ClientSubscribeRequest.with { $0.device = device.rawValue }
+        connection.request(.subscribe, request) { [weak self] result in
+            guard let self, case .success(let bytes) = result,
+                let answer = try? ClientSubscribeResponse(serializedBytes: Array(bytes.readableBytesView))
+            else { return }
+            presenceCallbacks[device]?(Presence(online: answer.presence.online, time: answer.presence.time))
+        }
+    }
+}
+
+/// A stream of a session that survives its connections; confined to the session's event loop.
+protocol SessionStream: AnyObject {
+    /// A new connection is active: open the stream on it, from where it stands.
+    func attach(to connection: ClientConnection)
+    /// A frame or a tell for this stream, or for another.
+    func received(_ frame: LinkFrame, on connection: ClientConnection)
+    func becameWritable(_ connection: ClientConnection)
+}
+
+extension ClientSession: ClientConnectionOwner {
+    func welcomed(_ connection: ClientConnection, _ welcome: ClientWelcome) {
+        ticket = welcome.ticket
+        run(machine.welcomed(connection.id, doors: welcome.doors.compactMap { HostPort($0) }, now: .now()))
+    }
+
+    func received(_ frame: LinkFrame, on connection: ClientConnection) {
+        if frame.kind == .tell, frame.method == ClientMethod.presence.rawValue {
+            guard let message = try? ClientPresence(serializedBytes: Array(frame.payload.readableBytesView)),
+                let device = DeviceID(rawValue: message.device)
+            else { return }
+            presenceCallbacks[device]?(Presence(online: message.online, time: message.time))
+            return
+        }
+        guard connection === active else { return }
+        for stream in streams { stream.received(frame, on: connection) }
+    }
+
+    func heard(_ connection: ClientConnection) { machine.heard(connection.id, now: .now()) }
+
+    func becameWritable(_ connection: ClientConnection) {
+        for stream in streams { stream.becameWritable(connection) }
+    }
+
+    func closed(_ connection: ClientConnection, error: ApusError?) {
+        connections[connection.id] = nil
+        if connection === active { active = nil }
+        if let error { lastError = error }
+        run(machine.closed(connection.id, error: error, now: .now()))
+    }
+}

@@ -1,0 +1,140 @@
+import ApusContract
+public import ApusCore
+public import ApusMedia
+import ApusWire
+import Logging
+import NIOCore
+import SwiftProtobuf
+
+/// Watches one channel and goes on where it was when its connection is replaced (IV-C1, D7).
+///
+/// Every frame is delivered once, in order: what a second node sends again is dropped by its position.
+///
+/// Concurrency model: confined to the session's event loop; callbacks are called on it.
+public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: confined to the session's loop.
+    /// What the player tells beside frames.
+    public enum Event: Sendable, Equatable {
+        /// Frames flow, or will.
+        case live
+        /// No publisher at the moment, or its node is being replaced.
+        case waiting
+        /// The node left frames out because this viewer was too slow.
+        case skipped(UInt64)
+        /// The stream ended for good.
+        case ended(ApusError)
+    }
+
+    private let session: ClientSession
+    private let device: DeviceID
+    private let source: UInt16
+    private let onFrame: @Sendable (MediaFrame) -> Void
+    private let onEvent: @Sendable (Event) -> Void
+    private var connection: ClientConnection?
+    private var stream: UInt32?
+    private var last: FramePosition?
+    private var isOver = false
+
+    /// - Parameters:
+    ///   - onFrame: called for every frame; those with `.repeated` are configurations sent again at
+    ///     the head of a join, and not part of the sequence.
+    ///   - onEvent: called for everything else.
+    public init(
+        session: ClientSession, device: DeviceID, source: UInt16 = 0,
+        onFrame: @escaping @Sendable (MediaFrame) -> Void, onEvent: @escaping @Sendable (Event) -> Void = { _ in }
+    ) {
+        self.session = session
+        self.device = device
+        self.source = source
+        self.onFrame = onFrame
+        self.onEvent = onEvent
+    }
+
+    /// Starts watching: the live picture from its last key frame.
+    public func start() { session.eventLoop.execute { [self] in session.add(self) } }
+
+    /// Stops watching.
+    public func stop() {
+        session.eventLoop.execute { [self] in
+            isOver = true
+            session.remove(self)
+            if let stream, let connection {
+                connection.request(.stop, ClientStopRequest.with { $0.stream = stream }) { _ in }
+            }
+        }
+    }
+
+    func attach(to connection: ClientConnection) {
+        self.connection = connection
+        stream = nil
+        open(on: connection)
+    }
+
+    private func open(on connection: ClientConnection) {
+        let request = ClientPlayRequest.with {
+            $0.device = device.rawValue
+            $0.source = UInt32(source)
+            if let last {
+                $0.after.epoch = last.epoch
+                $0.after.sequence = last.sequence
+            }
+        }
+        connection.request(.play, request) { [weak self] result in
+            guard let self, connection === self.connection, !isOver else { return }
+            switch result {
+            case .success(let bytes):
+                guard let answer = try? ClientPlayResponse(serializedBytes: Array(bytes.readableBytesView)) else { return }
+                stream = answer.stream
+            case .failure(let error): refused(error, on: connection)
+            }
+        }
+    }
+
+    private func refused(_ error: ApusError, on connection: ClientConnection) {
+        switch error.code {
+        case .illegalRelation, .targetUnknown, .notAllowed, .badParameter:
+            isOver = true
+            session.remove(self)
+            onEvent(.ended(error))
+        case .linkLost, .notConnected:
+            break  // The session attaches the next connection.
+        default:
+            onEvent(.waiting)
+            session.eventLoop.assumeIsolated().scheduleTask(in: Self.retryDelay) { [weak self] in
+                guard let self, connection === self.connection, stream == nil, !isOver else { return }
+                open(on: connection)
+            }
+        }
+    }
+    private static let retryDelay = TimeAmount.milliseconds(100)
+
+    func received(_ frame: LinkFrame, on connection: ClientConnection) {
+        guard connection === self.connection, let stream else { return }
+        if frame.kind == .media {
+            guard frame.correlation == stream else { return }
+            received(frame)
+        } else if frame.kind == .tell, frame.method == ClientMethod.streamState.rawValue {
+            guard let state = try? ClientStreamState(serializedBytes: Array(frame.payload.readableBytesView)),
+                state.stream == stream
+            else { return }
+            switch state.state {
+            case .live: onEvent(.live)
+            case .waiting: onEvent(.waiting)
+            case .skipped: onEvent(.skipped(state.skipped))
+            case .ended: onEvent(.ended(ApusError(ErrorCode(number: state.failure.code), state.failure.message)))
+            case .unspecified, .UNRECOGNIZED: break
+            }
+        }
+    }
+
+    private func received(_ frame: LinkFrame) {
+        guard let media = try? MediaFrame(decoding: frame.payload) else {
+            return session.log.warning("A media frame cannot be read.", metadata: [LogKey.device: "\(device)"])
+        }
+        if media.header.flags.contains(.repeated) { return onFrame(media) }
+        if let last, media.header.position <= last { return }
+        last = media.header.position
+        onFrame(media)
+    }
+
+    func becameWritable(_ connection: ClientConnection) {}
+}

@@ -1,0 +1,218 @@
+import ApusContract
+public import ApusCore
+public import ApusMedia
+import ApusWire
+import DequeModule
+import Logging
+public import NIOCore
+import SwiftProtobuf
+
+/// How much a publisher keeps until the cluster has it (D7).
+public struct PublisherLimits: Sendable, Hashable {
+    /// The most bytes that wait for their acknowledgement.
+    public var byteCountMax = 8 << 20
+    /// The most frames that wait for their acknowledgement.
+    public var frameCountMax = 2048
+    public init() {}
+}
+
+/// Sends a device's frames to its channel, numbers them, and keeps each until the cluster holds it
+/// at two nodes (D7).
+///
+/// When the door or the channel's primary dies, the cluster says from where it wants frames, and the
+/// publisher goes on from there: nothing is lost as long as the gap fits into ``PublisherLimits``.
+/// Past them the oldest frames go; ``framesAbandoned`` counts them.
+///
+/// Concurrency model: confined to the session's event loop; ``send(track:ptsMicroseconds:dtsDeltaMicroseconds:flags:payload:)``
+/// may be called from one thread at a time, which keeps the frames in order.
+public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: confined to the session's loop.
+    /// What the publisher tells.
+    public enum Event: Sendable, Equatable {
+        /// The cluster takes frames; `true` where a standby takes them too.
+        case open(isProtected: Bool)
+        /// A newer publisher took the channel, or the stream was refused for good.
+        case ended(ApusError)
+    }
+
+    public let epoch: UInt32
+    private let session: ClientSession
+    private let source: UInt16
+    private let limits: PublisherLimits
+    private let instance: UInt64
+    private let onNumbered: @Sendable (MediaFrame) -> Void
+    private let onEvent: @Sendable (Event) -> Void
+    private var window = Deque<MediaFrame>()
+    private var windowByteCount = 0
+    /// The sequence of the oldest frame in the window.
+    private var oldest: UInt64 = 0
+    private var nextSequence: UInt64 = 0
+    /// The next sequence to write on the connection.
+    private var cursor: UInt64 = 0
+    private var connection: ClientConnection?
+    private var stream: UInt32?
+    private var isOver = false
+    /// Frames that the window had no room for before they were acknowledged.
+    public private(set) var framesAbandoned: UInt64 = 0
+
+    /// - Parameters:
+    ///   - epoch: higher than that of any publisher before; unix seconds serve.
+    ///   - onNumbered: called for every frame once it has its number, before it is sent.
+    public init(
+        session: ClientSession, source: UInt16 = 0, epoch: UInt32, limits: PublisherLimits = PublisherLimits(),
+        onNumbered: @escaping @Sendable (MediaFrame) -> Void = { _ in },
+        onEvent: @escaping @Sendable (Event) -> Void = { _ in }
+    ) {
+        self.session = session
+        self.source = source
+        self.epoch = epoch
+        self.limits = limits
+        self.onNumbered = onNumbered
+        self.onEvent = onEvent
+        instance = UInt64.random(in: 1...(.max))
+    }
+
+    public func start() { session.eventLoop.execute { [self] in session.add(self) } }
+
+    /// Ends the stream.
+    public func stop() {
+        session.eventLoop.execute { [self] in
+            isOver = true
+            session.remove(self)
+            connection?.request(.unpublish, ClientUnpublishRequest.with { $0.source = UInt32(source) }) { _ in }
+        }
+    }
+
+    /// Sends one frame; numbers follow the order of the calls.
+    public func send(
+        track: UInt8, ptsMicroseconds: Int64, dtsDeltaMicroseconds: Int32, flags: MediaFlags, payload: ByteBuffer
+    ) {
+        session.eventLoop.execute { [self] in
+            guard !isOver else { return }
+            let header = MediaHeader(
+                position: FramePosition(epoch: epoch, sequence: nextSequence), ptsMicroseconds: ptsMicroseconds,
+                dtsDeltaMicroseconds: dtsDeltaMicroseconds, flags: flags, track: track)
+            nextSequence += 1
+            let frame = MediaFrame(header: header, payload: payload)
+            onNumbered(frame)
+            keep(frame)
+            write()
+        }
+    }
+
+    private func keep(_ frame: MediaFrame) {
+        window.append(frame)
+        windowByteCount += frame.payload.readableBytes
+        while windowByteCount > limits.byteCountMax || window.count > limits.frameCountMax, window.count > 1 {
+            framesAbandoned += 1
+            dropOldest()
+        }
+    }
+
+    private func dropOldest() {
+        windowByteCount -= window.removeFirst().payload.readableBytes
+        oldest += 1
+        cursor = max(cursor, oldest)
+    }
+
+    private func write() {
+        guard let connection, let stream, cursor < nextSequence else { return }
+        var buffer = ByteBuffer()
+        while cursor < nextSequence, connection.isWritable, buffer.readableBytes < Self.writeByteCountMax {
+            let frame = window[Int(cursor - oldest)]
+            LinkFrame.encodeHeader(
+                kind: .media, correlation: stream,
+                payloadByteCount: MediaHeader.byteCount + frame.payload.readableBytes, into: &buffer)
+            frame.encode(into: &buffer)
+            cursor += 1
+        }
+        guard buffer.readableBytes > 0 else { return }
+        connection.write(buffer)
+        connection.flush()
+        if cursor < nextSequence, connection.isWritable { write() }
+    }
+    /// The most bytes of one write.
+    private static let writeByteCountMax = 256 << 10
+
+    // MARK: - SessionStream
+
+    func attach(to connection: ClientConnection) {
+        self.connection = connection
+        stream = nil
+        open(on: connection)
+    }
+
+    private func open(on connection: ClientConnection) {
+        let request = ClientPublishRequest.with {
+            $0.source = UInt32(source)
+            $0.epoch = epoch
+            $0.instance = instance
+            $0.oldest = oldest
+        }
+        connection.request(.publish, request) { [weak self] result in
+            guard let self, connection === self.connection, !isOver else { return }
+            switch result {
+            case .success(let bytes):
+                guard let answer = try? ClientPublishResponse(serializedBytes: Array(bytes.readableBytesView)) else {
+                    return
+                }
+                stream = answer.stream
+                onEvent(.open(isProtected: answer.protected))
+                resume(from: answer.next)
+            case .failure(let error): refused(error, on: connection)
+            }
+        }
+    }
+
+    private func refused(_ error: ApusError, on connection: ClientConnection) {
+        switch error.code {
+        case .stalePublisher, .notAllowed, .badParameter:
+            ended(error)
+        case .linkLost, .notConnected:
+            break  // The session attaches the next connection.
+        default:
+            session.eventLoop.assumeIsolated().scheduleTask(in: .milliseconds(100)) { [weak self] in
+                guard let self, connection === self.connection, stream == nil, !isOver else { return }
+                open(on: connection)
+            }
+        }
+    }
+
+    private func ended(_ error: ApusError) {
+        isOver = true
+        session.remove(self)
+        onEvent(.ended(error))
+    }
+
+    private func resume(from next: UInt64) {
+        cursor = min(max(next, oldest), nextSequence)
+        write()
+    }
+
+    func received(_ frame: LinkFrame, on connection: ClientConnection) {
+        guard connection === self.connection, let stream, frame.kind == .tell else { return }
+        let bytes = frame.payload
+        switch ClientMethod(rawValue: frame.method) {
+        case .publishAck:
+            guard let ack = try? ClientPublishAck(serializedBytes: Array(bytes.readableBytesView)),
+                ack.stream == stream, ack.epoch == epoch
+            else { return }
+            while oldest < min(ack.next, nextSequence) { dropOldest() }
+        case .publishResume:
+            guard let message = try? ClientPublishResume(serializedBytes: Array(bytes.readableBytesView)),
+                message.stream == stream
+            else { return }
+            resume(from: message.next)
+        case .streamState:
+            guard let state = try? ClientStreamState(serializedBytes: Array(bytes.readableBytesView)),
+                state.stream == stream, state.state == .ended
+            else { return }
+            ended(ApusError(ErrorCode(number: state.failure.code), state.failure.message))
+        default:
+            break
+        }
+    }
+
+    func becameWritable(_ connection: ClientConnection) {
+        if connection === self.connection { write() }
+    }
+}

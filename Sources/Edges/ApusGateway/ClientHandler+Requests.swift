@@ -1,0 +1,167 @@
+import ApusChannels
+import ApusContract
+import ApusCore
+import ApusMedia
+import ApusSessions
+import ApusWire
+import NIOCore
+import SwiftProtobuf
+
+extension ClientHandler {
+    /// Answers a request, or gives it to a worker that does.
+    func serve(_ frame: LinkFrame) {
+        let bytes = Array(frame.payload.readableBytesView)
+        let call = frame.correlation
+        guard waiting.count < gateway.configuration.requestsPerConnectionMax else {
+            return fail(call, ApusError(.overloaded, "too many requests of this connection wait for an answer"))
+        }
+        do {
+            switch ClientMethod(rawValue: frame.method) {
+            case .publish: publish(try ClientPublishRequest(serializedBytes: bytes), call)
+            case .unpublish: unpublish(try ClientUnpublishRequest(serializedBytes: bytes), call)
+            case .play: play(try ClientPlayRequest(serializedBytes: bytes), call)
+            case .stop: stop(try ClientStopRequest(serializedBytes: bytes), call)
+            case .subscribe: subscribe(try ClientSubscribeRequest(serializedBytes: bytes), call)
+            case .unsubscribe: unsubscribe(try ClientUnsubscribeRequest(serializedBytes: bytes), call)
+            case .sleep: sleep(try ClientSleepRequest(serializedBytes: bytes), call)
+            case .presence, .publishAck, .publishResume, .streamState, .doorsChanged, nil:
+                fail(call, ApusError(.methodUnknown, "method \(frame.method) is not known here"))
+            }
+        } catch {
+            fail(call, ApusError(.malformed, "the request of method \(frame.method) cannot be read"))
+        }
+    }
+
+    private var hasRoomForStream: Bool {
+        played.count + published.count < gateway.configuration.streamsPerConnectionMax
+    }
+
+    private func respond(_ call: UInt32, _ message: some Message) { send(.response, message, correlation: call) }
+
+    // MARK: - Devices
+
+    private func publish(_ request: ClientPublishRequest, _ call: UInt32) {
+        guard let device = session?.device else {
+            return fail(call, ApusError(.notAllowed, "only a device publishes"))
+        }
+        guard let source = UInt16(exactly: request.source) else { return fail(call, ApusError(.badParameter)) }
+        guard hasRoomForStream else { return fail(call, ApusError(.tooManyStreams)) }
+        let channel = ChannelID(device: device, source: source)
+        let offer = PublishOffer(epoch: request.epoch, instance: request.instance, oldest: request.oldest)
+        let sink = PublishedSink(handler: self, call: call)
+        gateway.service.channels.publish(channel, offer: offer, sink: sink) { [self] result in
+            switch result {
+            case .failure(let error): fail(call, error)
+            case .success(let handle):
+                guard session != nil else { return handle.close() }
+                published.updateValue(PublishedStream(channel: channel, handle: handle), forKey: handle.stream)?
+                    .handle.close()
+                machine.streamCount = played.count + published.count
+                gateway.streamsChanged(self)
+            }
+        }
+    }
+
+    private func unpublish(_ request: ClientUnpublishRequest, _ call: UInt32) {
+        for (stream, entry) in published where UInt32(entry.channel.source) == request.source {
+            forgetPublished(stream)
+        }
+        respond(call, ClientUnpublishResponse())
+    }
+
+    func forgetPublished(_ stream: StreamNumber) {
+        published.removeValue(forKey: stream)?.handle.close()
+        machine.streamCount = played.count + published.count
+        gateway.streamsChanged(self)
+    }
+
+    private func sleep(_ request: ClientSleepRequest, _ call: UInt32) {
+        guard let session, session.device != nil else {
+            return fail(call, ApusError(.notAllowed, "only a device sleeps"))
+        }
+        work { [self] in
+            let result = await gateway.service.sessions.setAsleep(session, request.asleep)
+            eventLoop.execute { [self] in
+                switch result {
+                case .success: respond(call, ClientSleepResponse())
+                case .failure(let error): fail(call, error)
+                }
+            }
+        }
+    }
+
+    // MARK: - Apps
+
+    private func play(_ request: ClientPlayRequest, _ call: UInt32) {
+        guard let session, let device = DeviceID(rawValue: request.device),
+            let source = UInt16(exactly: request.source)
+        else { return fail(call, ApusError(.badParameter, "the device's id or source is not valid")) }
+        guard hasRoomForStream else { return fail(call, ApusError(.tooManyStreams)) }
+        let channel = ChannelID(device: device, source: source)
+        let after = request.hasAfter
+            ? FramePosition(epoch: request.after.epoch, sequence: request.after.sequence) : nil
+        work { [self] in
+            let result = await gateway.service.sessions.inspect(device, for: session, subscribe: false)
+            eventLoop.execute { [self] in
+                switch result {
+                case .failure(let error): fail(call, error)
+                case .success: start(channel, after: after, call)
+                }
+            }
+        }
+    }
+
+    private func start(_ channel: ChannelID, after: FramePosition?, _ call: UInt32) {
+        guard session != nil else { return }
+        guard !played.values.contains(where: { $0.channel == channel }) else {
+            return fail(call, ApusError(.badParameter, "this connection already plays that channel"))
+        }
+        // The answer goes out before the first frame: `open` is called when the receiver is added, and
+        // the receiver's first write happens inside of it.
+        let sink = PlayedSink(handler: self, call: call, channel: channel)
+        gateway.service.channels.play(channel, sink: sink, after: after) { [self] result in
+            switch result {
+            case .failure(let error): fail(call, error)
+            case .success(let receipt):
+                sink.opened(receipt)
+                guard session != nil, let stream = receipt.stream else { return receipt.close() }
+                played.updateValue(PlayedStream(channel: channel, receipt: receipt), forKey: stream)?.receipt?.close()
+                machine.streamCount = played.count + published.count
+                gateway.streamsChanged(self)
+            }
+        }
+    }
+
+    private func stop(_ request: ClientStopRequest, _ call: UInt32) {
+        played.removeValue(forKey: request.stream)?.receipt?.close()
+        machine.streamCount = played.count + published.count
+        gateway.streamsChanged(self)
+        respond(call, ClientStopResponse())
+    }
+
+    private func subscribe(_ request: ClientSubscribeRequest, _ call: UInt32) {
+        guard let session, let device = DeviceID(rawValue: request.device) else {
+            return fail(call, ApusError(.badParameter, "the device's id is not valid"))
+        }
+        work { [self] in
+            let result = await gateway.service.sessions.inspect(device, for: session, subscribe: true)
+            eventLoop.execute { [self] in
+                switch result {
+                case .failure(let error): fail(call, error)
+                case .success(let presence):
+                    respond(call, ClientSubscribeResponse.with { $0.presence = ClientPresence(device, presence) })
+                }
+            }
+        }
+    }
+
+    private func unsubscribe(_ request: ClientUnsubscribeRequest, _ call: UInt32) {
+        guard let session, let device = DeviceID(rawValue: request.device) else {
+            return fail(call, ApusError(.badParameter, "the device's id is not valid"))
+        }
+        work { [self] in
+            await gateway.service.sessions.forget(device, for: session)
+            eventLoop.execute { [self] in respond(call, ClientUnsubscribeResponse()) }
+        }
+    }
+}

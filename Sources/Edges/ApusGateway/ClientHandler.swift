@@ -1,0 +1,304 @@
+import ApusChannels
+import ApusContract
+import ApusCore
+import ApusMedia
+import ApusSessions
+import ApusWire
+import Logging
+import NIOCore
+import SwiftProtobuf
+
+/// One client's connection: frames in, frames out, its streams, and its session.
+///
+/// Concurrency model: confined to the channel's event loop, but for ``end(_:)`` and
+/// ``presenceChanged(_:_:)``, which hop to it. Requests that need another node are answered in the order
+/// they came, one at a time, by the gateway's workers.
+final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFETY: confined to the event loop.
+    typealias InboundIn = ByteBuffer
+    typealias OutboundOut = ByteBuffer
+
+    let gateway: GatewayLoop
+    var machine: ClientConnectionStateMachine
+    var session: Session?
+    var played: [StreamNumber: PlayedStream] = [:]
+    var published: [StreamNumber: PublishedStream] = [:]
+    /// Requests that wait for a worker, oldest first; bounded by `requestsPerConnectionMax`.
+    var waiting: [@Sendable () async -> Void] = []
+    var isWorking = false
+    private var decoder: LinkFrameDecoder
+    private var context: ChannelHandlerContext?
+    private var gathered: [(stream: StreamNumber, frames: [RelayFrame])] = []
+    private var isDecoding = false
+    private var remote = "?"
+
+    init(gateway: GatewayLoop) {
+        self.gateway = gateway
+        decoder = LinkFrameDecoder(lengthMax: gateway.configuration.helloByteCountMax)
+        machine = ClientConnectionStateMachine(timing: gateway.timing, now: .now())
+    }
+
+    var eventLoop: any EventLoop { gateway.eventLoop }
+    var isWritable: Bool { context?.channel.isWritable ?? false }
+    var log: Logger { gateway.service.log }
+
+    // MARK: - The channel
+
+    func handlerAdded(context: ChannelHandlerContext) {
+        self.context = context
+        remote = context.remoteAddress?.description ?? "?"
+        gateway.added(self)
+    }
+
+    func handlerRemoved(context: ChannelHandlerContext) {
+        self.context = nil
+        gone()
+    }
+
+    func channelInactive(context: ChannelHandlerContext) {
+        gone()
+        context.fireChannelInactive()
+    }
+
+    func channelRead(context: ChannelHandlerContext, data: NIOAny) {
+        let bytes = unwrapInboundIn(data)
+        gateway.service.metrics.bytesIn.increment(by: Int64(bytes.readableBytes))
+        decoder.append(bytes)
+        decode()
+    }
+
+    func channelReadComplete(context: ChannelHandlerContext) {
+        deliver()
+        context.fireChannelReadComplete()
+    }
+
+    func channelWritabilityChanged(context: ChannelHandlerContext) {
+        let isWritable = context.channel.isWritable
+        machine.writabilityChanged(isWritable: isWritable, now: .now())
+        guard isWritable else { return }
+        for stream in played.values { stream.receipt?.becameWritable() }
+    }
+
+    func errorCaught(context: ChannelHandlerContext, error: any Error) {
+        // TLS failures and resets end here: the peer is gone or never spoke TLS.
+        log.debug("A client's connection failed.", metadata: [LogKey.address: "\(remote)", LogKey.error: "\(error)"])
+        context.close(promise: nil)
+    }
+
+    // MARK: - Frames
+
+    private func decode() {
+        guard !isDecoding else { return }
+        isDecoding = true
+        defer { isDecoding = false }
+        do {
+            // While the hello is checked, what follows stays in the decoder, and the socket is not read.
+            while !machine.isAuthenticating, let frame = try decoder.next() { received(frame) }
+        } catch {
+            close(error)
+        }
+    }
+
+    private func received(_ frame: LinkFrame) {
+        switch machine.received(frame.kind, now: .now()) {
+        case .authenticate: authenticate(frame)
+        case .pong: write(LinkFrame(kind: .pong, correlation: frame.correlation))
+        case .ignore: break
+        case .close(let error): close(error)
+        case .serve:
+            switch frame.kind {
+            case .media: gather(frame)
+            case .request:
+                deliver()
+                serve(frame)
+            case .goodbye: context?.close(promise: nil)
+            default: break
+            }
+        }
+    }
+
+    private func authenticate(_ frame: LinkFrame) {
+        guard let hello = try? ClientHello(serializedBytes: Array(frame.payload.readableBytesView)) else {
+            return close(ApusError(.malformed, "the hello cannot be read"))
+        }
+        guard hello.versionMin <= 1, hello.version >= 1 else {
+            return close(ApusError(.versionUnsupported, "this node speaks version 1 of the client protocol"))
+        }
+        context?.channel.setOption(ChannelOptions.autoRead, value: false).whenFailure { _ in }
+        work { [self] in
+            let result = await gateway.service.sessions.open(hello, link: self)
+            eventLoop.execute { [self] in admitted(result) }
+        }
+    }
+
+    private func admitted(_ result: Result<OpenedSession, ApusError>) {
+        guard context != nil else {
+            if case .success(let opened) = result { gateway.service.sessions.close(opened.session, link: self) }
+            return
+        }
+        switch result {
+        case .failure(let error):
+            close(error)
+        case .success(let opened):
+            session = opened.session
+            machine.admitted(now: .now())
+            gateway.authenticated(self)
+            gateway.service.metrics.sessions.increment()
+            let configuration = gateway.configuration
+            decoder.lengthMax =
+                opened.session.role == .device
+                ? configuration.deviceFrameByteCountMax : configuration.appFrameByteCountMax
+            send(.welcome, ClientWelcome.with {
+                $0.version = 1
+                $0.session = opened.session.id
+                $0.ticket = Data(opened.ticket)
+                $0.ticketSeconds = opened.ticketSeconds
+                $0.node = gateway.service.node.name.rawValue
+                $0.doors = gateway.service.doors()
+                $0.keepaliveMs = UInt32(configuration.keepalive.milliseconds)
+                $0.streamKeepaliveMs = UInt32(configuration.streamKeepalive.milliseconds)
+                $0.access = opened.session.access.rawValue
+                $0.account = opened.session.account.rawValue
+            })
+            context?.channel.setOption(ChannelOptions.autoRead, value: true).whenFailure { _ in }
+            decode()
+            deliver()
+        }
+    }
+
+    private func gather(_ frame: LinkFrame) {
+        guard published[frame.correlation] != nil else { return }
+        do {
+            let relayed = try RelayFrame(copying: frame.payload) { byteCount, buffer in
+                LinkFrame.encodeHeader(
+                    kind: .media, correlation: frame.correlation, payloadByteCount: byteCount, into: &buffer)
+            }
+            if let last = gathered.indices.last, gathered[last].stream == frame.correlation {
+                gathered[last].frames.append(relayed)
+            } else {
+                gathered.append((frame.correlation, [relayed]))
+            }
+        } catch {
+            close(error)
+        }
+    }
+
+    private func deliver() {
+        guard !gathered.isEmpty else { return }
+        for batch in gathered { published[batch.stream]?.handle.send(batch.frames) }
+        gathered.removeAll(keepingCapacity: true)
+    }
+
+    // MARK: - Out
+
+    func send(_ kind: FrameKind, _ message: some Message, method: UInt16 = 0, correlation: UInt32 = 0) {
+        guard let bytes: [UInt8] = try? message.serializedBytes() else { return }
+        write(LinkFrame(kind: kind, method: method, correlation: correlation, payload: ByteBuffer(bytes: bytes)))
+    }
+
+    func fail(_ call: UInt32, _ error: ApusError) {
+        gateway.service.metrics.refused(code: error.code.number)
+        guard let bytes: [UInt8] = try? ClientFailure(error).serializedBytes() else { return }
+        write(LinkFrame(kind: .response, flags: .failure, correlation: call, payload: ByteBuffer(bytes: bytes)))
+    }
+
+    private func write(_ frame: LinkFrame) {
+        var buffer = ByteBufferAllocator().buffer(capacity: LinkFrame.headerByteCount + frame.payload.readableBytes)
+        frame.encode(into: &buffer)
+        writeEncoded(buffer)
+        flush()
+    }
+
+    /// Queues whole frames; the streams of this connection write through here.
+    func writeEncoded(_ bytes: ByteBuffer) { context?.write(wrapOutboundOut(bytes), promise: nil) }
+
+    func flush() {
+        context?.flush()
+        machine.sent(now: .now())
+    }
+
+    // MARK: - Time and the end
+
+    func tick(now: MonotonicTime) {
+        switch machine.tick(now: now) {
+        case .nothing: break
+        case .ping: write(LinkFrame(kind: .ping))
+        case .close(let error): close(error)
+        }
+    }
+
+    /// Tells the client why and closes.
+    func close(_ error: ApusError) {
+        guard let context else { return }
+        gateway.service.metrics.closed(code: error.code.number)
+        log.info(
+            "A client's connection is closed by this node.",
+            metadata: Logger.facts(of: error).merging([
+                LogKey.address: "\(remote)", LogKey.access: "\(session?.access.rawValue ?? "-")",
+            ]) { $1 })
+        send(.goodbye, ClientFailure(error))
+        machine.closed()
+        context.close(promise: nil)
+    }
+
+    private func gone() {
+        guard gateway.removed(self) else { return }
+        machine.closed()
+        for stream in played.values { stream.receipt?.close() }
+        for stream in published.values { stream.handle.close() }
+        played.removeAll()
+        published.removeAll()
+        waiting.removeAll()
+        if let session { gateway.service.sessions.close(session, link: self) }
+        session = nil
+    }
+
+    // MARK: - Work that waits for other nodes
+
+    /// Runs work of this connection in order, one piece at a time, outside the event loop.
+    func work(_ piece: @escaping @Sendable () async -> Void) {
+        waiting.append(piece)
+        guard !isWorking else { return }
+        isWorking = true
+        workNext()
+    }
+
+    private func workNext() {
+        guard !waiting.isEmpty else {
+            isWorking = false
+            return
+        }
+        let piece = waiting.removeFirst()
+        gateway.service.run { [self] in
+            await piece()
+            eventLoop.execute { [self] in workNext() }
+        }
+    }
+}
+
+extension ClientHandler: ClientLink {
+    func end(_ error: ApusError) { eventLoop.execute { [self] in close(error) } }
+
+    func presenceChanged(_ device: DeviceID, _ presence: Presence) {
+        eventLoop.execute { [self] in
+            guard machine.isOpen else { return }
+            send(.tell, ClientPresence(device, presence), method: ClientMethod.presence.rawValue)
+        }
+    }
+}
+
+extension ClientFailure {
+    init(_ error: ApusError) {
+        self.init()
+        code = error.code.number
+        message = error.message
+    }
+}
+
+extension ClientPresence {
+    init(_ device: DeviceID, _ presence: Presence) {
+        self.init()
+        self.device = device.rawValue
+        online = presence.online.rawValue
+        time = presence.time
+    }
+}

@@ -1,0 +1,125 @@
+import ApusChannels
+import ApusContract
+import ApusCore
+import ApusWire
+import NIOCore
+
+/// A channel that a connection watches.
+struct PlayedStream {
+    var channel: ChannelID
+    var receipt: Receipt?
+}
+
+/// A channel that a connection publishes.
+struct PublishedStream {
+    var channel: ChannelID
+    var handle: PublishHandle
+}
+
+/// A connection as the receiver of one channel; confined to the connection's event loop.
+final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to the event loop.
+    private let handler: ClientHandler
+    private let call: UInt32
+    private let channel: ChannelID
+    private var isAnswered = false
+    private var early: [ByteBuffer] = []
+
+    init(handler: ClientHandler, call: UInt32, channel: ChannelID) {
+        self.handler = handler
+        self.call = call
+        self.channel = channel
+    }
+
+    var eventLoop: any EventLoop { handler.eventLoop }
+    var isWritable: Bool { handler.isWritable }
+
+    /// The first batch can come before the receipt that names the stream; it waits for the answer.
+    func write(_ bytes: ByteBuffer) {
+        if isAnswered { handler.writeEncoded(bytes) } else { early.append(bytes) }
+    }
+
+    func flush() { if isAnswered { handler.flush() } }
+
+    /// Answers the request, then sends what was written before.
+    func opened(_ receipt: Receipt) {
+        guard let stream = receipt.stream else { return }
+        isAnswered = true
+        handler.send(.response, ClientPlayResponse.with {
+            $0.stream = stream
+            $0.doors = handler.gateway.service.doors(of: channel)
+        }, correlation: call)
+        guard !early.isEmpty else { return }
+        for bytes in early { handler.writeEncoded(bytes) }
+        early = []
+        handler.flush()
+    }
+
+    func streamChanged(_ stream: StreamNumber, to state: StreamPhase) {
+        guard isAnswered else { return }
+        handler.send(.tell, ClientStreamState.with {
+            $0.stream = stream
+            switch state {
+            case .live: $0.state = .live
+            case .waiting: $0.state = .waiting
+            case .skipped(let count):
+                $0.state = .skipped
+                $0.skipped = count
+            case .ended(let error):
+                $0.state = .ended
+                $0.failure = ClientFailure(error)
+            }
+        }, method: ClientMethod.streamState.rawValue)
+    }
+}
+
+/// A connection as the publisher of one channel; confined to the connection's event loop.
+final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: confined to the event loop.
+    private let handler: ClientHandler
+    private let call: UInt32
+    private var isAnswered = false
+
+    init(handler: ClientHandler, call: UInt32) {
+        self.handler = handler
+        self.call = call
+    }
+
+    var eventLoop: any EventLoop { handler.eventLoop }
+
+    func publishOpened(_ stream: StreamNumber, next: UInt64, isProtected: Bool) {
+        isAnswered = true
+        handler.send(.response, ClientPublishResponse.with {
+            $0.stream = stream
+            $0.next = next
+            $0.protected = isProtected
+        }, correlation: call)
+    }
+
+    func publishAcknowledged(_ stream: StreamNumber, epoch: UInt32, next: UInt64) {
+        handler.send(.tell, ClientPublishAck.with {
+            $0.stream = stream
+            $0.epoch = epoch
+            $0.next = next
+        }, method: ClientMethod.publishAck.rawValue)
+    }
+
+    func publishResume(_ stream: StreamNumber, next: UInt64) {
+        handler.send(.tell, ClientPublishResume.with {
+            $0.stream = stream
+            $0.next = next
+        }, method: ClientMethod.publishResume.rawValue)
+    }
+
+    func publishFailed(_ stream: StreamNumber, _ error: ApusError) {
+        if isAnswered {
+            handler.send(.tell, ClientStreamState.with {
+                $0.stream = stream
+                $0.state = .ended
+                $0.failure = ClientFailure(error)
+            }, method: ClientMethod.streamState.rawValue)
+        } else {
+            isAnswered = true
+            handler.fail(call, error)
+        }
+        handler.forgetPublished(stream)
+    }
+}

@@ -1,0 +1,146 @@
+package import ApusChannels
+package import ApusCluster
+package import ApusCore
+package import ApusSessions
+package import Logging
+package import NIOCore
+import NIOPosix
+import NIOSSL
+import ServiceLifecycle
+import Synchronization
+
+/// The door for devices and apps: TLS 1.3, length-prefixed frames, one session a connection (D6).
+///
+/// Concurrency model: connections are confined to their event loops; work that waits for other nodes
+/// runs in tasks of ``run()``'s group, at most one a connection.
+package final class Gateway: Service, Sendable {
+    package let configuration: GatewayConfiguration
+    package let metrics = GatewayMetrics()
+    let node: NodeID
+    let sessions: SessionService
+    let channels: ChannelService
+    let view: ClusterView
+    let log: Logger
+    private let group: any EventLoopGroup
+    private let loops: [GatewayLoop]
+    private let work: AsyncStream<@Sendable () async -> Void>
+    private let workFeed: AsyncStream<@Sendable () async -> Void>.Continuation
+    private let listening = Mutex<(any Channel)?>(nil)
+
+    package init(
+        configuration: GatewayConfiguration, sessions: SessionService, channels: ChannelService, view: ClusterView,
+        group: any EventLoopGroup, log: Logger
+    ) {
+        self.configuration = configuration
+        self.sessions = sessions
+        self.channels = channels
+        self.view = view
+        self.group = group
+        self.log = log
+        node = view.local
+        // Bounded by the connections: each has at most one piece of work in here.
+        (work, workFeed) = AsyncStream.makeStream()
+        loops = group.makeIterator().map { GatewayLoop(eventLoop: $0) }
+        for loop in loops { loop.service = self }
+    }
+
+    /// Opens the door. Throws 10019 where the address is in use, 10022 where the certificate cannot be read.
+    package func start() async throws(ApusError) -> HostPort {
+        let tls = try tlsContext()
+        let bootstrap = ServerBootstrap(group: group)
+            .serverChannelOption(.backlog, value: 4096)
+            .serverChannelOption(.socketOption(.so_reuseaddr), value: 1)
+            .childChannelOption(.tcpOption(.tcp_nodelay), value: 1)
+            .childChannelOption(
+                .writeBufferWaterMark,
+                value: .init(low: configuration.outboundByteCountMax / 4, high: configuration.outboundByteCountMax)
+            )
+            .childChannelInitializer { [self] channel in
+                channel.eventLoop.makeCompletedFuture {
+                    guard let loop = loops.first(where: { $0.eventLoop === channel.eventLoop }), loop.hasRoom else {
+                        throw ApusError(.tooManyConnections)
+                    }
+                    try channel.pipeline.syncOperations.addHandler(NIOSSLServerHandler(context: tls))
+                    try channel.pipeline.syncOperations.addHandler(ClientHandler(gateway: loop))
+                }
+            }
+        do {
+            let channel = try await bootstrap.bind(host: configuration.bind.host, port: configuration.bind.port).get()
+            listening.withLock { $0 = channel }
+            for loop in loops { loop.eventLoop.execute { loop.start() } }
+            return HostPort(host: configuration.bind.host, port: channel.localAddress?.port ?? 0)
+        } catch let error as IOError where error.errnoCode == EADDRINUSE {
+            throw ApusError(.addressInUse, "the client door \(configuration.bind) is in use by another process")
+        } catch {
+            throw ApusError(.addressInUse, "the client door \(configuration.bind) cannot be opened: \(error)")
+        }
+    }
+
+    /// Runs the work of connections until the node stops; then says goodbye to every client.
+    package func run() async throws {
+        await withGracefulShutdownHandler {
+            await withDiscardingTaskGroup { group in
+                for await piece in work { group.addTask { await piece() } }
+            }
+        } onGracefulShutdown: { [self] in
+            stop()
+        }
+    }
+
+    /// Closes the door and every connection with 10017, so that clients go to another node at once.
+    package func stop() {
+        let channel = listening.withLock { channel in
+            defer { channel = nil }
+            return channel
+        }
+        channel?.close(promise: nil)
+        for loop in loops { loop.eventLoop.execute { loop.closeAll(ApusError(.shuttingDown)) } }
+        workFeed.finish()
+    }
+
+    /// Sessions by role and viewers, for the status page.
+    package func counts() async -> (devices: Int, apps: Int, viewers: Int) {
+        var sum = (devices: 0, apps: 0, viewers: 0)
+        for loop in loops {
+            let counts = try? await loop.eventLoop.submit { loop.counts }.get()
+            sum.devices += counts?.devices ?? 0
+            sum.apps += counts?.apps ?? 0
+            sum.viewers += counts?.viewers ?? 0
+        }
+        return sum
+    }
+
+    func run(_ piece: @escaping @Sendable () async -> Void) { workFeed.yield(piece) }
+
+    /// Every client door of the cluster, this node's first.
+    func doors() -> [String] { doors(first: [node.name]) }
+
+    /// The doors of the cluster, a channel's standby and primary last lost, so first: a client that
+    /// loses this node resumes where the frames already are.
+    func doors(of channel: ChannelID) -> [String] {
+        let shard = view.lookUp(ShardID(of: channel.device))
+        return doors(first: [shard.owner, shard.standby].compactMap { $0?.id.name })
+    }
+
+    private func doors(first names: [NodeName]) -> [String] {
+        let alive = view.map.members.filter { $0.state == .up }
+        let first = names.compactMap { name in alive.first { $0.id.name == name } }
+        let rest = alive.filter { !names.contains($0.id.name) }
+        return (first + rest).map { $0.addresses.clients.description }
+    }
+
+    private func tlsContext() throws(ApusError) -> NIOSSLContext {
+        do {
+            let chain = try NIOSSLCertificate.fromPEMFile(configuration.certificateFile)
+            var tls = TLSConfiguration.makeServerConfiguration(
+                certificateChain: chain.map { .certificate($0) },
+                privateKey: .privateKey(try NIOSSLPrivateKey(file: configuration.keyFile, format: .pem)))
+            tls.minimumTLSVersion = .tlsv13
+            return try NIOSSLContext(configuration: tls)
+        } catch {
+            throw ApusError(
+                .configurationInvalid,
+                "the client door's certificate \(configuration.certificateFile) cannot be used: \(error)")
+        }
+    }
+}

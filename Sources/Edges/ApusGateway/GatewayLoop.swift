@@ -1,0 +1,92 @@
+import ApusCore
+import NIOCore
+
+/// The connections of one event loop, with the clock that watches them.
+///
+/// Concurrency model: confined to ``eventLoop``.
+final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoop`.
+    let eventLoop: any EventLoop
+    // SAFETY: set once by the gateway's `init`, before any connection exists.
+    unowned var service: Gateway! = nil
+    private var connections: [ObjectIdentifier: ClientHandler] = [:]
+    /// Connections without a session, oldest first.
+    private var strangers: [ClientHandler] = []
+    private var streaming: [ObjectIdentifier: ClientHandler] = [:]
+    private var ticks = 0
+
+    init(eventLoop: any EventLoop) { self.eventLoop = eventLoop }
+
+    var configuration: GatewayConfiguration { service.configuration }
+
+    var timing: ClientConnectionStateMachine.Timing {
+        .init(
+            handshakeTimeout: configuration.handshakeTimeout, keepalive: configuration.keepalive,
+            streamKeepalive: configuration.streamKeepalive, idleTimeout: configuration.idleTimeout,
+            slowReaderTimeout: configuration.slowReaderTimeout)
+    }
+
+    /// The bounds are split evenly over the loops, since connections are.
+    private var share: Int { max(1, service.loopCount) }
+    var hasRoom: Bool { connections.count < max(1, configuration.connectionsMax / share) }
+
+    var counts: (devices: Int, apps: Int, viewers: Int) {
+        var counts = (devices: 0, apps: 0, viewers: 0)
+        for handler in connections.values {
+            switch handler.session?.role {
+            case .device: counts.devices += 1
+            case .app: counts.apps += 1
+            case .admin, nil: break
+            }
+            counts.viewers += handler.played.count
+        }
+        return counts
+    }
+
+    func start() {
+        let delay = TimeAmount.nanoseconds(configuration.streamKeepalive.nanoseconds / 2)
+        eventLoop.assumeIsolated().scheduleRepeatedTask(initialDelay: delay, delay: delay) { [weak self] task in
+            guard let self else { return task.cancel() }
+            tick()
+        }
+    }
+
+    func added(_ handler: ClientHandler) {
+        connections[ObjectIdentifier(handler)] = handler
+        service.metrics.accepted.increment()
+        service.metrics.connections.increment()
+        strangers.append(handler)
+        let strangersMax = max(1, configuration.unauthenticatedMax / share)
+        if strangers.count > strangersMax {
+            strangers[0].close(ApusError(.tooManyConnections, "too many connections wait for their hello"))
+        }
+    }
+
+    func authenticated(_ handler: ClientHandler) { strangers.removeAll { $0 === handler } }
+
+    /// True where the connection was there.
+    func removed(_ handler: ClientHandler) -> Bool {
+        guard connections.removeValue(forKey: ObjectIdentifier(handler)) != nil else { return false }
+        streaming[ObjectIdentifier(handler)] = nil
+        if handler.session == nil { strangers.removeAll { $0 === handler } }
+        service.metrics.connections.decrement()
+        return true
+    }
+
+    func streamsChanged(_ handler: ClientHandler) {
+        guard connections[ObjectIdentifier(handler)] != nil else { return }
+        streaming[ObjectIdentifier(handler)] = handler.machine.streamCount > 0 ? handler : nil
+    }
+
+    func closeAll(_ error: ApusError) {
+        for handler in Array(connections.values) { handler.close(error) }
+    }
+
+    /// Connections with streams are looked at every time, the others once a second or so.
+    private func tick() {
+        let now = MonotonicTime.now()
+        ticks += 1
+        for handler in Array(streaming.values) { handler.tick(now: now) }
+        guard ticks % 40 == 0 else { return }
+        for handler in Array(connections.values) { handler.tick(now: now) }
+    }
+}

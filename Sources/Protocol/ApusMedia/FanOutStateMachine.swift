@@ -1,0 +1,192 @@
+import ApusCore
+public import NIOCore
+
+/// Who receives a channel's frames from one event loop, and up to where each has them (D7).
+///
+/// A receiver is a cursor into the ring, never a queue of its own. Once per tick the shell asks, for
+/// each receiver that can take bytes, for one buffer with everything from its cursor; receivers at the
+/// same cursor get the same buffer. A viewer that falls behind goes on at the last key frame and is
+/// told how many frames it lost; a standby never skips, since what it acknowledges is a promise.
+///
+/// Pure: it is confined to whatever owns it, and neither writes nor waits.
+public struct FanOutStateMachine: Sendable {
+    /// Names a receiver; given out by ``add(_:after:)`` and never used twice.
+    public typealias ReceiverID = UInt32
+
+    public enum Kind: Sendable, Hashable {
+        /// A client, or an edge for its clients: may skip to a key frame.
+        case viewer
+        /// The standby: everything or nothing.
+        case standby
+    }
+
+    /// What is written to a receiver in one go.
+    public struct Batch: Sendable {
+        public var bytes: ByteBuffer
+        /// Frames that the receiver lost before this batch because it was too slow, or came too late.
+        public var skippedCount: UInt64
+        /// More is ready for it than fitted into one batch.
+        public var hasMore: Bool
+    }
+
+    private struct Receiver: Sendable {
+        var id: ReceiverID
+        var kind: Kind
+        /// Nil until the ring holds a place to start.
+        var cursor: UInt64?
+        /// Frames up to here are not sent: the receiver had them from another relay.
+        var floor: FramePosition?
+        /// The receiver has no configurations yet.
+        var wantsConfigurations: Bool
+        var skippedCount: UInt64
+    }
+
+    public private(set) var ring: FrameRing
+    /// The most bytes of one batch; more goes with the next. Bounds what a join writes at once.
+    public let batchByteCountMax: Int
+    /// How far a viewer may lag, in bytes, before it goes on at the last key frame.
+    public let lagByteCountMax: Int
+    private var receivers: [Receiver] = []
+    private var nextID: ReceiverID = 1
+    private var shared: (from: UInt64, bytes: ByteBuffer, end: UInt64)?
+
+    public init(ring: FrameRing, batchByteCountMax: Int = 512 << 10, lagByteCountMax: Int = 4 << 20) {
+        self.ring = ring
+        self.batchByteCountMax = batchByteCountMax
+        self.lagByteCountMax = lagByteCountMax
+    }
+
+    public var receiverCount: Int { receivers.count }
+
+    /// The number of viewers, without standbys.
+    public var viewerCount: Int { receivers.count { $0.kind == .viewer } }
+
+    /// Takes a frame that the channel accepted.
+    public mutating func append(_ frame: RelayFrame) {
+        _ = ring.append(frame, allowingGap: true)
+        shared = nil
+    }
+
+    /// Takes a configuration that was repeated at the head of the upstream's stream.
+    public mutating func adopt(repeated frame: RelayFrame) { ring.adopt(repeated: frame) }
+
+    /// Adds a receiver: live from the last key frame, or with everything after a position (D7).
+    public mutating func add(_ kind: Kind, after position: FramePosition?) -> ReceiverID {
+        let id = nextID
+        nextID += 1
+        var receiver = Receiver(
+            id: id, kind: kind, cursor: nil, floor: position, wantsConfigurations: position == nil, skippedCount: 0)
+        if let position {
+            switch ring.resume(after: position) {
+            case .at(let index):
+                receiver.cursor = index
+            case .lost(let count):
+                receiver.skippedCount = count ?? 0
+                receiver.floor = nil
+                receiver.wantsConfigurations = true
+            }
+        } else if kind == .standby {
+            // A copy starts with all that is held, so that a second failure finds as much as the first.
+            receiver.cursor = ring.firstIndex
+        }
+        receivers.append(receiver)
+        return id
+    }
+
+    /// Removes a receiver; true where it was there.
+    @discardableResult
+    public mutating func remove(_ id: ReceiverID) -> Bool {
+        guard let index = index(of: id) else { return false }
+        receivers.remove(at: index)
+        return true
+    }
+
+    /// What the receiver gets now; nil where it has everything, or waits for a key frame.
+    public mutating func nextBatch(for id: ReceiverID) -> Batch? {
+        guard let index = index(of: id) else { return nil }
+        return nextBatch(at: index)
+    }
+
+    /// Ids ascend in the list, so a receiver is found by halving.
+    private func index(of id: ReceiverID) -> Int? {
+        var low = 0
+        var high = receivers.count
+        while low < high {
+            let middle = (low + high) / 2
+            if receivers[middle].id < id { low = middle + 1 } else { high = middle }
+        }
+        return low < receivers.count && receivers[low].id == id ? low : nil
+    }
+
+    private mutating func nextBatch(at index: Int) -> Batch? {
+        catchUp(at: index)
+        guard var cursor = receivers[index].cursor else { return nil }
+        if let floor = receivers[index].floor {
+            while cursor < ring.endIndex, ring[cursor].position <= floor { cursor += 1 }
+            receivers[index].cursor = cursor
+            if cursor < ring.endIndex { receivers[index].floor = nil }
+        }
+        let wantsConfigurations = receivers[index].wantsConfigurations
+        guard cursor < ring.endIndex else { return nil }
+        let (bytes, end) = batch(from: cursor, withConfigurations: wantsConfigurations)
+        receivers[index].cursor = end
+        receivers[index].wantsConfigurations = false
+        let skippedCount = receivers[index].skippedCount
+        receivers[index].skippedCount = 0
+        return Batch(bytes: bytes, skippedCount: skippedCount, hasMore: end < ring.endIndex)
+    }
+
+    /// Gives a receiver without a cursor its place to start, and moves one that fell behind.
+    private mutating func catchUp(at index: Int) {
+        if let cursor = receivers[index].cursor {
+            let isGone = cursor < ring.firstIndex
+            guard isGone || (receivers[index].kind == .viewer && isLagging(cursor)) else { return }
+            guard let live = ring.liveIndex, live > cursor else {
+                if isGone {
+                    receivers[index].cursor = nil
+                    receivers[index].skippedCount += ring.firstIndex - cursor
+                    receivers[index].wantsConfigurations = true
+                }
+                return
+            }
+            receivers[index].skippedCount += live - cursor
+            receivers[index].cursor = live
+            receivers[index].wantsConfigurations = true
+        } else {
+            receivers[index].cursor = ring.liveIndex
+        }
+    }
+
+    private func isLagging(_ cursor: UInt64) -> Bool {
+        guard ring.byteCount > lagByteCountMax else { return false }
+        var lag = 0
+        for index in cursor..<ring.endIndex {
+            lag += ring[index].encoded.readableBytes
+            if lag > lagByteCountMax { return true }
+        }
+        return false
+    }
+
+    /// The bytes from an index, shared between receivers that stand at the same index.
+    private mutating func batch(from start: UInt64, withConfigurations: Bool) -> (ByteBuffer, end: UInt64) {
+        if !withConfigurations, let shared, shared.from == start { return (shared.bytes, shared.end) }
+        var head = withConfigurations ? ring.configurations(before: start).map { $0.repeated().encoded } : []
+        var byteCount = head.reduce(0) { $0 + $1.readableBytes }
+        var end = start
+        repeat {
+            head.append(ring[end].encoded)
+            byteCount += ring[end].encoded.readableBytes
+            end += 1
+        } while end < ring.endIndex && byteCount < batchByteCountMax
+        let bytes: ByteBuffer
+        if head.count == 1 {
+            bytes = head[0]
+        } else {
+            var joined = ByteBufferAllocator().buffer(capacity: byteCount)
+            for part in head { joined.writeImmutableBuffer(part) }
+            bytes = joined
+        }
+        if !withConfigurations { shared = (start, bytes, end) }
+        return (bytes, end)
+    }
+}

@@ -1,0 +1,226 @@
+import ApusCore
+import DequeModule
+public import NIOCore
+
+/// A frame as a relay holds it: what it needs to know of it, and the bytes that go to every receiver.
+public struct RelayFrame: Sendable {
+    public var position: FramePosition
+    public var ptsMicroseconds: Int64
+    public var flags: MediaFlags
+    public var track: UInt8
+    /// The whole link frame, header and payload, the same for every receiver at this node.
+    public var encoded: ByteBuffer
+
+    public init(
+        position: FramePosition, ptsMicroseconds: Int64, flags: MediaFlags, track: UInt8, encoded: ByteBuffer
+    ) {
+        self.position = position
+        self.ptsMicroseconds = ptsMicroseconds
+        self.flags = flags
+        self.track = track
+        self.encoded = encoded
+    }
+}
+
+/// How long a relay remembers frames (D13).
+public struct FrameRingLimits: Sendable, Hashable {
+    /// The most bytes that a channel keeps, whatever else holds. Key `channels.ring_bytes_max`.
+    public var byteCountMax: Int
+    /// How much media beyond the last key frame is kept, by presentation time. Key `channels.ring_duration`.
+    public var duration: Duration
+    /// The most frames that a channel keeps. Key `channels.ring_frames_max`.
+    public var frameCountMax: Int
+
+    public init(byteCountMax: Int = 8 << 20, duration: Duration = .seconds(10), frameCountMax: Int = 4096) {
+        self.byteCountMax = byteCountMax
+        self.duration = duration
+        self.frameCountMax = frameCountMax
+    }
+}
+
+/// The last frames of a channel, in order, with what a viewer needs to start at once (D7).
+///
+/// Every frame has an index that only grows, so a viewer is a cursor. The frames held are dense within
+/// an epoch: where an upstream relay left some out, what came before them is forgotten. The oldest
+/// frames go first: those
+/// older than ``FrameRingLimits/duration`` as long as they lie before the last key frame, and any
+/// frame where bytes or frames are over their limit.
+public struct FrameRing: Sendable {
+    /// What became of a frame that was offered.
+    public enum Appended: Sendable, Hashable {
+        case appended
+        /// Seen before; ignored.
+        case duplicate
+        /// Frames before it are missing; ignored. The number is the one that was expected.
+        case gap(expected: UInt64)
+        /// Of an epoch that has ended; ignored.
+        case stale
+    }
+
+    /// Where a receiver that has everything up to some position goes on.
+    public enum Resumption: Sendable, Hashable {
+        /// At this index; the frame may be yet to come.
+        case at(UInt64)
+        /// The ring no longer holds what comes next; this many frames of the epoch are gone, or
+        /// nil where the epoch itself is.
+        case lost(count: UInt64?)
+    }
+
+    public let limits: FrameRingLimits
+    private var frames = Deque<RelayFrame>()
+    /// The index of the oldest frame held.
+    public private(set) var firstIndex: UInt64 = 0
+    /// Bytes of all frames held.
+    public private(set) var byteCount = 0
+    /// The newest frame's position; it stays when the ring is emptied by its limits.
+    public private(set) var last: FramePosition?
+    private var keyIndex: UInt64?
+    /// The newest configuration of each track of this epoch, by track.
+    private var configurations: [(index: UInt64, codec: Codec?, frame: RelayFrame)] = []
+
+    public init(limits: FrameRingLimits = FrameRingLimits()) { self.limits = limits }
+
+    /// The index that the next frame will get.
+    public var endIndex: UInt64 { firstIndex + UInt64(frames.count) }
+    public var isEmpty: Bool { frames.isEmpty }
+    /// The oldest position held.
+    public var oldest: FramePosition? { frames.first?.position }
+
+    /// The frame at an index from ``firstIndex`` up to, not including, ``endIndex``.
+    public subscript(index: UInt64) -> RelayFrame { frames[Int(index - firstIndex)] }
+
+    /// The sequence number that continues an epoch without a gap; nil where the epoch is not the ring's.
+    public func next(in epoch: UInt32) -> UInt64? {
+        guard let last, last.epoch == epoch else { return nil }
+        return last.sequence + 1
+    }
+
+    /// Takes the next frame.
+    ///
+    /// - Parameter allowingGap: true where the sender leaves frames out on purpose; else only a dense
+    ///   sequence is taken. The first frame of an epoch may have any number.
+    public mutating func append(_ frame: RelayFrame, allowingGap: Bool = false) -> Appended {
+        if let last {
+            if frame.position.epoch < last.epoch { return .stale }
+            if frame.position.epoch == last.epoch {
+                if frame.position.sequence <= last.sequence { return .duplicate }
+                if frame.position.sequence > last.sequence + 1 {
+                    guard allowingGap else { return .gap(expected: last.sequence + 1) }
+                    forgetFrames()
+                }
+            } else {
+                configurations.removeAll()
+                keyIndex = nil
+            }
+        }
+        let index = endIndex
+        if frame.flags.contains(.configuration) {
+            keep(configuration: frame, at: index)
+        } else if frame.flags.contains(.key), isStart(frame) {
+            keyIndex = index
+        }
+        frames.append(frame)
+        byteCount += frame.encoded.readableBytes
+        last = frame.position
+        trim()
+        return .appended
+    }
+
+    /// Takes a configuration that an upstream relay repeated at the head of a join.
+    public mutating func adopt(repeated frame: RelayFrame) {
+        if let last, last.epoch != frame.position.epoch {
+            guard frame.position.epoch > last.epoch else { return }
+            configurations.removeAll()
+            keyIndex = nil
+        }
+        keep(configuration: frame, at: 0)
+    }
+
+    /// Where a receiver that wants the live picture starts: at the last key frame, or at the
+    /// configurations right before it. Nil until a key frame is held.
+    public var liveIndex: UInt64? {
+        guard var index = keyIndex, index >= firstIndex else { return nil }
+        while index > firstIndex, self[index - 1].flags.contains(.configuration) { index -= 1 }
+        return index
+    }
+
+    /// The configurations that a receiver needs which starts at an index and has none of them yet.
+    public func configurations(before index: UInt64) -> [RelayFrame] {
+        configurations.filter { $0.index < index || $0.index < firstIndex }.map(\.frame)
+    }
+
+    /// Where a receiver goes on that has everything up to and including `position`.
+    public func resume(after position: FramePosition) -> Resumption {
+        guard let last, let oldest else { return .at(endIndex) }
+        if position >= last { return .at(endIndex) }
+        if position.epoch == last.epoch, oldest.epoch == last.epoch {
+            guard position.sequence + 1 >= oldest.sequence else {
+                return .lost(count: oldest.sequence - position.sequence - 1)
+            }
+        } else if position < oldest {
+            let isWholeEpoch = oldest.epoch > position.epoch && oldest.sequence == 0
+            return isWholeEpoch ? .at(firstIndex) : .lost(count: nil)
+        }
+        return .at(firstIndex + UInt64(frames.partitioningIndex { $0.position > position }))
+    }
+
+    private mutating func keep(configuration frame: RelayFrame, at index: UInt64) {
+        var payload = frame.encoded
+        payload.moveReaderIndex(forwardBy: min(RelayFrame.payloadOffset, payload.readableBytes))
+        let codec = (try? TrackConfiguration(decoding: payload))?.codec
+        configurations.removeAll { $0.frame.track == frame.track }
+        // A publisher has at most 256 tracks, so this list is bounded by the header's `u8 track`.
+        configurations.append((index, codec, frame))
+        configurations.sort { $0.frame.track < $1.frame.track }
+    }
+
+    /// A key frame is a place to start where its track is video, or where there is no video.
+    private func isStart(_ frame: RelayFrame) -> Bool {
+        hasVideo ? isVideo(track: frame.track) : true
+    }
+
+    /// Empties the ring; indexes go on.
+    private mutating func forgetFrames() {
+        firstIndex = endIndex
+        frames.removeAll()
+        byteCount = 0
+        keyIndex = nil
+    }
+
+    private mutating func trim() {
+        let durationMax = limits.duration.nanoseconds / 1000
+        let newest = frames.last?.ptsMicroseconds ?? 0
+        while let first = frames.first {
+            let isOver = byteCount > limits.byteCountMax || frames.count > limits.frameCountMax
+            let isOld = newest - first.ptsMicroseconds > durationMax || first.position.epoch != last?.epoch
+            let isBeforeStart = liveIndex.map { firstIndex < $0 } ?? false
+            guard (isOver && frames.count > 1) || (isOld && isBeforeStart) else { return }
+            byteCount -= first.encoded.readableBytes
+            frames.removeFirst()
+            firstIndex += 1
+        }
+    }
+}
+
+extension Deque {
+    /// The first offset whose element satisfies a predicate that is false, then true.
+    fileprivate func partitioningIndex(where belongsInSecond: (Element) -> Bool) -> Int {
+        var low = 0
+        var high = count
+        while low < high {
+            let middle = (low + high) / 2
+            if belongsInSecond(self[middle]) { high = middle } else { low = middle + 1 }
+        }
+        return low
+    }
+}
+
+extension FrameRing {
+    /// True where a track of this epoch is video.
+    public var hasVideo: Bool { configurations.contains { $0.codec?.isVideo ?? false } }
+
+    /// True where this track of this epoch is video.
+    public func isVideo(track: UInt8) -> Bool {
+        configurations.contains { $0.frame.track == track && $0.codec?.isVideo ?? false }
+    }
+}

@@ -1,0 +1,258 @@
+import ApusCore
+import ApusMedia
+import ApusTransport
+import ApusWire
+import Logging
+import NIOCore
+
+/// A channel at its home loop: the shell of ``ChannelStateMachine``.
+///
+/// Concurrency model: confined to `loop.eventLoop`. The machine decides; this class talks to the
+/// fan-outs on other loops, to media links, and to the publisher's door.
+final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home loop; entry points assert it.
+    let channel: ChannelID
+    let stream: StreamNumber
+    let loop: ChannelLoop
+    var machine: ChannelStateMachine
+    var door: PublisherDoor?
+    /// Publishers that the machine knows, each with who is told of acknowledgements.
+    private var ingests: [ChannelStateMachine.IngestID: any IngestPeer] = [:]
+    private var subscriptions: [ChannelStateMachine.SubscriptionID: UpstreamLink] = [:]
+    private var copy: CopyLink?
+    /// As standby: who is told what this node has.
+    private var copySource: (peer: MediaPeer, stream: StreamNumber, term: Epoch)?
+    private var attached: [(loop: ChannelLoop, hasReceivers: Bool)] = []
+    private var idleSince: MonotonicTime?
+    private var isReleasing = false
+    private var wasFed = false
+
+    var service: ChannelService { loop.service }
+    var log: Logger { service.log }
+
+    init(channel: ChannelID, stream: StreamNumber, loop: ChannelLoop) {
+        self.channel = channel
+        self.stream = stream
+        self.loop = loop
+        machine = ChannelStateMachine(
+            channel: channel, local: loop.service.view.local, configuration: loop.service.configuration.machine)
+    }
+
+    // MARK: - Map and time
+
+    func assign() {
+        loop.eventLoop.assertInEventLoop()
+        let shard = service.view.lookUp(ShardID(of: channel.device))
+        let before = machine.role
+        let assignment = ChannelStateMachine.Assignment(
+            term: shard.epoch, owner: shard.owner?.id, standby: shard.standby?.id)
+        let had = machine.assignment
+        run(machine.assign(assignment, now: .now()))
+        if machine.role == .primary, before != .primary, had.term > 0 {
+            service.metrics.promotions.increment()
+            log.notice(
+                "This node became the channel's primary.",
+                metadata: [LogKey.channel: "\(channel)", LogKey.epoch: "\(shard.epoch)"])
+        }
+        door?.assign(now: .now())
+    }
+
+    func tick(now: MonotonicTime) {
+        run(machine.tick(now: now))
+        door?.tick(now: now)
+        announceFeed()
+        guard machine.isIdle, door == nil, !attached.contains(where: \.hasReceivers) else {
+            idleSince = nil
+            return
+        }
+        guard let since = idleSince else {
+            idleSince = now
+            return
+        }
+        if now - since >= service.configuration.idleTimeout, !isReleasing { release() }
+    }
+
+    /// Forgets the channel once every loop has agreed that it has no receivers.
+    private func release() {
+        isReleasing = true
+        var waiting = attached.count
+        let finish: @Sendable (ChannelLoop, Bool) -> Void = { [self] other, isGone in
+            loop.eventLoop.execute { [self] in
+                waiting -= 1
+                if isGone { attached.removeAll { $0.loop === other } }
+                guard waiting == 0 else { return }
+                isReleasing = false
+                idleSince = nil
+                if attached.isEmpty, machine.isIdle, door == nil { loop.drop(self) }
+            }
+        }
+        guard waiting > 0 else { return loop.drop(self) }
+        for entry in attached {
+            let other = entry.loop
+            other.eventLoop.execute { finish(other, other.release(self.channel)) }
+        }
+    }
+
+    // MARK: - Fan-outs
+
+    /// A loop has receivers now; it gets every frame from here on, after the ring that is returned.
+    func attach(_ other: ChannelLoop) -> FrameRing {
+        if !attached.contains(where: { $0.loop === other }) { attached.append((other, false)) }
+        idleSince = nil
+        return machine.ring
+    }
+
+    func receiversChanged(on other: ChannelLoop, hasReceivers: Bool) {
+        guard let index = attached.firstIndex(where: { $0.loop === other }) else { return }
+        attached[index].hasReceivers = hasReceivers
+        run(machine.receiversChanged(hasReceivers: attached.contains(where: \.hasReceivers), now: .now()))
+    }
+
+    private func onEachFanOut(_ body: @escaping @Sendable (ChannelLoop) -> Void) {
+        for entry in attached {
+            let other = entry.loop
+            if other === loop { body(other) } else { other.eventLoop.execute { body(other) } }
+        }
+    }
+
+    /// Tells receivers when the channel starts or stops being fed.
+    private func announceFeed() {
+        let isFed = machine.isFed
+        guard isFed != wasFed else { return }
+        wasFed = isFed
+        let channel = channel
+        onEachFanOut { $0.announce(isFed ? .live : .waiting, of: channel) }
+    }
+
+    // MARK: - The machine's actions
+
+    func run(_ actions: [ChannelStateMachine.Action]) {
+        for action in actions { run(action) }
+    }
+
+    private func run(_ action: ChannelStateMachine.Action) {
+        let channel = channel
+        switch action {
+        case .distribute(let frames):
+            service.metrics.framesIn.increment(by: Int64(frames.count))
+            onEachFanOut { $0.distribute(frames, of: channel) }
+        case .adopt(let frame):
+            onEachFanOut { $0.adopt(frame, of: channel) }
+        case .acknowledge(let id, let epoch, let next):
+            ingests[id]?.acknowledged(epoch: epoch, next: next)
+        case .resume(let id, let next):
+            ingests[id]?.resume(next: next)
+        case .endIngest(let id, let error):
+            ingests.removeValue(forKey: id)?.ended(error)
+        case .openCopy(let node):
+            openCopy(at: node)
+        case .closeCopy:
+            copy?.close()
+            copy = nil
+        case .confirmCopy(let epoch, let next):
+            copySource?.peer.confirm(stream: copySource?.stream ?? 0, epoch: epoch, next: next)
+        case .subscribe(let id, let node, let after):
+            let link = UpstreamLink(id: id, node: node, hub: self)
+            subscriptions[id] = link
+            link.open(after: after)
+        case .unsubscribe(let id):
+            subscriptions.removeValue(forKey: id)?.close()
+        }
+    }
+
+    // MARK: - Publishers, at the primary
+
+    func openIngest(_ offer: PublishOffer, peer: any IngestPeer) -> ChannelStateMachine.IngestAnswer {
+        let id = service.takeIngestID()
+        let (answer, actions) = machine.openIngest(
+            id, epoch: offer.epoch, instance: offer.instance, oldest: offer.oldest, now: .now())
+        if case .accepted = answer {
+            peer.accepted(as: id)
+            ingests[id] = peer
+        }
+        run(actions)
+        return answer
+    }
+
+    func ingest(_ id: ChannelStateMachine.IngestID, _ frames: [RelayFrame]) {
+        loop.eventLoop.assertInEventLoop()
+        run(machine.ingest(id, frames, now: .now()))
+    }
+
+    func closeIngest(_ id: ChannelStateMachine.IngestID) {
+        guard ingests.removeValue(forKey: id) != nil else { return }
+        machine.closeIngest(id)
+    }
+
+    // MARK: - The copy, at the primary
+
+    private func openCopy(at node: NodeID) {
+        let link = CopyLink(node: node, hub: self)
+        copy = link
+        let publisher = machine.publisherIdentity
+        link.open(term: machine.assignment.term, epoch: publisher.epoch, instance: publisher.instance)
+    }
+
+    func copyOpened(_ link: CopyLink, after: FramePosition?) {
+        guard copy === link else { return link.close() }
+        service.metrics.copiesOpened.increment()
+        run(machine.copyOpened(at: link.node, after: after, now: .now()))
+    }
+
+    func copyConfirmed(_ link: CopyLink, epoch: UInt32, next: UInt64) {
+        guard copy === link else { return }
+        run(machine.copyConfirmed(at: link.node, epoch: epoch, next: next, now: .now()))
+    }
+
+    func copyFailed(_ link: CopyLink) {
+        guard copy === link else { return }
+        run(machine.copyFailed(at: link.node, now: .now()))
+    }
+
+    // MARK: - The copy, at the standby
+
+    func openCopy(
+        term: Epoch, epoch: UInt32, instance: UInt64, from peer: MediaPeer, stream: StreamNumber
+    ) -> ChannelStateMachine.CopyAnswer {
+        let (answer, actions) = machine.openCopy(term: term, epoch: epoch, instance: instance, now: .now())
+        if case .accepted = answer { copySource = (peer, stream, term) }
+        run(actions)
+        return answer
+    }
+
+    func copied(_ frames: [RelayFrame], term: Epoch) {
+        loop.eventLoop.assertInEventLoop()
+        run(machine.copied(frames, term: term))
+    }
+
+    func copyClosed(from peer: MediaPeer, term: Epoch) {
+        guard let source = copySource, source.peer === peer, source.term == term else { return }
+        copySource = nil
+        run(machine.copyClosed(term: term, now: .now()))
+    }
+
+    // MARK: - Upstream, at an edge
+
+    func subscribed(_ link: UpstreamLink, term: Epoch) {
+        run(machine.subscribed(link.id, term: term, now: .now()))
+    }
+
+    func received(_ link: UpstreamLink, _ frames: [RelayFrame]) {
+        loop.eventLoop.assertInEventLoop()
+        run(machine.received(link.id, frames))
+    }
+
+    func subscriptionLost(_ link: UpstreamLink) {
+        guard subscriptions.removeValue(forKey: link.id) != nil else { return }
+        run(machine.subscriptionLost(link.id, now: .now()))
+    }
+}
+
+/// Who sends a channel's frames to its primary: a device at this node's door, or another node's door.
+///
+/// Isolation: called on the channel's home loop; implementations hop to where they live.
+protocol IngestPeer: AnyObject, Sendable {
+    func accepted(as id: ChannelStateMachine.IngestID)
+    func acknowledged(epoch: UInt32, next: UInt64)
+    func resume(next: UInt64)
+    func ended(_ error: ApusError)
+}

@@ -1,0 +1,127 @@
+import ApusCore
+import ApusMedia
+import NIOCore
+
+/// The channels of one event loop: those that are at home here, and the fan-outs of receivers whose
+/// sockets are here.
+///
+/// Concurrency model: every member is used on ``eventLoop`` only. Loops speak to each other with
+/// `execute`, which keeps the order of what one loop says to another; all orderings that a channel
+/// needs follow from that.
+final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoop`; each entry point asserts it.
+    let eventLoop: any EventLoop
+    unowned let service: ChannelService
+    private(set) var hubs: [ChannelID: ChannelHub] = [:]
+    private var fanOuts: [ChannelID: FanOut] = [:]
+    private var ticking = false
+
+    init(eventLoop: any EventLoop, service: ChannelService) {
+        self.eventLoop = eventLoop
+        self.service = service
+    }
+
+    // MARK: - Receivers, on this loop
+
+    /// Adds a receiver whose sink is on this loop; `completion` is called on this loop.
+    func join(
+        _ channel: ChannelID, sink: any FrameSink, kind: FanOutStateMachine.Kind, after: FramePosition?,
+        completion: @escaping @Sendable (Result<Receipt, ApusError>) -> Void
+    ) {
+        eventLoop.assertInEventLoop()
+        if let fanOut = fanOuts[channel] {
+            return completion(.success(fanOut.add(sink, kind: kind, after: after)))
+        }
+        let home = service.home(of: channel)
+        home.eventLoop.execute {
+            switch home.hub(for: channel) {
+            case .failure(let error):
+                self.eventLoop.execute { completion(.failure(error)) }
+            case .success(let hub):
+                let ring = hub.attach(self)
+                self.eventLoop.execute {
+                    let fanOut = self.fanOut(for: hub, ring: ring)
+                    completion(.success(fanOut.add(sink, kind: kind, after: after)))
+                }
+            }
+        }
+    }
+
+    /// Frames that the channel accepted, from its home.
+    func distribute(_ frames: [RelayFrame], of channel: ChannelID) { fanOuts[channel]?.append(frames) }
+    func adopt(_ frame: RelayFrame, of channel: ChannelID) { fanOuts[channel]?.adopt(frame) }
+    func announce(_ phase: StreamPhase, of channel: ChannelID) { fanOuts[channel]?.announce(phase) }
+
+    /// The channel is idle at its home: forgets the fan-out where it is empty, and says whether it is gone.
+    func release(_ channel: ChannelID) -> Bool {
+        guard let fanOut = fanOuts[channel] else { return true }
+        guard fanOut.receiverCount == 0 else { return false }
+        fanOuts[channel] = nil
+        return true
+    }
+
+    func receiversChanged(of channel: ChannelID, hasReceivers: Bool) {
+        let home = service.home(of: channel)
+        home.eventLoop.execute { home.hubs[channel]?.receiversChanged(on: self, hasReceivers: hasReceivers) }
+    }
+
+    /// Viewers of a channel on this loop, without standbys.
+    func viewerCount(of channel: ChannelID) -> Int { fanOuts[channel]?.viewerCount ?? 0 }
+
+    private func fanOut(for hub: ChannelHub, ring: FrameRing) -> FanOut {
+        if let fanOut = fanOuts[hub.channel] { return fanOut }
+        let fanOut = FanOut(channel: hub.channel, stream: hub.stream, ring: ring, loop: self)
+        fanOuts[hub.channel] = fanOut
+        return fanOut
+    }
+
+    // MARK: - Hubs, at home here
+
+    /// The channel's hub, made where there is none. Throws 10007 where the node holds too many.
+    func hub(for channel: ChannelID) -> Result<ChannelHub, ApusError> {
+        eventLoop.assertInEventLoop()
+        if let hub = hubs[channel] { return .success(hub) }
+        guard let stream = service.takeStreamNumber() else {
+            return .failure(ApusError(.overloaded, "this node holds its largest number of channels"))
+        }
+        let hub = ChannelHub(channel: channel, stream: stream, loop: self)
+        hubs[channel] = hub
+        service.metrics.channels.increment()
+        hub.assign()
+        startTicking()
+        return .success(hub)
+    }
+
+    func drop(_ hub: ChannelHub) {
+        guard hubs[hub.channel] === hub else { return }
+        hubs[hub.channel] = nil
+        service.returnStreamNumber()
+        service.metrics.channels.decrement()
+    }
+
+    /// The map changed: every channel looks up its shard again.
+    func mapChanged() {
+        eventLoop.assertInEventLoop()
+        for hub in hubs.values { hub.assign() }
+    }
+
+    private func startTicking() {
+        guard !ticking else { return }
+        ticking = true
+        scheduleTick()
+    }
+
+    private func scheduleTick() {
+        let delay = TimeAmount.nanoseconds(service.configuration.tick.nanoseconds)
+        eventLoop.assumeIsolated().scheduleTask(in: delay) { [weak self] in self?.tick() }
+    }
+
+    private func tick() {
+        guard !hubs.isEmpty else {
+            ticking = false
+            return
+        }
+        let now = MonotonicTime.now()
+        for hub in Array(hubs.values) { hub.tick(now: now) }
+        scheduleTick()
+    }
+}

@@ -1,0 +1,228 @@
+package import ApusCluster
+package import ApusCore
+package import ApusMedia
+package import ApusTransport
+package import ApusWire
+package import Logging
+package import NIOCore
+import Synchronization
+
+/// The media channels of a node (D7): one per event loop of registries, and the media links between nodes.
+///
+/// A frame's way, camera to viewer: gateway → channel's home loop (number check, ring) → each loop with
+/// receivers (one write a receiver) → gateway or media link. No task and no actor is on it.
+///
+/// Concurrency model: immutable but for counters and the table of links, which sit behind locks.
+package final class ChannelService: Sendable {
+    package let configuration: ChannelConfiguration
+    package let view: ClusterView
+    package let metrics = ChannelMetrics()
+    let log: Logger
+    // SAFETY: written once in `init`, before `self` is shared; read-only afterwards.
+    private nonisolated(unsafe) var loops: [ChannelLoop] = []
+    private let shared = Mutex(Shared())
+
+    private struct Shared {
+        var peers: [NodeID: MediaPeer] = [:]
+        var all: [ObjectIdentifier: MediaPeer] = [:]
+        var streamCount = 0
+        var nextStream: StreamNumber = 1
+        var nextIngest: ChannelStateMachine.IngestID = 1
+    }
+
+    package init(
+        configuration: ChannelConfiguration, view: ClusterView, group: any EventLoopGroup, log: Logger
+    ) {
+        self.configuration = configuration
+        self.view = view
+        self.log = log
+        loops = group.makeIterator().map { ChannelLoop(eventLoop: $0, service: self) }
+        view.observe { [weak self] _, _ in
+            guard let self else { return }
+            for loop in loops { loop.eventLoop.execute { loop.mapChanged() } }
+        }
+    }
+
+    // MARK: - For the gateway
+
+    /// Adds a viewer, on the sink's event loop; `completion` is called there.
+    ///
+    /// With a position the viewer gets everything after it; else the live picture from the last key frame.
+    package func play(
+        _ channel: ChannelID, sink: any FrameSink, after: FramePosition?,
+        completion: @escaping @Sendable (Result<Receipt, ApusError>) -> Void
+    ) {
+        loop(for: sink.eventLoop).join(channel, sink: sink, kind: .viewer, after: after, completion: completion)
+    }
+
+    /// Opens a device's stream to its channel's primary. The sink hears the rest.
+    package func publish(
+        _ channel: ChannelID, offer: PublishOffer, sink: any PublisherSink,
+        completion: @escaping @Sendable (Result<PublishHandle, ApusError>) -> Void
+    ) {
+        let home = home(of: channel)
+        home.eventLoop.execute {
+            let result: Result<PublishHandle, ApusError> = home.hub(for: channel).flatMap { hub in
+                if let previous = hub.door {
+                    guard previous.epoch <= offer.epoch else { return .failure(ApusError(.stalePublisher)) }
+                    previous.close()
+                    let (old, stream) = (previous.publisher, hub.stream)
+                    if old !== sink { old.eventLoop.execute { old.publishFailed(stream, ApusError(.stalePublisher)) } }
+                }
+                let door = PublisherDoor(hub: hub, sink: sink, offer: offer)
+                hub.door = door
+                return .success(PublishHandle(hub: hub, door: door))
+            }
+            sink.eventLoop.execute { completion(result) }
+            if case .success(let handle) = result {
+                home.eventLoop.execute { handle.start() }
+            }
+        }
+    }
+
+    // MARK: - For the parts of this module
+
+    func home(of channel: ChannelID) -> ChannelLoop {
+        loops[Int(StableHash.hash(channel.device.rawValue, seed: UInt64(channel.source)) % UInt64(loops.count))]
+    }
+
+    func loop(for eventLoop: any EventLoop) -> ChannelLoop {
+        // Node and gateway run on the group that this service was made with.
+        guard let loop = loops.first(where: { $0.eventLoop === eventLoop }) else {
+            preconditionFailure("a socket runs on an event loop that is not the node's")
+        }
+        return loop
+    }
+
+    func takeStreamNumber() -> StreamNumber? {
+        shared.withLock { shared in
+            guard shared.streamCount < configuration.channelsMax else { return nil }
+            shared.streamCount += 1
+            defer { shared.nextStream &+= 1 }
+            return shared.nextStream
+        }
+    }
+
+    func returnStreamNumber() { shared.withLock { $0.streamCount -= 1 } }
+
+    func takeIngestID() -> ChannelStateMachine.IngestID {
+        shared.withLock { shared in
+            defer { shared.nextIngest += 1 }
+            return shared.nextIngest
+        }
+    }
+
+    /// The link that this node opened to another, where it is up.
+    func peer(of node: NodeID) -> MediaPeer? { shared.withLock { $0.peers[node] } }
+
+    // MARK: - Status
+
+    /// What this node holds, channel by channel; asks every loop.
+    package func status() async -> [ChannelStatus] {
+        var result: [ChannelStatus] = []
+        for loop in loops {
+            let hubs = try? await loop.eventLoop.submit { loop.hubs.values.map { $0.status } }.get()
+            for var status in hubs ?? [] {
+                for other in loops {
+                    let channel = status.channel
+                    status.viewers += (try? await other.eventLoop.submit { other.viewerCount(of: channel) }.get()) ?? 0
+                }
+                result.append(status)
+            }
+        }
+        return result.sorted { $0.channel < $1.channel }
+    }
+
+    /// True where the standby has all that this node holds of a shard's channels; a hand-over waits for it.
+    package func isCopied(_ shard: ShardID, to node: NodeID) async -> Bool {
+        for loop in loops {
+            let isBehind = try? await loop.eventLoop.submit {
+                loop.hubs.values.contains { hub in
+                    ShardID(of: hub.channel.device) == shard && !hub.machine.isCopied(to: node)
+                }
+            }.get()
+            if isBehind ?? true { return false }
+        }
+        return true
+    }
+}
+
+/// A channel as `status` shows it.
+package struct ChannelStatus: Sendable {
+    package var channel: ChannelID
+    package var role: ChannelStateMachine.Role
+    package var primary: NodeID?
+    package var standby: NodeID?
+    package var term: Epoch
+    package var last: FramePosition?
+    package var isProtected: Bool
+    package var isFed: Bool
+    package var viewers: Int
+}
+
+extension ChannelHub {
+    var status: ChannelStatus {
+        ChannelStatus(
+            channel: channel, role: machine.role, primary: machine.assignment.owner,
+            standby: machine.assignment.standby, term: machine.assignment.term, last: machine.ring.last,
+            isProtected: machine.isProtected, isFed: machine.isFed, viewers: 0)
+    }
+}
+
+/// A device's open stream at this node's door; usable from the device's event loop.
+package final class PublishHandle: Sendable {
+    private let hub: ChannelHub
+    private let door: PublisherDoor
+
+    init(hub: ChannelHub, door: PublisherDoor) {
+        self.hub = hub
+        self.door = door
+    }
+
+    /// The number that the stream's frames carry.
+    package var stream: StreamNumber { hub.stream }
+
+    fileprivate func start() { door.assign(now: .now()) }
+
+    /// Frames from the device, whole link frames whose correlation is ``stream``, in order.
+    package func send(_ frames: [RelayFrame]) {
+        hub.loop.eventLoop.execute { [door] in door.send(frames) }
+    }
+
+    /// The device ended the stream or is gone.
+    package func close() {
+        hub.loop.eventLoop.execute { [hub, door] in
+            door.close()
+            if hub.door === door { hub.door = nil }
+        }
+    }
+}
+
+// MARK: - The media lane
+
+extension ChannelService: MediaLaneDelegate {
+    package func opened(_ connection: MediaConnection) {
+        let peer = MediaPeer(connection: connection, service: self)
+        shared.withLock { shared in
+            shared.all[ObjectIdentifier(connection)] = peer
+            if connection.isInitiator { shared.peers[connection.peer] = peer }
+        }
+    }
+
+    package func received(_ frame: LinkFrame, on connection: MediaConnection) { peer(at: connection)?.received(frame) }
+    package func readCompleted(_ connection: MediaConnection) { peer(at: connection)?.readCompleted() }
+    package func writabilityChanged(_ connection: MediaConnection) { peer(at: connection)?.writabilityChanged() }
+
+    package func closed(_ connection: MediaConnection) {
+        let peer = shared.withLock { shared -> MediaPeer? in
+            let peer = shared.all.removeValue(forKey: ObjectIdentifier(connection))
+            if let peer, shared.peers[connection.peer] === peer { shared.peers[connection.peer] = nil }
+            return peer
+        }
+        peer?.closed()
+    }
+
+    private func peer(at connection: MediaConnection) -> MediaPeer? {
+        shared.withLock { $0.all[ObjectIdentifier(connection)] }
+    }
+}

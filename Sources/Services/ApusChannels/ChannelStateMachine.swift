@@ -1,0 +1,477 @@
+package import ApusCore
+package import ApusMedia
+
+/// One media channel as one node sees it: its role, its frames, and what it owes to whom (D7).
+///
+/// A channel lives in its device's shard. The shard's owner is the channel's **primary**: it takes the
+/// publisher's frames, fans them out, copies them to the shard's **standby**, and acknowledges to the
+/// publisher what the standby has. Any other node with viewers is an **edge**: it subscribes to the
+/// primary, or to the standby where the primary cannot be reached, with everything after its last frame.
+///
+/// When the primary dies the map makes the standby the owner, and ``assign(_:now:)`` promotes it: its
+/// ring has every acknowledged frame, the publisher's door asks it where to go on, and edges resume
+/// from it. Nothing acknowledged can be lost, and positions make everything sent twice harmless: a
+/// frame with a given position is always the same frame, because only the publisher numbers.
+///
+/// Terms (the shard's epoch) fence the streams between nodes: a standby refuses copies of an older term,
+/// an edge refuses a subscription of an older term, so a primary that was paused gets no
+/// acknowledgement from anybody and learns that it is not one any more.
+///
+/// Pure: confined to the channel's home event loop by its shell; time comes in.
+package struct ChannelStateMachine: Sendable {
+    package typealias IngestID = UInt64
+    package typealias SubscriptionID = UInt64
+
+    package struct Configuration: Sendable {
+        package var ring = FrameRingLimits()
+        /// How long the standby may owe an acknowledgement before the channel goes on unprotected and
+        /// says so. Key `channels.protection_timeout`.
+        package var protectionTimeout: Duration = .seconds(1)
+        /// Wait before the first retry of a failed subscription or copy; doubles up to
+        /// ``retryDelayMax``. Key `channels.retry_delay`.
+        package var retryDelay: Duration = .milliseconds(10)
+        package var retryDelayMax: Duration = .milliseconds(200)
+        package init() {}
+    }
+
+    /// Who owns the channel's shard and who stands by, as the map says.
+    package struct Assignment: Sendable, Equatable {
+        package var term: Epoch
+        package var owner: NodeID?
+        package var standby: NodeID?
+        package init(term: Epoch, owner: NodeID?, standby: NodeID?) {
+            self.term = term
+            self.owner = owner
+            self.standby = standby
+        }
+    }
+
+    /// What the shell does next, in this order.
+    package enum Action: Sendable {
+        /// Hand frames to every fan-out.
+        case distribute([RelayFrame])
+        /// Hand a repeated configuration to every fan-out.
+        case adopt(RelayFrame)
+        /// Tell the publisher that every sequence below `next` is safe.
+        case acknowledge(IngestID, epoch: UInt32, next: UInt64)
+        /// Tell the publisher to send again from `next`.
+        case resume(IngestID, next: UInt64)
+        /// The publisher's stream is no longer wanted here.
+        case endIngest(IngestID, ApusError)
+        /// Open a copy at the standby; answer with ``copyOpened(at:after:now:)`` or ``copyFailed(at:code:now:)``.
+        case openCopy(NodeID)
+        /// Stop copying.
+        case closeCopy
+        /// Tell the primary what this standby has.
+        case confirmCopy(epoch: UInt32, next: UInt64)
+        /// Ask a node for frames; answer with ``subscribed(_:term:now:)`` or ``subscriptionLost(_:now:)``.
+        case subscribe(SubscriptionID, NodeID, after: FramePosition?)
+        case unsubscribe(SubscriptionID)
+    }
+
+    /// The answer to a publisher that wants to send.
+    package enum IngestAnswer: Sendable, Equatable {
+        case accepted(next: UInt64, isProtected: Bool)
+        case refused(ApusError)
+    }
+
+    /// The answer to a primary that wants to copy.
+    package enum CopyAnswer: Sendable, Equatable {
+        case accepted(after: FramePosition?)
+        case refused(ApusError)
+    }
+
+    package enum Role: String, Sendable { case primary, standby, edge }
+
+    private struct Publisher: Sendable {
+        var epoch: UInt32
+        var instance: UInt64
+        var ingest: IngestID?
+        /// A gap was told to the publisher, which is to go on from here.
+        var askedToResumeAt: UInt64?
+        /// What came before this number is gone for good: the publisher itself no longer holds it.
+        var startsAt: UInt64
+    }
+
+    private enum Copy: Sendable {
+        case none
+        case opening(NodeID)
+        case active(NodeID, confirmed: FramePosition?)
+        case waiting(NodeID, until: MonotonicTime)
+    }
+
+    private struct Upstream: Sendable {
+        var id: SubscriptionID
+        var node: NodeID
+        var isOpen: Bool
+    }
+
+    package let channel: ChannelID
+    package let local: NodeID
+    private let configuration: Configuration
+    package private(set) var assignment = Assignment(term: 0, owner: nil, standby: nil)
+    package private(set) var ring: FrameRing
+    private var publisher: Publisher?
+    private var hasReceivers = false
+    /// As primary.
+    private var copy = Copy.none
+    private var copyRetryDelay: Duration
+    private var owedSince: MonotonicTime?
+    private var isUnprotected = false
+    /// What the publisher was last told.
+    private var acknowledged: UInt64?
+    /// As standby: the term of the copy that is open.
+    private var copyTerm: Epoch?
+    /// As edge: at most one stream in use and one that is to take its place.
+    private var upstreams: [Upstream] = []
+    private var nextSubscription: SubscriptionID = 1
+    private var retryAt: MonotonicTime?
+    private var retryDelay: Duration
+    private var triesStandbyNext = false
+
+    package init(channel: ChannelID, local: NodeID, configuration: Configuration) {
+        self.channel = channel
+        self.local = local
+        self.configuration = configuration
+        ring = FrameRing(limits: configuration.ring)
+        copyRetryDelay = configuration.retryDelay
+        retryDelay = configuration.retryDelay
+    }
+
+    package var role: Role {
+        if assignment.owner == local { return .primary }
+        return assignment.standby == local ? .standby : .edge
+    }
+
+    /// True where every frame that was acknowledged is held by two nodes.
+    package var isProtected: Bool {
+        guard case .active = copy else { return false }
+        return role == .primary && !isUnprotected
+    }
+
+    /// A publisher is attached to this node's copy of the channel, or its frames come from upstream.
+    package var isFed: Bool {
+        publisher?.ingest != nil || copyTerm != nil || upstreams.contains(where: \.isOpen)
+    }
+
+    /// The publisher that a copy is opened for; zeros where none is known.
+    package var publisherIdentity: (epoch: UInt32, instance: UInt64) {
+        (publisher?.epoch ?? ring.last?.epoch ?? 0, publisher?.instance ?? 0)
+    }
+
+    /// Nothing is attached: the shell may drop the channel after a while.
+    package var isIdle: Bool { !hasReceivers && publisher?.ingest == nil && copyTerm == nil }
+
+    // MARK: - The map
+
+    /// The map gave the channel's shard a new owner, standby or epoch.
+    package mutating func assign(_ new: Assignment, now: MonotonicTime) -> [Action] {
+        guard new != assignment, new.term >= assignment.term else { return [] }
+        let wasPrimary = role == .primary
+        assignment = new
+        var actions: [Action] = []
+        if let term = copyTerm, term < new.term { copyTerm = nil }
+        if role == .primary {
+            copyTerm = nil
+            actions += dropUpstreams()
+            actions += adjustCopy(now: now)
+            actions += acknowledgements(now: now)
+        } else {
+            if wasPrimary {
+                actions += stepDown()
+            }
+            actions += adjustUpstream(now: now)
+        }
+        return actions
+    }
+
+    /// Viewers, edges or standbys came to this node, or the last one left.
+    package mutating func receiversChanged(hasReceivers: Bool, now: MonotonicTime) -> [Action] {
+        self.hasReceivers = hasReceivers
+        return role == .primary ? [] : adjustUpstream(now: now)
+    }
+
+    /// Something that was waited for may be due.
+    package mutating func tick(now: MonotonicTime) -> [Action] {
+        var actions: [Action] = []
+        if role == .primary {
+            actions += adjustCopy(now: now)
+            actions += acknowledgements(now: now)
+        } else {
+            actions += adjustUpstream(now: now)
+        }
+        return actions
+    }
+
+    private mutating func stepDown() -> [Action] {
+        var actions: [Action] = [.closeCopy]
+        copy = .none
+        owedSince = nil
+        isUnprotected = false
+        if let ingest = publisher?.ingest {
+            publisher?.ingest = nil
+            actions.append(.endIngest(ingest, ApusError(.moved, "the channel has another primary")))
+        }
+        return actions
+    }
+
+    // MARK: - As primary: the publisher
+
+    /// A publisher, here or at another node's door, wants to send (IV-C1).
+    ///
+    /// The same instance goes on in its epoch; a new one must bring a higher epoch, else 10024.
+    package mutating func openIngest(
+        _ id: IngestID, epoch: UInt32, instance: UInt64, oldest: UInt64, now: MonotonicTime
+    ) -> (answer: IngestAnswer, actions: [Action]) {
+        guard role == .primary else { return (.refused(ApusError(.moved)), []) }
+        if let publisher {
+            let isSame = publisher.epoch == epoch && publisher.instance == instance
+            guard isSame || epoch > publisher.epoch else {
+                return (
+                    .refused(ApusError(.stalePublisher, "epoch \(publisher.epoch) of another publisher is known")), []
+                )
+            }
+        }
+        var actions: [Action] = []
+        if let previous = publisher?.ingest {
+            actions.append(.endIngest(previous, ApusError(.stalePublisher)))
+        }
+        let next = max(ring.next(in: epoch) ?? oldest, oldest)
+        publisher = Publisher(epoch: epoch, instance: instance, ingest: id, startsAt: next)
+        acknowledged = nil
+        actions += adjustCopy(now: now)
+        return (.accepted(next: next, isProtected: isProtected), actions)
+    }
+
+    /// Frames from the publisher, in the order they came.
+    package mutating func ingest(_ id: IngestID, _ frames: [RelayFrame], now: MonotonicTime) -> [Action] {
+        guard role == .primary, let publisher, publisher.ingest == id else { return [] }
+        var accepted: [RelayFrame] = []
+        var actions: [Action] = []
+        for var frame in frames where frame.position.epoch == publisher.epoch {
+            frame.stamp(term: assignment.term)
+            switch ring.append(frame, allowingGap: frame.position.sequence == publisher.startsAt) {
+            case .appended:
+                self.publisher?.askedToResumeAt = nil
+                accepted.append(frame)
+            case .gap(let expected):
+                guard self.publisher?.askedToResumeAt != expected else { continue }
+                self.publisher?.askedToResumeAt = expected
+                actions.append(.resume(id, next: expected))
+            case .duplicate, .stale:
+                continue
+            }
+        }
+        if !accepted.isEmpty { actions.insert(.distribute(accepted), at: 0) }
+        return actions + acknowledgements(now: now)
+    }
+
+    /// The publisher's stream is gone; the publisher may come back, here or elsewhere.
+    package mutating func closeIngest(_ id: IngestID) {
+        guard publisher?.ingest == id else { return }
+        publisher?.ingest = nil
+    }
+
+    /// What the publisher may be told now, and whether the standby owes for too long.
+    private mutating func acknowledgements(now: MonotonicTime) -> [Action] {
+        guard role == .primary, let publisher, let last = ring.last, last.epoch == publisher.epoch else { return [] }
+        let held = last.sequence + 1
+        var confirmed: UInt64?
+        if case .active(_, let position) = copy, let position, position.epoch == publisher.epoch {
+            confirmed = position.sequence + 1
+        }
+        if confirmed == held || assignment.standby == nil {
+            owedSince = nil
+            isUnprotected = false
+        } else if let since = owedSince {
+            if now - since >= configuration.protectionTimeout { isUnprotected = true }
+        } else {
+            owedSince = now
+        }
+        let safe = assignment.standby == nil || isUnprotected ? held : (confirmed ?? 0)
+        guard let ingest = publisher.ingest, safe > 0, safe != acknowledged else { return [] }
+        acknowledged = safe
+        return [.acknowledge(ingest, epoch: publisher.epoch, next: safe)]
+    }
+
+    // MARK: - As primary: the copy at the standby
+
+    private mutating func adjustCopy(now: MonotonicTime) -> [Action] {
+        guard role == .primary, publisher != nil || ring.last != nil else { return [] }
+        guard let standby = assignment.standby, standby != local else {
+            if case .none = copy { return [] }
+            copy = .none
+            return [.closeCopy]
+        }
+        switch copy {
+        case .opening(standby), .active(standby, _): return []
+        case .waiting(standby, let until) where now < until: return []
+        case .opening, .active:
+            copy = .opening(standby)
+            return [.closeCopy, .openCopy(standby)]
+        case .none, .waiting:
+            copy = .opening(standby)
+            return [.openCopy(standby)]
+        }
+    }
+
+    /// The standby takes the copy and wants everything after a position.
+    package mutating func copyOpened(at node: NodeID, after: FramePosition?, now: MonotonicTime) -> [Action] {
+        guard case .opening(node) = copy else { return [] }
+        copy = .active(node, confirmed: after)
+        copyRetryDelay = configuration.retryDelay
+        return acknowledgements(now: now)
+    }
+
+    /// The standby holds every frame below `next`.
+    package mutating func copyConfirmed(
+        at node: NodeID, epoch: UInt32, next: UInt64, now: MonotonicTime
+    ) -> [Action] {
+        guard case .active(node, let confirmed) = copy, next > 0 else { return [] }
+        let position = FramePosition(epoch: epoch, sequence: next - 1)
+        if let confirmed, position <= confirmed { return [] }
+        copy = .active(node, confirmed: position)
+        return acknowledgements(now: now)
+    }
+
+    /// The copy could not be opened, or was lost.
+    package mutating func copyFailed(at node: NodeID, now: MonotonicTime) -> [Action] {
+        switch copy {
+        case .opening(node), .active(node, _):
+            copy = .waiting(node, until: now + copyRetryDelay)
+            copyRetryDelay = min(copyRetryDelay * 2, configuration.retryDelayMax)
+            return [.closeCopy]
+        case .none, .opening, .active, .waiting:
+            return []
+        }
+    }
+
+    /// True where the standby has every frame of this channel: a hand-over may go on.
+    package func isCopied(to node: NodeID) -> Bool {
+        guard let last = ring.last else { return true }
+        if case .active(node, let confirmed) = copy { return confirmed == last }
+        return false
+    }
+
+    // MARK: - As standby
+
+    /// The primary of a term wants to copy its frames here.
+    package mutating func openCopy(
+        term: Epoch, epoch: UInt32, instance: UInt64, now: MonotonicTime
+    ) -> (answer: CopyAnswer, actions: [Action]) {
+        guard term >= assignment.term, role != .primary || term > assignment.term else {
+            return (.refused(ApusError(.staleEpoch, "term \(assignment.term) is known here")), [])
+        }
+        copyTerm = term
+        if publisher.map({ $0.epoch <= epoch }) ?? true {
+            publisher = Publisher(epoch: epoch, instance: instance, ingest: nil, startsAt: 0)
+        }
+        return (.accepted(after: ring.last), dropUpstreams())
+    }
+
+    /// Frames from the primary, in the order they came. A copy has no holes: a gap ends it.
+    package mutating func copied(_ frames: [RelayFrame], term: Epoch) -> [Action] {
+        guard copyTerm == term, term >= assignment.term, role != .primary else { return [] }
+        var accepted: [RelayFrame] = []
+        for frame in frames {
+            if frame.flags.contains(.repeated) {
+                ring.adopt(repeated: frame)
+                continue
+            }
+            // The primary sends from its oldest frame where this node had nothing in common with it.
+            if case .appended = ring.append(frame, allowingGap: true) { accepted.append(frame) }
+        }
+        guard let last = ring.last else { return [] }
+        var actions: [Action] = accepted.isEmpty ? [] : [.distribute(accepted)]
+        actions.append(.confirmCopy(epoch: last.epoch, next: last.sequence + 1))
+        return actions
+    }
+
+    /// The primary's stream is gone.
+    package mutating func copyClosed(term: Epoch, now: MonotonicTime) -> [Action] {
+        guard copyTerm == term else { return [] }
+        copyTerm = nil
+        return adjustUpstream(now: now)
+    }
+
+    // MARK: - As edge
+
+    /// A subscription was accepted.
+    package mutating func subscribed(_ id: SubscriptionID, term: Epoch, now: MonotonicTime) -> [Action] {
+        guard let index = upstreams.firstIndex(where: { $0.id == id }) else { return [.unsubscribe(id)] }
+        guard term >= assignment.term || upstreams[index].node != assignment.owner else {
+            return subscriptionLost(id, now: now)
+        }
+        upstreams[index].isOpen = true
+        retryDelay = configuration.retryDelay
+        retryAt = nil
+        // The new stream overlaps the old one, so the old one can go.
+        let others = upstreams.filter { $0.id != id }
+        upstreams = [upstreams[index]]
+        return others.map { .unsubscribe($0.id) }
+    }
+
+    /// Frames from an upstream relay, in the order they came.
+    package mutating func received(_ id: SubscriptionID, _ frames: [RelayFrame]) -> [Action] {
+        guard role != .primary, upstreams.contains(where: { $0.id == id }) else { return [] }
+        var accepted: [RelayFrame] = []
+        var actions: [Action] = []
+        for frame in frames {
+            if frame.flags.contains(.repeated) {
+                ring.adopt(repeated: frame)
+                actions.append(.adopt(frame))
+            } else if case .appended = ring.append(frame, allowingGap: true) {
+                accepted.append(frame)
+            }
+        }
+        if !accepted.isEmpty { actions.append(.distribute(accepted)) }
+        return actions
+    }
+
+    /// A subscription was refused, or its link was lost: the other candidate is tried at once, then with delays.
+    package mutating func subscriptionLost(_ id: SubscriptionID, now: MonotonicTime) -> [Action] {
+        guard let index = upstreams.firstIndex(where: { $0.id == id }) else { return [] }
+        let lost = upstreams.remove(at: index)
+        triesStandbyNext = lost.node == assignment.owner && upstreams.isEmpty
+        if !triesStandbyNext {
+            retryAt = now + retryDelay
+            retryDelay = min(retryDelay * 2, configuration.retryDelayMax)
+        }
+        return adjustUpstream(now: now)
+    }
+
+    private mutating func dropUpstreams() -> [Action] {
+        defer { upstreams.removeAll() }
+        return upstreams.map { .unsubscribe($0.id) }
+    }
+
+    private mutating func adjustUpstream(now: MonotonicTime) -> [Action] {
+        guard role != .primary, hasReceivers, copyTerm == nil else { return dropUpstreams() }
+        var actions: [Action] = []
+        // Streams from nodes that are neither owner nor standby any more end here.
+        for upstream in upstreams where upstream.node != assignment.owner && upstream.node != assignment.standby {
+            actions.append(.unsubscribe(upstream.id))
+        }
+        upstreams.removeAll { $0.node != assignment.owner && $0.node != assignment.standby }
+        if let retryAt, now < retryAt { return actions }
+        if upstreams.contains(where: { $0.node == assignment.owner }) { return actions }
+        if upstreams.contains(where: { !$0.isOpen }) { return actions }
+        guard let target = candidate() else { return actions }
+        if upstreams.contains(where: { $0.node == target }) { return actions }
+        retryAt = nil
+        let upstream = Upstream(id: nextSubscription, node: target, isOpen: false)
+        nextSubscription += 1
+        upstreams.append(upstream)
+        actions.append(.subscribe(upstream.id, target, after: ring.last))
+        return actions
+    }
+
+    private mutating func candidate() -> NodeID? {
+        let standby = assignment.standby.flatMap { $0 == local ? nil : $0 }
+        if triesStandbyNext, let standby {
+            triesStandbyNext = false
+            return standby
+        }
+        return assignment.owner ?? standby
+    }
+}

@@ -1,0 +1,62 @@
+package import ApusCore
+package import NIOCore
+
+/// Something that takes a channel's frames: a client's connection or a link to another node.
+///
+/// Isolation: every member is used on ``eventLoop`` only.
+package protocol FrameSink: AnyObject, Sendable {
+    var eventLoop: any EventLoop { get }
+    /// False while the socket is behind; the sink calls ``Receipt/becameWritable()`` when it is true again.
+    var isWritable: Bool { get }
+    /// Queues whole link frames; nothing is sent before ``flush()``.
+    func write(_ bytes: ByteBuffer)
+    func flush()
+    /// The stream went live, waits, ended, or left frames out.
+    func streamChanged(_ stream: StreamNumber, to state: StreamPhase)
+}
+
+/// The number of a channel at a node: the correlation of its media frames, the same on every
+/// connection of that node.
+package typealias StreamNumber = UInt32
+
+/// What a receiver is told of its stream.
+package enum StreamPhase: Sendable, Equatable {
+    /// Frames flow.
+    case live
+    /// No publisher, or its node is being replaced.
+    case waiting
+    /// Frames were left out because the receiver was too slow.
+    case skipped(UInt64)
+    /// The stream ended; the number says why.
+    case ended(ApusError)
+}
+
+/// Something that sends a channel's frames through this node's door: a device's connection.
+///
+/// Isolation: every member is called on ``eventLoop`` only.
+package protocol PublisherSink: AnyObject, Sendable {
+    var eventLoop: any EventLoop { get }
+    /// The primary takes the frames and wants them from `next`; called once.
+    func publishOpened(_ stream: StreamNumber, next: UInt64, isProtected: Bool)
+    /// Every sequence below `next` is safe.
+    func publishAcknowledged(_ stream: StreamNumber, epoch: UInt32, next: UInt64)
+    /// Send again from `next`.
+    func publishResume(_ stream: StreamNumber, next: UInt64)
+    /// The stream is refused or taken over; called once, and nothing after it.
+    func publishFailed(_ stream: StreamNumber, _ error: ApusError)
+}
+
+/// What a publisher says when it opens its stream.
+package struct PublishOffer: Sendable, Equatable {
+    package var epoch: UInt32
+    /// Random, one per start of the publisher.
+    package var instance: UInt64
+    /// The oldest sequence that the publisher still holds.
+    package var oldest: UInt64
+
+    package init(epoch: UInt32, instance: UInt64, oldest: UInt64) {
+        self.epoch = epoch
+        self.instance = instance
+        self.oldest = oldest
+    }
+}

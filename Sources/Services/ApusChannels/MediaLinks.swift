@@ -1,0 +1,250 @@
+import ApusCore
+import ApusMedia
+import ApusTransport
+import ApusWire
+import NIOCore
+import SwiftProtobuf
+
+// The three kinds of streams that a node opens at another: frames of a device at this node's door to
+// the primary, a primary's copy to its standby, an edge's subscription. Each is made on its channel's
+// home loop, lives on its link's loop, and tells the home once that it is open or lost.
+
+/// A device at this node's door, published to the primary at another node.
+final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on the link's loop only.
+    let node: NodeID
+    private let hub: ChannelHub
+    private let door: PublisherDoor
+    private let peer: MediaPeer?
+    private var droppedFrom: UInt64?
+    private var isOver = false
+
+    init(node: NodeID, hub: ChannelHub, door: PublisherDoor) {
+        self.node = node
+        self.hub = hub
+        self.door = door
+        peer = hub.service.peer(of: node)
+    }
+
+    func open(_ offer: PublishOffer) {
+        guard let peer else { return atHome { $0.ingestLost($1, ApusError(.noRoute)) } }
+        let request = ChannelIngest.with {
+            $0.device = hub.channel.device.rawValue
+            $0.source = UInt32(hub.channel.source)
+            $0.epoch = offer.epoch
+            $0.instance = offer.instance
+            $0.oldest = offer.oldest
+            $0.stream = hub.stream
+        }
+        peer.eventLoop.execute { [self] in
+            peer.ask(.ingest, request, as: ChannelIngesting.self) { [self] result in
+                switch result {
+                case .success(let answer):
+                    guard !isOver else { return sendEnd(to: peer) }
+                    peer.register(self, stream: hub.stream)
+                    atHome { $0.ingestOpened($1, next: answer.next, isProtected: answer.protected) }
+                case .failure(let error):
+                    atHome { $0.ingestLost($1, error) }
+                }
+            }
+        }
+    }
+
+    /// Sends frames on; where the link is behind they are left to the device, which still holds them.
+    func send(_ frames: [RelayFrame]) {
+        guard let peer else { return }
+        peer.eventLoop.execute { [self] in
+            guard !isOver else { return }
+            if let from = droppedFrom, peer.connection.isWritable {
+                droppedFrom = nil
+                return resume(next: from)
+            }
+            for frame in frames {
+                guard peer.connection.isWritable else {
+                    droppedFrom = min(droppedFrom ?? .max, frame.position.sequence)
+                    continue
+                }
+                peer.connection.write(frame.encoded)
+            }
+            peer.connection.flush()
+        }
+    }
+
+    func close() {
+        guard let peer else { return }
+        peer.eventLoop.execute { [self] in
+            guard !isOver else { return }
+            isOver = true
+            sendEnd(to: peer)
+            peer.forget(self, stream: hub.stream)
+        }
+    }
+
+    private func sendEnd(to peer: MediaPeer) {
+        peer.send(.tell, .endIngest, ChannelEndIngest.with { $0.stream = hub.stream })
+    }
+
+    // On the link's loop.
+    func acknowledged(epoch: UInt32, next: UInt64) { atHome { door, _ in door.acknowledged(epoch: epoch, next: next) } }
+    func resume(next: UInt64) { atHome { door, _ in door.resume(next: next) } }
+    func lost(_ error: ApusError) {
+        isOver = true
+        atHome { $0.ingestLost($1, error) }
+    }
+
+    private func atHome(_ body: @escaping @Sendable (PublisherDoor, RemoteIngest) -> Void) {
+        hub.loop.eventLoop.execute { [self] in body(door, self) }
+    }
+}
+
+/// A primary's copy at its standby.
+final class CopyLink: @unchecked Sendable {  // SAFETY: `isOver` is used on the link's loop only.
+    let node: NodeID
+    private let hub: ChannelHub
+    private let peer: MediaPeer?
+    private var isOver = false
+
+    init(node: NodeID, hub: ChannelHub) {
+        self.node = node
+        self.hub = hub
+        peer = hub.service.peer(of: node)
+    }
+
+    func open(term: Epoch, epoch: UInt32, instance: UInt64) {
+        guard let peer else { return atHome { $0.copyFailed($1) } }
+        let request = ChannelReplicate.with {
+            $0.device = hub.channel.device.rawValue
+            $0.source = UInt32(hub.channel.source)
+            $0.term = term
+            $0.epoch = epoch
+            $0.instance = instance
+            $0.stream = hub.stream
+        }
+        peer.eventLoop.execute { [self] in
+            peer.ask(.replicate, request, as: ChannelReplicating.self) { [self] result in
+                switch result {
+                case .success(let answer): start(on: peer, after: answer.hasAfter ? FramePosition(answer.after) : nil)
+                case .failure: atHome { $0.copyFailed($1) }
+                }
+            }
+        }
+    }
+
+    private func start(on peer: MediaPeer, after: FramePosition?) {
+        guard !isOver else { return }
+        // The machine hears of the open copy before the first confirmation can come.
+        atHome { $0.copyOpened($1, after: after) }
+        peer.join(hub.channel, kind: .standby, after: after) { [self] result in
+            switch result {
+            case .success(let receipt):
+                if isOver { receipt.close() } else { peer.register(self, stream: hub.stream, receipt: receipt) }
+            case .failure: atHome { $0.copyFailed($1) }
+            }
+        }
+    }
+
+    func close() {
+        guard let peer else { return }
+        peer.eventLoop.execute { [self] in
+            isOver = true
+            peer.forget(self, stream: hub.stream)
+        }
+    }
+
+    func confirmed(epoch: UInt32, next: UInt64) { atHome { $0.copyConfirmed($1, epoch: epoch, next: next) } }
+    func lost() {
+        isOver = true
+        atHome { $0.copyFailed($1) }
+    }
+
+    private func atHome(_ body: @escaping @Sendable (ChannelHub, CopyLink) -> Void) {
+        hub.loop.eventLoop.execute { [self] in body(hub, self) }
+    }
+}
+
+/// An edge's subscription at the primary or the standby.
+final class UpstreamLink: @unchecked Sendable {  // SAFETY: mutable state is used on the link's loop only.
+    let id: ChannelStateMachine.SubscriptionID
+    let node: NodeID
+    let hub: ChannelHub
+    private let peer: MediaPeer?
+    private var stream: StreamNumber?
+    private var isOver = false
+
+    init(id: ChannelStateMachine.SubscriptionID, node: NodeID, hub: ChannelHub) {
+        self.id = id
+        self.node = node
+        self.hub = hub
+        peer = hub.service.peer(of: node)
+    }
+
+    func open(after: FramePosition?) {
+        guard let peer else { return atHome { $0.subscriptionLost($1) } }
+        let request = ChannelSubscribe.with {
+            $0.device = hub.channel.device.rawValue
+            $0.source = UInt32(hub.channel.source)
+            $0.epoch = hub.machine.assignment.term
+            if let after { $0.after = ChannelPosition(after) }
+        }
+        peer.eventLoop.execute { [self] in
+            peer.ask(.subscribe, request, as: ChannelSubscribed.self) { [self] result in
+                switch result {
+                case .success(let answer):
+                    stream = answer.stream
+                    guard !isOver else { return sendUnsubscribe() }
+                    peer.register(self, stream: answer.stream)
+                    atHome { $0.subscribed($1, term: answer.term) }
+                case .failure:
+                    atHome { $0.subscriptionLost($1) }
+                }
+            }
+        }
+    }
+
+    func close() {
+        guard let peer else { return }
+        peer.eventLoop.execute { [self] in
+            guard !isOver else { return }
+            isOver = true
+            sendUnsubscribe()
+        }
+    }
+
+    private func sendUnsubscribe() {
+        guard let peer, let stream else { return }
+        peer.forget(self, stream: stream)
+        peer.send(.tell, .unsubscribe, ChannelUnsubscribe.with { $0.stream = stream })
+    }
+
+    func lost() {
+        isOver = true
+        atHome { $0.subscriptionLost($1) }
+    }
+
+    private func atHome(_ body: @escaping @Sendable (ChannelHub, UpstreamLink) -> Void) {
+        hub.loop.eventLoop.execute { [self] in body(hub, self) }
+    }
+}
+
+extension MediaPeer {
+    /// Asks the other node; `completion` is called on the link's loop, in the order of the answers.
+    func ask<Answer: Message>(
+        _ method: MediaMethod, _ request: some Message, as answer: Answer.Type,
+        completion: @escaping @Sendable (Result<Answer, ApusError>) -> Void
+    ) {
+        guard let bytes: [UInt8] = try? request.serializedBytes() else {
+            return completion(.failure(ApusError(.internalFailure)))
+        }
+        connection.request(
+            method: method.rawValue, payload: ByteBuffer(bytes: bytes), timeout: service.configuration.answerTimeout
+        ) { result in
+            switch result {
+            case .failure(let error): completion(.failure(error))
+            case .success(let payload):
+                guard let message = try? Answer(serializedBytes: Array(payload.readableBytesView)) else {
+                    return completion(.failure(ApusError(.malformed)))
+                }
+                completion(.success(message))
+            }
+        }
+    }
+}

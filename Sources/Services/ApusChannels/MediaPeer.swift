@@ -1,0 +1,395 @@
+import ApusCore
+import ApusMedia
+import ApusTransport
+import ApusWire
+import Logging
+import NIOCore
+import SwiftProtobuf
+
+/// One media link to another node, with the streams on it (D7).
+///
+/// Media frames carry the sender's stream number. What comes in is copied out of the reader's buffer,
+/// gathered until the read is complete, and handed to the channel's home loop in one hop.
+///
+/// Concurrency model: confined to the connection's event loop; other loops reach it by `execute`.
+final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connection's event loop.
+    /// What the frames that come in under a number are.
+    enum Inbound {
+        case ingest(ChannelHub, ChannelStateMachine.IngestID)
+        case copy(ChannelHub, Epoch)
+        case upstream(UpstreamLink)
+    }
+
+    let connection: MediaConnection
+    unowned let service: ChannelService
+    private var inbound: [StreamNumber: Inbound] = [:]
+    private var ingests: [StreamNumber: RemoteIngest] = [:]
+    private var copies: [StreamNumber: CopyLink] = [:]
+    private var receipts: [StreamNumber: Receipt] = [:]
+    private var gathered: [(stream: StreamNumber, frames: [RelayFrame])] = []
+
+    init(connection: MediaConnection, service: ChannelService) {
+        self.connection = connection
+        self.service = service
+    }
+
+    var eventLoop: any EventLoop { connection.eventLoop }
+
+    // MARK: - Streams that this side opened
+
+    func register(_ link: RemoteIngest, stream: StreamNumber) { ingests[stream] = link }
+    func register(_ link: CopyLink, stream: StreamNumber, receipt: Receipt) {
+        copies[stream] = link
+        receipts[stream] = receipt
+    }
+    func register(_ link: UpstreamLink, stream: StreamNumber) { inbound[stream] = .upstream(link) }
+
+    func forget(_ link: RemoteIngest, stream: StreamNumber) {
+        if ingests[stream] === link { ingests[stream] = nil }
+    }
+    func forget(_ link: CopyLink, stream: StreamNumber) {
+        guard copies[stream] === link else { return }
+        copies[stream] = nil
+        receipts.removeValue(forKey: stream)?.close()
+    }
+    func forget(_ link: UpstreamLink, stream: StreamNumber) {
+        if case .upstream(let current) = inbound[stream], current === link { inbound[stream] = nil }
+    }
+
+    /// Writes one message; its failure shows as a lost link.
+    func send(_ kind: FrameKind, _ method: MediaMethod, _ message: some Message, correlation: UInt32 = 0) {
+        guard let bytes: [UInt8] = try? message.serializedBytes() else { return }
+        var buffer = ByteBufferAllocator().buffer(capacity: LinkFrame.headerByteCount + bytes.count)
+        LinkFrame(kind: kind, method: method.rawValue, correlation: correlation, payload: ByteBuffer(bytes: bytes))
+            .encode(into: &buffer)
+        connection.write(buffer)
+        connection.flush()
+    }
+
+    /// Tells the primary what this standby has.
+    func confirm(stream: StreamNumber, epoch: UInt32, next: UInt64) {
+        eventLoop.execute { [self] in
+            send(.tell, .replicated, ChannelReplicated.with {
+                $0.stream = stream
+                $0.epoch = epoch
+                $0.next = next
+            })
+        }
+    }
+
+    // MARK: - From the link
+
+    func received(_ frame: LinkFrame) {
+        switch frame.kind {
+        case .media: gather(frame)
+        case .request: answer(frame)
+        case .tell: heard(frame)
+        default: break
+        }
+    }
+
+    func readCompleted() {
+        guard !gathered.isEmpty else { return }
+        let batches = gathered
+        gathered.removeAll(keepingCapacity: true)
+        for batch in batches { deliver(batch.frames, of: batch.stream) }
+    }
+
+    func writabilityChanged() {
+        guard connection.isWritable else { return }
+        for receipt in receipts.values { receipt.becameWritable() }
+    }
+
+    func closed() {
+        let streams = (inbound, ingests, copies, receipts)
+        (inbound, ingests, copies, receipts) = ([:], [:], [:], [:])
+        for receipt in streams.3.values { receipt.close() }
+        for case let link in streams.1.values { link.lost(ApusError(.linkLost)) }
+        for case let link in streams.2.values { link.lost() }
+        for source in streams.0.values {
+            switch source {
+            case .ingest(let hub, let id): hub.loop.eventLoop.execute { hub.closeIngest(id) }
+            case .copy(let hub, let term): hub.loop.eventLoop.execute { hub.copyClosed(from: self, term: term) }
+            case .upstream(let link): link.lost()
+            }
+        }
+    }
+
+    private func gather(_ frame: LinkFrame) {
+        guard let source = inbound[frame.correlation] else { return }
+        let hub =
+            switch source {
+            case .ingest(let hub, _), .copy(let hub, _): hub
+            case .upstream(let link): link.hub
+            }
+        do {
+            let relayed = try RelayFrame(copying: frame.payload) { byteCount, buffer in
+                LinkFrame.encodeHeader(
+                    kind: .media, correlation: hub.stream, payloadByteCount: byteCount, into: &buffer)
+            }
+            if let last = gathered.indices.last, gathered[last].stream == frame.correlation {
+                gathered[last].frames.append(relayed)
+            } else {
+                gathered.append((frame.correlation, [relayed]))
+            }
+        } catch {
+            service.metrics.framesBad.increment()
+            service.log.warning(
+                "A media link sent a frame that cannot be read; it is closed.",
+                metadata: Logger.facts(of: error).merging([LogKey.peer: "\(connection.peer)"]) { $1 })
+            connection.close()
+        }
+    }
+
+    private func deliver(_ frames: [RelayFrame], of stream: StreamNumber) {
+        switch inbound[stream] {
+        case .ingest(let hub, let id): hub.loop.eventLoop.execute { hub.ingest(id, frames) }
+        case .copy(let hub, let term): hub.loop.eventLoop.execute { hub.copied(frames, term: term) }
+        case .upstream(let link): link.hub.loop.eventLoop.execute { link.hub.received(link, frames) }
+        case nil: break
+        }
+    }
+
+    private func heard(_ frame: LinkFrame) {
+        let bytes = frame.payload
+        switch MediaMethod(rawValue: frame.method) {
+        case .acknowledged:
+            guard let message = try? ChannelAcknowledged(serializedBytes: Array(bytes.readableBytesView)) else { return }
+            ingests[message.stream]?.acknowledged(epoch: message.epoch, next: message.next)
+        case .resume:
+            guard let message = try? ChannelResume(serializedBytes: Array(bytes.readableBytesView)) else { return }
+            ingests[message.stream]?.resume(next: message.next)
+        case .replicated:
+            guard let message = try? ChannelReplicated(serializedBytes: Array(bytes.readableBytesView)) else { return }
+            copies[message.stream]?.confirmed(epoch: message.epoch, next: message.next)
+        case .ingestEnded:
+            guard let message = try? ChannelIngestEnded(serializedBytes: Array(bytes.readableBytesView)) else { return }
+            ingests[message.stream]?.lost(ApusError(ErrorCode(number: message.failure.code), message.failure.message))
+        case .endIngest:
+            guard let message = try? ChannelEndIngest(serializedBytes: Array(bytes.readableBytesView)) else { return }
+            guard case .ingest(let hub, let id) = inbound.removeValue(forKey: message.stream) else { return }
+            hub.loop.eventLoop.execute { hub.closeIngest(id) }
+        case .unsubscribe:
+            guard let message = try? ChannelUnsubscribe(serializedBytes: Array(bytes.readableBytesView)) else { return }
+            receipts.removeValue(forKey: message.stream)?.close()
+        case .subscribe, .ingest, .replicate, nil:
+            break
+        }
+    }
+}
+
+/// The messages of the media lane; numbers as in `proto/apus/channel.proto`.
+enum MediaMethod: UInt16 {
+    case subscribe = 1
+    case unsubscribe = 2
+    case ingest = 3
+    case endIngest = 4
+    case acknowledged = 5
+    case resume = 6
+    case replicate = 7
+    case replicated = 8
+    case ingestEnded = 9
+}
+
+// MARK: - Requests of the other side
+
+extension MediaPeer {
+    private func answer(_ frame: LinkFrame) {
+        let bytes = Array(frame.payload.readableBytesView)
+        let call = frame.correlation
+        switch MediaMethod(rawValue: frame.method) {
+        case .subscribe:
+            guard let request = try? ChannelSubscribe(serializedBytes: bytes),
+                let channel = ChannelID(device: request.device, source: request.source)
+            else { return refuse(call, ApusError(.malformed)) }
+            subscribe(channel, request, call)
+        case .ingest:
+            guard let request = try? ChannelIngest(serializedBytes: bytes),
+                let channel = ChannelID(device: request.device, source: request.source)
+            else { return refuse(call, ApusError(.malformed)) }
+            ingest(channel, request, call)
+        case .replicate:
+            guard let request = try? ChannelReplicate(serializedBytes: bytes),
+                let channel = ChannelID(device: request.device, source: request.source)
+            else { return refuse(call, ApusError(.malformed)) }
+            replicate(channel, request, call)
+        case .unsubscribe, .endIngest, .acknowledged, .resume, .replicated, .ingestEnded, nil:
+            refuse(call, ApusError(.methodUnknown))
+        }
+    }
+
+    private func refuse(_ call: UInt32, _ error: ApusError) {
+        let failure = ChannelFailure.with {
+            $0.code = error.code.number
+            $0.message = error.message
+        }
+        guard let bytes: [UInt8] = try? failure.serializedBytes() else { return }
+        var buffer = ByteBuffer()
+        LinkFrame(kind: .response, flags: .failure, correlation: call, payload: ByteBuffer(bytes: bytes))
+            .encode(into: &buffer)
+        connection.write(buffer)
+        connection.flush()
+    }
+
+    /// Finds the channel's hub at its home and lets it answer there; `body` returns what then happens here.
+    private func atHub(
+        of channel: ChannelID, _ call: UInt32,
+        _ body: @escaping @Sendable (ChannelHub) -> Result<@Sendable () -> Void, ApusError>
+    ) {
+        let home = service.home(of: channel)
+        home.eventLoop.execute { [self] in
+            let result = home.hub(for: channel).flatMap(body)
+            eventLoop.execute { [self] in
+                switch result {
+                case .success(let reply): reply()
+                case .failure(let error): refuse(call, error)
+                }
+            }
+        }
+    }
+
+    private func subscribe(_ channel: ChannelID, _ request: ChannelSubscribe, _ call: UInt32) {
+        let after = request.hasAfter ? FramePosition(request.after) : nil
+        atHub(of: channel, call) { [self] hub in
+            let term = hub.machine.assignment.term
+            guard term >= request.epoch else {
+                return .failure(ApusError(.staleEpoch, "this node has not heard of epoch \(request.epoch) yet"))
+            }
+            guard hub.machine.role != .edge else {
+                return .failure(ApusError(.moved, "this node neither owns the channel nor stands by"))
+            }
+            return .success({ [self] in
+                send(.response, .subscribe, ChannelSubscribed.with {
+                    $0.stream = hub.stream
+                    $0.term = term
+                }, correlation: call)
+                join(channel, kind: .viewer, after: after) { _ in }
+            })
+        }
+    }
+
+    private func ingest(_ channel: ChannelID, _ request: ChannelIngest, _ call: UInt32) {
+        let offer = PublishOffer(epoch: request.epoch, instance: request.instance, oldest: request.oldest)
+        let source = PeerIngest(peer: self, stream: request.stream)
+        atHub(of: channel, call) { [self] hub in
+            switch hub.openIngest(offer, peer: source) {
+            case .refused(let error): return .failure(error)
+            case .accepted(let next, let isProtected):
+                return .success({ [self] in
+                    inbound[request.stream] = .ingest(hub, source.id)
+                    send(.response, .ingest, ChannelIngesting.with {
+                        $0.next = next
+                        $0.protected = isProtected
+                    }, correlation: call)
+                })
+            }
+        }
+    }
+
+    private func replicate(_ channel: ChannelID, _ request: ChannelReplicate, _ call: UInt32) {
+        atHub(of: channel, call) { [self] hub in
+            let answer = hub.openCopy(
+                term: request.term, epoch: request.epoch, instance: request.instance, from: self,
+                stream: request.stream)
+            switch answer {
+            case .refused(let error): return .failure(error)
+            case .accepted(let after):
+                return .success({ [self] in
+                    inbound[request.stream] = .copy(hub, request.term)
+                    send(.response, .replicate, ChannelReplicating.with {
+                        if let after { $0.after = ChannelPosition(after) }
+                    }, correlation: call)
+                })
+            }
+        }
+    }
+
+    /// Adds this link as a receiver of a channel.
+    func join(
+        _ channel: ChannelID, kind: FanOutStateMachine.Kind, after: FramePosition?,
+        completion: @escaping @Sendable (Result<Receipt, ApusError>) -> Void
+    ) {
+        let sink = MediaPeerSink(peer: self)
+        service.loop(for: eventLoop).join(channel, sink: sink, kind: kind, after: after) { [self] result in
+            if case .success(let receipt) = result, let stream = receipt.stream {
+                receipts.updateValue(receipt, forKey: stream)?.close()
+            }
+            completion(result)
+        }
+    }
+}
+
+/// A media link as the receiver of one channel.
+final class MediaPeerSink: FrameSink {
+    private let peer: MediaPeer
+    init(peer: MediaPeer) { self.peer = peer }
+    var eventLoop: any EventLoop { peer.eventLoop }
+    var isWritable: Bool { peer.connection.isWritable }
+    func write(_ bytes: ByteBuffer) { peer.connection.write(bytes) }
+    func flush() { peer.connection.flush() }
+    /// Other nodes see from their own links whether a channel is fed.
+    func streamChanged(_ stream: StreamNumber, to state: StreamPhase) {}
+}
+
+/// Another node's door as the publisher of a channel whose primary is here; confined to the home loop.
+final class PeerIngest: IngestPeer, @unchecked Sendable {  // SAFETY: `id` is set on the home loop before it is read.
+    private let peer: MediaPeer
+    private let stream: StreamNumber
+    private(set) var id: ChannelStateMachine.IngestID = 0
+
+    init(peer: MediaPeer, stream: StreamNumber) {
+        self.peer = peer
+        self.stream = stream
+    }
+
+    func accepted(as id: ChannelStateMachine.IngestID) { self.id = id }
+
+    func acknowledged(epoch: UInt32, next: UInt64) {
+        peer.eventLoop.execute { [peer, stream] in
+            peer.send(.tell, .acknowledged, ChannelAcknowledged.with {
+                $0.stream = stream
+                $0.epoch = epoch
+                $0.next = next
+            })
+        }
+    }
+
+    func resume(next: UInt64) {
+        peer.eventLoop.execute { [peer, stream] in
+            peer.send(.tell, .resume, ChannelResume.with {
+                $0.stream = stream
+                $0.next = next
+            })
+        }
+    }
+
+    func ended(_ error: ApusError) {
+        peer.eventLoop.execute { [peer, stream] in
+            peer.send(.tell, .ingestEnded, ChannelIngestEnded.with {
+                $0.stream = stream
+                $0.failure.code = error.code.number
+                $0.failure.message = error.message
+            })
+        }
+    }
+}
+
+extension ChannelID {
+    /// The channel that a message names; nil where the name is not valid.
+    init?(device: String, source: UInt32) {
+        guard let device = DeviceID(rawValue: device), let source = UInt16(exactly: source) else { return nil }
+        self.init(device: device, source: source)
+    }
+}
+
+extension FramePosition {
+    init(_ position: ChannelPosition) { self.init(epoch: position.epoch, sequence: position.sequence) }
+}
+
+extension ChannelPosition {
+    init(_ position: FramePosition) {
+        self.init()
+        epoch = position.epoch
+        sequence = position.sequence
+    }
+}

@@ -1,0 +1,171 @@
+import ApusCore
+import ApusMedia
+import NIOCore
+
+/// The way from a device at this node's door to the channel's primary, wherever that is (D7).
+///
+/// The device keeps what is not acknowledged, so the door keeps nothing: when the primary changes it
+/// opens the stream at the new one, which says from where it wants frames, and the device is told to
+/// go on from there.
+///
+/// Concurrency model: confined to the channel's home loop, like its hub.
+final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the home loop; entry points assert it.
+    private enum State {
+        /// The channel's primary is this node.
+        case local(ChannelStateMachine.IngestID)
+        case opening(RemoteIngest)
+        case remote(RemoteIngest)
+        case waiting(until: MonotonicTime)
+        case closed
+    }
+
+    private unowned let hub: ChannelHub
+    private let sink: any PublisherSink
+    private var offer: PublishOffer
+    private var state = State.waiting(until: .zero)
+    private var retryDelay: Duration
+    private var wasOpened = false
+
+    init(hub: ChannelHub, sink: any PublisherSink, offer: PublishOffer) {
+        self.hub = hub
+        self.sink = sink
+        self.offer = offer
+        retryDelay = hub.service.configuration.machine.retryDelay
+    }
+
+    var publisher: any PublisherSink { sink }
+    var epoch: UInt32 { offer.epoch }
+
+    /// Opens the stream at the primary, or has it opened anew when the primary changed.
+    func assign(now: MonotonicTime) {
+        hub.loop.eventLoop.assertInEventLoop()
+        let owner = hub.machine.assignment.owner
+        switch state {
+        case .closed: return
+        case .local: if hub.machine.role == .primary { return }
+        case .opening(let link), .remote(let link):
+            if link.node == owner { return }
+            link.close()
+        case .waiting(let until): if now < until { return }
+        }
+        open(now: now)
+    }
+
+    func tick(now: MonotonicTime) {
+        if case .waiting(let until) = state, now >= until { open(now: now) }
+    }
+
+    /// Frames from the device, in order, as this node sends them on.
+    func send(_ frames: [RelayFrame]) {
+        switch state {
+        case .local(let id): hub.ingest(id, frames)
+        case .remote(let link): link.send(frames)
+        case .opening, .waiting, .closed: return
+        }
+    }
+
+    /// The device's connection is gone, or it ended the stream.
+    func close() {
+        switch state {
+        case .local(let id): hub.closeIngest(id)
+        case .opening(let link), .remote(let link): link.close()
+        case .waiting, .closed: break
+        }
+        state = .closed
+    }
+
+    private func open(now: MonotonicTime) {
+        if hub.machine.role == .primary {
+            let peer = LocalIngest(door: self, loop: hub.loop)
+            switch hub.openIngest(offer, peer: peer) {
+            case .accepted(let next, let isProtected):
+                state = .local(peer.id)
+                opened(next: next, isProtected: isProtected)
+            case .refused(let error): refused(error, now: now)
+            }
+        } else if let owner = hub.machine.assignment.owner {
+            let link = RemoteIngest(node: owner, hub: hub, door: self)
+            state = .opening(link)
+            link.open(offer)
+        } else {
+            wait(now: now)
+        }
+    }
+
+    private func opened(next: UInt64, isProtected: Bool) {
+        retryDelay = hub.service.configuration.machine.retryDelay
+        let (sink, stream, isFirst) = (sink, hub.stream, !wasOpened)
+        wasOpened = true
+        sink.eventLoop.execute {
+            if isFirst {
+                sink.publishOpened(stream, next: next, isProtected: isProtected)
+            } else {
+                sink.publishResume(stream, next: next)
+            }
+        }
+    }
+
+    private func refused(_ error: ApusError, now: MonotonicTime) {
+        guard error.code == .stalePublisher else { return wait(now: now) }
+        state = .closed
+        let (sink, stream) = (sink, hub.stream)
+        sink.eventLoop.execute { sink.publishFailed(stream, error) }
+    }
+
+    private func wait(now: MonotonicTime) {
+        state = .waiting(until: now + retryDelay)
+        retryDelay = min(retryDelay * 2, hub.service.configuration.machine.retryDelayMax)
+    }
+
+    // MARK: - From the primary
+
+    func ingestOpened(_ link: RemoteIngest, next: UInt64, isProtected: Bool) {
+        guard case .opening(let current) = state, current === link else { return }
+        state = .remote(link)
+        opened(next: next, isProtected: isProtected)
+    }
+
+    func ingestLost(_ link: RemoteIngest, _ error: ApusError) {
+        switch state {
+        case .opening(let current) where current === link: refused(error, now: .now())
+        case .remote(let current) where current === link:
+            state = .waiting(until: .zero)
+            if error.code == .stalePublisher { refused(error, now: .now()) } else { assign(now: .now()) }
+        case .local, .opening, .remote, .waiting, .closed: return
+        }
+    }
+
+    func localIngestEnded(_ id: ChannelStateMachine.IngestID, _ error: ApusError) {
+        guard case .local(id) = state else { return }
+        state = .waiting(until: .zero)
+        if error.code == .stalePublisher { refused(error, now: .now()) }
+    }
+
+    func acknowledged(epoch: UInt32, next: UInt64) {
+        if epoch == offer.epoch { offer.oldest = max(offer.oldest, next) }
+        let (sink, stream) = (sink, hub.stream)
+        sink.eventLoop.execute { sink.publishAcknowledged(stream, epoch: epoch, next: next) }
+    }
+
+    func resume(next: UInt64) {
+        let (sink, stream) = (sink, hub.stream)
+        sink.eventLoop.execute { sink.publishResume(stream, next: next) }
+    }
+}
+
+/// A device at this node's door whose channel has its primary here; confined to the home loop.
+final class LocalIngest: IngestPeer, @unchecked Sendable {  // SAFETY: confined to the home loop.
+    private weak var door: PublisherDoor?
+    private let loop: ChannelLoop
+    private(set) var id: ChannelStateMachine.IngestID = 0
+
+    init(door: PublisherDoor, loop: ChannelLoop) {
+        self.door = door
+        self.loop = loop
+    }
+
+    func accepted(as id: ChannelStateMachine.IngestID) { self.id = id }
+    func acknowledged(epoch: UInt32, next: UInt64) { door?.acknowledged(epoch: epoch, next: next) }
+    func resume(next: UInt64) { door?.resume(next: next) }
+    func ended(_ error: ApusError) { door?.localIngestEnded(id, error) }
+}
