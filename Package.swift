@@ -156,6 +156,7 @@ let package = Package(
 
         test("ApusCoreTests", ["ApusCore"]),
         test("ApusWireTests", ["ApusCore", "ApusWire", "ApusTestKit", nioCore]),
+        test("ApusClusterTests", ["ApusCore", "ApusWire", "ApusStorage", "ApusTransport", "ApusCluster", nioCore, orderedCollections]),
         test("ApusMediaTests", ["ApusCore", "ApusMedia", "ApusTestKit", nioCore]),
     ]
 )

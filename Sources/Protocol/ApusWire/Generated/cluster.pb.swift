@@ -180,7 +180,7 @@ public nonisolated struct ClusterMember: Sendable {
   public init() {}
 }
 
-public nonisolated struct ClusterMap: Sendable {
+public nonisolated struct ClusterMapValue: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
@@ -436,8 +436,8 @@ nonisolated extension ClusterMember.State: SwiftProtobuf._ProtoNameProviding {
   public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0STATE_UNSPECIFIED\0\u{1}STATE_UP\0\u{1}STATE_DRAINING\0\u{1}STATE_DEAD\0\u{1}STATE_LEFT\0")
 }
 
-nonisolated extension ClusterMap: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
-  public static let protoMessageName: String = _protobuf_package + ".Map"
+nonisolated extension ClusterMapValue: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".MapValue"
   public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}cluster\0\u{1}members\0\u{1}owners\0\u{1}standbys\0\u{1}epochs\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
@@ -475,7 +475,7 @@ nonisolated extension ClusterMap: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     try unknownFields.traverse(visitor: &visitor)
   }
 
-  public static func ==(lhs: ClusterMap, rhs: ClusterMap) -> Bool {
+  public static func ==(lhs: ClusterMapValue, rhs: ClusterMapValue) -> Bool {
     if lhs.cluster != rhs.cluster {return false}
     if lhs.members != rhs.members {return false}
     if lhs.owners != rhs.owners {return false}

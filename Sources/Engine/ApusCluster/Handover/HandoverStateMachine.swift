@@ -1,0 +1,268 @@
+package import ApusCore
+import OrderedCollections
+
+/// Plans and runs the planned moves of the shards that this node owns (D5).
+///
+/// Each node moves its own shards towards their ``ShardPlacement``: to a node that joined, away from one that drains.
+/// All nodes together move at most `movingCountMax` shards at once. One shard's way:
+///
+/// ```
+/// stable ──▶ settingStandby ──▶ catchingUp ──▶ streaming ──▶ handingOver ──▶ owned by the target, epoch + 1
+///            (map changes)      (media channels  (entities held,  (map changes)
+///                                replicate)       states sent)
+/// ```
+///
+/// A move that only changes the standby ends after `catchingUp`. Every step can be repeated without harm and has its own
+/// deadline; when one passes, or the map changed underneath, the move is abandoned: entities are released, the
+/// shard stays where it is, and is tried again after `retryDelay`. Calls wait only from `streaming` on, and
+/// only once the states were sent does the map change; whoever then asks here is told `moved`.
+///
+/// **Crashes.** The target dies: the map shows it, the move is abandoned. The owner dies: the target is its
+/// standby and becomes owner as after any death. A hand-over that was proposed is not given up by time: until the
+/// map or the proposal's failure says what happened, the shard's entities stay held, since changes made
+/// meanwhile would be lost if the swap had been made.
+///
+/// Pure: confined to whoever owns it; the shell carries out the actions and reports back.
+package struct HandoverStateMachine: Sendable {
+    package struct Configuration: Sendable, Equatable {
+        /// The most shards that all nodes together move at once…
+        package var movingCountMax: Int = 64
+        /// …and the most of all shards.
+        package var movingShareMax: Double = 0.02
+        /// From the new standby until it caught up.
+        package var prepareTimeout: Duration = .seconds(5)
+        /// For the states of the entities, while calls to them wait.
+        package var streamTimeout: Duration = .milliseconds(250)
+        /// How long an abandoned move rests.
+        package var retryDelay: Duration = .seconds(1)
+
+        package init() {}
+    }
+
+    package enum Input: Sendable {
+        case mapChanged(ClusterMap)
+        /// The target has all of the shard's media channels.
+        case replicaReady(ShardMove)
+        /// The target took all entity states.
+        case streamed(ShardMove)
+        case streamFailed(ShardMove)
+        /// A `setStandby` or `handOver` of this machine did not come about.
+        case proposalFailed([ShardMove])
+        /// Time has passed; wanted every 50 ms or at once after another input.
+        case tick
+    }
+
+    package enum Action: Sendable, Equatable {
+        /// Propose ``OwnershipDecision/setStandby(_:)``.
+        case setStandby([ShardMove])
+        /// Tell with `replicaReady` when the target has caught up.
+        case awaitReplica(ShardMove)
+        /// Hold the shard's entities, send their states, answer with `streamed` or `streamFailed`.
+        case stream(ShardMove)
+        /// Propose ``OwnershipDecision/handOver(_:)``.
+        case handOver([ShardMove])
+        /// Let the shard's entities go on here: the move was abandoned.
+        case release(ShardMove)
+        case abandoned(ShardMove, Reason)
+        case completed(ShardMove)
+    }
+
+    package enum Reason: String, Sendable, Equatable {
+        case mapChanged = "map changed"
+        case prepareTimeout = "prepare timeout"
+        case streamTimeout = "stream timeout"
+        case streamFailed = "stream failed"
+        case proposalFailed = "proposal failed"
+    }
+
+    private enum Step: Sendable, Equatable {
+        case settingStandby
+        case catchingUp(deadline: MonotonicTime)
+        case streaming(deadline: MonotonicTime)
+        case streamed
+        case handingOver
+    }
+
+    private struct Moving: Sendable {
+        var move: ShardMove
+        /// False where only the standby changes.
+        var isHandover: Bool
+        var step: Step
+    }
+
+    package let local: NodeID
+    package let configuration: Configuration
+    private var map: ClusterMap?
+    private var placement: ShardPlacement?
+    private var moving: OrderedDictionary<ShardID, Moving> = [:]
+    private var resting: OrderedDictionary<ShardID, MonotonicTime> = [:]
+    /// The newest map, or time, may have opened a way for more moves.
+    private var isPlanWanted = false
+
+    package init(local: NodeID, configuration: Configuration = Configuration()) {
+        self.local = local
+        self.configuration = configuration
+    }
+
+    /// Shards that are on their way.
+    package var movingCount: Int { moving.count }
+
+    /// Shards that are not where they should be, over all nodes; 0 where the map is at rest.
+    package var misplacedCount: Int {
+        guard let map, let placement else { return 0 }
+        return map.shards.indices.count { Self.isMisplaced(map.shards[$0], goal: placement[$0]) }
+    }
+
+    /// Takes one event; the actions are to be carried out in their order.
+    package mutating func handle(_ input: Input, now: MonotonicTime) -> [Action] {
+        var actions: [Action] = []
+        switch input {
+        case .mapChanged(let newer): adopt(newer, now: now, actions: &actions)
+        case .replicaReady(let move):
+            guard let current = moving[move.shard], current.move == move, case .catchingUp = current.step else { break }
+            guard current.isHandover else {
+                complete(move, actions: &actions)
+                break
+            }
+            moving[move.shard]?.step = .streaming(deadline: now + configuration.streamTimeout)
+            actions.append(.stream(move))
+        case .streamed(let move):
+            guard let current = moving[move.shard], current.move == move, case .streaming = current.step else { break }
+            moving[move.shard]?.step = .streamed
+        case .streamFailed(let move):
+            guard let current = moving[move.shard], current.move == move, case .streaming = current.step else { break }
+            abandon(move, .streamFailed, now: now, actions: &actions)
+        case .proposalFailed(let moves):
+            for move in moves where moving[move.shard]?.move == move {
+                switch moving[move.shard]?.step {
+                case .settingStandby, .handingOver: abandon(move, .proposalFailed, now: now, actions: &actions)
+                case .catchingUp, .streaming, .streamed, nil: break
+                }
+            }
+        case .tick: expire(now: now, actions: &actions)
+        }
+        proposeHandovers(actions: &actions)
+        plan(now: now, actions: &actions)
+        return actions
+    }
+
+    // MARK: Moves under way
+
+    private mutating func adopt(_ newer: ClusterMap, now: MonotonicTime, actions: inout [Action]) {
+        if let map, newer.revision <= map.revision { return }
+        map = newer
+        if placement?.isValid(for: newer) != true { placement = ShardPlacement(of: newer) }
+        isPlanWanted = true
+        for current in moving.values {
+            let move = current.move
+            let shard = newer[move.shard]
+            let owner = newer.member(at: shard.owner)
+            let standby = newer.member(at: shard.standby)
+            if current.step == .handingOver, owner?.id == move.target {
+                complete(move, actions: &actions)
+                continue
+            }
+            guard owner?.id == local, shard.epoch == move.epoch, newer.aliveSlot(of: move.target) != nil else {
+                abandon(move, .mapChanged, now: now, actions: &actions)
+                continue
+            }
+            switch current.step {
+            case .settingStandby where standby?.id == move.target:
+                moving[move.shard]?.step = .catchingUp(deadline: now + configuration.prepareTimeout)
+                actions.append(.awaitReplica(move))
+            case .settingStandby: break
+            case .catchingUp, .streaming, .streamed, .handingOver:
+                if standby?.id != move.target { abandon(move, .mapChanged, now: now, actions: &actions) }
+            }
+        }
+    }
+
+    private mutating func expire(now: MonotonicTime, actions: inout [Action]) {
+        for current in moving.values {
+            switch current.step {
+            case .catchingUp(let deadline) where now >= deadline:
+                abandon(current.move, .prepareTimeout, now: now, actions: &actions)
+            case .streaming(let deadline) where now >= deadline:
+                abandon(current.move, .streamTimeout, now: now, actions: &actions)
+            case .settingStandby, .catchingUp, .streaming, .streamed, .handingOver: break
+            }
+        }
+        while let (shard, until) = resting.elements.first, until <= now {
+            resting[shard] = nil
+            isPlanWanted = true
+        }
+    }
+
+    /// All shards whose states were sent go in one swap.
+    private mutating func proposeHandovers(actions: inout [Action]) {
+        let moves = moving.values.filter { $0.step == .streamed }.map(\.move)
+        guard !moves.isEmpty else { return }
+        for move in moves { moving[move.shard]?.step = .handingOver }
+        actions.append(.handOver(moves))
+    }
+
+    private mutating func complete(_ move: ShardMove, actions: inout [Action]) {
+        moving[move.shard] = nil
+        isPlanWanted = true
+        actions.append(.completed(move))
+    }
+
+    private mutating func abandon(_ move: ShardMove, _ reason: Reason, now: MonotonicTime, actions: inout [Action]) {
+        guard let current = moving.removeValue(forKey: move.shard) else { return }
+        switch current.step {
+        case .streaming, .streamed, .handingOver: actions.append(.release(move))
+        case .settingStandby, .catchingUp: break
+        }
+        resting[move.shard] = now + configuration.retryDelay
+        isPlanWanted = true
+        actions.append(.abandoned(move, reason))
+    }
+
+    // MARK: New moves
+
+    private mutating func plan(now: MonotonicTime, actions: inout [Action]) {
+        guard isPlanWanted, let map, let placement, let slot = map.aliveSlot(of: local) else { return }
+        isPlanWanted = false
+        let room = movingCountMax(map: map, placement: placement) - moving.count
+        guard room > 0 else { return }
+        var added: [Moving] = []
+        for index in map.shards.indices where map.shards[index].owner == slot {
+            guard added.count < room else { break }
+            let assignment = map.shards[index]
+            let goal = placement[index]
+            let shard = ShardID(UInt16(index))
+            guard Self.isMisplaced(assignment, goal: goal), moving[shard] == nil, resting[shard] == nil else { continue }
+            let isHandover = goal.owner != slot
+            guard let target = map.member(at: isHandover ? goal.owner : goal.standby) else { continue }
+            let move = ShardMove(shard: shard, epoch: assignment.epoch, owner: local, target: target.id)
+            added.append(Moving(move: move, isHandover: isHandover, step: .settingStandby))
+        }
+        var wanted: [ShardMove] = []
+        for var adding in added {
+            if map.standby(of: adding.move.shard)?.id == adding.move.target {
+                adding.step = .catchingUp(deadline: now + configuration.prepareTimeout)
+                actions.append(.awaitReplica(adding.move))
+            } else {
+                wanted.append(adding.move)
+            }
+            moving[adding.move.shard] = adding
+        }
+        if !wanted.isEmpty { actions.append(.setStandby(wanted)) }
+    }
+
+    /// This node's part of what may move at once: every owner of misplaced shards gets the same, and all of
+    /// them see who they are in the map.
+    private func movingCountMax(map: ClusterMap, placement: ShardPlacement) -> Int {
+        var isSource = Array(repeating: false, count: map.members.count)
+        for index in map.shards.indices where Self.isMisplaced(map.shards[index], goal: placement[index]) {
+            let owner = Int(map.shards[index].owner.rawValue)
+            if isSource.indices.contains(owner) { isSource[owner] = true }
+        }
+        let share = Int(Double(map.shards.count) * configuration.movingShareMax)
+        return max(1, min(configuration.movingCountMax, share) / max(1, isSource.count { $0 }))
+    }
+
+    private static func isMisplaced(_ shard: ShardAssignment, goal: ShardPlacement.Goal) -> Bool {
+        goal.owner != .none && (shard.owner != goal.owner || (goal.standby != .none && shard.standby != goal.standby))
+    }
+}

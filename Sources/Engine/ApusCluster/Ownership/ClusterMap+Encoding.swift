@@ -1,0 +1,137 @@
+package import ApusCore
+import ApusWire
+import Foundation
+import SwiftProtobuf
+
+/// The map as the bytes of the ownership store: one `MapValue` of `proto/apus/cluster.proto`, about 32 KiB.
+///
+/// The revision is not in the value; the store gives it out beside the value.
+extension ClusterMap {
+    /// The largest value that is read, in bytes: the shards and 1,000 members.
+    package static let valueByteCountMax = 1 << 20
+
+    /// - Throws: 10018 where a member cannot be written, which no map does.
+    package func encoded() throws(ApusError) -> [UInt8] {
+        var value = ClusterMapValue()
+        value.cluster = cluster.rawValue
+        value.members = members.map(\.wireValue)
+        var owners: [UInt8] = []
+        var standbys: [UInt8] = []
+        var epochs: [UInt8] = []
+        owners.reserveCapacity(shards.count * 2)
+        standbys.reserveCapacity(shards.count * 2)
+        epochs.reserveCapacity(shards.count * 4)
+        for shard in shards {
+            owners.append(bigEndian: shard.owner.rawValue)
+            standbys.append(bigEndian: shard.standby.rawValue)
+            epochs.append(bigEndian: shard.epoch)
+        }
+        value.owners = Data(owners)
+        value.standbys = Data(standbys)
+        value.epochs = Data(epochs)
+        do {
+            return try value.serializedBytes()
+        } catch {
+            throw ApusError(.internalFailure, "the cluster map cannot be written: \(error)")
+        }
+    }
+
+    /// Reads what ``encoded()`` wrote.
+    ///
+    /// - Parameter cluster: The cluster that this node belongs to.
+    /// - Throws: 10011 for the map of another cluster, 10001 for bytes that are not a map.
+    package init(decoding bytes: [UInt8], revision: UInt64, cluster: ClusterID) throws(ApusError) {
+        guard bytes.count <= Self.valueByteCountMax, let value = try? ClusterMapValue(serializedBytes: bytes) else {
+            throw ApusError(.malformed, "the ownership value is not a cluster map")
+        }
+        guard value.cluster == cluster.rawValue else {
+            throw ApusError(.wrongCluster, "the ownership store belongs to the cluster \(value.cluster), not \(cluster)")
+        }
+        let owners: [UInt16] = Self.integers(in: value.owners)
+        let standbys: [UInt16] = Self.integers(in: value.standbys)
+        let epochs: [UInt32] = Self.integers(in: value.epochs)
+        guard owners.count == ShardID.count, standbys.count == owners.count, epochs.count == owners.count else {
+            throw ApusError(.malformed, "the cluster map has \(owners.count) shards instead of \(ShardID.count)")
+        }
+        var members: [Member] = []
+        for member in value.members { members.append(try Member(wireValue: member)) }
+        self.init(cluster: cluster)
+        self.revision = revision
+        self.members = members
+        for index in shards.indices {
+            let owner = MemberSlot(rawValue: owners[index])
+            let standby = MemberSlot(rawValue: standbys[index])
+            guard Self.isValid(owner, of: members.count), Self.isValid(standby, of: members.count) else {
+                throw ApusError(.malformed, "shard \(index) names a member that is not in the cluster map")
+            }
+            shards[index] = ShardAssignment(owner: owner, standby: standby, epoch: epochs[index])
+        }
+    }
+
+    private static func isValid(_ slot: MemberSlot, of count: Int) -> Bool {
+        slot == .none || Int(slot.rawValue) < count
+    }
+
+    private static func integers<Value: FixedWidthInteger & UnsignedInteger>(in data: Data) -> [Value] {
+        let width = Value.bitWidth / 8
+        guard data.count.isMultiple(of: width) else { return [] }
+        var values: [Value] = []
+        values.reserveCapacity(data.count / width)
+        var value: Value = 0
+        for (offset, byte) in data.enumerated() {
+            value = value &<< 8 | Value(byte)
+            guard (offset + 1).isMultiple(of: width) else { continue }
+            values.append(value)
+            value = 0
+        }
+        return values
+    }
+}
+
+extension Member {
+    fileprivate var wireValue: ClusterMember {
+        var value = ClusterMember()
+        value.name = id.name.rawValue
+        value.incarnation = id.incarnation
+        value.state =
+            switch state {
+            case .up: .up
+            case .draining: .draining
+            case .dead: .dead
+            case .left: .left
+            }
+        value.transport = addresses.transport.description
+        value.clients = addresses.clients.description
+        value.http = addresses.http.description
+        value.weight = weight
+        return value
+    }
+
+    fileprivate init(wireValue: ClusterMember) throws(ApusError) {
+        guard let name = NodeName(rawValue: wireValue.name), let transport = HostPort(wireValue.transport),
+            let clients = HostPort(wireValue.clients), let http = HostPort(wireValue.http)
+        else { throw ApusError(.malformed, "a member of the cluster map cannot be read") }
+        let state: State =
+            switch wireValue.state {
+            case .up: .up
+            case .draining: .draining
+            case .dead: .dead
+            case .left: .left
+            case .unspecified, .UNRECOGNIZED:
+                throw ApusError(.malformed, "the member \(name) has a state that is not known")
+            }
+        self.init(
+            id: NodeID(name: name, incarnation: wireValue.incarnation), state: state,
+            addresses: NodeAddresses(transport: transport, clients: clients, http: http), weight: wireValue.weight)
+    }
+}
+
+extension [UInt8] {
+    fileprivate mutating func append<Value: FixedWidthInteger & UnsignedInteger>(bigEndian value: Value) {
+        var shift = Value.bitWidth
+        while shift > 0 {
+            shift -= 8
+            append(UInt8(truncatingIfNeeded: value >> Value(shift)))
+        }
+    }
+}

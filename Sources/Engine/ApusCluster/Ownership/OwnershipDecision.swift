@@ -1,0 +1,187 @@
+package import ApusCore
+
+/// One change of the cluster map, decided by a node and made by one compare-and-swap (D4, D5).
+package enum OwnershipDecision: Sendable, Equatable {
+    /// A node starts: a new incarnation of the name; an older one that still counts as alive is dead by it.
+    case join(name: NodeName, addresses: NodeAddresses, weight: UInt32)
+    /// The detector confirmed deaths; shards go to their standbys.
+    case declareDead([NodeID])
+    /// A node takes nothing new and hands over what it has.
+    case drain(NodeID)
+    /// A node goes. What it still holds falls to the standbys.
+    case leave(NodeID)
+    /// Another standby for shards, of the same owner and epoch.
+    case setStandby([ShardMove])
+    /// The standby, which has everything, becomes the owner.
+    case handOver([ShardMove])
+}
+
+/// One shard's planned way from its owner to another node, or to a new standby.
+package struct ShardMove: Sendable, Hashable {
+    package var shard: ShardID
+    /// The epoch under which the move was planned; under any other it is void.
+    package var epoch: Epoch
+    /// The owner that plans the move.
+    package var owner: NodeID
+    /// The node that becomes standby, and for a hand-over then owner.
+    package var target: NodeID
+
+    package init(shard: ShardID, epoch: Epoch, owner: NodeID, target: NodeID) {
+        self.shard = shard
+        self.epoch = epoch
+        self.owner = owner
+        self.target = target
+    }
+}
+
+extension ClusterMap {
+    /// The most slots of a map; a cluster that used more names in its life is refused new ones.
+    package static let memberCountMax = 1000
+
+    /// The map that follows from a decision; nil where the decision changes nothing (any more).
+    ///
+    /// The same decision on its own result changes nothing, `join` apart: a join always means a new life.
+    ///
+    /// - Throws: 10025 where the deciding member is no longer alive in this map, 10007 for one name too many.
+    package func applying(_ decision: OwnershipDecision) throws(ApusError) -> ClusterMap? {
+        var next = self
+        switch decision {
+        case .join(let name, let addresses, let weight):
+            try next.join(name: name, addresses: addresses, weight: weight)
+        case .declareDead(let nodes): next.retire(nodes, as: .dead)
+        case .drain(let node):
+            guard let slot = aliveSlot(of: node) else { throw ApusError(.fenced) }
+            next.members[Int(slot.rawValue)].state = .draining
+        case .leave(let node):
+            guard aliveSlot(of: node) != nil || members.contains(where: { $0.id == node && $0.state == .left }) else {
+                throw ApusError(.fenced)
+            }
+            next.retire([node], as: .left)
+        case .setStandby(let moves):
+            for move in moves { next.setStandby(move) }
+        case .handOver(let moves):
+            for move in moves { next.handOver(move) }
+        }
+        return next == self ? nil : next
+    }
+
+    /// The slot of exactly this incarnation, where it is alive.
+    package func aliveSlot(of node: NodeID) -> MemberSlot? {
+        guard let slot = slot(of: node.name), let member = member(at: slot), member.id == node, member.state.isAlive
+        else { return nil }
+        return slot
+    }
+
+    /// True where the node neither owns a shard nor stands by for one.
+    package func holdsNothing(_ node: NodeID) -> Bool {
+        guard let slot = aliveSlot(of: node) else { return true }
+        return !shards.contains { $0.owner == slot || $0.standby == slot }
+    }
+
+    // MARK: Steps
+
+    private mutating func join(name: NodeName, addresses: NodeAddresses, weight: UInt32) throws(ApusError) {
+        var id = NodeID(name: name, incarnation: 1)
+        if let earlier = member(named: name)?.id {
+            id.incarnation = earlier.incarnation + 1
+            // The slot stays with the name, so nothing may be left in it under the old life's epochs. Where nobody
+            // else is there to take a shard, it waits without an owner for the new life below.
+            retire([earlier], as: .dead)
+        }
+        let member = Member(id: id, state: .up, addresses: addresses, weight: weight)
+        let slot: MemberSlot
+        if let existing = self.slot(of: name) {
+            slot = existing
+            members[Int(slot.rawValue)] = member
+        } else {
+            guard members.count < Self.memberCountMax else {
+                throw ApusError(.overloaded, "the cluster map has no room for another name")
+            }
+            slot = MemberSlot(rawValue: UInt16(members.count))
+            members.append(member)
+        }
+        for index in shards.indices {
+            if shards[index].owner == .none {
+                shards[index].owner = slot
+                shards[index].epoch += 1
+            } else if shards[index].standby == .none {
+                shards[index].standby = slot
+            }
+        }
+        fillStandbys()
+    }
+
+    /// Takes nodes out, and everything out of their hands: the standby becomes owner under the next epoch, or
+    /// where it goes too, the best of those who are left.
+    private mutating func retire(_ nodes: [NodeID], as state: Member.State) {
+        var gone: [MemberSlot] = []
+        for node in nodes {
+            guard let slot = aliveSlot(of: node) else { continue }
+            members[Int(slot.rawValue)].state = state
+            gone.append(slot)
+        }
+        guard !gone.isEmpty else { return }
+        for index in shards.indices {
+            var shard = shards[index]
+            if gone.contains(shard.standby) { shard.standby = .none }
+            if gone.contains(shard.owner) {
+                shard.owner = shard.standby == .none ? bestOwner(of: index) : shard.standby
+                shard.standby = .none
+                shard.epoch += 1
+            }
+            shards[index] = shard
+        }
+        fillStandbys()
+    }
+
+    private func bestOwner(of shard: Int) -> MemberSlot {
+        ShardPlacement.ranking(shard: shard, in: self) { $0.state == .up }.first
+            ?? ShardPlacement.ranking(shard: shard, in: self) { $0.state.isAlive }.first ?? .none
+    }
+
+    /// Gives every shard without a standby the best member that is up, the least loaded first where the best has more
+    /// than its share already.
+    private mutating func fillStandbys() {
+        let upCount = members.count { $0.state == .up }
+        guard upCount > 0, shards.contains(where: { $0.standby == .none && $0.owner != .none }) else { return }
+        var stoodBy = Array(repeating: 0, count: members.count)
+        for shard in shards where shard.standby != .none { stoodBy[Int(shard.standby.rawValue)] += 1 }
+        let weightSum = members.filter { $0.state == .up }.reduce(0) { $0 + Double(max(1, $1.weight)) }
+        let loadMax = members.map {
+            Int(Double(shards.count) * Double(max(1, $0.weight)) / weightSum * ShardPlacement.loadMax) + 1
+        }
+        for index in shards.indices where shards[index].standby == .none && shards[index].owner != .none {
+            let ranking = ShardPlacement.ranking(shard: index, in: self) { $0.state == .up }
+                .filter { $0 != shards[index].owner }
+            let chosen =
+                ranking.first { stoodBy[Int($0.rawValue)] < loadMax[Int($0.rawValue)] } ?? ranking.first
+            guard let chosen else { continue }
+            shards[index].standby = chosen
+            stoodBy[Int(chosen.rawValue)] += 1
+        }
+    }
+
+    private mutating func setStandby(_ move: ShardMove) {
+        guard let (index, target) = place(of: move), target != shards[index].owner else { return }
+        shards[index].standby = target
+    }
+
+    /// Only a node that stands by for the shard can become its owner: nobody else has its state.
+    private mutating func handOver(_ move: ShardMove) {
+        guard let (index, target) = place(of: move), shards[index].standby == target else { return }
+        shards[index].standby = shards[index].owner
+        shards[index].owner = target
+        shards[index].epoch += 1
+    }
+
+    /// Where the move's shard is, if the move still holds: the same owner under the same epoch, and a target
+    /// that is up.
+    private func place(of move: ShardMove) -> (index: Int, target: MemberSlot)? {
+        let index = Int(move.shard.rawValue)
+        guard shards.indices.contains(index), let owner = aliveSlot(of: move.owner),
+            shards[index].owner == owner, shards[index].epoch == move.epoch,
+            let target = aliveSlot(of: move.target), member(at: target)?.state == .up
+        else { return nil }
+        return (index, target)
+    }
+}

@@ -1,0 +1,255 @@
+package import ApusCore
+import OrderedCollections
+
+/// Turns what a node wants of the cluster map into compare-and-swaps, one at a time (D4).
+///
+/// It holds the newest map that the store gave out, a bounded queue of proposals, and the deaths that the detector
+/// confirmed. A swap that is lost means that another node changed the map: it is read again and
+/// the decision made anew on what it says now, so that two nodes never undo each other.
+///
+/// **Who declares a death.** Every member that confirmed it, in the order of names with `rankDelay` between them, so that
+/// usually one of them swaps and the others find it done. A death that the detector takes back, or that
+/// the map already shows, is dropped.
+///
+/// **A store that cannot be reached.** Nothing is decided: proposals fail with 10012 after `attemptCountMax` tries, deaths
+/// stay and are tried again. A swap whose answer was lost may have been made: the map is read before the
+/// next decision.
+///
+/// **The own death.** When a map shows this life as dead, ``Action/fenced`` is given once and no swap is
+/// made any more: what this node still does carries epochs that nobody takes.
+///
+/// Pure: confined to whoever owns it; the shell calls the store and passes the answer back.
+package struct OwnershipStateMachine: Sendable {
+    package struct Configuration: Sendable, Equatable {
+        /// The wait of the second member by name before it declares a death; the third waits twice as long.
+        package var rankDelay: Duration = .milliseconds(30)
+        /// The wait after the store failed.
+        package var retryDelay: Duration = .milliseconds(50)
+        /// Tries of one proposal, lost swaps and failures together.
+        package var attemptCountMax: Int = 40
+        /// Proposals that wait; one more is refused with 10007.
+        package var proposalCountMax: Int = 256
+
+        package init() {}
+    }
+
+    package typealias ProposalID = UInt64
+
+    package enum Input: Sendable {
+        /// The store may hold a newer map: a peer said so, or its revision moved.
+        case refresh
+        /// Something is wanted; ``Action/settled(_:_:)`` answers with the same number.
+        case propose(ProposalID, OwnershipDecision)
+        case confirmedDead(NodeID)
+        /// The detector took a death back.
+        case recovered(NodeID)
+        /// The answer to ``Action/read``.
+        case read(ClusterMap)
+        /// The swap was made; the value now has this revision.
+        case swapWon(revision: UInt64)
+        /// The store holds another revision.
+        case swapLost
+        /// The answer to a read or a swap is that the store failed; a swap may have been made or not.
+        case storeFailed
+        /// Time has passed; wanted every 10 ms while ``isBusy``.
+        case tick
+    }
+
+    package enum Action: Sendable, Equatable {
+        /// Read the store; answer with `read` or `storeFailed`.
+        case read
+        /// Swap, if the store still holds the revision; answer with `swapWon`, `swapLost` or `storeFailed`.
+        case compareAndSwap(expected: UInt64, ClusterMap)
+        /// This is the newest map.
+        case adopt(ClusterMap)
+        /// This node made the newest map: tell the peers.
+        case announce(revision: UInt64)
+        case settled(ProposalID, Outcome)
+        /// This life of this node is dead in the map.
+        case fenced
+    }
+
+    package enum Outcome: Sendable, Equatable {
+        /// The decision stands in this map, made now or already there.
+        case decided(ClusterMap)
+        case failed(ApusError)
+    }
+
+    private struct Proposal: Sendable {
+        var id: ProposalID
+        var decision: OwnershipDecision
+        var attemptCount = 0
+    }
+
+    private enum Flight: Sendable {
+        case idle
+        case reading
+        /// With the proposal at the head of the queue, or with deaths.
+        case swapping(ClusterMap, isProposal: Bool)
+    }
+
+    package let configuration: Configuration
+    /// This life; nil until it joined.
+    package private(set) var local: NodeID?
+    package private(set) var map: ClusterMap
+    /// The store answered last time.
+    package private(set) var isStoreReachable = true
+    private var flight: Flight = .idle
+    private var isReadWanted = true
+    private var proposals: [Proposal] = []
+    /// When each confirmed death may be declared by this node.
+    private var deaths: OrderedDictionary<NodeID, MonotonicTime> = [:]
+    private var idleUntil: MonotonicTime = .zero
+    private var isFenced = false
+
+    /// - Parameter map: An empty map of the cluster; the store is read first.
+    package init(map: ClusterMap, configuration: Configuration = Configuration()) {
+        self.map = map
+        self.configuration = configuration
+    }
+
+    /// Something waits for the store or for time.
+    package var isBusy: Bool {
+        if case .idle = flight { return isReadWanted || !proposals.isEmpty || !deaths.isEmpty }
+        return true
+    }
+
+    /// Takes one event; the actions are to be carried out in their order.
+    package mutating func handle(_ input: Input, now: MonotonicTime) -> [Action] {
+        var actions: [Action] = []
+        switch input {
+        case .refresh: isReadWanted = true
+        case .propose(let id, let decision): accept(id, decision, actions: &actions)
+        case .confirmedDead(let node): note(deathOf: node, now: now)
+        case .recovered(let node): deaths[node] = nil
+        case .read(let map):
+            finishFlight()
+            adopt(map, actions: &actions)
+        case .swapWon(let revision): finishSwap(revision: revision, actions: &actions)
+        case .swapLost:
+            isReadWanted = true
+            countAttempt(actions: &actions)
+            finishFlight()
+        case .storeFailed:
+            isStoreReachable = false
+            isReadWanted = true
+            idleUntil = now + configuration.retryDelay
+            countAttempt(actions: &actions)
+            flight = .idle
+        case .tick: break
+        }
+        next(now: now, actions: &actions)
+        return actions
+    }
+
+    // MARK: Input
+
+    private mutating func accept(_ id: ProposalID, _ decision: OwnershipDecision, actions: inout [Action]) {
+        if isFenced {
+            actions.append(.settled(id, .failed(ApusError(.fenced))))
+        } else if proposals.count >= configuration.proposalCountMax {
+            actions.append(.settled(id, .failed(ApusError(.overloaded))))
+        } else {
+            proposals.append(Proposal(id: id, decision: decision))
+        }
+    }
+
+    private mutating func note(deathOf node: NodeID, now: MonotonicTime) {
+        guard map.isAlive(node), node != local, deaths[node] == nil else { return }
+        deaths[node] = now
+        // The rank counts those who are left to act, so that the death of the first in rank delays nothing.
+        let actors = map.members.filter { $0.state.isAlive && deaths[$0.id] == nil }.map(\.id).sorted()
+        let rank = local.flatMap { actors.firstIndex(of: $0) } ?? actors.count
+        deaths[node] = now + configuration.rankDelay * rank
+    }
+
+    private mutating func finishFlight() {
+        flight = .idle
+        isStoreReachable = true
+    }
+
+    private mutating func finishSwap(revision: UInt64, actions: inout [Action]) {
+        guard case .swapping(var next, let isProposal) = flight else { return }
+        finishFlight()
+        next.revision = revision
+        if isProposal, let proposal = proposals.first {
+            proposals.removeFirst()
+            if case .join(let name, _, _) = proposal.decision { local = next.member(named: name)?.id }
+            adopt(next, actions: &actions)
+            actions.append(.settled(proposal.id, .decided(next)))
+        } else {
+            adopt(next, actions: &actions)
+        }
+        actions.append(.announce(revision: revision))
+    }
+
+    /// One more try of the proposal at the head went wrong.
+    private mutating func countAttempt(actions: inout [Action]) {
+        if case .swapping(_, isProposal: false) = flight { return }
+        guard !proposals.isEmpty else { return }
+        proposals[0].attemptCount += 1
+        guard proposals[0].attemptCount >= configuration.attemptCountMax else { return }
+        let proposal = proposals.removeFirst()
+        actions.append(.settled(proposal.id, .failed(ApusError(.noOwnership))))
+    }
+
+    private mutating func adopt(_ newer: ClusterMap, actions: inout [Action]) {
+        guard newer.revision > map.revision else { return }
+        map = newer
+        for node in deaths.keys.elements where !map.isAlive(node) { deaths[node] = nil }
+        actions.append(.adopt(newer))
+        guard let local, !isFenced, !map.isAlive(local), !hasLeft(local) else { return }
+        isFenced = true
+        deaths = [:]
+        actions.append(.fenced)
+        for proposal in proposals { actions.append(.settled(proposal.id, .failed(ApusError(.fenced)))) }
+        proposals = []
+    }
+
+    private func hasLeft(_ node: NodeID) -> Bool {
+        map.members.contains { $0.id == node && $0.state == .left }
+    }
+
+    // MARK: The next step
+
+    private mutating func next(now: MonotonicTime, actions: inout [Action]) {
+        guard case .idle = flight, now >= idleUntil else { return }
+        if isReadWanted {
+            isReadWanted = false
+            flight = .reading
+            actions.append(.read)
+            return
+        }
+        if let next = decideDeaths(now: now) {
+            flight = .swapping(next, isProposal: false)
+            actions.append(.compareAndSwap(expected: map.revision, next))
+            return
+        }
+        while let proposal = proposals.first {
+            let decided: ClusterMap?
+            do {
+                decided = try map.applying(proposal.decision)
+            } catch {
+                proposals.removeFirst()
+                actions.append(.settled(proposal.id, .failed(error)))
+                continue
+            }
+            guard let next = decided else {
+                proposals.removeFirst()
+                actions.append(.settled(proposal.id, .decided(map)))
+                continue
+            }
+            flight = .swapping(next, isProposal: true)
+            actions.append(.compareAndSwap(expected: map.revision, next))
+            return
+        }
+    }
+
+    /// All deaths that are due, in one map; nil where there are none. Before it joined a node declares nobody dead.
+    private func decideDeaths(now: MonotonicTime) -> ClusterMap? {
+        guard let local, map.isAlive(local) else { return nil }
+        let due = deaths.filter { $0.value <= now }.map(\.key)
+        guard !due.isEmpty, let next = try? map.applying(.declareDead(due)) else { return nil }
+        return next
+    }
+}

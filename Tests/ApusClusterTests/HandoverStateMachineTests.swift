@@ -1,0 +1,134 @@
+import ApusCluster
+import ApusCore
+import Testing
+
+@Suite("Planned hand-over (D5)")
+struct HandoverStateMachineTests {
+    private typealias Machine = HandoverStateMachine
+
+    private func replicas(in actions: [Machine.Action]) -> [ShardMove] {
+        actions.compactMap { if case .awaitReplica(let move) = $0 { move } else { nil } }
+    }
+
+    @Test("A newcomer's share goes to it at most 64 shards at once, those that it stands by for without a map change")
+    func bound() throws {
+        var machine = Machine(local: node("a"))
+        let moves = replicas(in: machine.handle(.mapChanged(try map(join("a"), join("b"))), now: at(0)))
+        #expect(moves.count == 64)
+        #expect(moves.allSatisfy { $0.target == node("b") && $0.epoch == 1 })
+        #expect(machine.movingCount == 64)
+    }
+
+    @Test("A shard that caught up is streamed, then handed over, then done")
+    func way() throws {
+        let map = try map(join("a"), join("b"))
+        var machine = Machine(local: node("a"))
+        let move = try #require(replicas(in: machine.handle(.mapChanged(map), now: at(0))).first)
+        #expect(machine.handle(.replicaReady(move), now: at(5)) == [.stream(move)])
+        #expect(machine.handle(.streamed(move), now: at(6)) == [.handOver([move])])
+        let after = try map.after(.handOver([move]))
+        #expect(machine.handle(.mapChanged(after), now: at(8)).contains(.completed(move)))
+    }
+
+    @Test("Repeated and late reports are ignored")
+    func repeated() throws {
+        let map = try map(join("a"), join("b"))
+        var machine = Machine(local: node("a"))
+        let move = try #require(replicas(in: machine.handle(.mapChanged(map), now: at(0))).first)
+        #expect(machine.handle(.streamed(move), now: at(1)).isEmpty)
+        _ = machine.handle(.replicaReady(move), now: at(5))
+        #expect(machine.handle(.replicaReady(move), now: at(5)).isEmpty)
+        var other = move
+        other.epoch = 9
+        #expect(machine.handle(.streamed(other), now: at(6)).isEmpty)
+        #expect(machine.handle(.mapChanged(map), now: at(7)).isEmpty)
+    }
+
+    @Test("A replica that does not catch up in 5 s leaves the shard where it is; it is tried again after a second")
+    func prepareTimeout() throws {
+        var machine = Machine(local: node("a"))
+        let moves = replicas(in: machine.handle(.mapChanged(try map(join("a"), join("b"))), now: at(0)))
+        let late = machine.handle(.tick, now: at(5000))
+        #expect(moves.allSatisfy { late.contains(.abandoned($0, .prepareTimeout)) && !late.contains(.release($0)) })
+        // Others take the places meanwhile.
+        #expect(machine.movingCount == 64)
+        #expect(Set(replicas(in: late)).isDisjoint(with: moves))
+    }
+
+    @Test("States that are not taken within 250 ms release the shard's entities")
+    func streamTimeout() throws {
+        var machine = Machine(local: node("a"))
+        let moves = replicas(in: machine.handle(.mapChanged(try map(join("a"), join("b"))), now: at(0)))
+        let move = try #require(moves.first)
+        _ = machine.handle(.replicaReady(move), now: at(10))
+        #expect(machine.handle(.tick, now: at(259)).isEmpty)
+        let late = machine.handle(.tick, now: at(260))
+        #expect(late.prefix(2) == [.release(move), .abandoned(move, .streamTimeout)])
+    }
+
+    @Test("A hand-over that was proposed is held until the map or its failure says what happened")
+    func proposed() throws {
+        var machine = Machine(local: node("a"))
+        let moves = replicas(in: machine.handle(.mapChanged(try map(join("a"), join("b"))), now: at(0)))
+        let move = try #require(moves.first)
+        _ = machine.handle(.replicaReady(move), now: at(10))
+        _ = machine.handle(.streamed(move), now: at(20))
+        let late = machine.handle(.tick, now: at(4000))
+        #expect(!late.contains(.release(move)))
+        let failed = machine.handle(.proposalFailed([move]), now: at(4001))
+        #expect(failed.prefix(2) == [.release(move), .abandoned(move, .proposalFailed)])
+    }
+
+    @Test("The target's death abandons its moves")
+    func targetDies() throws {
+        let map = try map(join("a"), join("b"), join("c"))
+        var machine = Machine(local: node("a"))
+        _ = machine.handle(.mapChanged(map), now: at(0))
+        let actions = machine.handle(.mapChanged(try map.after(.declareDead([node("b")]))), now: at(10))
+        let abandoned = actions.compactMap { action -> NodeID? in
+            if case .abandoned(let move, .mapChanged) = action { move.target } else { nil }
+        }
+        #expect(!abandoned.isEmpty)
+        #expect(abandoned.contains(node("b")))
+    }
+
+    @Test("A drained node is empty in the end, a joined one has its share, and no more than 64 shards move at once")
+    func toRest() throws {
+        var map = try map(join("a"), join("b"), join("c")).atRest()
+        map = try settle(map.after(join("d")), members: ["a", "b", "c", "d"])
+        #expect(ShardPlacement(of: map) == ShardPlacement(of: try map.atRest()))
+        #expect(try map.atRest() == map)
+        map = try settle(map.after(.drain(node("b"))), members: ["a", "b", "c", "d"])
+        #expect(map.holdsNothing(node("b")))
+        #expect(map.shards.allSatisfy { $0.standby != .none && $0.standby != $0.owner })
+    }
+
+    /// Runs the machines of all members against one map until nothing moves.
+    private func settle(_ start: ClusterMap, members: [String]) throws -> ClusterMap {
+        var map = start
+        var machines = members.map { Machine(local: node($0)) }
+        for round in 0..<2000 {
+            var isQuiet = true
+            var next = map
+            for index in machines.indices {
+                var pending = machines[index].handle(.mapChanged(map), now: at(round))
+                while !pending.isEmpty {
+                    let action = pending.removeFirst()
+                    isQuiet = false
+                    switch action {
+                    case .setStandby(let moves): next = try next.after(.setStandby(moves))
+                    case .handOver(let moves): next = try next.after(.handOver(moves))
+                    case .awaitReplica(let move): pending += machines[index].handle(.replicaReady(move), now: at(round))
+                    case .stream(let move): pending += machines[index].handle(.streamed(move), now: at(round))
+                    case .release, .abandoned, .completed: break
+                    }
+                }
+            }
+            #expect(machines.reduce(0) { $0 + $1.movingCount } <= 64 + members.count)
+            map = next
+            if isQuiet { return map }
+        }
+        Issue.record("the map did not come to rest")
+        return map
+    }
+}

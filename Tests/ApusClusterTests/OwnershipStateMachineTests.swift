@@ -1,0 +1,120 @@
+import ApusCluster
+import ApusCore
+import Testing
+
+@Suite("Ownership by compare-and-swap (D4)")
+struct OwnershipStateMachineTests {
+    private typealias Machine = OwnershipStateMachine
+
+    /// A machine of a member that joined as `name` into `map`.
+    private func member(_ name: String, of map: ClusterMap) throws -> (machine: Machine, map: ClusterMap) {
+        var machine = Machine(map: ClusterMap(cluster: map.cluster))
+        #expect(machine.handle(.tick, now: at(0)) == [.read])
+        _ = machine.handle(.read(map), now: at(0))
+        let actions = machine.handle(.propose(1, join(name)), now: at(0))
+        guard case .compareAndSwap(map.revision, var next) = actions.last else {
+            Issue.record("no swap: \(actions)")
+            return (machine, map)
+        }
+        next.revision = map.revision + 1
+        let won = machine.handle(.swapWon(revision: next.revision), now: at(1))
+        #expect(won == [.adopt(next), .settled(1, .decided(next)), .announce(revision: next.revision)])
+        return (machine, next)
+    }
+
+    private func swap(in actions: [Machine.Action]) -> ClusterMap? {
+        for case .compareAndSwap(_, let map) in actions { return map }
+        return nil
+    }
+
+    @Test("The first in rank declares a death at once, the second 30 ms later")
+    func rank() throws {
+        var (first, _) = try member("a", of: map(join("b"), join("c")))
+        #expect(swap(in: first.handle(.confirmedDead(node("c")), now: at(10)))?.isAlive(node("c")) == false)
+        var (second, _) = try member("b", of: map(join("a"), join("c")))
+        #expect(second.handle(.confirmedDead(node("c")), now: at(10)).isEmpty)
+        #expect(second.handle(.tick, now: at(39)).isEmpty)
+        #expect(swap(in: second.handle(.tick, now: at(40)))?.isAlive(node("c")) == false)
+    }
+
+    @Test("The death of the first in rank makes the second the first")
+    func rankWithoutTheDead() throws {
+        var (machine, _) = try member("b", of: map(join("a"), join("c")))
+        #expect(swap(in: machine.handle(.confirmedDead(node("a")), now: at(10)))?.isAlive(node("a")) == false)
+    }
+
+    @Test("A death that is taken back before its turn changes nothing")
+    func recovered() throws {
+        var (machine, _) = try member("b", of: map(join("a"), join("c")))
+        _ = machine.handle(.confirmedDead(node("c")), now: at(10))
+        #expect(machine.handle(.recovered(node("c")), now: at(20)).isEmpty)
+        #expect(machine.handle(.tick, now: at(100)).isEmpty)
+        #expect(!machine.isBusy)
+    }
+
+    @Test("A lost swap is decided anew on what the map says now: the other's death declaration stands")
+    func lostSwap() throws {
+        var (machine, map) = try member("a", of: map(join("b"), join("c")))
+        _ = machine.handle(.confirmedDead(node("c")), now: at(10))
+        #expect(machine.handle(.swapLost, now: at(11)) == [.read])
+        let others = try map.after(.declareDead([node("c")]))
+        #expect(machine.handle(.read(others), now: at(12)) == [.adopt(others)])
+        #expect(!machine.isBusy)
+    }
+
+    @Test("A store that fails decides nothing; the death is tried again, and a proposal fails with 10012 in the end")
+    func storeFails() throws {
+        var (machine, map) = try member("a", of: map(join("b")))
+        _ = machine.handle(.confirmedDead(node("b")), now: at(10))
+        #expect(machine.handle(.storeFailed, now: at(11)).isEmpty)
+        #expect(!machine.isStoreReachable)
+        #expect(machine.handle(.tick, now: at(30)).isEmpty)
+        #expect(machine.handle(.tick, now: at(61)) == [.read])
+        #expect(swap(in: machine.handle(.read(map), now: at(62))) != nil)
+        map = try map.after(.declareDead([node("b")]))
+        _ = machine.handle(.swapWon(revision: map.revision), now: at(63))
+
+        _ = machine.handle(.propose(2, .drain(node("a"))), now: at(100))
+        var outcome: Machine.Action?
+        for step in 0..<200 where outcome == nil {
+            let actions = machine.handle(.storeFailed, now: at(100 + step * 60))
+                + machine.handle(.tick, now: at(155 + step * 60))
+            outcome = actions.first { if case .settled = $0 { true } else { false } }
+        }
+        #expect(outcome == .settled(2, .failed(ApusError(.noOwnership))))
+    }
+
+    @Test("A node that finds its own death in the map is fenced once and swaps no more")
+    func fenced() throws {
+        var (machine, map) = try member("b", of: map(join("a")))
+        let dead = try map.after(.declareDead([node("b")]))
+        _ = machine.handle(.refresh, now: at(5))
+        #expect(machine.handle(.read(dead), now: at(6)) == [.adopt(dead), .fenced])
+        #expect(
+            machine.handle(.propose(3, .drain(node("b"))), now: at(7)) == [.settled(3, .failed(ApusError(.fenced)))])
+        #expect(machine.handle(.confirmedDead(node("a")), now: at(8)).isEmpty)
+        #expect(machine.handle(.tick, now: at(500)).isEmpty)
+    }
+
+    @Test("A node that left by itself is not fenced")
+    func left() throws {
+        var (machine, map) = try member("b", of: map(join("a")))
+        _ = machine.handle(.propose(2, .leave(node("b"))), now: at(5))
+        let actions = machine.handle(.swapWon(revision: map.revision + 1), now: at(6))
+        #expect(!actions.contains(.fenced))
+    }
+
+    @Test("Proposals over the bound are refused with 10007")
+    func bound() throws {
+        var (machine, _) = try member("a", of: map(join("b")))
+        var refusedCount = 0
+        for id in 10..<400 as Range<UInt64> {
+            // The swap of the first is never answered, so all others wait.
+            for case .settled(_, .failed(let error)) in machine.handle(.propose(id, .drain(node("a"))), now: at(9)) {
+                #expect(error.code == .overloaded)
+                refusedCount += 1
+            }
+        }
+        #expect(refusedCount == 390 - machine.configuration.proposalCountMax)
+    }
+}
