@@ -94,7 +94,7 @@ let package = Package(
         // Engine: links between nodes, storage, cluster.
         layer(
             "Engine", "ApusTransport",
-            ["ApusCore", "ApusWire", "CApusZstd", nioCore, nioPosix, nioTLS, nioSSL, x509, swiftASN1, crypto, log, metrics]),
+            ["ApusCore", "ApusWire", "CApusZstd", nioCore, nioPosix, nioTLS, nioSSL, x509, swiftASN1, crypto, log, coreMetrics]),
         layer("Engine", "ApusStorage", ["ApusCore", grdb, log]),
         layer(
             "Engine", "ApusCluster",

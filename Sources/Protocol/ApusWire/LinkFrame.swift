@@ -117,6 +117,12 @@ public struct LinkFrameDecoder: Sendable {
         }
     }
 
+    /// Takes out the bytes that no frame was made of, for a decoder that goes on with other limits.
+    public mutating func takeBuffered() -> ByteBuffer {
+        defer { buffered = ByteBuffer() }
+        return buffered
+    }
+
     /// The next whole frame, or nil where more bytes are needed. Its payload is a slice of what was
     /// appended: copy it to keep it for long.
     ///

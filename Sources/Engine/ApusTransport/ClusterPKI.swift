@@ -1,0 +1,203 @@
+package import ApusCore
+import Crypto
+package import Foundation
+import SwiftASN1
+import X509
+
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
+
+/// The system's `write`, beside the methods of that name.
+private func systemWrite(_ file: CInt, _ bytes: UnsafeRawPointer?, _ count: Int) -> Int {
+    // SAFETY: the caller's pointer is valid for the count.
+    write(file, bytes, count)
+}
+
+/// Mints the cluster's certificates: its own authority, one certificate per node, one for the
+/// clients' door (D3). P-256 throughout; PEM in and out.
+package enum ClusterPKI {
+    /// A certificate with its private key.
+    package struct Issued: Sendable {
+        package var certificatePEM: String
+        /// PKCS#8. A secret: only ever written with ``write(_:certificate:key:)``.
+        package var privateKeyPEM: String
+
+        package init(certificatePEM: String, privateKeyPEM: String) {
+            self.certificatePEM = certificatePEM
+            self.privateKeyPEM = privateKeyPEM
+        }
+    }
+
+    /// Ten years, an authority's life.
+    package static let authorityLifetime = Duration.seconds(10 * 365 * 86_400)
+    /// Two years, a node's certificate's life.
+    package static let certificateLifetime = Duration.seconds(2 * 365 * 86_400)
+    /// What every certificate's hosts include, so that a cluster on one machine works as it is.
+    package static let localHosts = ["localhost", "127.0.0.1", "::1"]
+
+    /// Makes the cluster's authority.
+    ///
+    /// - Throws: 10018 where the certificate cannot be made.
+    package static func makeAuthority(cluster: ClusterID, at now: Date = Date()) throws(ApusError) -> Issued {
+        try minting {
+            let key = P256.Signing.PrivateKey()
+            let name = try DistinguishedName {
+                OrganizationName("Apus")
+                CommonName("Apus cluster \(cluster)")
+            }
+            let issuerKey = Certificate.PrivateKey(key)
+            let certificate = try Certificate(
+                version: .v3, serialNumber: Certificate.SerialNumber(), publicKey: issuerKey.publicKey,
+                notValidBefore: now.addingTimeInterval(-3600), notValidAfter: now.advanced(by: authorityLifetime),
+                issuer: name, subject: name,
+                extensions: try Certificate.Extensions {
+                    Critical(BasicConstraints.isCertificateAuthority(maxPathLength: 0))
+                    Critical(KeyUsage(keyCertSign: true, cRLSign: true))
+                    SubjectKeyIdentifier(hash: issuerKey.publicKey)
+                },
+                issuerPrivateKey: issuerKey)
+            return Issued(
+                certificatePEM: try certificate.serializeAsPEM().pemString, privateKeyPEM: key.pemRepresentation)
+        }
+    }
+
+    /// Makes a node's certificate, good for both ends of a node link.
+    ///
+    /// - Parameter hosts: names and addresses of the node beside ``localHosts``.
+    /// - Throws: 10022 where the authority cannot be read, 10018 where the certificate cannot be made.
+    package static func issueNode(
+        _ name: NodeName, hosts: [String] = [], authority: Issued, at now: Date = Date(),
+        lifetime: Duration = certificateLifetime
+    ) throws(ApusError) -> Issued {
+        try issue(
+            commonName: name.rawValue, hosts: hosts, uris: [NodeCertificate.uri(of: name)],
+            usages: [.serverAuth, .clientAuth], authority: authority, at: now, lifetime: lifetime)
+    }
+
+    /// Makes the certificate that devices and apps see. It opens no node link.
+    ///
+    /// - Throws: as ``issueNode(_:hosts:authority:at:lifetime:)``.
+    package static func issueClientDoor(
+        hosts: [String] = [], authority: Issued, at now: Date = Date(), lifetime: Duration = certificateLifetime
+    ) throws(ApusError) -> Issued {
+        try issue(
+            commonName: "Apus client door", hosts: hosts, uris: [], usages: [.serverAuth], authority: authority,
+            at: now, lifetime: lifetime)
+    }
+
+    /// Writes a certificate and its key, which only the owner may read (mode 0600). Both files are
+    /// replaced whole.
+    ///
+    /// - Throws: 10021 with the path.
+    package static func write(_ issued: Issued, certificate: String, key: String) throws(ApusError) {
+        try write(issued.privateKeyPEM, to: key, mode: 0o600)
+        try write(issued.certificatePEM, to: certificate, mode: 0o644)
+    }
+
+    /// Reads what ``write(_:certificate:key:)`` wrote.
+    ///
+    /// - Throws: 10021 with the path.
+    package static func read(certificate: String, key: String) throws(ApusError) -> Issued {
+        Issued(certificatePEM: try text(of: certificate), privateKeyPEM: try text(of: key))
+    }
+
+    private static func issue(
+        commonName: String, hosts: [String], uris: [String], usages: [ExtendedKeyUsage.Usage], authority: Issued,
+        at now: Date, lifetime: Duration
+    ) throws(ApusError) -> Issued {
+        let issuer: Certificate
+        let issuerKey: Certificate.PrivateKey
+        do {
+            issuer = try Certificate(pemEncoded: authority.certificatePEM)
+            issuerKey = try Certificate.PrivateKey(pemEncoded: authority.privateKeyPEM)
+        } catch {
+            throw ApusError(.configurationInvalid, "the cluster's authority cannot be read: \(error)")
+        }
+        return try minting {
+            let key = P256.Signing.PrivateKey()
+            let publicKey = Certificate.PrivateKey(key).publicKey
+            var names: [GeneralName] = []
+            for host in localHosts + hosts.filter({ !localHosts.contains($0) }) { names.append(generalName(host)) }
+            names += uris.map { .uniformResourceIdentifier($0) }
+            let certificate = try Certificate(
+                version: .v3, serialNumber: Certificate.SerialNumber(), publicKey: publicKey,
+                notValidBefore: now.addingTimeInterval(-3600), notValidAfter: now.advanced(by: lifetime),
+                issuer: issuer.subject,
+                subject: try DistinguishedName {
+                    OrganizationName("Apus")
+                    CommonName(commonName)
+                },
+                extensions: try Certificate.Extensions {
+                    Critical(BasicConstraints.notCertificateAuthority)
+                    Critical(KeyUsage(digitalSignature: true))
+                    try ExtendedKeyUsage(usages)
+                    SubjectAlternativeNames(names)
+                    SubjectKeyIdentifier(hash: publicKey)
+                },
+                issuerPrivateKey: issuerKey)
+            return Issued(
+                certificatePEM: try certificate.serializeAsPEM().pemString, privateKeyPEM: key.pemRepresentation)
+        }
+    }
+
+    private static func minting(_ body: () throws -> Issued) throws(ApusError) -> Issued {
+        do {
+            return try body()
+        } catch {
+            throw ApusError(.internalFailure, "a certificate cannot be made: \(error)")
+        }
+    }
+
+    private static func generalName(_ host: String) -> GeneralName {
+        var four = in_addr()
+        var six = in6_addr()
+        if inet_pton(AF_INET, host, &four) == 1 {
+            // SAFETY: the value's own bytes, copied within the closure.
+            return .ipAddress(ASN1OctetString(contentBytes: withUnsafeBytes(of: four) { ArraySlice($0) }))
+        }
+        if inet_pton(AF_INET6, host, &six) == 1 {
+            // SAFETY: as above.
+            return .ipAddress(ASN1OctetString(contentBytes: withUnsafeBytes(of: six) { ArraySlice($0) }))
+        }
+        return .dnsName(host)
+    }
+
+    private static func text(of path: String) throws(ApusError) -> String {
+        do {
+            return try String(contentsOfFile: path, encoding: .utf8)
+        } catch {
+            throw ApusError(.storageFailed, "\(path) cannot be read: \(error.localizedDescription)")
+        }
+    }
+
+    private static func write(_ text: String, to path: String, mode: mode_t) throws(ApusError) {
+        let partial = path + ".new"
+        unlink(partial)
+        let file = open(partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode)
+        guard file >= 0 else { throw failure(path) }
+        let bytes = Array(text.utf8)
+        var written = 0
+        while written < bytes.count {
+            // SAFETY: the pointer is valid for the count given, within the closure.
+            let count = bytes[written...].withUnsafeBytes { systemWrite(file, $0.baseAddress, $0.count) }
+            guard count > 0 else {
+                close(file)
+                throw failure(path)
+            }
+            written += count
+        }
+        close(file)
+        guard rename(partial, path) == 0 else { throw failure(path) }
+    }
+
+    private static func failure(_ path: String) -> ApusError {
+        ApusError(.storageFailed, "\(path) cannot be written: \(String(cString: strerror(errno)))")
+    }
+}
+
+extension Date {
+    fileprivate func advanced(by span: Duration) -> Date { addingTimeInterval(span.milliseconds / 1000) }
+}

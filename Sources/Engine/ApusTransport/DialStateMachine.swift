@@ -1,0 +1,102 @@
+package import ApusCore
+
+/// Keeps one link to one peer dialled: when to connect, how long to wait, what to tell (D3, D4).
+///
+/// States: `idle` → `connecting` → `up` → (lost) → `connecting`, with `waiting` between failed dials,
+/// and `stopped`. A link that was up for ``flapTime`` is dialled again at once when it is lost,
+/// because the refusal that a dead process's address gives is the fastest proof of its death;
+/// everything else waits with a growing backoff, so that a dead peer is never dialled in ping-pong.
+package struct DialStateMachine: Sendable {
+    package enum Action: Sendable, Hashable {
+        case connect
+        case retry(after: Duration)
+        case reportUp
+        case reportLost
+        case reportRefused
+        /// Close the connection that exists or is being made.
+        case close
+    }
+
+    private enum State {
+        case idle
+        case connecting
+        case up(since: MonotonicTime)
+        case waiting
+        case stopped
+    }
+
+    /// A link that lived shorter than this waits before it is dialled again.
+    package static let flapTime = Duration.milliseconds(100)
+
+    private let backoffMin: Duration
+    private let backoffMax: Duration
+    private var state = State.idle
+    private var failures = 0
+
+    package init(backoffMin: Duration, backoffMax: Duration) {
+        self.backoffMin = backoffMin
+        self.backoffMax = backoffMax
+    }
+
+    /// True after ``stopped()``.
+    package var isStopped: Bool {
+        if case .stopped = state { true } else { false }
+    }
+
+    package mutating func started() -> [Action] {
+        guard case .idle = state else { return [] }
+        state = .connecting
+        return [.connect]
+    }
+
+    /// The handshake finished.
+    package mutating func established(at now: MonotonicTime) -> [Action] {
+        guard case .connecting = state else { return [.close] }
+        state = .up(since: now)
+        return [.reportUp]
+    }
+
+    /// The dial or its handshake failed.
+    ///
+    /// - Parameters:
+    ///   - refused: the address answered, and it is not this life of the peer.
+    ///   - jitter: 0 up to 1.
+    package mutating func dialFailed(refused: Bool, jitter: Double) -> [Action] {
+        guard case .connecting = state else { return [] }
+        state = .waiting
+        let wait = Action.retry(after: nextBackoff(jitter: jitter))
+        return refused ? [.reportRefused, wait] : [wait]
+    }
+
+    /// The established connection ended.
+    package mutating func lost(at now: MonotonicTime, jitter: Double) -> [Action] {
+        guard case .up(let since) = state else { return [] }
+        if now - since >= Self.flapTime {
+            failures = 0
+            state = .connecting
+            return [.reportLost, .connect]
+        }
+        state = .waiting
+        return [.reportLost, .retry(after: nextBackoff(jitter: jitter))]
+    }
+
+    /// The wait is over.
+    package mutating func waited() -> [Action] {
+        guard case .waiting = state else { return [] }
+        state = .connecting
+        return [.connect]
+    }
+
+    /// The peer is no longer wanted; nothing is reported after this.
+    package mutating func stopped() -> [Action] {
+        if case .stopped = state { return [] }
+        state = .stopped
+        return [.close]
+    }
+
+    private mutating func nextBackoff(jitter: Double) -> Duration {
+        let doubled = backoffMin * (1 << min(failures, 16))
+        failures += 1
+        return min(doubled, backoffMax) * (0.5 + jitter / 2)
+    }
+}

@@ -1,0 +1,121 @@
+import ApusCore
+import ApusWire
+import NIOCore
+import NIOSSL
+import NIOTLS
+
+/// Drives a ``HandshakeStateMachine`` on a connection, and hands the connection over to its lane.
+///
+/// Until then the connection may cost the node a few KiB and the time of the handshake, no more: a
+/// hello is at most 4 KiB long, and everything else ends the connection (D3).
+final class HandshakeHandler: ChannelInboundHandler, RemovableChannelHandler {
+    typealias InboundIn = ByteBuffer
+    typealias OutboundOut = ByteBuffer
+
+    /// The longest hello, welcome or goodbye, in bytes.
+    static let greetingByteCountMax = 4096
+
+    /// What becomes of the connection; exactly one of the two is called, on its event loop.
+    struct Outcome: Sendable {
+        /// Makes the lane's handler, which takes all that comes after the handshake.
+        var established: @Sendable (LinkPeer, any Channel) -> any ChannelHandler
+        var failed: @Sendable (RejectReason, any Error) -> Void
+    }
+
+    private var machine: HandshakeStateMachine
+    private var decoder = LinkFrameDecoder(lengthMax: HandshakeHandler.greetingByteCountMax)
+    private let timeout: TimeAmount
+    private let outcome: Outcome
+    private var timer: Scheduled<Void>?
+    private var isFinished = false
+
+    init(machine: HandshakeStateMachine, timeout: TimeAmount, outcome: Outcome) {
+        self.machine = machine
+        self.timeout = timeout
+        self.outcome = outcome
+    }
+
+    func handlerAdded(context: ChannelHandlerContext) {
+        let bound = NIOLoopBound((self, context), eventLoop: context.eventLoop)
+        timer = context.eventLoop.scheduleTask(in: timeout) {
+            let (handler, context) = bound.value
+            handler.perform(handler.machine.timedOut(), context)
+        }
+    }
+
+    func handlerRemoved(context: ChannelHandlerContext) { timer?.cancel() }
+
+    func userInboundEventTriggered(context: ChannelHandlerContext, event: Any) {
+        if case .handshakeCompleted? = event as? TLSUserEvent {
+            let certificate = try? context.pipeline.syncOperations.nioSSL_peerCertificate()
+            perform(machine.secured(certificateName: certificate.flatMap(NodeCertificate.nodeName)), context)
+        }
+        context.fireUserInboundEventTriggered(event)
+    }
+
+    func channelRead(context: ChannelHandlerContext, data: NIOAny) {
+        let bytes = unwrapInboundIn(data)
+        guard !isFinished else { return context.fireChannelRead(data) }
+        decoder.append(bytes)
+        do throws(ApusError) {
+            while !isFinished, let frame = try decoder.next() { perform(machine.received(frame), context) }
+        } catch {
+            fail(error.code == .frameTooLarge ? .oversized : .malformed, error, context)
+        }
+    }
+
+    func channelInactive(context: ChannelHandlerContext) {
+        perform(machine.closed(), context)
+        context.fireChannelInactive()
+    }
+
+    func errorCaught(context: ChannelHandlerContext, error: any Error) {
+        switch error {
+        case NIOSSLError.uncleanShutdown, is IOError:
+            fail(.truncated, error, context)
+        default:
+            fail("\(error)".uppercased().contains("CERTIFICATE") ? .certificate : .tls, error, context)
+        }
+    }
+
+    private func perform(_ actions: [HandshakeStateMachine.Action], _ context: ChannelHandlerContext) {
+        for action in actions where !isFinished {
+            switch action {
+            case .send(let frame):
+                var buffer = ByteBuffer()
+                frame.encode(into: &buffer)
+                context.writeAndFlush(wrapOutboundOut(buffer), promise: nil)
+            case .established(let peer):
+                handOver(to: peer, context)
+            case .reject(let reason, let error):
+                fail(reason, error, context)
+            }
+        }
+    }
+
+    private func handOver(to peer: LinkPeer, _ context: ChannelHandlerContext) {
+        isFinished = true
+        timer?.cancel()
+        let lane = outcome.established(peer, context.channel)
+        do {
+            try context.pipeline.syncOperations.addHandler(lane, position: .after(self))
+        } catch {
+            // The pipeline is going away; its end follows.
+            return context.close(promise: nil)
+        }
+        let rest = decoder.takeBuffered()
+        if rest.readableBytes > 0 {
+            context.fireChannelRead(NIOAny(rest))
+            context.fireChannelReadComplete()
+        }
+        context.pipeline.syncOperations.removeHandler(self, promise: nil)
+    }
+
+    private func fail(_ reason: RejectReason, _ error: any Error, _ context: ChannelHandlerContext) {
+        guard !isFinished else { return }
+        isFinished = true
+        timer?.cancel()
+        outcome.failed(reason, error)
+        context.close(promise: nil)
+    }
+}

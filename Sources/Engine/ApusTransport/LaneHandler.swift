@@ -1,0 +1,149 @@
+import ApusCore
+import ApusWire
+import NIOCore
+import NIOSSL
+
+/// What stands behind an established connection. All calls come on the connection's event loop.
+protocol LaneSession: AnyObject, SendableMetatype {
+    /// A read begins; ``readCompleted()`` follows.
+    func readBegan()
+    /// A frame that is not a ping or pong.
+    ///
+    /// - Throws: an error that closes the link.
+    func received(_ frame: LinkFrame) throws(ApusError)
+    func readCompleted()
+    func writabilityChanged()
+    /// The connection ended; the last call.
+    func closed()
+}
+
+/// Cuts an established connection's bytes into frames, keeps it alive with pings, and closes it, and
+/// only it, where the other side breaks the rules (D3).
+final class LaneHandler<Session: LaneSession>: ChannelInboundHandler {
+    typealias InboundIn = ByteBuffer
+    typealias OutboundOut = ByteBuffer
+
+    private let session: Session
+    private let peer: LinkPeer
+    private let isInitiator: Bool
+    private let limits: Limits
+    private let faulted: @Sendable (RejectReason, any Error) -> Void
+    private let heard: @Sendable () -> Void
+    private var decoder: LinkFrameDecoder
+    private var lastRead = NIODeadline.now()
+    private var lastHeard = NIODeadline.uptimeNanoseconds(0)
+    private var pinging: RepeatedTask?
+    private var hasFaulted = false
+
+    struct Limits: Sendable {
+        var frameByteCountMax: Int
+        var pingInterval: TimeAmount
+        var heardInterval: TimeAmount
+    }
+
+    init(
+        session: Session, peer: LinkPeer, isInitiator: Bool, limits: Limits,
+        heard: @escaping @Sendable () -> Void,
+        faulted: @escaping @Sendable (RejectReason, any Error) -> Void
+    ) {
+        self.session = session
+        self.peer = peer
+        self.isInitiator = isInitiator
+        self.limits = limits
+        self.heard = heard
+        self.faulted = faulted
+        decoder = LinkFrameDecoder(lengthMax: limits.frameByteCountMax + LinkFrame.lengthMin)
+    }
+
+    func handlerAdded(context: ChannelHandlerContext) {
+        let bound = NIOLoopBound((self, context), eventLoop: context.eventLoop)
+        pinging = context.eventLoop.scheduleRepeatedTask(
+            initialDelay: limits.pingInterval, delay: limits.pingInterval
+        ) { _ in
+            let (handler, context) = bound.value
+            handler.intervalPassed(context)
+        }
+    }
+
+    func handlerRemoved(context: ChannelHandlerContext) { pinging?.cancel() }
+
+    func channelRead(context: ChannelHandlerContext, data: NIOAny) {
+        guard !hasFaulted else { return }
+        noteRead()
+        session.readBegan()
+        decoder.append(unwrapInboundIn(data))
+        do throws(ApusError) {
+            while let frame = try decoder.next() {
+                switch frame.kind {
+                case .ping: write(.pong, context)
+                case .pong: break
+                default: try session.received(frame)
+                }
+            }
+        } catch {
+            fault(error.code == .frameTooLarge ? .oversized : .malformed, error, context)
+        }
+    }
+
+    func channelReadComplete(context: ChannelHandlerContext) { session.readCompleted() }
+
+    func channelWritabilityChanged(context: ChannelHandlerContext) { session.writabilityChanged() }
+
+    func channelInactive(context: ChannelHandlerContext) {
+        pinging?.cancel()
+        if decoder.bufferedByteCount > 0, !hasFaulted {
+            hasFaulted = true
+            faulted(.truncated, ApusError(.linkLost, "the connection ended within a frame"))
+        }
+        session.closed()
+    }
+
+    func errorCaught(context: ChannelHandlerContext, error: any Error) {
+        // A killed process never says goodbye in TLS; that is the ordinary end of a link. So is a reset.
+        if case NIOSSLError.uncleanShutdown = error {
+            context.close(promise: nil)
+        } else if error is IOError {
+            context.close(promise: nil)
+        } else {
+            fault(.tls, error, context)
+        }
+    }
+
+    private func intervalPassed(_ context: ChannelHandlerContext) {
+        let silence = NIODeadline.now() - lastRead
+        if silence >= limits.pingInterval * 3 {
+            fault(.silent, ApusError(.idleTimeout), context)
+        } else if isInitiator, silence >= limits.pingInterval / 2 {
+            write(.ping, context)
+        }
+    }
+
+    private func noteRead() {
+        lastRead = .now()
+        guard lastRead - lastHeard >= limits.heardInterval else { return }
+        lastHeard = lastRead
+        heard()
+    }
+
+    private func write(_ kind: FrameKind, _ context: ChannelHandlerContext) {
+        var buffer = context.channel.allocator.buffer(capacity: LinkFrame.headerByteCount)
+        LinkFrame(kind: kind).encode(into: &buffer)
+        context.writeAndFlush(wrapOutboundOut(buffer), promise: nil)
+    }
+
+    private func fault(_ reason: RejectReason, _ error: any Error, _ context: ChannelHandlerContext) {
+        guard !hasFaulted else { return }
+        hasFaulted = true
+        faulted(reason, error)
+        context.close(promise: nil)
+    }
+}
+
+extension TimeAmount {
+    fileprivate static func / (amount: TimeAmount, divisor: Int64) -> TimeAmount {
+        .nanoseconds(amount.nanoseconds / divisor)
+    }
+
+    /// A span as the event loops take it.
+    init(_ duration: Duration) { self = .nanoseconds(duration.nanoseconds) }
+}

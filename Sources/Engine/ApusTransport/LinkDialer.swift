@@ -1,0 +1,156 @@
+import ApusCore
+import ApusWire
+import NIOCore
+import NIOPosix
+import NIOSSL
+import Synchronization
+
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
+
+/// Keeps one lane to one peer dialled: runs a ``DialStateMachine`` on an event loop.
+///
+/// Concurrency model: everything happens on ``loop``; the `Mutex` only carries the state there.
+final class LinkDialer: Sendable {
+    /// What a dial needs and what becomes of it. Called on the loop.
+    struct Delegate: Sendable {
+        /// Makes the TLS handler of a connection.
+        var makeTLS: @Sendable () throws -> NIOSSLClientHandler
+        var makeHandshake: @Sendable () -> HandshakeStateMachine
+        var makeLane: @Sendable (LinkPeer, any Channel) -> any ChannelHandler
+        var rejected: @Sendable (RejectReason, any Error) -> Void
+        /// A report of the machine: up, lost or refused.
+        var report: @Sendable (DialStateMachine.Action) -> Void
+    }
+
+    private struct State {
+        var machine: DialStateMachine
+        var channel: (any Channel)?
+        /// Of the attempt under way: the handshake finished; the address answered as another life.
+        var isEstablished = false
+        var isRefused = false
+    }
+
+    let loop: any EventLoop
+    private let address: HostPort
+    private let configuration: TransportConfiguration
+    private let delegate: Delegate
+    private let state: Mutex<State>
+
+    init(loop: any EventLoop, address: HostPort, configuration: TransportConfiguration, delegate: Delegate) {
+        self.loop = loop
+        self.address = address
+        self.configuration = configuration
+        self.delegate = delegate
+        let machine = DialStateMachine(
+            backoffMin: configuration.reconnectBackoffMin, backoffMax: configuration.reconnectBackoffMax)
+        state = Mutex(State(machine: machine))
+    }
+
+    func start() { loop.execute { self.handle { $0.started() } } }
+
+    /// Ends the link for good. Returns at once; the future is done when the connection is closed.
+    func stop() -> EventLoopFuture<Void> {
+        loop.submit {
+            self.handle { $0.stopped() }
+            return self.state.withLock { $0.channel }
+        }.flatMap { channel in
+            channel?.closeFuture ?? self.loop.makeSucceededVoidFuture()
+        }
+    }
+
+    private func handle(_ input: (inout DialStateMachine) -> [DialStateMachine.Action]) {
+        loop.assertInEventLoop()
+        for action in state.withLock({ input(&$0.machine) }) {
+            switch action {
+            case .connect: connect()
+            case .retry(let wait): loop.scheduleTask(in: TimeAmount(wait)) { self.handle { $0.waited() } }
+            case .reportUp, .reportLost, .reportRefused: delegate.report(action)
+            case .close: state.withLock { $0.channel }?.close(promise: nil)
+            }
+        }
+    }
+
+    private func connect() {
+        state.withLock { state in
+            state.channel = nil
+            state.isEstablished = false
+            state.isRefused = false
+        }
+        let bootstrap = ClientBootstrap(group: loop)
+            .connectTimeout(TimeAmount(configuration.connectTimeout))
+            .channelOption(.tcpOption(.tcp_nodelay), value: 1)
+            .channelInitializer { channel in
+                channel.eventLoop.makeCompletedFuture { try self.initialize(channel) }
+            }
+        let connecting: EventLoopFuture<any Channel>
+        if let literal = try? SocketAddress(ipAddress: address.host, port: address.port) {
+            connecting = bootstrap.connect(to: literal)
+        } else {
+            connecting = bootstrap.connect(host: address.host, port: address.port)
+        }
+        connecting.whenComplete { result in
+            switch result {
+            case .success(let channel): self.connected(channel)
+            case .failure(let error):
+                let isRefused = Self.isRefusal(error)
+                self.handle { $0.dialFailed(refused: isRefused, jitter: .random(in: 0..<1)) }
+            }
+        }
+    }
+
+    private func connected(_ channel: any Channel) {
+        state.withLock { $0.channel = channel }
+        channel.closeFuture.whenComplete { _ in
+            let (isEstablished, isRefused) = self.state.withLock { state in
+                state.channel = nil
+                return (state.isEstablished, state.isRefused)
+            }
+            let jitter = Double.random(in: 0..<1)
+            if isEstablished {
+                self.handle { $0.lost(at: .now(), jitter: jitter) }
+            } else {
+                self.handle { $0.dialFailed(refused: isRefused, jitter: jitter) }
+            }
+        }
+        // The peer may have been dropped while TCP connected.
+        self.handle { $0.isStopped ? [.close] : [] }
+    }
+
+    private func initialize(_ channel: any Channel) throws {
+        closeOnExec(channel)
+        let outcome = HandshakeHandler.Outcome(
+            established: { peer, channel in
+                self.state.withLock { $0.isEstablished = true }
+                let lane = self.delegate.makeLane(peer, channel)
+                self.handle { $0.established(at: .now()) }
+                return lane
+            },
+            failed: { reason, error in
+                if reason == .incarnation { self.state.withLock { $0.isRefused = true } }
+                self.delegate.rejected(reason, error)
+            })
+        let handshake = HandshakeHandler(
+            machine: delegate.makeHandshake(), timeout: TimeAmount(configuration.handshakeTimeout), outcome: outcome)
+        try channel.pipeline.syncOperations.addHandlers([delegate.makeTLS(), handshake])
+    }
+
+    private static func isRefusal(_ error: any Error) -> Bool {
+        switch error {
+        case let error as IOError: error.errnoCode == ECONNREFUSED
+        case let error as NIOConnectionError:
+            !error.connectionErrors.isEmpty && error.connectionErrors.allSatisfy { isRefusal($0.error) }
+        default: false
+        }
+    }
+}
+
+/// Keeps a socket from being inherited by a child process. On the channel's loop.
+func closeOnExec(_ channel: any Channel) {
+    try? channel.pipeline.syncOperations.withUnsafeTransportIfAvailable(of: NIOBSDSocket.Handle.self) { handle in
+        _ = fcntl(handle, F_SETFD, FD_CLOEXEC)
+    }
+}

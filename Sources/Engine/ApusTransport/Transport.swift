@@ -1,0 +1,201 @@
+package import ApusCore
+import ApusWire
+package import Logging
+package import NIOCore
+import NIOPosix
+import NIOSSL
+import Synchronization
+
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
+
+/// The links between this node and the others: mutual TLS 1.3, a control lane and a media lane to
+/// each peer (D3).
+///
+/// Every node dials its own connections for what it sends first, so between two nodes there are up
+/// to four: each side's control lane carries that side's calls and tells and the answers to them;
+/// each side's media lane carries frames both ways, and is given to the ``MediaLaneDelegate`` of
+/// both. Order per sender is kept on each lane.
+///
+/// Concurrency model: the peers and the accepted connections stand behind one `Mutex`; connections
+/// live on event loops of the group, which the transport does not own.
+package final class Transport: Sendable {
+    struct PeerLinks {
+        var peer: Peer
+        var control: ControlLink
+        var dialers: [LinkDialer]
+    }
+
+    struct State {
+        enum Phase { case idle, running, stopped }
+        var phase = Phase.idle
+        var wanted: [Peer] = []
+        var links: [NodeName: PeerLinks] = [:]
+        var listener: (any Channel)?
+        var accepted: [ObjectIdentifier: any Channel] = [:]
+        /// The newest accepted connection of each peer and lane; an older one gives way.
+        var newest: [LinkPeer: ObjectIdentifier] = [:]
+        var handshakingCount = 0
+    }
+
+    let configuration: TransportConfiguration
+    let identity: NodeID
+    let cluster: ClusterID
+    let group: any EventLoopGroup
+    let control: any ControlHandler
+    let media: any MediaLaneDelegate
+    let onEvent: @Sendable (TransportEvent) -> Void
+    let logger: Logger
+    let metrics = TransportMetrics()
+    let state = Mutex(State())
+    let contexts = Mutex<TLSContexts?>(nil)
+    let logBudget = Mutex(LogBudget())
+
+    /// - Parameters:
+    ///   - identity: this life of this node; its name is the name in its certificate.
+    ///   - group: the event loops to use; they outlive the transport.
+    ///   - onEvent: called on event loops; it must not block.
+    package init(
+        configuration: TransportConfiguration, identity: NodeID, cluster: ClusterID, group: any EventLoopGroup,
+        control: any ControlHandler, media: any MediaLaneDelegate,
+        onEvent: @escaping @Sendable (TransportEvent) -> Void, logger: Logger
+    ) {
+        self.configuration = configuration
+        self.identity = identity
+        self.cluster = cluster
+        self.group = group
+        self.control = control
+        self.media = media
+        self.onEvent = onEvent
+        self.logger = logger
+    }
+
+    /// Opens the door for other nodes and dials the peers that were set.
+    ///
+    /// - Returns: the address that was bound, with its actual port.
+    /// - Throws: 10019 where the address is in use, 10022 where a certificate cannot be read or the
+    ///   address cannot be bound, 10017 after ``stop()``.
+    package func start() async throws(ApusError) -> HostPort {
+        let contexts = try TLSContexts(configuration.tls)
+        self.contexts.withLock { $0 = contexts }
+        let listener = try await listen()
+        let wanted = state.withLock { state -> [Peer]? in
+            guard state.phase == .idle else { return nil }
+            state.phase = .running
+            state.listener = listener
+            return state.wanted
+        }
+        guard let wanted else {
+            listener.close(promise: nil)
+            throw ApusError(.shuttingDown)
+        }
+        setPeers(wanted)
+        let bound = HostPort(host: configuration.bind.host, port: listener.localAddress?.port ?? 0)
+        logger.info("The node transport is open", metadata: [LogKey.address: "\(bound)"])
+        return bound
+    }
+
+    /// Makes the links fit the list: dials both lanes to each new peer, drops the peers that are no
+    /// longer in it, and replaces one whose life or address changed; calls that wait there fail with
+    /// 10008. Before ``start()`` the list is only remembered.
+    package func setPeers(_ peers: [Peer]) {
+        let peers = peers.filter { $0.id.name != identity.name }
+        let (dropped, added) = state.withLock { state -> ([PeerLinks], [PeerLinks]) in
+            state.wanted = peers
+            guard state.phase == .running else { return ([], []) }
+            var dropped: [PeerLinks] = []
+            var added: [PeerLinks] = []
+            for (name, links) in state.links where !peers.contains(links.peer) {
+                dropped.append(links)
+                state.links[name] = nil
+            }
+            for peer in peers where state.links[peer.id.name] == nil {
+                let links = makeLinks(to: peer)
+                added.append(links)
+                state.links[peer.id.name] = links
+            }
+            return (dropped, added)
+        }
+        for links in dropped {
+            links.control.end()
+            for dialer in links.dialers { _ = dialer.stop() }
+        }
+        for links in added { for dialer in links.dialers { dialer.start() } }
+    }
+
+    /// Sends a request and waits for the answer, at most for `timeout`.
+    ///
+    /// - Throws: 10010 without a link, 10007 over a bound, 10005 after the deadline, 10006 where the
+    ///   task was cancelled, 10008 where the link was lost under way, or the other side's refusal.
+    package func ask(
+        _ peer: NodeName, method: UInt16, payload: ByteBuffer, timeout: Duration
+    ) async throws(ApusError) -> ByteBuffer {
+        switch await call(peer, method: method, payload: payload, timeout: timeout) {
+        case .reply(let reply): return reply
+        case .failure(let failure): throw failure.error
+        }
+    }
+
+    /// As ``ask(_:method:payload:timeout:)``, with all that a refusal says.
+    package func call(
+        _ peer: NodeName, method: UInt16, payload: ByteBuffer, timeout: Duration
+    ) async -> CallOutcome {
+        guard let link = link(to: peer) else { return .failed(.noRoute) }
+        return await link.call(method: method, payload: payload, timeout: timeout)
+    }
+
+    /// Sends a message that wants no answer; it is lost where the link is lost.
+    ///
+    /// - Throws: 10010 without a link, 10007 over a bound, 10002 for one too large.
+    package func tell(_ peer: NodeName, method: UInt16, payload: ByteBuffer) throws(ApusError) {
+        guard let link = link(to: peer) else { throw ApusError(.noRoute) }
+        try link.tell(method: method, payload: payload)
+    }
+
+    /// Closes the door and every link; returns when all are closed. Calls that wait fail with 10008.
+    package func stop() async {
+        let (links, listener, accepted) = state.withLock { state in
+            state.phase = .stopped
+            defer {
+                state.links = [:]
+                state.listener = nil
+            }
+            return (Array(state.links.values), state.listener, Array(state.accepted.values))
+        }
+        var closing: [EventLoopFuture<Void>] = []
+        if let listener { closing.append(listener.close()) }
+        for peer in links {
+            peer.control.end()
+            for dialer in peer.dialers { closing.append(dialer.stop()) }
+        }
+        for channel in accepted { closing.append(channel.close()) }
+        // Failing to close something that closes itself at the same moment is no failure.
+        try? await EventLoopFuture.andAllComplete(closing, on: group.next()).get()
+    }
+
+    private func link(to peer: NodeName) -> ControlLink? { state.withLock { $0.links[peer]?.control } }
+
+    private func listen() async throws(ApusError) -> any Channel {
+        let address = configuration.bind
+        do {
+            return try await ServerBootstrap(group: group)
+                .serverChannelOption(.backlog, value: 256)
+                .serverChannelOption(.socketOption(.so_reuseaddr), value: 1)
+                .serverChannelInitializer { channel in
+                    channel.eventLoop.makeCompletedFuture { closeOnExec(channel) }
+                }
+                .childChannelOption(.tcpOption(.tcp_nodelay), value: 1)
+                .childChannelInitializer { channel in
+                    channel.eventLoop.makeCompletedFuture { try self.accept(channel) }
+                }
+                .bind(host: address.host, port: address.port).get()
+        } catch let error as IOError where error.errnoCode == EADDRINUSE {
+            throw ApusError(.addressInUse, "the node transport's address \(address) is in use")
+        } catch {
+            throw ApusError(.configurationInvalid, "the node transport cannot be opened at \(address): \(error)")
+        }
+    }
+}

@@ -1,0 +1,23 @@
+import ApusWire
+import CoreMetrics
+
+/// The transport's counters.
+struct TransportMetrics: Sendable {
+    /// Links refused or closed for a fault of the other side, by reason.
+    private let rejected: [RejectReason: Counter]
+    /// Calls and tells that were refused because a bound was reached (10007).
+    let overloaded = Counter(label: "apus_transport_overloaded_total")
+    /// Calls whose deadline passed (10005).
+    let deadlineExceeded = Counter(label: "apus_transport_deadline_exceeded_total")
+    /// Established links, dialled by this node, that were lost.
+    let linksLost = Counter(label: "apus_transport_links_lost_total")
+
+    init() {
+        rejected = Dictionary(
+            uniqueKeysWithValues: RejectReason.allCases.map {
+                ($0, Counter(label: "apus_transport_rejected_total", dimensions: [("reason", $0.rawValue)]))
+            })
+    }
+
+    func countRejected(_ reason: RejectReason) { rejected[reason]?.increment() }
+}

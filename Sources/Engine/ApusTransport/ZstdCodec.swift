@@ -1,0 +1,65 @@
+import ApusCore
+import CApusZstd
+import NIOCore
+
+/// Compresses and decompresses payloads of the control lane with zstd level 1 (D3).
+///
+/// Concurrency model: a value that owns two C contexts; whoever holds it, behind a lock or on one
+/// event loop, is the only one to use it.
+struct ZstdCodec: ~Copyable, Sendable {
+    // SAFETY: the contexts are made, used only through exclusive access to the value, and
+    // freed once in deinit; nothing else sees the pointers.
+    private nonisolated(unsafe) var compressor: OpaquePointer?
+    // SAFETY: as `compressor`.
+    private nonisolated(unsafe) var decompressor: OpaquePointer?
+
+    /// A codec without contexts; each is made with its first use, because an idle one holds 160 KiB.
+    init() {}
+
+    deinit {
+        ZSTD_freeCCtx(compressor)
+        ZSTD_freeDCtx(decompressor)
+    }
+
+    /// The compressed payload, or nil where that is not smaller.
+    mutating func compress(_ payload: ByteBuffer) -> ByteBuffer? {
+        if compressor == nil { compressor = ZSTD_createCCtx() }
+        let bound = ZSTD_compressBound(payload.readableBytes)
+        var output = ByteBufferAllocator().buffer(capacity: bound)
+        let written = output.writeWithUnsafeMutableBytes(minimumWritableBytes: bound) { target in
+            // SAFETY: both pointers are valid for the counts given, within these closures.
+            payload.withUnsafeReadableBytes { source in
+                let size = ZSTD_compressCCtx(
+                    compressor, target.baseAddress, target.count, source.baseAddress, source.count, 1)
+                return ZSTD_isError(size) == 0 ? size : 0
+            }
+        }
+        return written > 0 && written < payload.readableBytes ? output : nil
+    }
+
+    /// The payload as it was. Its size is read from the frame's header and checked before anything
+    /// is allocated for it.
+    ///
+    /// - Throws: 10002 where it is over the limit or not said, 10001 where it cannot be decompressed.
+    mutating func decompress(_ payload: ByteBuffer, byteCountMax: Int) throws(ApusError) -> ByteBuffer {
+        // SAFETY: the pointer is valid for the count given, within the closure.
+        let announced = payload.withUnsafeReadableBytes { ZSTD_getFrameContentSize($0.baseAddress, $0.count) }
+        // The library's two error values are the largest numbers, so the one comparison covers them.
+        guard announced <= UInt64(byteCountMax) else {
+            throw ApusError(.frameTooLarge, "a compressed payload's size is over the limit, or unknown")
+        }
+        if decompressor == nil { decompressor = ZSTD_createDCtx() }
+        let size = Int(announced)
+        var output = ByteBufferAllocator().buffer(capacity: size)
+        let written = output.writeWithUnsafeMutableBytes(minimumWritableBytes: size) { target in
+            // SAFETY: both pointers are valid for the counts given, within these closures.
+            payload.withUnsafeReadableBytes { source in
+                let written = ZSTD_decompressDCtx(
+                    decompressor, target.baseAddress, size, source.baseAddress, source.count)
+                return ZSTD_isError(written) == 0 ? written : 0
+            }
+        }
+        guard written == size else { throw ApusError(.malformed, "a compressed payload cannot be read") }
+        return output
+    }
+}

@@ -1,0 +1,42 @@
+public import ApusCore
+public import NIOCore
+import SwiftProtobuf
+
+/// How a call failed, and with 10009 where its shard went (D5).
+public struct CallFailure: Error, Sendable, Equatable {
+    public var error: ApusError
+    /// With 10009: the shard's epoch as the refusing node knows it.
+    public var epoch: Epoch?
+    /// With 10009: the owner as the refusing node knows it.
+    public var owner: NodeName?
+
+    public init(_ error: ApusError, epoch: Epoch? = nil, owner: NodeName? = nil) {
+        self.error = error
+        self.epoch = epoch
+        self.owner = owner
+    }
+}
+
+extension ClusterFailure {
+    /// The bytes of a failure answer.
+    public static func payload(of error: ApusError, epoch: Epoch? = nil, owner: NodeName? = nil) -> ByteBuffer {
+        var failure = ClusterFailure()
+        failure.code = error.code.number
+        failure.message = error.message
+        failure.epoch = epoch ?? 0
+        failure.owner = owner?.rawValue ?? ""
+        // Serializing proto3 without required fields cannot fail; an empty failure reads as 10018.
+        let bytes: [UInt8] = (try? failure.serializedBytes()) ?? []
+        return ByteBuffer(bytes: bytes)
+    }
+
+    /// Reads a failure answer; one that cannot be read becomes 10018.
+    public static func read(_ payload: ByteBuffer) -> CallFailure {
+        guard let failure = try? ClusterFailure(serializedBytes: Array(payload.readableBytesView)), failure.code != 0
+        else { return CallFailure(ApusError(.internalFailure, "the failure answer cannot be read")) }
+        let error = ApusError(
+            ErrorCode(number: failure.code), failure.message.isEmpty ? nil : failure.message)
+        guard error.code == .moved else { return CallFailure(error) }
+        return CallFailure(error, epoch: failure.epoch, owner: NodeName(rawValue: failure.owner))
+    }
+}
