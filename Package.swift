@@ -111,7 +111,7 @@ let package = Package(
             "Services", "ApusChannels",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusCluster", "ApusSessions", nioCore,
-                protobuf, log, metrics,
+                protobuf, log, coreMetrics,
             ]),
 
         // Edges: sockets for devices, apps and operators.
@@ -119,7 +119,7 @@ let package = Package(
             "Edges", "ApusGateway",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusSessions", "ApusChannels", nioCore, nioPosix,
-                nioTLS, nioSSL, protobuf, log, metrics,
+                nioTLS, nioSSL, protobuf, lifecycle, "ApusCluster", log, coreMetrics,
             ]),
         layer("Edges", "ApusHTTP", ["ApusCore", hummingbird, httpTypes, nioCore, nioPosix, lifecycle, log, coreMetrics]),
 

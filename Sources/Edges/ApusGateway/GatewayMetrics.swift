@@ -1,4 +1,4 @@
-package import Metrics
+package import CoreMetrics
 
 /// What the client door counts.
 package struct GatewayMetrics: Sendable {

@@ -1,5 +1,4 @@
-package import ApusCore
-package import ApusMedia
+import ApusCore
 
 /// The bounds of a node's channels, each with its key under `channels.` (D13).
 package struct ChannelConfiguration: Sendable {

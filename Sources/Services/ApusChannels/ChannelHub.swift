@@ -1,7 +1,9 @@
+import ApusCluster
 import ApusCore
 import ApusMedia
 import ApusTransport
 import ApusWire
+import CoreMetrics
 import Logging
 import NIOCore
 
@@ -23,7 +25,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     private var copySource: (peer: MediaPeer, stream: StreamNumber, term: Epoch)?
     private var attached: [(loop: ChannelLoop, hasReceivers: Bool)] = []
     private var idleSince: MonotonicTime?
-    private var isReleasing = false
+    private var releasesAwaited = 0
     private var wasFed = false
 
     var service: ChannelService { loop.service }
@@ -68,28 +70,28 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
             idleSince = now
             return
         }
-        if now - since >= service.configuration.idleTimeout, !isReleasing { release() }
+        if now - since >= service.configuration.idleTimeout, releasesAwaited == 0 { release() }
     }
 
     /// Forgets the channel once every loop has agreed that it has no receivers.
     private func release() {
-        isReleasing = true
-        var waiting = attached.count
-        let finish: @Sendable (ChannelLoop, Bool) -> Void = { [self] other, isGone in
-            loop.eventLoop.execute { [self] in
-                waiting -= 1
-                if isGone { attached.removeAll { $0.loop === other } }
-                guard waiting == 0 else { return }
-                isReleasing = false
-                idleSince = nil
-                if attached.isEmpty, machine.isIdle, door == nil { loop.drop(self) }
-            }
-        }
-        guard waiting > 0 else { return loop.drop(self) }
+        releasesAwaited = attached.count
+        guard releasesAwaited > 0 else { return loop.drop(self) }
         for entry in attached {
             let other = entry.loop
-            other.eventLoop.execute { finish(other, other.release(self.channel)) }
+            other.eventLoop.execute { [self] in
+                let isGone = other.release(channel)
+                loop.eventLoop.execute { [self] in released(by: other, isGone: isGone) }
+            }
         }
+    }
+
+    private func released(by other: ChannelLoop, isGone: Bool) {
+        releasesAwaited -= 1
+        if isGone { attached.removeAll { $0.loop === other } }
+        guard releasesAwaited == 0 else { return }
+        idleSince = nil
+        if attached.isEmpty, machine.isIdle, door == nil { loop.drop(self) }
     }
 
     // MARK: - Fan-outs

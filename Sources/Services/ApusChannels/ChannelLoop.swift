@@ -1,5 +1,6 @@
 import ApusCore
 import ApusMedia
+import CoreMetrics
 import NIOCore
 
 /// The channels of one event loop: those that are at home here, and the fan-outs of receivers whose

@@ -1,4 +1,4 @@
-package import Metrics
+package import CoreMetrics
 
 /// What the channels of a node count.
 package struct ChannelMetrics: Sendable {

@@ -1,5 +1,6 @@
 import ApusCore
 import ApusMedia
+import CoreMetrics
 import NIOCore
 
 /// A channel's receivers on one event loop: the shell of ``FanOutStateMachine``.

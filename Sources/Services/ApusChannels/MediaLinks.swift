@@ -235,10 +235,10 @@ extension MediaPeer {
             return completion(.failure(ApusError(.internalFailure)))
         }
         connection.request(
-            method: method.rawValue, payload: ByteBuffer(bytes: bytes), timeout: service.configuration.answerTimeout
+            method: method.rawValue, payload: ByteBuffer(bytes: bytes), deadline: service.configuration.answerTimeout
         ) { result in
             switch result {
-            case .failure(let error): completion(.failure(error))
+            case .failure(let failure): completion(.failure(failure.error))
             case .success(let payload):
                 guard let message = try? Answer(serializedBytes: Array(payload.readableBytesView)) else {
                     return completion(.failure(ApusError(.malformed)))
@@ -246,5 +246,6 @@ extension MediaPeer {
                 completion(.success(message))
             }
         }
+        connection.flush()
     }
 }

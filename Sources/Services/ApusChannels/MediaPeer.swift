@@ -2,6 +2,7 @@ import ApusCore
 import ApusMedia
 import ApusTransport
 import ApusWire
+import CoreMetrics
 import Logging
 import NIOCore
 import SwiftProtobuf
@@ -219,15 +220,7 @@ extension MediaPeer {
     }
 
     private func refuse(_ call: UInt32, _ error: ApusError) {
-        let failure = ChannelFailure.with {
-            $0.code = error.code.number
-            $0.message = error.message
-        }
-        guard let bytes: [UInt8] = try? failure.serializedBytes() else { return }
-        var buffer = ByteBuffer()
-        LinkFrame(kind: .response, flags: .failure, correlation: call, payload: ByteBuffer(bytes: bytes))
-            .encode(into: &buffer)
-        connection.write(buffer)
+        connection.fail(LinkFrame(kind: .request, correlation: call), error)
         connection.flush()
     }
 

@@ -1,5 +1,4 @@
 package import ApusCore
-package import NIOCore
 
 /// One client that a node knows: a device or an app, with what its token says (IV-A6, D6).
 package struct Session: Sendable, Hashable {
