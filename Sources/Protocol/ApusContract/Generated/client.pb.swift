@@ -251,6 +251,9 @@ public nonisolated struct ClientPlayRequest: Sendable {
   /// Clears the value of `after`. Subsequent reads from it will return its default value.
   public mutating func clearAfter() {self._after = nil}
 
+  /// of an earlier answer: the leave to watch, good at any node
+  public var grant: Data = Data()
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -268,6 +271,9 @@ public nonisolated struct ClientPlayResponse: Sendable {
 
   /// primary's and standby's doors first
   public var doors: [String] = []
+
+  /// to be shown when the stream is resumed at another node
+  public var grant: Data = Data()
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -880,7 +886,7 @@ nonisolated extension ClientUnpublishResponse: SwiftProtobuf.Message, SwiftProto
 
 nonisolated extension ClientPlayRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".PlayRequest"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}source\0\u{1}after\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}source\0\u{1}after\0\u{1}grant\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -891,6 +897,7 @@ nonisolated extension ClientPlayRequest: SwiftProtobuf.Message, SwiftProtobuf._M
       case 1: try { try decoder.decodeSingularStringField(value: &self.device) }()
       case 2: try { try decoder.decodeSingularUInt32Field(value: &self.source) }()
       case 3: try { try decoder.decodeSingularMessageField(value: &self._after) }()
+      case 4: try { try decoder.decodeSingularBytesField(value: &self.grant) }()
       default: break
       }
     }
@@ -910,6 +917,9 @@ nonisolated extension ClientPlayRequest: SwiftProtobuf.Message, SwiftProtobuf._M
     try { if let v = self._after {
       try visitor.visitSingularMessageField(value: v, fieldNumber: 3)
     } }()
+    if !self.grant.isEmpty {
+      try visitor.visitSingularBytesField(value: self.grant, fieldNumber: 4)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -917,6 +927,7 @@ nonisolated extension ClientPlayRequest: SwiftProtobuf.Message, SwiftProtobuf._M
     if lhs.device != rhs.device {return false}
     if lhs.source != rhs.source {return false}
     if lhs._after != rhs._after {return false}
+    if lhs.grant != rhs.grant {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -924,7 +935,7 @@ nonisolated extension ClientPlayRequest: SwiftProtobuf.Message, SwiftProtobuf._M
 
 nonisolated extension ClientPlayResponse: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".PlayResponse"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}stream\0\u{1}doors\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}stream\0\u{1}doors\0\u{1}grant\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -934,6 +945,7 @@ nonisolated extension ClientPlayResponse: SwiftProtobuf.Message, SwiftProtobuf._
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularUInt32Field(value: &self.stream) }()
       case 2: try { try decoder.decodeRepeatedStringField(value: &self.doors) }()
+      case 3: try { try decoder.decodeSingularBytesField(value: &self.grant) }()
       default: break
       }
     }
@@ -946,12 +958,16 @@ nonisolated extension ClientPlayResponse: SwiftProtobuf.Message, SwiftProtobuf._
     if !self.doors.isEmpty {
       try visitor.visitRepeatedStringField(value: self.doors, fieldNumber: 2)
     }
+    if !self.grant.isEmpty {
+      try visitor.visitSingularBytesField(value: self.grant, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   public static func ==(lhs: ClientPlayResponse, rhs: ClientPlayResponse) -> Bool {
     if lhs.stream != rhs.stream {return false}
     if lhs.doors != rhs.doors {return false}
+    if lhs.grant != rhs.grant {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -1,0 +1,43 @@
+package import ApusCore
+import Foundation
+package import JWTKit
+
+/// What a signed token says of its bearer (IV-A2, IV-A3, IV-A6).
+package struct TokenClaims: JWTPayload, Equatable {
+    /// Who the bearer is (IV-A1).
+    package var sub: String
+    /// The account that the bearer belongs to.
+    package var acct: String
+    /// `device`, `app` or `admin`.
+    package var role: String
+    /// The device that the bearer is, for role `device`.
+    package var dev: String?
+    /// The only devices that the bearer may reach (IV-A3); absent: all of the account.
+    package var devices: [String]?
+    /// Unix seconds.
+    package var exp: Int64
+    package var iat: Int64
+    package var nbf: Int64?
+    /// The cluster that issued it.
+    package var iss: String
+    package var jti: String?
+
+    package init(
+        access: AccessID, account: AccountID, role: Session.Role, device: DeviceID? = nil, devices: [DeviceID]? = nil,
+        issuedAt: Int64, lifetime: Duration, cluster: ClusterID, id: String? = nil
+    ) {
+        sub = access.rawValue
+        acct = account.rawValue
+        self.role = role.rawValue
+        dev = device?.rawValue
+        self.devices = devices?.map(\.rawValue)
+        iat = issuedAt
+        exp = issuedAt + lifetime.components.seconds
+        nbf = nil
+        iss = cluster.rawValue
+        jti = id
+    }
+
+    /// Times and names are checked by ``TokenVerifier``, which knows the time and the cluster.
+    package func verify(using algorithm: some JWTAlgorithm) throws {}
+}

@@ -1,0 +1,85 @@
+package import ApusCore
+import Foundation
+import JWTKit
+
+/// Signs tokens with the cluster's private key (ES256). Only the operator's machine holds that key.
+package struct TokenSigner: Sendable {
+    private let keys: JWTKeyCollection
+
+    /// Throws 10022 where the PEM text is not a P-256 private key.
+    package init(privateKeyPEM: String) async throws(ApusError) {
+        do {
+            keys = await JWTKeyCollection().add(ecdsa: try ES256PrivateKey(pem: privateKeyPEM))
+        } catch {
+            throw ApusError(.configurationInvalid, "the token key is not a P-256 private key in PEM form")
+        }
+    }
+
+    /// The signed token, compact form.
+    package func sign(_ claims: TokenClaims) async throws(ApusError) -> String {
+        do {
+            return try await keys.sign(claims)
+        } catch {
+            throw ApusError(.internalFailure, "the token cannot be signed: \(error)")
+        }
+    }
+}
+
+/// Checks tokens with the cluster's public key (IV-A6).
+package struct TokenVerifier: Sendable {
+    /// The longest token that is looked at, in bytes.
+    package static let byteCountMax = 8192
+    /// How far clocks may differ.
+    package static let leewaySeconds: Int64 = 30
+
+    private let keys: JWTKeyCollection
+    private let cluster: ClusterID
+
+    /// Throws 10022 where the PEM text is not a P-256 public key.
+    package init(publicKeyPEM: String, cluster: ClusterID) async throws(ApusError) {
+        do {
+            keys = await JWTKeyCollection().add(ecdsa: try ES256PublicKey(pem: publicKeyPEM))
+        } catch {
+            throw ApusError(.configurationInvalid, "the token key is not a P-256 public key in PEM form")
+        }
+        self.cluster = cluster
+    }
+
+    /// What the token says. Throws 12001 where it is not valid, 12002 where it has expired.
+    ///
+    /// Only ES256 under the cluster's key is taken: the collection holds no other key, so `none` and
+    /// the HMAC family have nothing to be checked with.
+    package func verify(_ token: String, wallSeconds: Int64) async throws(ApusError) -> TokenClaims {
+        guard token.utf8.count <= Self.byteCountMax else { throw ApusError(.tokenInvalid, "the token is too long") }
+        let claims: TokenClaims
+        do {
+            claims = try await keys.verify(token, as: TokenClaims.self)
+        } catch {
+            throw ApusError(.tokenInvalid, "the token is not signed by this cluster")
+        }
+        guard claims.iss == cluster.rawValue else {
+            throw ApusError(.tokenInvalid, "the token was issued by another cluster")
+        }
+        guard claims.exp + Self.leewaySeconds > wallSeconds else { throw ApusError(.tokenExpired) }
+        guard max(claims.nbf ?? 0, claims.iat) - Self.leewaySeconds <= wallSeconds else {
+            throw ApusError(.tokenInvalid, "the token is not valid yet; are the clocks right?")
+        }
+        return claims
+    }
+}
+
+extension Session {
+    /// The session that a token opens. Throws 12001 where its names or role make no sense.
+    package init(claims: TokenClaims, id: String, sinceMilliseconds: Int64) throws(ApusError) {
+        guard let access = AccessID(rawValue: claims.sub), let account = AccountID(rawValue: claims.acct),
+            let role = Role(rawValue: claims.role)
+        else { throw ApusError(.tokenInvalid, "the token's names are not valid") }
+        let device = claims.dev.flatMap { DeviceID(rawValue: $0) }
+        guard role != .device || device != nil else {
+            throw ApusError(.tokenInvalid, "the token is a device's but names none")
+        }
+        self.init(
+            id: id, role: role, access: access, account: account, device: role == .device ? device : nil,
+            allowedDevices: claims.devices?.compactMap { DeviceID(rawValue: $0) }, sinceMilliseconds: sinceMilliseconds)
+    }
+}
