@@ -1,0 +1,99 @@
+/// What a node says of itself over HTTP (`/v1/status`), and `apus cluster status --json` for each node.
+public struct NodeStatus: Codable, Sendable, Equatable {
+    /// A channel that the node holds.
+    public struct Channel: Codable, Sendable, Equatable {
+        /// `DEVICE/SOURCE`.
+        public var channel: String
+        /// `primary`, `standby` or `edge`: what this node is for the channel.
+        public var role: String
+        public var primary: String?
+        public var standby: String?
+        public var term: UInt32
+        /// The publisher's epoch and the newest sequence held here.
+        public var epoch: UInt32?
+        public var seq: UInt64?
+        /// A standby confirms the frames too; meaningful at the primary.
+        public var protected: Bool
+        /// Frames come in, from a publisher or another node.
+        public var fed: Bool
+        /// Receivers at this node, without standbys.
+        public var viewers: Int
+
+        public init(
+            channel: String, role: String, primary: String?, standby: String?, term: UInt32, epoch: UInt32?, seq: UInt64?,
+            protected: Bool, fed: Bool, viewers: Int
+        ) {
+            self.channel = channel
+            self.role = role
+            self.primary = primary
+            self.standby = standby
+            self.term = term
+            self.epoch = epoch
+            self.seq = seq
+            self.protected = protected
+            self.fed = fed
+            self.viewers = viewers
+        }
+    }
+
+    public struct Addresses: Codable, Sendable, Equatable {
+        public var transport: String
+        public var clients: String
+        public var http: String
+        public init(transport: String, clients: String, http: String) {
+            self.transport = transport
+            self.clients = clients
+            self.http = http
+        }
+    }
+
+    public struct Shards: Codable, Sendable, Equatable {
+        public var owned: Int
+        public var standby: Int
+        public init(owned: Int, standby: Int) {
+            self.owned = owned
+            self.standby = standby
+        }
+    }
+
+    public struct Sessions: Codable, Sendable, Equatable {
+        public var devices: Int
+        public var apps: Int
+        public init(devices: Int, apps: Int) {
+            self.devices = devices
+            self.apps = apps
+        }
+    }
+
+    public var name: String
+    public var incarnation: UInt64
+    /// `joining`, `up`, `draining`, `fenced` or `stopped`.
+    public var state: String
+    public var addresses: Addresses
+    public var shards: Shards
+    public var sessions: Sessions
+    public var viewers: Int
+    public var channels: [Channel]
+    /// The ownership map's revision that this node has.
+    public var revision: UInt64
+    /// Members that the map calls alive.
+    public var members: [String]
+    public var uptime_s: Double
+
+    public init(
+        name: String, incarnation: UInt64, state: String, addresses: Addresses, shards: Shards, sessions: Sessions,
+        viewers: Int, channels: [Channel], revision: UInt64, members: [String], uptime_s: Double
+    ) {
+        self.name = name
+        self.incarnation = incarnation
+        self.state = state
+        self.addresses = addresses
+        self.shards = shards
+        self.sessions = sessions
+        self.viewers = viewers
+        self.channels = channels
+        self.revision = revision
+        self.members = members
+        self.uptime_s = uptime_s
+    }
+}

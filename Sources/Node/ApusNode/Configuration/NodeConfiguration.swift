@@ -1,0 +1,184 @@
+public import ApusCore
+import ApusChannels
+import ApusCluster
+import ApusGateway
+import ApusMedia
+import ApusSessions
+import ApusTransport
+import Foundation
+
+/// Everything that a node is told at its start, from one YAML file and the environment.
+///
+/// The files of `cluster-configs/` are the reference of the keys. Relative paths are meant from the
+/// folder of the file. Every section is the configuration of the part that it belongs to, so a default
+/// stands in one place only: at that part's property.
+public struct NodeConfiguration: Sendable {
+    public var cluster: ClusterID
+    public var node: NodeName
+    /// The node's own state; made where it is missing.
+    public var dataDirectory: String
+    public var logLevel: String
+    /// Event loops; 0: one per core.
+    public var threadCount: Int
+    /// This node's share of shards beside the others'.
+    public var weight: Int
+    /// Ownership and records: SQLite files that all nodes of this machine share.
+    public var ownershipFile: String
+    public var recordsFile: String
+    /// 32 random bytes that all nodes share.
+    public var clusterKeyFile: String
+    public var tokenPublicKeyFile: String
+    public var http: HostPort
+    /// Addresses that other nodes and clients are told.
+    public var advertisedTransport: HostPort
+    public var advertisedClients: HostPort
+    public var advertisedHTTP: HostPort
+
+    package var transport: TransportConfiguration
+    package var membership: MembershipConfiguration
+    package var gateway: GatewayConfiguration
+    package var channels: ChannelConfiguration
+    package var sessions: SessionConfiguration
+
+    /// Every key, in the order of the reference.
+    package private(set) var keys: [String] = []
+
+    /// Reads a file. Throws 10022 with file, line and key.
+    public init(file: String, environment: [String: String] = ProcessInfo.processInfo.environment) throws(ApusError) {
+        let yaml: String
+        do {
+            yaml = try String(contentsOfFile: file, encoding: .utf8)
+        } catch {
+            throw ApusError(.configurationInvalid, "the configuration \(file) cannot be read: \(error.localizedDescription)")
+        }
+        let folder = URL(fileURLWithPath: file).deletingLastPathComponent().path
+        try self.init(yaml: yaml, source: file, folder: folder, environment: environment)
+    }
+
+    /// Reads a text; `folder` is where relative paths start.
+    public init(yaml: String, source: String, folder: String, environment: [String: String]) throws(ApusError) {
+        var reader = try ConfigurationReader(yaml: yaml, source: source, environment: environment)
+        func path(_ text: String) -> String { text.hasPrefix("/") ? text : "\(folder)/\(text)" }
+
+        cluster = try reader.identifier("cluster", as: ClusterID.self)
+        node = try reader.identifier("node", as: NodeName.self)
+        dataDirectory = path(try reader.string("data_directory"))
+        logLevel = try reader.choice(
+            "log_level", of: ["trace", "debug", "info", "notice", "warning", "error"], default: "info")
+        threadCount = try reader.int("threads", default: 0, in: 0...256)
+        weight = try reader.int("weight", default: 100, in: 1...10_000)
+
+        let listenTransport = try reader.hostPort("listen.transport", default: HostPort(host: "0.0.0.0", port: 7400))
+        let listenClients = try reader.hostPort("listen.clients", default: HostPort(host: "0.0.0.0", port: 7443))
+        http = try reader.hostPort("listen.http", default: HostPort(host: "127.0.0.1", port: 8080))
+        advertisedTransport = try reader.hostPort("advertise.transport", default: listenTransport)
+        advertisedClients = try reader.hostPort("advertise.clients", default: listenClients)
+        advertisedHTTP = try reader.hostPort("advertise.http", default: http)
+
+        ownershipFile = path(try reader.string("ownership.file"))
+        recordsFile = path(try reader.string("records.file"))
+        clusterKeyFile = path(try reader.string("keys.cluster"))
+        tokenPublicKeyFile = path(try reader.string("keys.token_public"))
+        transport = TransportConfiguration(
+            bind: listenTransport,
+            tls: TransportTLS(
+                authority: .file(path(try reader.string("tls.authority"))),
+                certificateChain: .file(path(try reader.string("tls.certificate"))),
+                privateKey: .file(path(try reader.string("tls.key")))))
+        gateway = GatewayConfiguration(
+            bind: listenClients, advertised: advertisedClients,
+            certificateFile: path(try reader.string("tls.client_certificate")),
+            keyFile: path(try reader.string("tls.client_key")))
+        membership = MembershipConfiguration()
+        channels = ChannelConfiguration()
+        sessions = SessionConfiguration()
+
+        try readTransport(&reader)
+        try readMembership(&reader)
+        try readGateway(&reader)
+        try readChannels(&reader)
+        try readSessions(&reader)
+        try reader.finish()
+        keys = reader.knownKeys
+    }
+
+    private mutating func readTransport(_ reader: inout ConfigurationReader) throws(ApusError) {
+        let d = transport
+        transport.frameByteCountMax = try reader.bytes("transport.frame_bytes_max", default: d.frameByteCountMax)
+        transport.inFlightMax = try reader.int("transport.in_flight_max", default: d.inFlightMax, in: 1...1_048_576)
+        transport.controlOutboundByteCountMax = try reader.bytes(
+            "transport.control_outbound_bytes_max", default: d.controlOutboundByteCountMax)
+        transport.mediaOutboundByteCountMax = try reader.bytes(
+            "transport.media_outbound_bytes_max", default: d.mediaOutboundByteCountMax)
+        transport.compressionThreshold = try reader.bytes(
+            "transport.compression_threshold", default: d.compressionThreshold)
+        transport.connectTimeout = try reader.duration("transport.connect_timeout", default: d.connectTimeout)
+        transport.handshakeTimeout = try reader.duration("transport.handshake_timeout", default: d.handshakeTimeout)
+        transport.reconnectBackoffMin = try reader.duration("transport.reconnect_min", default: d.reconnectBackoffMin)
+        transport.reconnectBackoffMax = try reader.duration("transport.reconnect_max", default: d.reconnectBackoffMax)
+        transport.pingInterval = try reader.duration("transport.ping_interval", default: d.pingInterval)
+        transport.handshakingMax = try reader.int("transport.handshaking_max", default: d.handshakingMax, in: 1...65_536)
+    }
+
+    private mutating func readMembership(_ reader: inout ConfigurationReader) throws(ApusError) {
+        let d = membership
+        membership.heartbeatInterval = try reader.duration("membership.heartbeat", default: d.heartbeatInterval)
+        membership.silenceMax = try reader.duration("membership.silence", default: d.silenceMax)
+        membership.firstContactTimeout = try reader.duration("membership.first_contact", default: d.firstContactTimeout)
+        membership.burstDuration = try reader.duration("membership.burst", default: d.burstDuration)
+        membership.probeCount = try reader.int("membership.probes", default: d.probeCount, in: 1...16)
+        membership.helperCountMax = try reader.int("membership.helpers_max", default: d.helperCountMax, in: 0...16)
+        membership.latenessMax = try reader.duration("membership.lateness_max", default: d.latenessMax)
+    }
+
+    private mutating func readGateway(_ reader: inout ConfigurationReader) throws(ApusError) {
+        let d = gateway
+        gateway.connectionsMax = try reader.int("gateway.connections_max", default: d.connectionsMax, in: 1...1_000_000)
+        gateway.unauthenticatedMax = try reader.int(
+            "gateway.unauthenticated_max", default: d.unauthenticatedMax, in: 1...1_000_000)
+        gateway.handshakeTimeout = try reader.duration("gateway.handshake_timeout", default: d.handshakeTimeout)
+        gateway.helloByteCountMax = try reader.bytes("gateway.hello_bytes_max", default: d.helloByteCountMax)
+        gateway.appFrameByteCountMax = try reader.bytes("gateway.app_frame_bytes_max", default: d.appFrameByteCountMax)
+        gateway.deviceFrameByteCountMax = try reader.bytes(
+            "gateway.device_frame_bytes_max", default: d.deviceFrameByteCountMax)
+        gateway.streamsPerConnectionMax = try reader.int(
+            "gateway.streams_per_connection_max", default: d.streamsPerConnectionMax, in: 1...4096)
+        gateway.requestsPerConnectionMax = try reader.int(
+            "gateway.requests_per_connection_max", default: d.requestsPerConnectionMax, in: 1...4096)
+        gateway.outboundByteCountMax = try reader.bytes("gateway.outbound_bytes_max", default: d.outboundByteCountMax)
+        gateway.slowReaderTimeout = try reader.duration("gateway.slow_reader_timeout", default: d.slowReaderTimeout)
+        gateway.keepalive = try reader.duration("gateway.keepalive", default: d.keepalive)
+        gateway.streamKeepalive = try reader.duration("gateway.stream_keepalive", default: d.streamKeepalive)
+        gateway.idleTimeout = try reader.duration("gateway.idle_timeout", default: d.idleTimeout)
+    }
+
+    private mutating func readChannels(_ reader: inout ConfigurationReader) throws(ApusError) {
+        let d = channels
+        channels.machine.ring = FrameRingLimits(
+            byteCountMax: try reader.bytes("channels.ring_bytes_max", default: d.machine.ring.byteCountMax),
+            duration: try reader.duration("channels.ring_duration", default: d.machine.ring.duration),
+            frameCountMax: try reader.int(
+                "channels.ring_frames_max", default: d.machine.ring.frameCountMax, in: 16...1_000_000))
+        channels.machine.protectionTimeout = try reader.duration(
+            "channels.protection_timeout", default: d.machine.protectionTimeout)
+        channels.machine.retryDelay = try reader.duration("channels.retry_min", default: d.machine.retryDelay)
+        channels.machine.retryDelayMax = try reader.duration("channels.retry_max", default: d.machine.retryDelayMax)
+        channels.batchByteCountMax = try reader.bytes("channels.batch_bytes_max", default: d.batchByteCountMax)
+        channels.lagByteCountMax = try reader.bytes("channels.lag_bytes_max", default: d.lagByteCountMax)
+        channels.audioHold = try reader.duration("channels.audio_hold", default: d.audioHold)
+        channels.tick = try reader.duration("channels.tick", default: d.tick)
+        channels.idleTimeout = try reader.duration("channels.idle_timeout", default: d.idleTimeout)
+        channels.channelsMax = try reader.int("channels.channels_max", default: d.channelsMax, in: 1...1_000_000)
+        channels.answerTimeout = try reader.duration("channels.answer_timeout", default: d.answerTimeout)
+    }
+
+    private mutating func readSessions(_ reader: inout ConfigurationReader) throws(ApusError) {
+        let d = sessions
+        sessions.ticketLifetime = try reader.duration("sessions.ticket_lifetime", default: d.ticketLifetime)
+        sessions.grantLifetime = try reader.duration("sessions.grant_lifetime", default: d.grantLifetime)
+        sessions.askTimeout = try reader.duration("sessions.ask_timeout", default: d.askTimeout)
+        sessions.presence.grace = try reader.duration("sessions.grace", default: d.presence.grace)
+        sessions.presence.subscribersMax = try reader.int(
+            "sessions.subscribers_max", default: d.presence.subscribersMax, in: 1...1_000_000)
+    }
+}

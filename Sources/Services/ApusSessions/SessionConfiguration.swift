@@ -1,0 +1,15 @@
+import ApusCore
+
+/// The bounds of sessions, each with its key under `sessions.` (D13).
+package struct SessionConfiguration: Sendable {
+    /// How long a ticket resumes a session. Key `sessions.ticket_lifetime`.
+    package var ticketLifetime: Duration = .seconds(24 * 3600)
+    /// How long a grant serves to watch a device without asking its owner again. Key `sessions.grant_lifetime`.
+    package var grantLifetime: Duration = .seconds(60)
+    /// How long an identity's owner may take to answer, moves and failures included. Key `sessions.ask_timeout`.
+    package var askTimeout: Duration = .seconds(3)
+    /// The presence machine's own.
+    package var presence = PresenceStateMachine.Configuration()
+
+    package init() {}
+}
