@@ -154,5 +154,6 @@ let package = Package(
         test("ApusCoreTests", ["ApusCore"]),
         test("ApusWireTests", ["ApusCore", "ApusWire", "ApusTestKit", nioCore]),
         test("ApusMediaTests", ["ApusCore", "ApusMedia", "ApusTestKit", nioCore]),
+        test("ApusTransportTests", ["ApusCore", "ApusWire", "ApusTransport", nioCore, nioPosix, nioSSL, protobuf, log]),
     ]
 )
