@@ -158,5 +158,6 @@ let package = Package(
         test("ApusWireTests", ["ApusCore", "ApusWire", "ApusTestKit", nioCore]),
         test("ApusClusterTests", ["ApusCore", "ApusWire", "ApusStorage", "ApusTransport", "ApusCluster", nioCore, orderedCollections]),
         test("ApusMediaTests", ["ApusCore", "ApusMedia", "ApusTestKit", nioCore]),
+        test("ApusTransportTests", ["ApusCore", "ApusWire", "ApusTransport", nioCore, nioPosix, nioSSL, protobuf, log]),
     ]
 )

@@ -31,6 +31,7 @@ final class LaneHandler<Session: LaneSession>: ChannelInboundHandler {
     private let heard: @Sendable () -> Void
     private var decoder: LinkFrameDecoder
     private var lastRead = NIODeadline.now()
+    private var lastInterval = NIODeadline.now()
     private var lastHeard = NIODeadline.uptimeNanoseconds(0)
     private var pinging: RepeatedTask?
     private var hasFaulted = false
@@ -110,7 +111,11 @@ final class LaneHandler<Session: LaneSession>: ChannelInboundHandler {
     }
 
     private func intervalPassed(_ context: ChannelHandlerContext) {
-        let silence = NIODeadline.now() - lastRead
+        let now = NIODeadline.now()
+        // An observer that was itself late knows nothing of the other side's silence (D4).
+        if now - lastInterval > limits.pingInterval * 2 { lastRead = now }
+        lastInterval = now
+        let silence = now - lastRead
         if silence >= limits.pingInterval * 3 {
             fault(.silent, ApusError(.idleTimeout), context)
         } else if isInitiator, silence >= limits.pingInterval / 2 {

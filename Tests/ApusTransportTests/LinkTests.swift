@@ -1,0 +1,187 @@
+import ApusCore
+import ApusTransport
+import ApusWire
+import Foundation
+import NIOCore
+import Synchronization
+import Testing
+
+@Suite("Links come, go and refuse (D3, D4)", .timeLimit(.minutes(2)))
+struct LinkTests {
+    @Test("A peer that stops is seen at once, is found refusing, and is linked again when it is back")
+    func restart() async throws {
+        let pair = try await TestPair()
+        let waiting = Task { await code { _ = try await pair.ask(3, timeout: .seconds(30)) } }
+        try await eventually("the handler runs") { pair.b.control.seen.withLock { $0.sleeping } == 1 }
+        try await Task.sleep(for: DialStateMachine.flapTime)
+        await pair.b.transport.stop()
+        #expect(await waiting.value == .linkLost)
+        try await eventually("the loss of both lanes and the refusal are told") {
+            pair.a.events.has(.linkLost(pair.b.id, .control)) && pair.a.events.has(.linkLost(pair.b.id, .media))
+                && pair.a.events.has(.connectRefused(pair.b.id))
+        }
+        #expect(await code { _ = try await pair.ask(1) } == .noRoute)
+        let again = TestNode("b", tls: try TestPair.tls("b", pair.authority), port: pair.addressOfB.port)
+        _ = try await again.transport.start()
+        try await eventually("the links are up again") { pair.a.events.count(.linkUp(pair.b.id, .control)) == 2 }
+        #expect(await code { _ = try await pair.ask(1) } == nil)
+        await again.transport.stop()
+        await pair.stop()
+    }
+
+    @Test("Another life at the address proves that the old one is gone; as a new peer it is linked")
+    func reincarnation() async throws {
+        let pair = try await TestPair()
+        await pair.b.transport.stop()
+        let reborn = TestNode("b", incarnation: 2, tls: try TestPair.tls("b", pair.authority), port: pair.addressOfB.port)
+        _ = try await reborn.transport.start()
+        try await eventually("the new life was met") { pair.a.events.has(.rejected(.incarnation)) }
+        #expect(pair.a.events.has(.connectRefused(pair.b.id)))
+        pair.a.transport.setPeers([Peer(id: reborn.id, address: pair.addressOfB)])
+        try await eventually("the new life is linked") { pair.a.events.has(.linkUp(reborn.id, .control)) }
+        #expect(await code { _ = try await pair.ask(1) } == nil)
+        await reborn.transport.stop()
+        await pair.stop()
+    }
+
+    @Test("A peer that is dropped from the list is neither linked nor dialled any longer")
+    func dropped() async throws {
+        try await TestPair.with { pair in
+            pair.a.transport.setPeers([])
+            try await eventually("the other side saw the lanes end") {
+                pair.b.media.seen.withLock { $0.closedCount } == 1
+            }
+            #expect(await code { _ = try await pair.ask(1) } == .noRoute)
+            #expect(!pair.a.events.has(.linkLost(pair.b.id, .media)))
+        }
+    }
+
+    @Test("Both nodes hear each other")
+    func heard() async throws {
+        try await TestPair.with { pair in
+            _ = try await pair.ask(1)
+            try await eventually("both were heard") { pair.a.events.has(.heard(pair.b.id)) && pair.b.events.has(.heard(pair.a.id)) }
+        }
+    }
+
+    @Test("An idle link is kept alive by pings")
+    func pings() async throws {
+        try await TestPair.with(configure: { $0.pingInterval = .milliseconds(100) }) { pair in
+            try await Task.sleep(for: .milliseconds(800))
+            #expect(await code { _ = try await pair.ask(1) } == nil)
+            #expect(pair.a.events.count(.linkUp(pair.b.id, .control)) == 1)
+            #expect(!pair.b.events.has(.rejected(.silent)))
+        }
+    }
+
+    @Test("A port in use is refused with 10019 and the address")
+    func portInUse() async throws {
+        try await TestPair.with { pair in
+            let second = TestNode("c", tls: try TestPair.tls("c", pair.authority), port: pair.addressOfB.port)
+            do throws(ApusError) {
+                _ = try await second.transport.start()
+                Issue.record("the address was bound twice")
+            } catch {
+                #expect(error.code == .addressInUse)
+                #expect(error.message.contains("\(pair.addressOfB)"))
+            }
+        }
+    }
+
+    @Test("A certificate that cannot be read is refused with 10022 and the path")
+    func missingCertificate() async throws {
+        let node = TestNode(
+            "a",
+            tls: TransportTLS(
+                authority: .file("/nonexistent/ca.pem"), certificateChain: .file("/nonexistent/n.pem"),
+                privateKey: .file("/nonexistent/n.key")))
+        do throws(ApusError) {
+            _ = try await node.transport.start()
+            Issue.record("the transport started without certificates")
+        } catch {
+            #expect(error.code == .configurationInvalid)
+            #expect(error.message.contains("/nonexistent/ca.pem"))
+        }
+    }
+
+    @Test("Keys are written for the owner's eyes only, and read back")
+    func keyFiles() throws {
+        let directory = FileManager.default.temporaryDirectory.appendingPathComponent("apus-pki-\(UUID())").path
+        try FileManager.default.createDirectory(atPath: directory, withIntermediateDirectories: true)
+        defer { try? FileManager.default.removeItem(atPath: directory) }
+        let authority = try TestPKI.authority()
+        try ClusterPKI.write(authority, certificate: directory + "/ca.pem", key: directory + "/ca.key")
+        let mode = try FileManager.default.attributesOfItem(atPath: directory + "/ca.key")[.posixPermissions] as? Int
+        #expect(mode == 0o600)
+        let read = try ClusterPKI.read(certificate: directory + "/ca.pem", key: directory + "/ca.key")
+        #expect(read.certificatePEM == authority.certificatePEM)
+        _ = try ClusterPKI.issueNode(NodeName(unchecked: "a"), hosts: ["10.0.0.1", "fd00::1", "cam.example"], authority: read)
+    }
+}
+
+@Suite("Media lanes (D7)", .timeLimit(.minutes(2)))
+struct MediaLaneTests {
+    private func connection(_ node: TestNode) async throws -> MediaConnection {
+        try await eventually("the media lane is open") { node.media.seen.withLock { !$0.open.isEmpty } }
+        return try #require(node.media.seen.withLock { $0.open.first })
+    }
+
+    @Test("Frames arrive in order, in both directions of the one connection")
+    func frames() async throws {
+        try await TestPair.with { pair in
+            for (sender, receiver, isInitiator) in [(pair.a, pair.b, true), (pair.b, pair.a, false)] {
+                let lane = try await connection(sender)
+                #expect(lane.isInitiator == isInitiator)
+                #expect(lane.peer == receiver.id)
+                try await lane.eventLoop.submit {
+                    for number in UInt32(0)..<2000 {
+                        var buffer = ByteBuffer()
+                        LinkFrame(kind: .media, correlation: number, payload: ByteBuffer(repeating: 7, count: 1000))
+                            .encode(into: &buffer)
+                        #expect(lane.write(buffer))
+                    }
+                    #expect(lane.pendingByteCount >= 2000 * 1012)
+                    lane.flush()
+                }.get()
+                try await eventually("all frames came") { receiver.media.seen.withLock { $0.frames.count } == 2000 }
+                #expect(receiver.media.seen.withLock { $0.frames } == Array(0..<2000))
+            }
+        }
+    }
+
+    @Test("A request on the media lane is answered; one that nobody answers gets 10005")
+    func requests() async throws {
+        try await TestPair.with { pair in
+            let lane = try await connection(pair.a)
+            let answer = lane.eventLoop.makePromise(of: String.self)
+            let late = lane.eventLoop.makePromise(of: Int32.self)
+            lane.eventLoop.execute {
+                lane.request(method: 1, payload: ByteBuffer(string: "subscribe"), deadline: .seconds(5)) { result in
+                    answer.succeed((try? result.get()).map { String(buffer: $0) } ?? "failed")
+                }
+                lane.request(method: 9, payload: ByteBuffer(), deadline: .milliseconds(30)) { result in
+                    if case .failure(let failure) = result { late.succeed(failure.error.code.number) } else { late.succeed(0) }
+                }
+                lane.flush()
+            }
+            #expect(try await answer.futureResult.get() == "subscribe")
+            #expect(try await late.futureResult.get() == ErrorCode.deadlineExceeded.number)
+        }
+    }
+
+    @Test("Writes over the bound are refused and the connection lives on")
+    func bound() async throws {
+        try await TestPair.with(configure: { $0.mediaOutboundByteCountMax = 10_000 }) { pair in
+            let lane = try await connection(pair.a)
+            let written = try await lane.eventLoop.submit { () -> [Bool] in
+                var buffer = ByteBuffer()
+                LinkFrame(kind: .media, payload: ByteBuffer(repeating: 1, count: 4000)).encode(into: &buffer)
+                let results = (0..<4).map { _ in lane.write(buffer) }
+                lane.flush()
+                return results
+            }.get()
+            #expect(written == [true, true, false, false])
+            try await eventually("the two frames came") { pair.b.media.seen.withLock { $0.frames.count } == 2 }
+        }
+    }
+}
