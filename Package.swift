@@ -157,6 +157,7 @@ let package = Package(
         test("ApusCoreTests", ["ApusCore"]),
         test("ApusWireTests", ["ApusCore", "ApusWire", "ApusTestKit", nioCore]),
         test("ApusClusterTests", ["ApusCore", "ApusWire", "ApusStorage", "ApusTransport", "ApusCluster", nioCore, orderedCollections]),
+        test("ApusStorageTests", ["ApusCore", "ApusStorage"]),
         test("ApusMediaTests", ["ApusCore", "ApusMedia", "ApusTestKit", nioCore]),
         test("ApusTransportTests", ["ApusCore", "ApusWire", "ApusTransport", nioCore, nioPosix, nioSSL, protobuf, log]),
     ]

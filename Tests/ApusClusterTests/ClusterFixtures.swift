@@ -14,8 +14,8 @@ func addresses(_ name: String) -> NodeAddresses {
         http: HostPort(host: name, port: 8080))
 }
 
-func join(_ name: String, weight: UInt32 = 100) -> OwnershipDecision {
-    .join(name: NodeName(unchecked: name), addresses: addresses(name), weight: weight)
+func join(_ name: String, _ incarnation: UInt64 = 1, weight: UInt32 = 100) -> OwnershipDecision {
+    .join(node(name, incarnation), addresses: addresses(name), weight: weight)
 }
 
 /// The map after decisions, with revisions as a store would give them out.

@@ -22,7 +22,7 @@ struct OwnershipDecisionTests {
     @Test("A name that comes back gets the next incarnation; the older one is dead by it")
     func rejoin() throws {
         let before = try map(join("a"), join("b"))
-        let after = try before.after(join("a"))
+        let after = try before.after(join("a", 2))
         #expect(after.member(named: NodeName(unchecked: "a"))?.id == node("a", 2))
         #expect(after.members.count == 2)
         #expect(!after.isAlive(node("a", 1)))
@@ -31,9 +31,19 @@ struct OwnershipDecisionTests {
         #expect(after.shards.allSatisfy { $0.epoch == 2 })
     }
 
+    @Test("A join that was made already changes nothing, and a life that another process took is fenced (10025)")
+    func joinTwice() throws {
+        let map = try map(join("a"), join("b", 4))
+        #expect(try map.applying(join("b", 4)) == nil)
+        #expect(throws: ApusError(.fenced)) { try map.applying(join("b", 3)) }
+        let gone = try map.after(.declareDead([node("b", 4)]))
+        #expect(throws: ApusError(.fenced)) { try gone.applying(join("b", 4)) }
+        #expect(gone.nextLife(of: NodeName(unchecked: "b")) == node("b", 5))
+    }
+
     @Test("A single node that starts again owns everything under a later epoch")
     func rejoinAlone() throws {
-        let map = try map(join("a"), join("a"))
+        let map = try map(join("a"), join("a", 2))
         #expect(map.ownedCount("a") == ShardID.count)
         #expect(map.shards.allSatisfy { $0.epoch > 1 && $0.standby == .none })
     }
@@ -56,7 +66,7 @@ struct OwnershipDecisionTests {
 
     @Test("A death that is in the map already, and one of an older incarnation, change nothing")
     func deathTwice() throws {
-        let map = try map(join("a"), join("b"), join("b"))
+        let map = try map(join("a"), join("b"), join("b", 2))
         #expect(try map.applying(.declareDead([node("b", 1)])) == nil)
         let after = try map.after(.declareDead([node("b", 2)]))
         #expect(try after.applying(.declareDead([node("b", 2)])) == nil)
@@ -164,10 +174,10 @@ struct OwnershipDecisionTests {
         let alive = map.members.filter(\.state.isAlive).map(\.id)
         let names = ["a", "b", "c", "d", "e"]
         guard let some = alive.randomElement(using: &random) else {
-            return join(names[Int.random(in: 0..<names.count, using: &random)])
+            return randomJoin(names, to: map, using: &random)
         }
         switch Int.random(in: 0..<7, using: &random) {
-        case 0, 1: return join(names[Int.random(in: 0..<names.count, using: &random)])
+        case 0, 1: return randomJoin(names, to: map, using: &random)
         case 2: return .declareDead(alive.filter { $0 == some || random.nextUnit() < 0.2 })
         case 3: return .drain(some)
         case 4: return .leave(some)
@@ -180,6 +190,11 @@ struct OwnershipDecisionTests {
             }
             return random.nextUnit() < 0.5 ? .setStandby(moves) : .handOver(moves)
         }
+    }
+
+    private func randomJoin(_ names: [String], to map: ClusterMap, using random: inout SeededRandom) -> OwnershipDecision {
+        let name = names[Int.random(in: 0..<names.count, using: &random)]
+        return join(name, map.nextLife(of: NodeName(unchecked: name)).incarnation)
     }
 
     private func violation(from old: ClusterMap, to new: ClusterMap) -> String? {
@@ -241,7 +256,7 @@ struct ShardPlacementTests {
     @Test("A node that comes back gets the shards that it had")
     func comesBack() throws {
         let before = try map(join("a"), join("b"), join("c")).atRest()
-        let after = try before.after(.declareDead([node("b")])).after(join("b")).atRest()
+        let after = try before.after(.declareDead([node("b")])).after(join("b", 2)).atRest()
         #expect(before.shards.map(\.owner) == after.shards.map(\.owner))
     }
 }

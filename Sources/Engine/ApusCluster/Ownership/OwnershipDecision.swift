@@ -2,8 +2,9 @@ package import ApusCore
 
 /// One change of the cluster map, decided by a node and made by one compare-and-swap (D4, D5).
 package enum OwnershipDecision: Sendable, Equatable {
-    /// A node starts: a new incarnation of the name; an older one that still counts as alive is dead by it.
-    case join(name: NodeName, addresses: NodeAddresses, weight: UInt32)
+    /// A node starts under ``ClusterMap/nextLife(of:)``; an older life of its name that still counts as alive is dead
+    /// by it. The node listens before it joins, so that it can be reached from its first moment in the map.
+    case join(NodeID, addresses: NodeAddresses, weight: UInt32)
     /// The detector confirmed deaths; shards go to their standbys.
     case declareDead([NodeID])
     /// A node takes nothing new and hands over what it has.
@@ -40,14 +41,16 @@ extension ClusterMap {
 
     /// The map that follows from a decision; nil where the decision changes nothing (any more).
     ///
-    /// The same decision on its own result changes nothing, `join` apart: a join always means a new life.
+    /// The same decision on its own result changes nothing.
     ///
-    /// - Throws: 10025 where the deciding member is no longer alive in this map, 10007 for one name too many.
+    /// - Throws: 10025 where the deciding member is no longer alive in this map, or its life was taken by another
+    ///   process of its name; 10007 for one name too many.
     package func applying(_ decision: OwnershipDecision) throws(ApusError) -> ClusterMap? {
         var next = self
         switch decision {
-        case .join(let name, let addresses, let weight):
-            try next.join(name: name, addresses: addresses, weight: weight)
+        case .join(let node, let addresses, let weight):
+            guard aliveSlot(of: node) == nil else { return nil }
+            try next.join(node, addresses: addresses, weight: weight)
         case .declareDead(let nodes): next.retire(nodes, as: .dead)
         case .drain(let node):
             guard let slot = aliveSlot(of: node) else { throw ApusError(.fenced) }
@@ -65,6 +68,11 @@ extension ClusterMap {
         return next == self ? nil : next
     }
 
+    /// The life that a node of that name takes when it starts: one after its last.
+    package func nextLife(of name: NodeName) -> NodeID {
+        NodeID(name: name, incarnation: (member(named: name)?.id.incarnation ?? 0) + 1)
+    }
+
     /// The slot of exactly this incarnation, where it is alive.
     package func aliveSlot(of node: NodeID) -> MemberSlot? {
         guard let slot = slot(of: node.name), let member = member(at: slot), member.id == node, member.state.isAlive
@@ -80,17 +88,16 @@ extension ClusterMap {
 
     // MARK: Steps
 
-    private mutating func join(name: NodeName, addresses: NodeAddresses, weight: UInt32) throws(ApusError) {
-        var id = NodeID(name: name, incarnation: 1)
-        if let earlier = member(named: name)?.id {
-            id.incarnation = earlier.incarnation + 1
+    private mutating func join(_ node: NodeID, addresses: NodeAddresses, weight: UInt32) throws(ApusError) {
+        if let earlier = member(named: node.name)?.id {
+            guard earlier.incarnation < node.incarnation else { throw ApusError(.fenced) }
             // The slot stays with the name, so nothing may be left in it under the old life's epochs. Where nobody
             // else is there to take a shard, it waits without an owner for the new life below.
             retire([earlier], as: .dead)
         }
-        let member = Member(id: id, state: .up, addresses: addresses, weight: weight)
+        let member = Member(id: node, state: .up, addresses: addresses, weight: weight)
         let slot: MemberSlot
-        if let existing = self.slot(of: name) {
+        if let existing = self.slot(of: node.name) {
             slot = existing
             members[Int(slot.rawValue)] = member
         } else {

@@ -174,7 +174,7 @@ package struct OwnershipStateMachine: Sendable {
         next.revision = revision
         if isProposal, let proposal = proposals.first {
             proposals.removeFirst()
-            if case .join(let name, _, _) = proposal.decision { local = next.member(named: name)?.id }
+            if case .join(let node, _, _) = proposal.decision { local = node }
             adopt(next, actions: &actions)
             actions.append(.settled(proposal.id, .decided(next)))
         } else {
@@ -236,6 +236,7 @@ package struct OwnershipStateMachine: Sendable {
             }
             guard let next = decided else {
                 proposals.removeFirst()
+                if case .join(let node, _, _) = proposal.decision { local = node }
                 actions.append(.settled(proposal.id, .decided(map)))
                 continue
             }

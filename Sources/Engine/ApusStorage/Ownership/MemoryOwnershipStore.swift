@@ -1,0 +1,41 @@
+package import ApusCore
+import Synchronization
+
+/// An ownership store in memory, for tests and simulations of nodes in one process; it keeps the contract but for durability.
+///
+/// Concurrency model: the value sits behind a `Mutex`.
+package final class MemoryOwnershipStore: OwnershipStore {
+    private struct State {
+        var value: OwnershipValue?
+        var failure: ApusError?
+    }
+
+    private let state = Mutex(State())
+
+    package init() {}
+
+    /// Every call fails with this error until it is nil again; nothing is read or written meanwhile.
+    package func fail(with error: ApusError?) { state.withLock { $0.failure = error } }
+
+    package func read() async throws(ApusError) -> OwnershipValue? { try value() }
+
+    package func compareAndSwap(expected: UInt64, value: [UInt8]) async throws(ApusError) -> UInt64? {
+        guard value.count <= OwnershipLimits.valueByteCountMax else { throw ApusError(.frameTooLarge) }
+        return try state.withLock { (state) throws(ApusError) -> UInt64? in
+            if let failure = state.failure { throw failure }
+            let revision = state.value?.revision ?? 0
+            guard revision == expected else { return nil }
+            state.value = OwnershipValue(revision: revision + 1, bytes: value)
+            return revision + 1
+        }
+    }
+
+    package func revision() async throws(ApusError) -> UInt64 { try value()?.revision ?? 0 }
+
+    private func value() throws(ApusError) -> OwnershipValue? {
+        try state.withLock { (state) throws(ApusError) -> OwnershipValue? in
+            if let failure = state.failure { throw failure }
+            return state.value
+        }
+    }
+}

@@ -1,0 +1,45 @@
+package import ApusCore
+import Synchronization
+
+/// Records in memory, for tests and for nodes that keep nothing; lost with the process.
+///
+/// Concurrency model: the table sits behind a `Mutex`.
+package final class MemoryRecordStore: RecordStore {
+    private struct Row {
+        var record: DeviceRecord?
+        var epoch: Epoch
+    }
+
+    private let rows = Mutex<[DeviceID: Row]>([:])
+
+    package init() {}
+
+    package func record(of device: DeviceID) async throws(ApusError) -> DeviceRecord? {
+        rows.withLock { $0[device]?.record }
+    }
+
+    package func save(_ record: DeviceRecord) async throws(ApusError) {
+        try write(record, of: record.device, epoch: record.epoch)
+    }
+
+    package func remove(_ device: DeviceID, epoch: Epoch) async throws(ApusError) {
+        try write(nil, of: device, epoch: epoch)
+    }
+
+    package func records(
+        of account: AccountID, after last: DeviceID?, limit: Int
+    ) async throws(ApusError) -> [DeviceRecord] {
+        let bound = rows.withLock { $0.values.compactMap(\.record) }
+            .filter { record in record.account == account && (last.map { record.device > $0 } ?? true) }
+        return Array(bound.sorted { $0.device < $1.device }.prefix(max(0, min(limit, RecordLimits.pageCountMax))))
+    }
+
+    private func write(_ record: DeviceRecord?, of device: DeviceID, epoch: Epoch) throws(ApusError) {
+        let isFenced = rows.withLock { rows in
+            guard rows[device].map({ $0.epoch <= epoch }) ?? true else { return true }
+            rows[device] = Row(record: record, epoch: epoch)
+            return false
+        }
+        if isFenced { throw ApusError(.staleEpoch) }
+    }
+}

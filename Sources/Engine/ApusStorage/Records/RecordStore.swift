@@ -1,0 +1,57 @@
+package import ApusCore
+
+/// What the cluster remembers of a device over restarts (D6, D9).
+package struct DeviceRecord: Sendable, Hashable {
+    package var device: DeviceID
+    /// The account that the device is bound to; nil where it is bound to none.
+    package var account: AccountID?
+    /// When it was bound, in milliseconds of Unix time; nil where it is not. For people: never decides anything.
+    package var boundAtUnixMilliseconds: Int64?
+    /// When it was last connected, in milliseconds of Unix time. For people: never decides anything.
+    package var lastSeenUnixMilliseconds: Int64?
+    /// The epoch of the device's shard under which the record was written: its fencing token.
+    package var epoch: Epoch
+
+    package init(
+        device: DeviceID, account: AccountID? = nil, boundAtUnixMilliseconds: Int64? = nil,
+        lastSeenUnixMilliseconds: Int64? = nil, epoch: Epoch
+    ) {
+        self.device = device
+        self.account = account
+        self.boundAtUnixMilliseconds = boundAtUnixMilliseconds
+        self.lastSeenUnixMilliseconds = lastSeenUnixMilliseconds
+        self.epoch = epoch
+    }
+}
+
+/// Where records stand (D9).
+///
+/// Writes are fenced: a row remembers the highest epoch that wrote it, a removed one too, and an older epoch is refused with
+/// 10013. So an owner that was paused and does not know yet that its shard went elsewhere cannot undo what the new
+/// owner wrote. Reads are not fenced. Other errors: 10021 where the storage cannot be used, 10006 where the task
+/// was cancelled. May be called from any task.
+package protocol RecordStore: Sendable {
+    /// The device's record; nil where there is none.
+    func record(of device: DeviceID) async throws(ApusError) -> DeviceRecord?
+
+    /// Writes the record whole, as one step.
+    ///
+    /// - Throws: 10013 where a later epoch wrote it or removed it.
+    func save(_ record: DeviceRecord) async throws(ApusError)
+
+    /// Removes the record; without one, only the epoch is remembered.
+    ///
+    /// - Throws: 10013 where a later epoch wrote it or removed it.
+    func remove(_ device: DeviceID, epoch: Epoch) async throws(ApusError)
+
+    /// Devices bound to an account, by id, after `last`.
+    ///
+    /// - Parameter limit: At most ``RecordLimits/pageCountMax``; more is cut to it.
+    func records(of account: AccountID, after last: DeviceID?, limit: Int) async throws(ApusError) -> [DeviceRecord]
+}
+
+/// The bounds of a record store.
+package enum RecordLimits {
+    /// The most records of one answer.
+    package static let pageCountMax = 1000
+}

@@ -1,0 +1,82 @@
+import ApusCore
+import ApusStorage
+import Foundation
+import Testing
+
+@Suite("SQLite files of a cluster (D9)")
+struct SQLiteFileTests {
+    @Test("What was swapped is there when the file is opened again")
+    func reopened() async throws {
+        let scratch = try Scratch()
+        let path = scratch.path + "/ownership.sqlite"
+        let first = try await LocalOwnershipStore(path: path, cluster: testCluster)
+        _ = try await first.compareAndSwap(expected: 0, value: [7])
+        await first.close()
+        let second = try await LocalOwnershipStore(path: path, cluster: testCluster)
+        #expect(try await second.read() == OwnershipValue(revision: 1, bytes: [7]))
+    }
+
+    @Test("Many that open a new file at once all find the same store")
+    func openedAtOnce() async throws {
+        let scratch = try Scratch()
+        let path = scratch.path + "/ownership.sqlite"
+        try await withThrowingTaskGroup(of: LocalOwnershipStore.self) { group in
+            for _ in 0..<8 {
+                group.addTask { try await LocalOwnershipStore(path: path, cluster: testCluster) }
+            }
+            for try await store in group { #expect(try await store.revision() == 0) }
+        }
+    }
+
+    @Test("The file of another cluster is refused with 10020, and its message names both and the path")
+    func foreignCluster() async throws {
+        let scratch = try Scratch()
+        let path = scratch.path + "/ownership.sqlite"
+        _ = try await LocalOwnershipStore(path: path, cluster: testCluster)
+        let error = await #expect(throws: ApusError.self) {
+            try await LocalOwnershipStore(path: path, cluster: ClusterID(unchecked: "other"))
+        }
+        #expect(error?.code == .stateForeign)
+        #expect(error?.message.contains(path) == true && error?.message.contains("cluster test") == true)
+    }
+
+    @Test("A file that is no database is refused with 10020 and left as it is")
+    func notADatabase() async throws {
+        let scratch = try Scratch()
+        let path = scratch.path + "/ownership.sqlite"
+        let text = Data(String(repeating: "this is a letter, not a database\n", count: 100).utf8)
+        try text.write(to: URL(fileURLWithPath: path))
+        await #expect(throws: ApusError(.stateForeign)) {
+            try await LocalOwnershipStore(path: path, cluster: testCluster)
+        }
+        #expect(try Data(contentsOf: URL(fileURLWithPath: path)) == text)
+    }
+
+    @Test("A path that cannot be opened is refused with 10021, and its message names the path")
+    func unopenable() async throws {
+        let scratch = try Scratch()
+        let path = scratch.path + "/missing/ownership.sqlite"
+        let error = await #expect(throws: ApusError.self) {
+            try await LocalOwnershipStore(path: path, cluster: testCluster)
+        }
+        #expect(error?.code == .storageFailed)
+        #expect(error?.message.contains(path) == true)
+    }
+
+    @Test("A file that cannot grow says so with 10021, keeps what it has and goes on reading")
+    func full() async throws {
+        let scratch = try Scratch()
+        var limits = SQLiteLimits()
+        limits.fileByteCountMax = 128 << 10
+        let store = try await LocalOwnershipStore(
+            path: scratch.path + "/ownership.sqlite", cluster: testCluster, limits: limits)
+        _ = try await store.compareAndSwap(expected: 0, value: [1])
+        let large = [UInt8](repeating: 9, count: 512 << 10)
+        let error = await #expect(throws: ApusError.self) {
+            try await store.compareAndSwap(expected: 1, value: large)
+        }
+        #expect(error?.code == .storageFailed)
+        #expect(error?.message.contains("full") == true)
+        #expect(try await store.read() == OwnershipValue(revision: 1, bytes: [1]))
+    }
+}

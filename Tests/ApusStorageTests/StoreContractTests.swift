@@ -1,0 +1,159 @@
+import ApusCore
+import ApusStorage
+import Foundation
+import Testing
+
+/// A directory of its own for one test; removed at the end.
+struct Scratch: ~Copyable {
+    let path: String
+
+    init() throws {
+        path = NSTemporaryDirectory() + "apus-storage-\(UUID().uuidString)"
+        try FileManager.default.createDirectory(atPath: path, withIntermediateDirectories: true)
+    }
+
+    deinit { try? FileManager.default.removeItem(atPath: path) }
+}
+
+let testCluster = ClusterID(unchecked: "test")
+
+enum StoreKind: String, CaseIterable, Sendable {
+    case sqlite, memory
+
+    func ownership(in scratch: borrowing Scratch) async throws -> any OwnershipStore {
+        switch self {
+        case .sqlite: try await LocalOwnershipStore(path: scratch.path + "/ownership.sqlite", cluster: testCluster)
+        case .memory: MemoryOwnershipStore()
+        }
+    }
+
+    func records(in scratch: borrowing Scratch) async throws -> any RecordStore {
+        switch self {
+        case .sqlite: try await SQLiteRecordStore(path: scratch.path + "/records.sqlite", cluster: testCluster)
+        case .memory: MemoryRecordStore()
+        }
+    }
+}
+
+@Suite("Ownership store contract (D4)")
+struct OwnershipStoreContractTests {
+    @Test("A new store has no value and revision 0", arguments: StoreKind.allCases)
+    func empty(kind: StoreKind) async throws {
+        let scratch = try Scratch()
+        let store = try await kind.ownership(in: scratch)
+        #expect(try await store.read() == nil)
+        #expect(try await store.revision() == 0)
+    }
+
+    @Test("A swap is made only at the expected revision, and revisions grow", arguments: StoreKind.allCases)
+    func swap(kind: StoreKind) async throws {
+        let scratch = try Scratch()
+        let store = try await kind.ownership(in: scratch)
+        let first = try #require(try await store.compareAndSwap(expected: 0, value: [1]))
+        #expect(try await store.compareAndSwap(expected: 0, value: [2]) == nil)
+        let second = try #require(try await store.compareAndSwap(expected: first, value: [3, 3]))
+        #expect(second > first && first > 0)
+        #expect(try await store.read() == OwnershipValue(revision: second, bytes: [3, 3]))
+        #expect(try await store.revision() == second)
+    }
+
+    @Test("A value over the bound is refused with 10002", arguments: StoreKind.allCases)
+    func tooLarge(kind: StoreKind) async throws {
+        let scratch = try Scratch()
+        let store = try await kind.ownership(in: scratch)
+        let value = [UInt8](repeating: 0, count: OwnershipLimits.valueByteCountMax + 1)
+        await #expect(throws: ApusError(.frameTooLarge)) { try await store.compareAndSwap(expected: 0, value: value) }
+    }
+
+    @Test("Of many that swap at once, each increment is counted exactly once", arguments: StoreKind.allCases)
+    func contention(kind: StoreKind) async throws {
+        let scratch = try Scratch()
+        var stores: [any OwnershipStore] = []
+        let shared = try await kind.ownership(in: scratch)
+        for _ in 0..<4 { stores.append(kind == .memory ? shared : try await kind.ownership(in: scratch)) }
+        await withTaskGroup(of: Void.self) { group in
+            for store in stores {
+                group.addTask { await Self.increment(store, times: 25) }
+            }
+        }
+        let value = try #require(try await shared.read())
+        #expect(value.bytes == [100])
+        #expect(value.revision == 100)
+    }
+
+    private static func increment(_ store: any OwnershipStore, times: Int) async {
+        var doneCount = 0
+        for _ in 0..<10_000 where doneCount < times {
+            do {
+                let value = try await store.read()
+                let next = [(value?.bytes.first ?? 0) + 1]
+                if try await store.compareAndSwap(expected: value?.revision ?? 0, value: next) != nil { doneCount += 1 }
+            } catch {
+                Issue.record("the store failed: \(error)")
+                return
+            }
+        }
+    }
+}
+
+@Suite("Record store contract (D9)")
+struct RecordStoreContractTests {
+    private let device = DeviceID(unchecked: "cam-1")
+    private let account = AccountID(unchecked: "home")
+
+    @Test("A record is read as it was written", arguments: StoreKind.allCases)
+    func roundTrip(kind: StoreKind) async throws {
+        let scratch = try Scratch()
+        let store = try await kind.records(in: scratch)
+        #expect(try await store.record(of: device) == nil)
+        let record = DeviceRecord(
+            device: device, account: account, boundAtUnixMilliseconds: 5, lastSeenUnixMilliseconds: 6, epoch: .max)
+        try await store.save(record)
+        #expect(try await store.record(of: device) == record)
+    }
+
+    @Test("A write under an older epoch is refused with 10013, under the same or a later one it is taken",
+        arguments: StoreKind.allCases)
+    func fenced(kind: StoreKind) async throws {
+        let scratch = try Scratch()
+        let store = try await kind.records(in: scratch)
+        try await store.save(DeviceRecord(device: device, account: account, epoch: 4))
+        await #expect(throws: ApusError(.staleEpoch)) {
+            try await store.save(DeviceRecord(device: device, account: nil, epoch: 3))
+        }
+        #expect(try await store.record(of: device)?.account == account)
+        try await store.save(DeviceRecord(device: device, account: nil, epoch: 4))
+        try await store.save(DeviceRecord(device: device, account: account, epoch: 9))
+        #expect(try await store.record(of: device)?.epoch == 9)
+    }
+
+    @Test("A removed record stays fenced against older epochs", arguments: StoreKind.allCases)
+    func removed(kind: StoreKind) async throws {
+        let scratch = try Scratch()
+        let store = try await kind.records(in: scratch)
+        try await store.save(DeviceRecord(device: device, account: account, epoch: 4))
+        await #expect(throws: ApusError(.staleEpoch)) { try await store.remove(device, epoch: 3) }
+        try await store.remove(device, epoch: 5)
+        #expect(try await store.record(of: device) == nil)
+        #expect(try await store.records(of: account, after: nil, limit: 10).isEmpty)
+        await #expect(throws: ApusError(.staleEpoch)) {
+            try await store.save(DeviceRecord(device: device, account: account, epoch: 4))
+        }
+        try await store.save(DeviceRecord(device: device, account: account, epoch: 6))
+        #expect(try await store.record(of: device)?.epoch == 6)
+    }
+
+    @Test("An account's devices come by id, page after page", arguments: StoreKind.allCases)
+    func pages(kind: StoreKind) async throws {
+        let scratch = try Scratch()
+        let store = try await kind.records(in: scratch)
+        for name in ["c", "a", "b", "e", "d"] {
+            try await store.save(DeviceRecord(device: DeviceID(unchecked: name), account: account, epoch: 1))
+        }
+        try await store.save(DeviceRecord(device: DeviceID(unchecked: "aa"), account: nil, epoch: 1))
+        let first = try await store.records(of: account, after: nil, limit: 3)
+        #expect(first.map(\.device.rawValue) == ["a", "b", "c"])
+        let second = try await store.records(of: account, after: first.last?.device, limit: 3)
+        #expect(second.map(\.device.rawValue) == ["d", "e"])
+    }
+}
