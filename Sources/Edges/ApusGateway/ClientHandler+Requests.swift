@@ -100,6 +100,10 @@ extension ClientHandler {
         let channel = ChannelID(device: device, source: source)
         let after = request.hasAfter
             ? FramePosition(epoch: request.after.epoch, sequence: request.after.sequence) : nil
+        // A viewer that lost its node shows what it was given there, and need not wait for the owner.
+        if !request.grant.isEmpty, gateway.service.sessions.isGranted(Array(request.grant), session, device: device) {
+            return start(channel, after: after, call)
+        }
         work { [self] in
             let result = await gateway.service.sessions.inspect(device, for: session, subscribe: false)
             eventLoop.execute { [self] in

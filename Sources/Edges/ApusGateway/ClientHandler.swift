@@ -4,6 +4,8 @@ import ApusCore
 import ApusMedia
 import ApusSessions
 import ApusWire
+import CoreMetrics
+import Foundation
 import Logging
 import NIOCore
 import SwiftProtobuf

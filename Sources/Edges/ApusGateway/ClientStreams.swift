@@ -1,8 +1,11 @@
 import ApusChannels
 import ApusContract
 import ApusCore
+import ApusSessions
 import ApusWire
+import Foundation
 import NIOCore
+import SwiftProtobuf
 
 /// A channel that a connection watches.
 struct PlayedStream {
@@ -42,11 +45,13 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
 
     /// Answers the request, then sends what was written before.
     func opened(_ receipt: Receipt) {
-        guard let stream = receipt.stream else { return }
+        guard let stream = receipt.stream, let session = handler.session else { return }
         isAnswered = true
+        let gateway = handler.gateway.service
         handler.send(.response, ClientPlayResponse.with {
             $0.stream = stream
-            $0.doors = handler.gateway.service.doors(of: channel)
+            $0.doors = gateway.doors(of: channel)
+            $0.grant = Data(gateway.sessions.grant(session, device: channel.device))
         }, correlation: call)
         guard !early.isEmpty else { return }
         for bytes in early { handler.writeEncoded(bytes) }

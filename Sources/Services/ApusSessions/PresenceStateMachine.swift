@@ -50,10 +50,13 @@ package struct PresenceStateMachine: Sendable {
     private var isAsleep = false
     package private(set) var presence: Presence
     private var subscribers: [SessionPlace] = []
+    /// Until then nobody is called offline: this owner may be new, and the edge has yet to speak.
+    private var settlesAt: MonotonicTime?
 
-    /// - Parameter wallSeconds: when the device was last seen, or now.
-    package init(configuration: Configuration, wallSeconds: Int64) {
+    /// - Parameter wallSeconds: wall clock now, for ``presence`` until a session registers.
+    package init(configuration: Configuration, now: MonotonicTime, wallSeconds: Int64) {
         self.configuration = configuration
+        settlesAt = now + configuration.grace
         presence = Presence(online: .offline, time: wallSeconds)
     }
 
@@ -106,11 +109,15 @@ package struct PresenceStateMachine: Sendable {
     }
 
     /// A place wants to hear of every change. False where the bound is reached.
-    package mutating func subscribe(_ place: SessionPlace) -> Bool {
-        if subscribers.contains(place) { return true }
-        guard subscribers.count < configuration.subscribersMax else { return false }
-        subscribers.append(place)
-        return true
+    package mutating func subscribe(
+        _ place: SessionPlace, now: MonotonicTime
+    ) -> (isAccepted: Bool, actions: [Action]) {
+        if !subscribers.contains(place) {
+            guard subscribers.count < configuration.subscribersMax else { return (false, []) }
+            subscribers.append(place)
+        }
+        guard current == nil, let settlesAt, now < settlesAt else { return (true, []) }
+        return (true, [.wake(at: settlesAt)])
     }
 
     package mutating func unsubscribe(_ place: SessionPlace) -> [Action] {
@@ -119,6 +126,10 @@ package struct PresenceStateMachine: Sendable {
     }
 
     package mutating func tick(now: MonotonicTime, wallSeconds: Int64) -> [Action] {
+        if let settlesAt, now >= settlesAt {
+            self.settlesAt = nil
+            if current == nil, !subscribers.isEmpty { return [.push(presence, subscribers)] }
+        }
         guard let since = current?.lostSince else { return idleIfUnused() }
         guard now - since >= configuration.grace else { return [.wake(at: since + configuration.grace)] }
         current = nil

@@ -2,6 +2,7 @@ import ApusContract
 public import ApusCore
 public import ApusMedia
 import ApusWire
+import Foundation
 import Logging
 import NIOCore
 import SwiftProtobuf
@@ -32,6 +33,8 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
     private var connection: ClientConnection?
     private var stream: UInt32?
     private var last: FramePosition?
+    /// The leave to watch that the last node gave; it opens the stream at another node without delay.
+    private var grant = Data()
     private var isOver = false
 
     /// - Parameters:
@@ -73,6 +76,7 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
         let request = ClientPlayRequest.with {
             $0.device = device.rawValue
             $0.source = UInt32(source)
+            $0.grant = grant
             if let last {
                 $0.after.epoch = last.epoch
                 $0.after.sequence = last.sequence
@@ -84,6 +88,7 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
             case .success(let bytes):
                 guard let answer = try? ClientPlayResponse(serializedBytes: Array(bytes.readableBytesView)) else { return }
                 stream = answer.stream
+                grant = answer.grant
             case .failure(let error): refused(error, on: connection)
             }
         }

@@ -1,0 +1,76 @@
+public import ApusClient
+public import ApusCore
+import ApusMedia
+public import Logging
+import NIOCore
+import Synchronization
+
+/// A camera: takes media from a source and publishes it as one device's channel (IV-C1, IV-C9).
+///
+/// Concurrency model: the source's own thread brings events in, in order; the publisher takes them on the
+/// session's event loop. ``run()`` waits for the end.
+public final class DeviceAgent: Sendable {
+    private let session: ClientSession
+    private let source: any MediaSource
+    private let frameLog: FrameLog?
+    private let log: Logger
+    private let publisher: Publisher
+    private let ending: AsyncStream<ApusError?>
+    private let endingFeed: AsyncStream<ApusError?>.Continuation
+
+    /// - Parameters:
+    ///   - channel: the source's number on a device with several cameras (IV-C4).
+    ///   - epoch: higher than at any start before; unix seconds serve.
+    ///   - frameLog: gets one line for every frame that was numbered.
+    public init(
+        session: ClientSession, source: any MediaSource, channel: UInt16 = 0, epoch: UInt32, frameLog: FrameLog? = nil,
+        log: Logger
+    ) {
+        self.session = session
+        self.source = source
+        self.frameLog = frameLog
+        self.log = log
+        let (ending, endingFeed) = AsyncStream<ApusError?>.makeStream()
+        (self.ending, self.endingFeed) = (ending, endingFeed)
+        publisher = Publisher(
+            session: session, source: channel, epoch: epoch,
+            onNumbered: { frame in frameLog?.append(frame) },
+            onEvent: { event in
+                switch event {
+                case .open(let isProtected):
+                    log.info("The cluster takes the stream.", metadata: ["apus.protected": "\(isProtected)"])
+                case .ended(let error):
+                    endingFeed.yield(error)
+                }
+            })
+    }
+
+    /// Publishes until the source ends, the stream is refused for good, or the task is cancelled.
+    ///
+    /// - Throws: what the source or the cluster said: 10026, 10024, 12004.
+    public func run() async throws(ApusError) {
+        publisher.start()
+        source.start { [publisher, endingFeed] event in
+            switch event {
+            case .configuration(let track, let configuration):
+                var payload = ByteBuffer()
+                configuration.encode(into: &payload)
+                publisher.send(
+                    track: track, ptsMicroseconds: 0, dtsDeltaMicroseconds: 0, flags: .configuration, payload: payload)
+            case .frame(let track, let pts, let dtsDelta, let flags, let payload):
+                publisher.send(
+                    track: track, ptsMicroseconds: pts, dtsDeltaMicroseconds: dtsDelta, flags: flags, payload: payload)
+            case .ended: endingFeed.yield(nil)
+            case .failed(let error): endingFeed.yield(error)
+            }
+        }
+        var result: ApusError?
+        for await error in ending {
+            result = error
+            break
+        }
+        source.stop()
+        publisher.stop()
+        if let result { throw result }
+    }
+}

@@ -1,0 +1,157 @@
+package import ApusCluster
+package import ApusCore
+import ApusStorage
+package import ApusWire
+import Foundation
+import Logging
+
+/// A device or an app at its shard's owner: the truth about its session (D6).
+///
+/// Isolation: an actor; ``PresenceStateMachine`` decides, this runs what it says. Its messages are those of
+/// `proto/apus/session.proto`.
+package actor IdentityActor {
+    private let address: EntityAddress
+    private let epoch: Epoch
+    private let context: IdentityContext
+    private let log: Logger
+    private var machine: PresenceStateMachine
+    /// The device's record, once it was read; nil for apps and for devices that nobody bound.
+    private var record: DeviceRecord?
+    private var isRecordRead = false
+
+    package init(address: EntityAddress, epoch: Epoch, context: IdentityContext, log: Logger) {
+        self.address = address
+        self.epoch = epoch
+        self.context = context
+        self.log = log
+        machine = PresenceStateMachine(
+            configuration: context.configuration.presence, now: .now(), wallSeconds: wallSeconds())
+    }
+
+    /// A session says where it is. Throws 8023 where the device is bound to another account.
+    package func register(_ message: SessionRegister) async throws(ApusError) -> SessionRegistered {
+        let place = try SessionPlace(message.place)
+        if address.kind == .device { try await bind(to: message.account) }
+        let (isAccepted, actions) = machine.register(
+            place, sinceMilliseconds: message.sinceMs, isAsleep: message.asleep, wallSeconds: wallSeconds())
+        run(actions)
+        return SessionRegistered.with { $0.superseded = !isAccepted }
+    }
+
+    /// A session ended, or its socket broke.
+    package func unregister(_ message: SessionUnregister) async throws(ApusError) -> SessionUnregistered {
+        let place = try SessionPlace(message.place)
+        run(
+            machine.unregister(
+                place, isResumable: message.resumable, now: .now(), wallSeconds: wallSeconds()))
+        return SessionUnregistered()
+    }
+
+    /// May this account reach the device, and is it there?
+    ///
+    /// Throws 8002 where nobody ever bound the device, 8003 where it is bound to another account, 10007
+    /// where too many already hear of it.
+    package func inspect(_ message: SessionInspect) async throws(ApusError) -> SessionInspected {
+        try await readRecord()
+        guard let account = record?.account else { throw ApusError(.targetUnknown, "no such device") }
+        guard account.rawValue == message.account else { throw ApusError(.illegalRelation) }
+        if message.subscribe {
+            let place = try SessionPlace(message.place)
+            let (isAccepted, actions) = machine.subscribe(place, now: .now())
+            guard isAccepted else { throw ApusError(.overloaded, "too many sessions hear of this device") }
+            run(actions)
+        }
+        return SessionInspected.with {
+            $0.online = machine.presence.online.rawValue
+            $0.time = machine.presence.time
+        }
+    }
+
+    /// A place no longer wants to hear of the device.
+    package func forget(_ message: SessionForget) async throws(ApusError) -> SessionForgotten {
+        run(machine.unsubscribe(try SessionPlace(message.place)))
+        return SessionForgotten()
+    }
+
+    /// The device sleeps or wakes.
+    package func sleep(_ message: SessionSleep) async throws(ApusError) -> SessionSlept {
+        run(machine.setAsleep(message.asleep, from: try SessionPlace(message.place), wallSeconds: wallSeconds()))
+        return SessionSlept()
+    }
+
+    /// A node died, and its sockets with it.
+    func nodeLost(_ node: NodeID) { run(machine.nodeLost(node, now: .now())) }
+
+    /// Something that was waited for is due.
+    func tick() { run(machine.tick(now: .now(), wallSeconds: wallSeconds())) }
+
+    private func run(_ actions: [PresenceStateMachine.Action]) {
+        for action in actions {
+            switch action {
+            case .kick(let place): context.kick(place)
+            case .push(let presence, let places): context.push(address.key, presence, places)
+            case .wake(let time): context.wake(self, at: time)
+            case .idle: context.isIdle(address)
+            }
+        }
+    }
+
+    /// Binds the device to the account of its token, once; later tokens must name the same (8023).
+    private func bind(to text: String) async throws(ApusError) {
+        guard let account = AccountID(rawValue: text) else { throw ApusError(.malformed) }
+        try await readRecord()
+        if let bound = record?.account {
+            guard bound == account else { throw ApusError(.boundToOtherUser) }
+            return
+        }
+        guard let device = DeviceID(rawValue: address.key) else { throw ApusError(.malformed) }
+        let new = DeviceRecord(
+            device: device, account: account, boundAtUnixMilliseconds: wallSeconds() * 1000,
+            lastSeenUnixMilliseconds: wallSeconds() * 1000, epoch: epoch)
+        try await context.records.save(new)
+        // While the store was written another registration may have bound the device; it wrote the same row.
+        record = record ?? new
+        log.notice(
+            "A device was bound to an account.", metadata: [LogKey.device: "\(device)", LogKey.account: "\(account)"])
+    }
+
+    private func readRecord() async throws(ApusError) {
+        guard !isRecordRead, address.kind == .device, let device = DeviceID(rawValue: address.key) else { return }
+        let read = try await context.records.record(of: device)
+        if !isRecordRead {
+            record = record ?? read
+            isRecordRead = read != nil
+        }
+    }
+}
+
+/// Wall clock, unix seconds; what people read, never what decides.
+func wallSeconds() -> Int64 { Int64(Date().timeIntervalSince1970) }
+
+/// What identity actors share: the records, and the ways to the edges.
+///
+/// Isolation: `Sendable`; closures are called from actors and must only hand things on.
+package struct IdentityContext: Sendable {
+    let configuration: SessionConfiguration
+    let records: any RecordStore
+    let kick: @Sendable (SessionPlace) -> Void
+    let push: @Sendable (_ device: String, Presence, [SessionPlace]) -> Void
+    let wake: @Sendable (IdentityActor, _ at: MonotonicTime) -> Void
+    let isIdle: @Sendable (EntityAddress) -> Void
+}
+
+extension SessionPlace {
+    init(_ message: ApusWire.SessionPlace) throws(ApusError) {
+        guard let name = NodeName(rawValue: message.node), !message.session.isEmpty, message.session.utf8.count <= 64
+        else { throw ApusError(.malformed, "the session's place cannot be read") }
+        self.init(node: NodeID(name: name, incarnation: message.incarnation), session: message.session)
+    }
+
+    var message: ApusWire.SessionPlace {
+        .with {
+            $0.node = node.name.rawValue
+            $0.incarnation = node.incarnation
+            $0.session = session
+        }
+    }
+}

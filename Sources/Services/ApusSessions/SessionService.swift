@@ -1,0 +1,451 @@
+package import ApusCluster
+package import ApusContract
+package import ApusCore
+package import ApusStorage
+package import ApusTransport
+import ApusWire
+import Foundation
+package import Logging
+package import NIOCore
+package import ServiceLifecycle
+import Synchronization
+
+/// A session that was opened, with what the client needs to resume it.
+package struct OpenedSession: Sendable {
+    package var session: Session
+    package var ticket: [UInt8]
+    package var ticketSeconds: UInt32
+}
+
+/// The sessions of a node (D6): who is connected here, checked against tokens and tickets, and made known
+/// to the owner of each identity's shard.
+///
+/// A fresh token waits for the owner, so that refusals are clear. A ticket does not: the session was
+/// admitted before, the client may be fleeing from the very node that owns it, and the owner is told
+/// as soon as there is one.
+///
+/// Concurrency model: the table sits behind a `Mutex`; one worker at a time tells the owner of one
+/// session, in tasks of ``run()``'s group, until the owner knows what is true here.
+package final class SessionService: Service, Sendable {
+    struct Entry {
+        var session: Session
+        /// Nil once the socket is gone and the owner is yet to be told.
+        var link: (any ClientLink)?
+        var isAsleep = false
+        var isResumable = true
+        var subscriptions: [DeviceID] = []
+        /// What is true here, counted; and what the owner was told of it.
+        var version = 1
+        var toldVersion = 0
+        var isWorking = false
+    }
+
+    struct State {
+        var entries: [String: Entry] = [:]
+        var wakes: [(at: MonotonicTime, actor: IdentityActor)] = []
+        /// Nodes that died since the last look.
+        var lostNodes: [NodeID] = []
+        /// Identities that live here; the registry bounds and owns them.
+        var identities: [WeakIdentity] = []
+        private var sweepAt = 64
+
+        mutating func keep(_ actor: IdentityActor) {
+            if identities.count >= sweepAt {
+                identities.removeAll { $0.actor == nil }
+                sweepAt = max(64, identities.count * 2)
+            }
+            identities.append(WeakIdentity(actor: actor))
+        }
+    }
+
+    struct WeakIdentity: Sendable { weak var actor: IdentityActor? }
+
+    package let configuration: SessionConfiguration
+    package let view: ClusterView
+    let entities: EntityRegistry
+    let transport: Transport
+    let verifier: TokenVerifier
+    let sealer: TicketSealer
+    let log: Logger
+    let state = Mutex(State())
+    private let work: AsyncStream<String>
+    private let workFeed: AsyncStream<String>.Continuation
+
+    package init(
+        configuration: SessionConfiguration, view: ClusterView, entities: EntityRegistry, transport: Transport,
+        verifier: TokenVerifier, sealer: TicketSealer, log: Logger
+    ) {
+        self.configuration = configuration
+        self.view = view
+        self.entities = entities
+        self.transport = transport
+        self.verifier = verifier
+        self.sealer = sealer
+        self.log = log
+        // Bounded by the sessions: each is in here at most once.
+        (work, workFeed) = AsyncStream.makeStream()
+        view.observe { [weak self] old, new in self?.mapChanged(from: old, to: new) }
+    }
+
+    /// Makes this node able to own identities: devices and apps, and the messages of their owners.
+    package func register(with dispatcher: NodeDispatcher, records: any RecordStore) {
+        let context = IdentityContext(
+            configuration: configuration, records: records,
+            kick: { [weak self] place in self?.kick(place) },
+            push: { [weak self] device, presence, places in self?.push(device, presence, to: places) },
+            wake: { [weak self] actor, time in self?.state.withLock { $0.wakes.append((time, actor)) } },
+            isIdle: { [weak self] address in self?.entities.passivate(address) })
+        for kind in [EntityKind.device, .app] {
+            let options = EntityOptions<IdentityActor>(make: { [weak self, log] entity in
+                let actor = IdentityActor(address: entity.address, epoch: entity.epoch, context: context, log: log)
+                self?.state.withLock { $0.keep(actor) }
+                return actor
+            })
+            entities.register(kind, options: options) { handlers in
+                handlers.on(SessionRegister.self) { actor, message in try await actor.register(message) }
+                handlers.on(SessionUnregister.self) { actor, message in try await actor.unregister(message) }
+                handlers.on(SessionInspect.self) { actor, message in try await actor.inspect(message) }
+                handlers.on(SessionForget.self) { actor, message in try await actor.forget(message) }
+                handlers.on(SessionSleep.self) { actor, message in try await actor.sleep(message) }
+            }
+        }
+        dispatcher.on(SessionKick.self) { [weak self] _, message in
+            self?.kicked(message.session)
+            return SessionForgotten()
+        }
+        dispatcher.on(SessionPresenceChanged.self) { [weak self] _, message in
+            guard let self, let device = DeviceID(rawValue: message.device) else { return SessionForgotten() }
+            let online = Presence.Online(rawValue: message.online) ?? .offline
+            presenceChanged(device, Presence(online: online, time: message.time), sessions: message.sessions)
+            return SessionForgotten()
+        }
+    }
+
+    private func ask<M: EntityMessage>(
+        _ kind: EntityKind, _ key: String, _ message: M
+    ) async throws(ApusError) -> M.Reply {
+        try await entities.ref(IdentityActor.self, EntityAddress(kind: kind, key: key))
+            .ask(message, timeout: configuration.askTimeout)
+    }
+
+    // MARK: - For the edges
+
+    /// Checks who a client is and makes its session known. Fails with 12001, 12002, 12003, 8023.
+    package func open(_ hello: ClientHello, link: any ClientLink) async -> Result<OpenedSession, ApusError> {
+        do throws(ApusError) {
+            let (session, isResumed) = try await identify(hello)
+            if !isResumed { try await register(session, again: false) }
+            let previous = state.withLock { state in
+                let previous = state.entries[session.id]
+                var entry = Entry(session: session, link: link)
+                entry.subscriptions = previous?.subscriptions ?? []
+                entry.isAsleep = previous?.isAsleep ?? false
+                entry.version = (previous?.version ?? 0) + 1
+                entry.toldVersion = isResumed ? 0 : entry.version
+                entry.isWorking = previous?.isWorking ?? false
+                state.entries[session.id] = entry
+                return previous?.link
+            }
+            previous?.end(ApusError(.kicked, "the session was resumed on another connection"))
+            if isResumed { tell(session.id) }
+            let lifetime = configuration.ticketLifetime.components.seconds
+            let ticket = try sealer.seal(session, expiresAt: wallSeconds() + lifetime)
+            return .success(OpenedSession(session: session, ticket: ticket, ticketSeconds: UInt32(clamping: lifetime)))
+        } catch {
+            return .failure(error)
+        }
+    }
+
+    /// The socket of a session is gone. An earlier socket of a resumed session changes nothing.
+    package func close(_ session: Session, link: any ClientLink) {
+        let isLast = state.withLock { state in
+            guard let entry = state.entries[session.id], entry.link === link else { return false }
+            state.entries[session.id]?.link = nil
+            state.entries[session.id]?.version += 1
+            return true
+        }
+        if isLast { tell(session.id) }
+    }
+
+    /// Leave to watch, and presence. Fails with 8002, 8003, 12004.
+    package func inspect(
+        _ device: DeviceID, for session: Session, subscribe: Bool
+    ) async -> Result<Presence, ApusError> {
+        do throws(ApusError) {
+            guard session.role == .app else { throw ApusError(.notAllowed, "only an app watches") }
+            guard session.allowedDevices?.contains(device) ?? true else {
+                throw ApusError(.notAllowed, "the token does not name this device")
+            }
+            let presence = try await ask(device, for: session, subscribe: subscribe)
+            if subscribe {
+                state.withLock { state in
+                    guard var entry = state.entries[session.id], !entry.subscriptions.contains(device) else { return }
+                    entry.subscriptions.append(device)
+                    state.entries[session.id] = entry
+                }
+            }
+            return .success(presence)
+        } catch {
+            return .failure(error)
+        }
+    }
+
+    /// The leave to watch a device that another node gave this session.
+    package func isGranted(_ grant: [UInt8], _ session: Session, device: DeviceID) -> Bool {
+        sealer.allows(grant, session, device: device, wallSeconds: wallSeconds())
+    }
+
+    /// A leave to watch that every node takes for ``SessionConfiguration/grantLifetime``.
+    package func grant(_ session: Session, device: DeviceID) -> [UInt8] {
+        let expiresAt = wallSeconds() + configuration.grantLifetime.components.seconds
+        return (try? sealer.sealGrant(session, device: device, expiresAt: expiresAt)) ?? []
+    }
+
+    /// A session no longer wants to hear of a device.
+    package func forget(_ device: DeviceID, for session: Session) async {
+        state.withLock { $0.entries[session.id]?.subscriptions.removeAll { $0 == device } }
+        let message = SessionForget.with { $0.place = place(of: session.id).message }
+        _ = try? await ask(.device, device.rawValue, message)
+    }
+
+    /// The device sleeps or wakes. Fails where its owner cannot be told in time.
+    package func setAsleep(_ session: Session, _ isAsleep: Bool) async -> Result<Void, ApusError> {
+        state.withLock { $0.entries[session.id]?.isAsleep = isAsleep }
+        let message = SessionSleep.with {
+            $0.place = place(of: session.id).message
+            $0.asleep = isAsleep
+        }
+        do throws(ApusError) {
+            guard let device = session.device else { throw ApusError(.notAllowed) }
+            _ = try await ask(.device, device.rawValue, message)
+            return .success(())
+        } catch {
+            return .failure(error)
+        }
+    }
+
+    // MARK: - Checking
+
+    private func identify(_ hello: ClientHello) async throws(ApusError) -> (Session, isResumed: Bool) {
+        let role: Session.Role = hello.role == .device ? .device : .app
+        if !hello.ticket.isEmpty {
+            do throws(ApusError) {
+                let session = try sealer.open(Array(hello.ticket), wallSeconds: wallSeconds())
+                guard session.role == role else { throw ApusError(.notAllowed, "the ticket is for another role") }
+                return (session, true)
+            } catch {
+                // An old ticket is no shame where a token comes with it.
+                guard !hello.token.isEmpty else { throw error }
+            }
+        }
+        guard !hello.token.isEmpty else { throw ApusError(.tokenInvalid, "the hello brings neither token nor ticket") }
+        let claims = try await verifier.verify(hello.token, wallSeconds: wallSeconds())
+        let milliseconds = Int64(Date().timeIntervalSince1970 * 1000)
+        let session = try Session(claims: claims, id: Self.newSessionID(), sinceMilliseconds: milliseconds)
+        guard session.role == role else {
+            throw ApusError(.notAllowed, "the token is for role \(session.role.rawValue)")
+        }
+        return (session, false)
+    }
+
+    private static func newSessionID() -> String {
+        String(UInt64.random(in: .min ... .max), radix: 36) + String(UInt64.random(in: .min ... .max), radix: 36)
+    }
+
+    func place(of session: String) -> SessionPlace { SessionPlace(node: view.local, session: session) }
+
+    // MARK: - Telling the owner
+
+    func tell(_ id: String) {
+        let isNew = state.withLock { state in
+            guard let entry = state.entries[id], !entry.isWorking, entry.version != entry.toldVersion else { return false }
+            state.entries[id]?.isWorking = true
+            return true
+        }
+        if isNew { workFeed.yield(id) }
+    }
+
+    /// Tells owners and watches the time, until the node stops.
+    package func run() async throws {
+        await withGracefulShutdownHandler {
+            await withDiscardingTaskGroup { group in
+                group.addTask { await self.keepTime() }
+                for await id in work { group.addTask { await self.reconcile(id) } }
+                group.cancelAll()
+            }
+        } onGracefulShutdown: {
+            self.workFeed.finish()
+        }
+    }
+
+    /// Tells the owner of one session what is true here, until it knows.
+    private func reconcile(_ id: String) async {
+        var delay = Duration.milliseconds(50)
+        while let entry = state.withLock({ $0.entries[id] }), entry.version != entry.toldVersion {
+            do throws(ApusError) {
+                if entry.link == nil {
+                    try await unregister(entry)
+                } else {
+                    try await register(entry.session, again: true)
+                    for device in entry.subscriptions {
+                        _ = try await ask(device, for: entry.session, subscribe: true)
+                    }
+                }
+                told(id, version: entry.version)
+            } catch {
+                if error.code == .kicked || error.code == .boundToOtherUser {
+                    told(id, version: entry.version)
+                    entry.link?.end(error)
+                    continue
+                }
+                log.debug(
+                    "The owner of a session cannot be told yet.",
+                    metadata: Logger.facts(of: error).merging([LogKey.session: "\(id)"]) { $1 })
+                do {
+                    try await Task.sleep(for: delay)
+                } catch {
+                    return  // The node stops; the other nodes see that by themselves.
+                }
+                delay = min(delay * 2, .seconds(1))
+            }
+        }
+        finishWork(id)
+    }
+
+    private func told(_ id: String, version: Int) {
+        state.withLock { state in
+            state.entries[id]?.toldVersion = version
+            if let entry = state.entries[id], entry.link == nil, entry.version == version { state.entries[id] = nil }
+        }
+    }
+
+    private func finishWork(_ id: String) {
+        state.withLock { $0.entries[id]?.isWorking = false }
+        tell(id)
+    }
+
+    private func register(_ session: Session, again: Bool) async throws(ApusError) {
+        let message = SessionRegister.with {
+            $0.place = place(of: session.id).message
+            $0.account = session.account.rawValue
+            $0.access = session.access.rawValue
+            $0.sinceMs = session.sinceMilliseconds
+            $0.asleep = state.withLock { $0.entries[session.id]?.isAsleep } ?? false
+            $0.again = again
+        }
+        let answer = try await ask(session.entityKind, session.entityKey, message)
+        if answer.superseded { throw ApusError(.kicked) }
+    }
+
+    private func unregister(_ entry: Entry) async throws(ApusError) {
+        let message = SessionUnregister.with {
+            $0.place = place(of: entry.session.id).message
+            $0.resumable = entry.isResumable
+        }
+        _ = try await ask(entry.session.entityKind, entry.session.entityKey, message)
+    }
+
+    private func ask(_ device: DeviceID, for session: Session, subscribe: Bool) async throws(ApusError) -> Presence {
+        let message = SessionInspect.with {
+            $0.account = session.account.rawValue
+            $0.subscribe = subscribe
+            $0.place = place(of: session.id).message
+        }
+        let answer = try await ask(.device, device.rawValue, message)
+        return Presence(online: Presence.Online(rawValue: answer.online) ?? .offline, time: answer.time)
+    }
+
+    // MARK: - Time and the map
+
+    private func keepTime() async {
+        while !Task.isCancelled {
+            do { try await Task.sleep(for: .milliseconds(100)) } catch { return }
+            let now = MonotonicTime.now()
+            let due = state.withLock { state in
+                let due = state.wakes.filter { $0.at <= now }
+                state.wakes.removeAll { $0.at <= now }
+                return due
+            }
+            for wake in due { await wake.actor.tick() }
+            let (lost, identities) = state.withLock { state in
+                defer { state.lostNodes = [] }
+                return (state.lostNodes, state.lostNodes.isEmpty ? [] : state.identities)
+            }
+            for node in lost {
+                for identity in identities { await identity.actor?.nodeLost(node) }
+            }
+        }
+    }
+
+    /// Shards that changed hands: their new owner is told what this node holds.
+    private func mapChanged(from old: ClusterMap, to new: ClusterMap) {
+        let touched = state.withLock { state in
+            state.entries.values.filter { entry in
+                let shards = [ShardID(key: entry.session.entityKey)] + entry.subscriptions.map { ShardID(of: $0) }
+                return shards.contains { old[$0].epoch != new[$0].epoch }
+            }.map(\.session.id)
+        }
+        for id in touched {
+            state.withLock { $0.entries[id]?.version += 1 }
+            tell(id)
+        }
+        let lost = old.members.map(\.id).filter { old.isAlive($0) && !new.isAlive($0) }
+        guard !lost.isEmpty else { return }
+        state.withLock { $0.lostNodes += lost }
+    }
+
+    // MARK: - From owners
+
+    /// An owner says that a session here was superseded.
+    package func kicked(_ session: String) {
+        let link = state.withLock { $0.entries[session]?.link }
+        link?.end(ApusError(.kicked))
+    }
+
+    /// An owner says that a device's presence changed.
+    package func presenceChanged(_ device: DeviceID, _ presence: Presence, sessions: [String]) {
+        let links = state.withLock { state in sessions.compactMap { state.entries[$0]?.link } }
+        for link in links { link.presenceChanged(device, presence) }
+    }
+
+    private func kick(_ place: SessionPlace) {
+        guard place.node != view.local else { return kicked(place.session) }
+        tell(place.node, SessionKick.with { $0.session = place.session })
+    }
+
+    /// A tell that does not arrive is repaired when the edge tells the next owner, or asks again.
+    private func tell(_ node: NodeID, _ message: some NodeMessage) {
+        do throws(ApusError) {
+            try transport.tell(node.name, message)
+        } catch {
+            log.debug(
+                "An edge cannot be told.",
+                metadata: Logger.facts(of: error).merging([LogKey.peer: "\(node)"]) { $1 })
+        }
+    }
+
+    private func push(_ device: String, _ presence: Presence, to places: [SessionPlace]) {
+        guard let device = DeviceID(rawValue: device) else { return }
+        var nodes: [NodeID] = []
+        for place in places where !nodes.contains(place.node) { nodes.append(place.node) }
+        for node in nodes {
+            let sessions = places.filter { $0.node == node }.map(\.session)
+            if node == view.local {
+                presenceChanged(device, presence, sessions: sessions)
+            } else {
+                tell(node, SessionPresenceChanged.with {
+                    $0.device = device.rawValue
+                    $0.online = presence.online.rawValue
+                    $0.time = presence.time
+                    $0.sessions = sessions
+                })
+            }
+        }
+    }
+}
+
+extension Session {
+    /// Where the identity lives: devices by their id, apps by their access id.
+    var entityKind: EntityKind { role == .device ? .device : .app }
+    var entityKey: String { device?.rawValue ?? access.rawValue }
+}
