@@ -106,7 +106,10 @@ let package = Package(
         // Services: machine + actor each.
         layer(
             "Services", "ApusSessions",
-            ["ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", nioCore, protobuf, crypto, jwt, log, metrics]),
+            [
+                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusTransport", "ApusCluster", nioCore, protobuf,
+                crypto, jwt, lifecycle, log,
+            ]),
         layer(
             "Services", "ApusChannels",
             [

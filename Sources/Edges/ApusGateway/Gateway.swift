@@ -22,7 +22,8 @@ package final class Gateway: Service, Sendable {
     let view: ClusterView
     let log: Logger
     private let group: any EventLoopGroup
-    private let loops: [GatewayLoop]
+    // SAFETY: written once in `init`, before `self` is shared; read-only afterwards.
+    private nonisolated(unsafe) var loops: [GatewayLoop] = []
     private let work: AsyncStream<@Sendable () async -> Void>
     private let workFeed: AsyncStream<@Sendable () async -> Void>.Continuation
     private let listening = Mutex<(any Channel)?>(nil)
@@ -40,8 +41,7 @@ package final class Gateway: Service, Sendable {
         node = view.local
         // Bounded by the connections: each has at most one piece of work in here.
         (work, workFeed) = AsyncStream.makeStream()
-        loops = group.makeIterator().map { GatewayLoop(eventLoop: $0) }
-        for loop in loops { loop.service = self }
+        loops = group.makeIterator().map { GatewayLoop(eventLoop: $0, service: self) }
     }
 
     /// Opens the door. Throws 10019 where the address is in use, 10022 where the certificate cannot be read.
@@ -109,6 +109,8 @@ package final class Gateway: Service, Sendable {
         }
         return sum
     }
+
+    var loopCount: Int { loops.count }
 
     func run(_ piece: @escaping @Sendable () async -> Void) { workFeed.yield(piece) }
 

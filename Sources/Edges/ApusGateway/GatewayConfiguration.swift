@@ -1,5 +1,4 @@
 package import ApusCore
-package import NIOCore
 
 /// The bounds of the client door, each with its key under `gateway.` (D13).
 package struct GatewayConfiguration: Sendable {

@@ -1,4 +1,6 @@
 import ApusCore
+import ApusSessions
+import CoreMetrics
 import NIOCore
 
 /// The connections of one event loop, with the clock that watches them.
@@ -6,15 +8,17 @@ import NIOCore
 /// Concurrency model: confined to ``eventLoop``.
 final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoop`.
     let eventLoop: any EventLoop
-    // SAFETY: set once by the gateway's `init`, before any connection exists.
-    unowned var service: Gateway! = nil
+    unowned let service: Gateway
     private var connections: [ObjectIdentifier: ClientHandler] = [:]
     /// Connections without a session, oldest first.
     private var strangers: [ClientHandler] = []
     private var streaming: [ObjectIdentifier: ClientHandler] = [:]
     private var ticks = 0
 
-    init(eventLoop: any EventLoop) { self.eventLoop = eventLoop }
+    init(eventLoop: any EventLoop, service: Gateway) {
+        self.eventLoop = eventLoop
+        self.service = service
+    }
 
     var configuration: GatewayConfiguration { service.configuration }
 
@@ -44,7 +48,7 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
 
     func start() {
         let delay = TimeAmount.nanoseconds(configuration.streamKeepalive.nanoseconds / 2)
-        eventLoop.assumeIsolated().scheduleRepeatedTask(initialDelay: delay, delay: delay) { [weak self] task in
+        eventLoop.scheduleRepeatedTask(initialDelay: delay, delay: delay) { [weak self] task in
             guard let self else { return task.cancel() }
             tick()
         }

@@ -3,7 +3,8 @@ package import ApusCore
 import ApusStorage
 package import ApusWire
 import Foundation
-import Logging
+package import Logging
+import SwiftProtobuf
 
 /// A device or an app at its shard's owner: the truth about its session (D6).
 ///
@@ -90,7 +91,7 @@ package actor IdentityActor {
             switch action {
             case .kick(let place): context.kick(place)
             case .push(let presence, let places): context.push(address.key, presence, places)
-            case .wake(let time): context.wake(self, at: time)
+            case .wake(let time): context.wake(self, time)
             case .idle: context.isIdle(address)
             }
         }

@@ -1,5 +1,5 @@
-package import ApusCluster
-package import ApusWire
+import ApusCluster
+public import ApusWire
 
 // The messages of `proto/apus/session.proto`, with their stable numbers. Each says what is true, not what
 // changed, so each may be repeated when an answer was lost.

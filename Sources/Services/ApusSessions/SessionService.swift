@@ -6,8 +6,8 @@ package import ApusTransport
 import ApusWire
 import Foundation
 package import Logging
-package import NIOCore
-package import ServiceLifecycle
+import ServiceLifecycle
+import SwiftProtobuf
 import Synchronization
 
 /// A session that was opened, with what the client needs to resume it.
@@ -102,11 +102,11 @@ package final class SessionService: Service, Sendable {
                 return actor
             })
             entities.register(kind, options: options) { handlers in
-                handlers.on(SessionRegister.self) { actor, message in try await actor.register(message) }
-                handlers.on(SessionUnregister.self) { actor, message in try await actor.unregister(message) }
-                handlers.on(SessionInspect.self) { actor, message in try await actor.inspect(message) }
-                handlers.on(SessionForget.self) { actor, message in try await actor.forget(message) }
-                handlers.on(SessionSleep.self) { actor, message in try await actor.sleep(message) }
+                handlers.on(SessionRegister.self) { actor, message throws(ApusError) in try await actor.register(message) }
+                handlers.on(SessionUnregister.self) { actor, message throws(ApusError) in try await actor.unregister(message) }
+                handlers.on(SessionInspect.self) { actor, message throws(ApusError) in try await actor.inspect(message) }
+                handlers.on(SessionForget.self) { actor, message throws(ApusError) in try await actor.forget(message) }
+                handlers.on(SessionSleep.self) { actor, message throws(ApusError) in try await actor.sleep(message) }
             }
         }
         dispatcher.on(SessionKick.self) { [weak self] _, message in
