@@ -1,0 +1,35 @@
+package import ApusCore
+
+/// What an entity is. The number stands on the wire and is never given to another kind.
+package struct EntityKind: Sendable, Hashable, CustomStringConvertible {
+    package let rawValue: UInt8
+    package init(rawValue: UInt8) { self.rawValue = rawValue }
+
+    /// A device's session, presence and commands.
+    package static let device = Self(rawValue: 1)
+    /// An app's session.
+    package static let app = Self(rawValue: 2)
+    /// For measurements and tests; no service uses it.
+    package static let probe = Self(rawValue: 15)
+
+    package var description: String { "\(rawValue)" }
+}
+
+/// Names one entity of the cluster: what it is, its key, and the shard that it lives in (D5).
+package struct EntityAddress: Sendable, Hashable, CustomStringConvertible {
+    package var kind: EntityKind
+    /// 1 to 63 bytes, as the identifiers of ApusCore.
+    package var key: String
+    package var shard: ShardID
+
+    /// - Parameter shard: the shard of what the entity concerns; nil for the key's own.
+    /// - Precondition: the key has 1 to 63 bytes.
+    package init(kind: EntityKind, key: String, shard: ShardID? = nil) {
+        precondition((1...63).contains(key.utf8.count), "an entity's key has 1 to 63 bytes, not \(key.utf8.count)")
+        self.kind = kind
+        self.key = key
+        self.shard = shard ?? ShardID(key: key)
+    }
+
+    package var description: String { "\(kind)/\(key)" }
+}

@@ -1,0 +1,24 @@
+package import SwiftProtobuf
+
+/// A message between nodes that is handled by its method id (D1, D2).
+package protocol RemoteMessage: SwiftProtobuf.Message, Sendable {
+    /// What the handler answers; a tell drops it.
+    associatedtype Reply: SwiftProtobuf.Message & Sendable
+    /// The stable id on the wire. 0x0001–0x00ff go to a node, 0x0100 and up to an entity. An id is
+    /// never used again for another message.
+    static var method: UInt16 { get }
+}
+
+/// A message to an entity, wherever it lives.
+package protocol EntityMessage: RemoteMessage {
+    /// True where handling it twice does the same as once; such a message is sent again when the
+    /// link is lost under way. False is the default, and such a call then ends with 10008.
+    static var isIdempotent: Bool { get }
+}
+
+extension EntityMessage {
+    package static var isIdempotent: Bool { false }
+}
+
+/// A message to a node itself, not to one of its entities.
+package protocol NodeMessage: RemoteMessage {}

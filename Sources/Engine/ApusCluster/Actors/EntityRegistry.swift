@@ -1,0 +1,229 @@
+package import ApusCore
+package import ApusTransport
+import ApusWire
+package import Logging
+package import NIOCore
+import Synchronization
+
+/// The state of an entity under way to its next owner.
+struct EntitySeed: Sendable {
+    var shard: ShardID
+    /// The only epoch under which the state counts.
+    var successorEpoch: Epoch
+    var state: ByteBuffer
+}
+
+/// What a host did with a message.
+enum OnReceived {
+    case handled
+    case methodUnknown
+    case moved
+    case overloaded
+}
+
+/// A host without its actor's type.
+protocol AnyEntityHost: AnyObject, Sendable {
+    var kind: EntityKind { get }
+    var activationCount: Int { get }
+    var sweepInterval: Duration? { get }
+    func received(_ request: InboundRequest, header: EntityHeader, payload: ByteBuffer) -> OnReceived
+    func passivate(_ key: String)
+    func sweep()
+    func routesChanged(_ routes: ShardRoutes)
+    func hold(_ shard: ShardID)
+    func release(_ shard: ShardID)
+    func isQuiet(_ shard: ShardID) -> Bool
+    func capture(_ shard: ShardID) async -> [(key: String, state: ByteBuffer)]
+    func seed(_ key: String, _ seed: EntitySeed) -> Bool
+}
+
+/// The entities of this node: plain actors, made when their first message comes, under the epoch of
+/// their shard, and let go when they are idle or their shard leaves (D1, D5).
+///
+/// A message is refused before it is decoded where its kind or method is unknown (10004) or its shard
+/// is not here under its epoch (10009 with the owner and epoch that this node knows). Handlers start
+/// in the order of arrival; order per sender and receiver is kept up to the handler's first hop to
+/// its actor, which is a queue.
+///
+/// Concurrency model: registration happens before the first message; after that the hosts do not
+/// change. The routes are replaced whole with every map.
+package final class EntityRegistry: Sendable {
+    /// Bounds of the registry.
+    package struct Configuration: Sendable {
+        /// Live entities on this node; a message that needs one more is refused with 10007. Key
+        /// `cluster.entities_max`.
+        package var entityCountMax = 200_000
+        /// The longest wait between two tries of a call whose shard is on its way.
+        package var retryDelayMax = Duration.milliseconds(50)
+        package init() {}
+    }
+
+    private struct State {
+        var hosts: [any AnyEntityHost] = []
+        var routes: ShardRoutes
+    }
+
+    let configuration: Configuration
+    let transport: Transport
+    let view: ClusterView
+    let onMoved: @Sendable (ShardID, Epoch) -> Void
+    private let logger: Logger
+    private let budget: EntityBudget
+    private let state: Mutex<State>
+
+    /// - Parameter onMoved: another node knows a newer epoch of this shard: refresh the map.
+    package init(
+        configuration: Configuration = Configuration(), view: ClusterView, transport: Transport, logger: Logger,
+        onMoved: @escaping @Sendable (ShardID, Epoch) -> Void = { _, _ in }
+    ) {
+        self.configuration = configuration
+        self.view = view
+        self.transport = transport
+        self.logger = logger
+        self.onMoved = onMoved
+        budget = EntityBudget(countMax: configuration.entityCountMax)
+        state = Mutex(State(routes: ShardRoutes(view.map, local: view.local)))
+        view.observe { [weak self] _, map in self?.mapChanged(map) }
+        mapChanged(view.map)
+    }
+
+    /// Adds a kind of entity, before the first message comes.
+    ///
+    /// - Precondition: the kind has no host yet.
+    package func register<Entity: Actor>(
+        _ kind: EntityKind, options: EntityOptions<Entity>, _ build: (inout EntityHandlers<Entity>) -> Void
+    ) {
+        var handlers = EntityHandlers<Entity>()
+        build(&handlers)
+        state.withLock { state in
+            precondition(!state.hosts.contains { $0.kind == kind }, "the entity kind \(kind) is registered twice")
+            state.hosts.append(
+                EntityHost(kind: kind, options: options, handlers: handlers, routes: state.routes, budget: budget))
+        }
+    }
+
+    /// As ``register(_:options:_:)`` for entities without further options.
+    package func register<Entity: Actor>(
+        _ kind: EntityKind, make: @escaping @Sendable (EntityContext) -> Entity, passivateAfter: Duration? = nil,
+        _ build: (inout EntityHandlers<Entity>) -> Void
+    ) {
+        register(kind, options: EntityOptions(make: make, passivateAfter: passivateAfter), build)
+    }
+
+    /// A reference to an entity, wherever it lives. Cheap; keep it or make it anew.
+    package func ref<Entity: Actor>(_ type: Entity.Type, _ address: EntityAddress) -> EntityRef<Entity> {
+        EntityRef(address: address, registry: self, host: host(address.kind) as? EntityHost<Entity>)
+    }
+
+    /// Live entities of all kinds.
+    package var entityCount: Int { hosts.reduce(0) { $0 + $1.activationCount } }
+
+    /// Lets idle entities go and ends those that left, until it is cancelled.
+    package func run() async {
+        let shortest = hosts.compactMap(\.sweepInterval).min()
+        await withDiscardingTaskGroup { group in
+            group.addTask {
+                for await work in self.budget.work { await work() }
+            }
+            guard let shortest else { return }
+            group.addTask {
+                while (try? await Task.sleep(for: shortest)) != nil {
+                    for host in self.hosts { host.sweep() }
+                }
+            }
+        }
+    }
+
+    /// An entity has nothing left to do; it is let go where nothing else waits for it. May be called
+    /// by the entity itself, in a handler.
+    package func passivate(_ address: EntityAddress) { host(address.kind)?.passivate(address.key) }
+
+    // MARK: Messages
+
+    /// A request of another node with a method of 0x0100 or above. On the connection's event loop.
+    package func received(_ request: InboundRequest) {
+        var payload = request.payload
+        guard let header = EntityHeader(from: &payload) else {
+            return request.fail(ApusError(.malformed, "the message has no entity header"))
+        }
+        guard let host = host(header.kind) else {
+            return request.fail(ApusError(.methodUnknown, "the entity kind \(header.kind) is not known here"))
+        }
+        switch host.received(request, header: header, payload: payload) {
+        case .handled: break
+        case .methodUnknown: request.fail(ApusError(.methodUnknown))
+        case .overloaded: request.fail(ApusError(.overloaded, "the entity or the node has too much to do"))
+        case .moved: refuse(request, header.shard)
+        }
+    }
+
+    private func refuse(_ request: InboundRequest, _ shard: ShardID) {
+        switch route(shard) {
+        case .local(let epoch): request.fail(ApusError(.moved), epoch: epoch, owner: view.local.name)
+        case .remote(let owner, let epoch): request.fail(ApusError(.moved), epoch: epoch, owner: owner)
+        case .nobody(let epoch): request.fail(ApusError(.moved), epoch: epoch)
+        }
+    }
+
+    // MARK: Routes
+
+    func route(_ shard: ShardID) -> ShardRoutes.Route { state.withLock { $0.routes.route(shard) } }
+
+    private func mapChanged(_ map: ClusterMap) {
+        let routes = ShardRoutes(map, local: view.local)
+        let hosts = state.withLock { state -> [any AnyEntityHost] in
+            guard routes.revision >= state.routes.revision else { return [] }
+            state.routes = routes
+            return state.hosts
+        }
+        for host in hosts { host.routesChanged(routes) }
+    }
+
+    private var hosts: [any AnyEntityHost] { state.withLock { $0.hosts } }
+
+    private func host(_ kind: EntityKind) -> (any AnyEntityHost)? {
+        state.withLock { state in state.hosts.first { $0.kind == kind } }
+    }
+
+    // MARK: Hand-over (D5)
+
+    /// Calls to the shard's entities wait at their callers from now on.
+    package func hold(_ shard: ShardID) { for host in hosts { host.hold(shard) } }
+
+    /// The hand-over was abandoned: the shard's entities go on here.
+    package func release(_ shard: ShardID) { for host in hosts { host.release(shard) } }
+
+    /// The states of a held shard's entities, after the calls under way have ended.
+    ///
+    /// - Throws: 10005 where they do not end within the time.
+    package func capture(
+        _ shard: ShardID, timeout: Duration
+    ) async throws(ApusError) -> [(address: EntityAddress, state: ByteBuffer)] {
+        let deadline = MonotonicTime.now() + timeout
+        while !hosts.allSatisfy({ $0.isQuiet(shard) }) {
+            guard MonotonicTime.now() < deadline, (try? await Task.sleep(for: .milliseconds(1))) != nil else {
+                throw ApusError(.deadlineExceeded, "the calls of a shard that is handed over do not end")
+            }
+        }
+        var captured: [(EntityAddress, ByteBuffer)] = []
+        for host in hosts {
+            for (key, state) in await host.capture(shard) {
+                captured.append((EntityAddress(kind: host.kind, key: key, shard: shard), state))
+            }
+        }
+        return captured
+    }
+
+    /// Takes the state of an entity that is about to be this node's. It counts only where this node
+    /// becomes the shard's owner under exactly that epoch; the entity is then live at once.
+    ///
+    /// - Throws: 10004 for an unknown kind, 10013 where the epoch is over, 10007 over the bound.
+    package func prepare(
+        _ address: EntityAddress, state: ByteBuffer, successorEpoch: Epoch
+    ) throws(ApusError) {
+        guard let host = host(address.kind) else { throw ApusError(.methodUnknown) }
+        if case .remote(_, let epoch) = route(address.shard), epoch >= successorEpoch { throw ApusError(.staleEpoch) }
+        let seed = EntitySeed(shard: address.shard, successorEpoch: successorEpoch, state: state)
+        guard host.seed(address.key, seed) else { throw ApusError(.overloaded) }
+    }
+}

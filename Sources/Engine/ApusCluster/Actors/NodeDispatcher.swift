@@ -1,0 +1,83 @@
+package import ApusCore
+package import ApusTransport
+import ApusWire
+import NIOCore
+import SwiftProtobuf
+import Synchronization
+
+/// Takes every request of other nodes: methods below 0x0100 are the node's own, the others go to the
+/// entity that their header names (D1).
+///
+/// The transport is made before the registry that answers for it, so the dispatcher is made first
+/// and is given the registry with ``connect(_:)``; requests before that are refused with 10017.
+package final class NodeDispatcher: ControlHandler {
+    private typealias Handler = @Sendable (InboundRequest) -> Void
+
+    private struct State {
+        var handlers: [UInt16: Handler] = [:]
+        var entities: EntityRegistry?
+    }
+
+    private let state = Mutex(State())
+
+    package init() {}
+
+    /// Gives the registry that takes the entities' messages.
+    package func connect(_ entities: EntityRegistry) { state.withLock { $0.entities = entities } }
+
+    /// Adds a message type that this node takes itself. Bodies start in the order of arrival, on the
+    /// connection's event loop; the part before their first suspension must be short.
+    ///
+    /// - Precondition: the method is below 0x0100 and has no other handler.
+    package func on<M: NodeMessage>(
+        _ type: M.Type, _ body: @escaping @Sendable (NodeID, M) async throws(ApusError) -> M.Reply
+    ) {
+        precondition(M.method < 0x0100, "method \(M.method) is an entity's, not a node's")
+        state.withLock { state in
+            precondition(state.handlers[M.method] == nil, "method \(M.method) has two handlers")
+            state.handlers[M.method] = { request in
+                request.run {
+                    do throws(ApusError) {
+                        let reply = try await body(request.peer, try M(reading: request.payload))
+                        return .reply(try reply.encoded().buffer)
+                    } catch {
+                        return .failure(CallFailure(error))
+                    }
+                }
+            }
+        }
+    }
+
+    package func received(_ request: InboundRequest) {
+        guard request.method < 0x0100 else {
+            guard let entities = state.withLock({ $0.entities }) else {
+                return request.fail(ApusError(.shuttingDown, "this node is not yet ready"))
+            }
+            return entities.received(request)
+        }
+        guard let handler = state.withLock({ $0.handlers[request.method] }) else {
+            return request.fail(ApusError(.methodUnknown))
+        }
+        handler(request)
+    }
+}
+
+extension Transport {
+    /// Sends a message to a node itself and waits for the answer; errors as
+    /// ``Transport/ask(_:method:payload:timeout:)``, and 10001 for an answer that cannot be read.
+    package func ask<M: NodeMessage>(
+        _ peer: NodeName, _ message: M, timeout: Duration
+    ) async throws(ApusError) -> M.Reply {
+        let reply = try await ask(peer, method: M.method, payload: try message.encoded().buffer, timeout: timeout)
+        do {
+            return try M.Reply(serializedBytes: MessageBytes(reply))
+        } catch {
+            throw ApusError(.malformed, "an answer to the method \(M.method) cannot be read")
+        }
+    }
+
+    /// Sends a message to a node itself that wants no answer.
+    package func tell<M: NodeMessage>(_ peer: NodeName, _ message: M) throws(ApusError) {
+        try tell(peer, method: M.method, payload: try message.encoded().buffer)
+    }
+}

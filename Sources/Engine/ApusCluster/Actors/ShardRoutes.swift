@@ -1,0 +1,41 @@
+import ApusCore
+
+/// The map as calls need it: an array look-up per shard, without the members' addresses (D5).
+struct ShardRoutes: Sendable {
+    enum Route: Sendable {
+        case local(Epoch)
+        case remote(NodeName, Epoch)
+        /// Nobody owns the shard, or its owner is not alive.
+        case nobody(Epoch)
+    }
+
+    let revision: UInt64
+    private let localSlot: UInt16?
+    private let names: [NodeName?]
+    private let slots: [UInt16]
+    private let epochs: [Epoch]
+
+    init(_ map: ClusterMap, local: NodeID) {
+        revision = map.revision
+        localSlot = map.members.firstIndex { $0.id == local && $0.state.isAlive }.map { UInt16($0) }
+        names = map.members.map { $0.state.isAlive ? $0.id.name : nil }
+        slots = map.shards.map(\.owner.rawValue)
+        epochs = map.shards.map(\.epoch)
+    }
+
+    func epoch(of shard: ShardID) -> Epoch { epochs[Int(shard.rawValue)] }
+
+    func isLocal(_ shard: ShardID) -> Bool { slots[Int(shard.rawValue)] == localSlot }
+
+    func isLocal(_ shard: ShardID, epoch: Epoch) -> Bool {
+        isLocal(shard) && epochs[Int(shard.rawValue)] == epoch
+    }
+
+    func route(_ shard: ShardID) -> Route {
+        let slot = slots[Int(shard.rawValue)]
+        let epoch = epochs[Int(shard.rawValue)]
+        if slot == localSlot { return .local(epoch) }
+        guard Int(slot) < names.count, let name = names[Int(slot)] else { return .nobody(epoch) }
+        return .remote(name, epoch)
+    }
+}
