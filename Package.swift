@@ -100,7 +100,7 @@ let package = Package(
             "Engine", "ApusCluster",
             [
                 "ApusCore", "ApusWire", "ApusTransport", "ApusStorage", nioCore, protobuf, orderedCollections, crypto,
-                lifecycle, log, metrics,
+                lifecycle, log, coreMetrics,
             ]),
 
         // Services: machine + actor each.
@@ -159,7 +159,9 @@ let package = Package(
 
         test("ApusCoreTests", ["ApusCore"]),
         test("ApusWireTests", ["ApusCore", "ApusWire", "ApusTestKit", nioCore]),
-        test("ApusClusterTests", ["ApusCore", "ApusWire", "ApusStorage", "ApusTransport", "ApusCluster", nioCore, orderedCollections]),
+        test(
+            "ApusClusterTests",
+            ["ApusCore", "ApusWire", "ApusStorage", "ApusTransport", "ApusCluster", nioCore, nioPosix, orderedCollections, log]),
         test("ApusStorageTests", ["ApusCore", "ApusStorage"]),
         test("ApusMediaTests", ["ApusCore", "ApusMedia", "ApusTestKit", nioCore]),
         test("ApusTransportTests", ["ApusCore", "ApusWire", "ApusTransport", nioCore, nioPosix, nioSSL, protobuf, log]),

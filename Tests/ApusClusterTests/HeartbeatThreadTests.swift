@@ -1,0 +1,158 @@
+import ApusCluster
+import ApusCore
+import ApusTransport
+import ApusWire
+import Logging
+import NIOCore
+import Synchronization
+import Testing
+
+private let cluster = ClusterID(unchecked: "test")
+private let key = [UInt8](repeating: 7, count: 32)
+
+@Suite("Authentication of heartbeats (D4)")
+struct HeartbeatSealTests {
+    private let hash = StableHash.hash("test")
+
+    private func sealed(key: [UInt8] = key, to receiver: NodeID = node("b")) throws -> ByteBuffer {
+        try HeartbeatSeal(key: key).seal(
+            HeartbeatDatagram(clusterHash: hash, sequence: 4, sender: node("a"), message: .probe(nonce: 1, origin: node("c"))),
+            to: receiver)
+    }
+
+    @Test("What was sealed for a receiver opens there")
+    func opens() throws {
+        let opened = try HeartbeatSeal(key: key).open(sealed(), receiver: node("b"), clusterHash: hash)
+        #expect(opened.sender == node("a") && opened.sequence == 4)
+    }
+
+    @Test("Another key, another receiver or another life of it is forged; another cluster is told apart")
+    func refused() throws {
+        let seal = try HeartbeatSeal(key: key)
+        let foreign = try sealed(key: [UInt8](repeating: 8, count: 32))
+        #expect(throws: HeartbeatFault.forged) { try seal.open(foreign, receiver: node("b"), clusterHash: hash) }
+        #expect(throws: HeartbeatFault.forged) { try seal.open(try sealed(), receiver: node("c"), clusterHash: hash) }
+        #expect(throws: HeartbeatFault.forged) { try seal.open(try sealed(), receiver: node("b", 2), clusterHash: hash) }
+        #expect(throws: HeartbeatFault.cluster) { try seal.open(try sealed(), receiver: node("b"), clusterHash: hash + 1) }
+    }
+
+    @Test("No datagram with one bit changed, and none that was cut, opens")
+    func flipped() throws {
+        let seal = try HeartbeatSeal(key: key)
+        let whole = try sealed()
+        for bit in 0..<whole.readableBytes * 8 {
+            var changed = whole
+            let byte = try #require(changed.getInteger(at: bit / 8, as: UInt8.self))
+            changed.setInteger(byte ^ (1 << UInt8(bit % 8)), at: bit / 8)
+            #expect(throws: HeartbeatFault.self) { try seal.open(changed, receiver: node("b"), clusterHash: hash) }
+        }
+        for length in 0..<whole.readableBytes {
+            let cut = try #require(whole.getSlice(at: 0, length: length))
+            #expect(throws: HeartbeatFault.self) { try seal.open(cut, receiver: node("b"), clusterHash: hash) }
+        }
+    }
+
+    @Test("A key that is too short is refused with 10022")
+    func shortKey() {
+        #expect(throws: ApusError(.configurationInvalid)) { try HeartbeatSeal(key: [1, 2, 3]) }
+    }
+}
+
+/// Counts what reaches the driver, and sends one heartbeat to everyone with each tick.
+private struct Recorder: HeartbeatDriver {
+    var peers: [NodeID] = []
+    var received: [NodeID] = []
+
+    mutating func tick(now: MonotonicTime) -> [HeartbeatOutbound] { peers.map { HeartbeatOutbound(.heartbeat, to: $0) } }
+
+    mutating func received(
+        _ message: HeartbeatMessage, from sender: NodeID, now: MonotonicTime
+    ) -> [HeartbeatOutbound] {
+        received.append(sender)
+        return []
+    }
+}
+
+@Suite("Heartbeat thread (D4)")
+struct HeartbeatThreadTests {
+    private func thread(_ name: String, key: [UInt8] = key, peers: [NodeID] = []) throws -> HeartbeatThread<Recorder> {
+        HeartbeatThread(
+            configuration: HeartbeatConfiguration(bind: HostPort(host: "127.0.0.1", port: 0)), identity: node(name),
+            cluster: cluster, seal: try HeartbeatSeal(key: key), driver: Recorder(peers: peers), logger: Logger(label: "test"))
+    }
+
+    /// Asks until the answer is yes, for 5 s at most.
+    private func eventually(_ condition: () async -> Bool) async throws -> Bool {
+        for _ in 0..<500 {
+            if await condition() { return true }
+            try await Task.sleep(for: .milliseconds(10))
+        }
+        return false
+    }
+
+    @Test("Two threads hear each other; one with another key, and one that is no peer, are not heard")
+    func heard() async throws {
+        let a = try thread("a", peers: [node("b")])
+        let b = try thread("b", peers: [node("a")])
+        let forger = try thread("a", key: [UInt8](repeating: 9, count: 32), peers: [node("b")])
+        let stranger = try thread("c", peers: [node("b")])
+        let addressOfA = try await a.start()
+        let addressOfB = try await b.start()
+        _ = try await forger.start()
+        _ = try await stranger.start()
+        a.setPeers([Peer(id: node("b"), address: HostPort(host: "localhost", port: addressOfB.port))])
+        forger.setPeers([Peer(id: node("b"), address: addressOfB)])
+        stranger.setPeers([Peer(id: node("b"), address: addressOfB)])
+        try await Task.sleep(for: .milliseconds(100))
+        #expect(await b.read(\.received) == [])
+        b.setPeers([Peer(id: node("a"), address: addressOfA)])
+        #expect(try await eventually { await b.read(\.received.count) ?? 0 > 5 })
+        #expect(try await eventually { await a.read(\.received.count) ?? 0 > 5 })
+        #expect(await b.read { Set($0.received) } == [node("a")])
+        for thread in [a, b, forger, stranger] { await thread.stop() }
+    }
+
+    @Test("A port that is in use is refused with 10019 and named")
+    func portInUse() async throws {
+        let first = try thread("a")
+        let address = try await first.start()
+        let second = HeartbeatThread(
+            configuration: HeartbeatConfiguration(bind: address), identity: node("b"), cluster: cluster,
+            seal: try HeartbeatSeal(key: key), driver: Recorder(), logger: Logger(label: "test"))
+        let error = await #expect(throws: ApusError.self) { try await second.start() }
+        #expect(error?.code == .addressInUse)
+        #expect(error?.message.contains("\(address.port)") == true)
+        await second.stop()
+        await first.stop()
+    }
+
+    @Test("Real detectors on real sockets keep each other alive, and confirm a stopped one within 600 ms")
+    func detectors() async throws {
+        let ids = ["a", "b", "c"].map { node($0) }
+        let deaths = Mutex<[NodeID: Int]>([:])
+        var threads: [HeartbeatThread<MembershipDriver>] = []
+        var peers: [Peer] = []
+        for id in ids {
+            let driver = MembershipDriver(machine: MembershipStateMachine(local: id)) { action in
+                if case .confirmedDead(let dead, _) = action { deaths.withLock { $0[dead, default: 0] += 1 } }
+            }
+            let thread = HeartbeatThread(
+                configuration: HeartbeatConfiguration(bind: HostPort(host: "127.0.0.1", port: 0)), identity: id,
+                cluster: cluster, seal: try HeartbeatSeal(key: key), driver: driver, logger: Logger(label: "test"))
+            peers.append(Peer(id: id, address: try await thread.start()))
+            threads.append(thread)
+        }
+        for thread in threads {
+            thread.setPeers(peers)
+            thread.perform { $0.handle(.membersChanged(ids), now: $1) }
+        }
+        try await Task.sleep(for: .milliseconds(600))
+        #expect(deaths.withLock { $0 } == [:])
+        await threads[2].stop()
+        let began = MonotonicTime.now()
+        #expect(try await eventually { deaths.withLock { $0 } == [ids[2]: 2] })
+        #expect(MonotonicTime.now() - began < .milliseconds(600))
+        await threads[0].stop()
+        await threads[1].stop()
+    }
+}
