@@ -34,6 +34,7 @@ let jwt: Target.Dependency = .product(name: "JWTKit", package: "jwt-kit")
 let grdb: Target.Dependency = .product(name: "GRDB", package: "GRDB.swift")
 let lifecycle: Target.Dependency = .product(name: "ServiceLifecycle", package: "swift-service-lifecycle")
 let hummingbird: Target.Dependency = .product(name: "Hummingbird", package: "hummingbird")
+let hummingbirdCore: Target.Dependency = .product(name: "HummingbirdCore", package: "hummingbird")
 let httpTypes: Target.Dependency = .product(name: "HTTPTypes", package: "swift-http-types")
 let yams: Target.Dependency = .product(name: "Yams", package: "Yams")
 let arguments: Target.Dependency = .product(name: "ArgumentParser", package: "swift-argument-parser")
@@ -124,7 +125,9 @@ let package = Package(
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusSessions", "ApusChannels", nioCore, nioPosix,
                 nioTLS, nioSSL, protobuf, lifecycle, "ApusCluster", log, coreMetrics,
             ]),
-        layer("Edges", "ApusHTTP", ["ApusCore", hummingbird, httpTypes, nioCore, nioPosix, lifecycle, log, coreMetrics]),
+        layer(
+            "Edges", "ApusHTTP",
+            ["ApusCore", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, lifecycle, log]),
 
         // Node: the only place that joins the parts.
         layer(
@@ -157,7 +160,11 @@ let package = Package(
         // Testing.
         layer("Testing", "ApusTestKit", ["ApusCore", nioCore]),
 
-        test("ApusCoreTests", ["ApusCore"]),
+        test("ApusCoreTests", ["ApusCore", coreMetrics]),
+        test("ApusHTTPTests", ["ApusCore", "ApusHTTP", nioCore, nioPosix, lifecycle, log]),
+        test("ApusSessionsTests", ["ApusCore", "ApusSessions", crypto, jwt]),
+        test("ApusNodeTests", ["ApusCore", "ApusNode"]),
+        test("TidyTests", ["ApusCore", "ApusNode"]),
         test("ApusWireTests", ["ApusCore", "ApusWire", "ApusTestKit", nioCore]),
         test(
             "ApusClusterTests",

@@ -1,0 +1,62 @@
+package import ApusCore
+
+/// The bounds of the HTTP door (D13).
+package struct HTTPConfiguration: Sendable {
+    /// Where operators and their tools connect; port 0 asks the system for a free one.
+    package var bind: HostPort
+    /// The most connections at once; one more waits in the system's queue until another closes.
+    package var connectionsMax = 256
+    /// All header fields of a request together, in bytes; more closes the connection with 400.
+    package var headerByteCountMax = 16 << 10
+    /// The largest request body, in bytes; a larger one is refused with 413.
+    package var bodyByteCountMax = 64 << 10
+    /// How long a connection may be idle before it is closed.
+    package var idleTimeout: Duration = .seconds(30)
+
+    package init(bind: HostPort) { self.bind = bind }
+}
+
+/// What the door asks the node for. Every closure is called on the cooperative pool, once per request,
+/// and must answer in bounded time.
+package struct HTTPSources: Sendable {
+    /// Whether the node serves.
+    package var health: @Sendable () async -> NodeHealth
+    /// The node's status.
+    package var status: @Sendable () async -> NodeStatus
+    /// All metrics in Prometheus' text form.
+    package var metrics: @Sendable () -> String
+    /// Checks that a bearer token allows administration; throws 12001, 12002 or 12004.
+    package var authorizeAdmin: @Sendable (_ token: String) async throws(ApusError) -> Void
+    /// Hands the node's shards over and leaves the cluster; returns when the hand-over has begun.
+    package var drain: @Sendable () async throws(ApusError) -> Void
+
+    package init(
+        health: @escaping @Sendable () async -> NodeHealth,
+        status: @escaping @Sendable () async -> NodeStatus,
+        metrics: @escaping @Sendable () -> String,
+        authorizeAdmin: @escaping @Sendable (_ token: String) async throws(ApusError) -> Void,
+        drain: @escaping @Sendable () async throws(ApusError) -> Void
+    ) {
+        self.health = health
+        self.status = status
+        self.metrics = metrics
+        self.authorizeAdmin = authorizeAdmin
+        self.drain = drain
+    }
+}
+
+/// The answer of `/healthz`.
+package struct NodeHealth: Codable, Sendable, Equatable {
+    /// True: 200; false: 503.
+    package var healthy: Bool
+    /// One word for the state, as in ``NodeStatus/state``.
+    package var state: String
+    /// A sentence that says why, where the node is not healthy.
+    package var reason: String?
+
+    package init(healthy: Bool, state: String, reason: String? = nil) {
+        self.healthy = healthy
+        self.state = state
+        self.reason = reason
+    }
+}

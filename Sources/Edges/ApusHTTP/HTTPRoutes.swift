@@ -1,0 +1,110 @@
+import ApusCore
+import Foundation
+import HTTPTypes
+import Hummingbird
+import Logging
+import NIOCore
+
+/// What the door answers to which request.
+struct HTTPRoutes: Sendable {
+    let sources: HTTPSources
+    let bodyByteCountMax: Int
+    let logger: Logger
+
+    func router() -> Router<BasicRequestContext> {
+        let router = Router(context: BasicRequestContext.self)
+        let sources = sources
+        router.add(middleware: BodyBound(byteCountMax: bodyByteCountMax))
+        router.get("healthz") { _, _ in
+            let health = await sources.health()
+            return Self.json(health, status: health.healthy ? .ok : .serviceUnavailable)
+        }
+        router.get("metrics") { _, _ in
+            Response(
+                status: .ok, headers: [.contentType: "text/plain; version=0.0.4; charset=utf-8"],
+                body: ResponseBody(byteBuffer: ByteBuffer(string: sources.metrics() + ProcessMetrics.text())))
+        }
+        router.get("v1/status") { _, _ in
+            Self.json(await sources.status(), status: .ok)
+        }
+        let admin = router.group("v1/admin").add(middleware: AdminGuard(authorize: sources.authorizeAdmin, logger: logger))
+        admin.post("drain") { _, _ in
+            do throws(ApusError) {
+                try await sources.drain()
+                return Self.json(Accepted(state: "draining"), status: .accepted)
+            } catch {
+                return Self.json(Refusal(error), status: .serviceUnavailable)
+            }
+        }
+        return router
+    }
+
+    static func json(_ value: some Encodable, status: HTTPResponse.Status) -> Response {
+        let encoder = JSONEncoder()
+        encoder.outputFormatting = [.sortedKeys, .withoutEscapingSlashes]
+        guard let data = try? encoder.encode(value) else { return Response(status: .internalServerError) }
+        var buffer = ByteBuffer()
+        buffer.writeBytes(data)
+        buffer.writeString("\n")
+        return Response(
+            status: status, headers: [.contentType: "application/json"], body: ResponseBody(byteBuffer: buffer))
+    }
+}
+
+/// A request that was taken and goes on after its answer.
+struct Accepted: Encodable, Sendable {
+    var state: String
+}
+
+/// A refusal, with its number from the catalogue.
+struct Refusal: Encodable, Sendable {
+    var code: Int32
+    var message: String
+
+    init(_ error: ApusError) {
+        code = error.code.number
+        message = error.message
+    }
+}
+
+/// Refuses a request whose announced body is over the bound; the connection ends with it.
+struct BodyBound: RouterMiddleware {
+    typealias Context = BasicRequestContext
+    let byteCountMax: Int
+
+    func handle(
+        _ request: Request, context: Context, next: @concurrent (Request, Context) async throws -> Response
+    ) async throws -> Response {
+        let announced = request.headers[.contentLength].map { Int($0) ?? .max } ?? 0
+        // No route here reads a body of unknown length, so a chunked one is refused as well.
+        guard announced <= byteCountMax, request.headers[.transferEncoding] == nil else {
+            return HTTPRoutes.json(Refusal(ApusError(.frameTooLarge)), status: .contentTooLarge)
+        }
+        return try await next(request, context)
+    }
+}
+
+/// Lets only bearers of a token of role `admin` through (12001, 12002: 401; 12004: 403).
+struct AdminGuard: RouterMiddleware {
+    typealias Context = BasicRequestContext
+    let authorize: @Sendable (String) async throws(ApusError) -> Void
+    let logger: Logger
+
+    func handle(
+        _ request: Request, context: Context, next: @concurrent (Request, Context) async throws -> Response
+    ) async throws -> Response {
+        do throws(ApusError) {
+            guard let header = request.headers[.authorization], header.hasPrefix("Bearer ") else {
+                throw ApusError(.tokenInvalid, "this needs a bearer token of role admin")
+            }
+            try await authorize(String(header.dropFirst("Bearer ".count)))
+        } catch {
+            logger.warning("An administration request was refused", metadata: Logger.facts(of: error))
+            var response = HTTPRoutes.json(
+                Refusal(error), status: error.code == .notAllowed ? .forbidden : .unauthorized)
+            if error.code != .notAllowed { response.headers[.wwwAuthenticate] = "Bearer" }
+            return response
+        }
+        return try await next(request, context)
+    }
+}

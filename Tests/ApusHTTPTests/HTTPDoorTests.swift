@@ -1,0 +1,169 @@
+import ApusCore
+import ApusHTTP
+import Foundation
+import Logging
+import NIOCore
+import NIOPosix
+import ServiceLifecycle
+import Synchronization
+import Testing
+
+#if canImport(FoundationNetworking)
+import FoundationNetworking
+#endif
+
+@Suite("HTTP door", .timeLimit(.minutes(1)))
+struct HTTPDoorTests {
+    private final class Node: Sendable {
+        let healthy = Mutex(true)
+        let drained = Mutex(0)
+
+        var sources: HTTPSources {
+            HTTPSources(
+                health: { [self] in
+                    healthy.withLock { $0 }
+                        ? NodeHealth(healthy: true, state: "up")
+                        : NodeHealth(healthy: false, state: "fenced", reason: "this node was declared dead")
+                },
+                status: { Self.status },
+                metrics: { "# TYPE a_total counter\na_total 1\n" },
+                authorizeAdmin: { token throws(ApusError) in
+                    switch token {
+                    case "good": return
+                    case "old": throw ApusError(.tokenExpired)
+                    case "app": throw ApusError(.notAllowed)
+                    default: throw ApusError(.tokenInvalid)
+                    }
+                },
+                drain: { [self] () throws(ApusError) in drained.withLock { $0 += 1 } })
+        }
+
+        static let status = NodeStatus(
+            name: "n1", incarnation: 3, state: "up",
+            addresses: NodeStatus.Addresses(transport: "a:1", clients: "a:2", http: "a:3"),
+            shards: NodeStatus.Shards(owned: 4096, standby: 0), sessions: NodeStatus.Sessions(devices: 1, apps: 2),
+            viewers: 2, channels: [], revision: 7, members: ["n1"], uptime_s: 1.5)
+    }
+
+    /// Serves on a free port of the loopback while `body` runs.
+    private func withDoor(
+        _ node: Node = Node(), _ change: (inout HTTPConfiguration) -> Void = { _ in },
+        _ body: @Sendable (HostPort) async throws -> Void
+    ) async throws {
+        var configuration = HTTPConfiguration(bind: HostPort(host: "127.0.0.1", port: 0))
+        change(&configuration)
+        let (addresses, found) = AsyncStream.makeStream(of: HostPort.self)
+        let door = HTTPDoor(
+            configuration: configuration, sources: node.sources, group: MultiThreadedEventLoopGroup.singleton,
+            logger: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() }, onListening: { found.yield($0) })
+        let group = ServiceGroup(services: [door], logger: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })
+        try await withThrowingTaskGroup(of: Void.self) { tasks in
+            tasks.addTask { try await group.run() }
+            var iterator = addresses.makeAsyncIterator()
+            let address = try #require(await iterator.next())
+            try await body(address)
+            await group.triggerGracefulShutdown()
+            try await tasks.waitForAll()
+        }
+    }
+
+    private static func fetch(
+        _ address: HostPort, _ path: String, method: String = "GET", token: String? = nil, body: Data? = nil
+    ) async throws -> (status: Int, type: String, body: String) {
+        var request = URLRequest(url: try #require(URL(string: "http://\(address)\(path)")))
+        request.httpMethod = method
+        request.httpBody = body
+        if let token { request.setValue("Bearer \(token)", forHTTPHeaderField: "Authorization") }
+        let (data, response) = try await URLSession(configuration: .ephemeral).data(for: request)
+        let http = try #require(response as? HTTPURLResponse)
+        return (http.statusCode, http.value(forHTTPHeaderField: "Content-Type") ?? "", String(decoding: data, as: UTF8.self))
+    }
+
+    @Test("/healthz says 200 while the node serves and 503 with the reason when it does not")
+    func health() async throws {
+        let node = Node()
+        try await withDoor(node) { address in
+            let good = try await Self.fetch(address, "/healthz")
+            #expect(good.status == 200)
+            #expect(good.body == "{\"healthy\":true,\"state\":\"up\"}\n")
+            node.healthy.withLock { $0 = false }
+            let bad = try await Self.fetch(address, "/healthz")
+            #expect(bad.status == 503)
+            #expect(bad.body.contains("this node was declared dead"))
+        }
+    }
+
+    @Test("/v1/status is the node's status as JSON")
+    func status() async throws {
+        try await withDoor { address in
+            let answer = try await Self.fetch(address, "/v1/status")
+            #expect(answer.type == "application/json")
+            #expect(try JSONDecoder().decode(NodeStatus.self, from: Data(answer.body.utf8)) == Node.status)
+        }
+    }
+
+    @Test("/metrics is Prometheus text 0.0.4 with the process's own numbers")
+    func metrics() async throws {
+        try await withDoor { address in
+            let answer = try await Self.fetch(address, "/metrics")
+            #expect(answer.type == "text/plain; version=0.0.4; charset=utf-8")
+            #expect(answer.body.hasPrefix("# TYPE a_total counter\na_total 1\n"))
+            #expect(answer.body.contains("\nprocess_resident_memory_bytes "))
+            #expect(answer.body.contains("\nprocess_open_fds "))
+        }
+    }
+
+    @Test(
+        "Administration needs a valid token of role admin",
+        arguments: [(nil, 401, 12_001), ("bad", 401, 12_001), ("old", 401, 12_002), ("app", 403, 12_004)])
+    func adminRefused(token: String?, status: Int, code: Int) async throws {
+        let node = Node()
+        try await withDoor(node) { address in
+            let answer = try await Self.fetch(address, "/v1/admin/drain", method: "POST", token: token)
+            #expect(answer.status == status)
+            #expect(answer.body.contains("\"code\":\(code)"))
+        }
+        #expect(node.drained.withLock { $0 } == 0)
+    }
+
+    @Test("Drain is taken with 202 and reaches the node once")
+    func drain() async throws {
+        let node = Node()
+        try await withDoor(node) { address in
+            let answer = try await Self.fetch(address, "/v1/admin/drain", method: "POST", token: "good")
+            #expect(answer.status == 202)
+            #expect(answer.body == "{\"state\":\"draining\"}\n")
+        }
+        #expect(node.drained.withLock { $0 } == 1)
+    }
+
+    @Test("A body over the bound is refused with 413 before anything else is looked at")
+    func largeBody() async throws {
+        try await withDoor { address in
+            let answer = try await Self.fetch(
+                address, "/v1/admin/drain", method: "POST", token: "good", body: Data(repeating: 1, count: 70_000))
+            #expect(answer.status == 413)
+        }
+    }
+
+    @Test("An unknown path is 404")
+    func unknownPath() async throws {
+        try await withDoor { address in
+            let answer = try await Self.fetch(address, "/nothing")
+            #expect(answer.status == 404)
+        }
+    }
+
+    @Test("An address in use is named in the error (10019)")
+    func addressInUse() async throws {
+        try await withDoor { address in
+            let second = HTTPDoor(
+                configuration: HTTPConfiguration(bind: address), sources: Node().sources,
+                group: MultiThreadedEventLoopGroup.singleton,
+                logger: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })
+            let error = await #expect(throws: ApusError.self) { try await second.run() }
+            #expect(error?.code == .addressInUse)
+            #expect(error?.message.contains("\(address)") == true)
+        }
+    }
+}

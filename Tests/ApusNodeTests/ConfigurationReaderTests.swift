@@ -1,0 +1,74 @@
+import ApusCore
+import ApusNode
+import Testing
+
+@Suite("Reading settings")
+struct ConfigurationReaderTests {
+    private func reader(_ yaml: String, _ environment: [String: String] = [:]) throws -> ConfigurationReader {
+        try ConfigurationReader(yaml: yaml, source: "node.yaml", environment: environment)
+    }
+
+    @Test("A value comes from the file, and the environment goes before it")
+    func environment() throws {
+        let yaml = "gateway:\n  handshake_timeout: 5s\n"
+        var plain = try reader(yaml)
+        #expect(try plain.duration("gateway.handshake_timeout", default: .zero) == .seconds(5))
+        var overridden = try reader(yaml, ["APUS_GATEWAY_HANDSHAKE_TIMEOUT": "200ms"])
+        #expect(try overridden.duration("gateway.handshake_timeout", default: .zero) == .milliseconds(200))
+    }
+
+    @Test("An unknown key is named with file, line and the nearest key that exists (10022)")
+    func unknownKey() throws {
+        var reader = try reader("weight: 3\ngateway:\n  handshake_timeuot: 5s\n")
+        _ = try reader.int("weight", default: 1, in: 1...9)
+        _ = try reader.duration("gateway.handshake_timeout", default: .zero)
+        let error = #expect(throws: ApusError.self) { try reader.finish() }
+        #expect(error?.code == .configurationInvalid)
+        #expect(error?.message.hasPrefix("node.yaml:3: gateway.handshake_timeuot: ") == true)
+        #expect(error?.message.hasSuffix("did you mean gateway.handshake_timeout?") == true)
+    }
+
+    @Test(
+        "A value of the wrong form says what was expected",
+        arguments: ["5", "5 s", "-5s", "s", "1.5s", "99999999999999999999s"])
+    func badDurations(text: String) throws {
+        var reader = try reader("d: \(text)\n")
+        let error = #expect(throws: ApusError.self) { try reader.duration("d", default: .zero) }
+        #expect(error?.message.contains("200ms, 5s or 1h is expected, not '\(text)'") == true)
+    }
+
+    @Test(
+        "Sizes are read with their units",
+        arguments: [("512", 512), ("64KiB", 65_536), ("8MiB", 8 << 20), ("1GiB", 1 << 30)])
+    func sizes(text: String, bytes: Int) throws {
+        var reader = try reader("size: \(text)\n")
+        #expect(try reader.bytes("size", default: 0) == bytes)
+    }
+
+    @Test("A size that cannot be is refused", arguments: ["8MB", "-1", "x", "9223372036854775807GiB"])
+    func badSizes(text: String) throws {
+        var reader = try reader("size: \(text)\n")
+        #expect(throws: ApusError(.configurationInvalid)) { try reader.bytes("size", default: 0) }
+    }
+
+    @Test("Numbers outside their range, words outside their list and broken addresses are refused")
+    func ranges() throws {
+        var reader = try reader("n: 10\nw: loud\na: nowhere\nid: 'two words'\n")
+        #expect(throws: ApusError(.configurationInvalid)) { try reader.int("n", default: 1, in: 1...9) }
+        #expect(throws: ApusError(.configurationInvalid)) { try reader.choice("w", of: ["info"], default: "info") }
+        #expect(throws: ApusError(.configurationInvalid)) { try reader.hostPort("a") }
+        #expect(throws: ApusError(.configurationInvalid)) { try reader.identifier("id", as: NodeName.self) }
+    }
+
+    @Test("A missing key that has no default is named")
+    func missing() throws {
+        var reader = try reader("")
+        let error = #expect(throws: ApusError.self) { try reader.string("data_directory") }
+        #expect(error?.message == "node.yaml: the key data_directory is missing")
+    }
+
+    @Test("Text that is not YAML, or holds lists, is refused", arguments: ["a: [1, 2]\n", "a: {b\n", "- a\n"])
+    func notMaps(yaml: String) {
+        #expect(throws: ApusError(.configurationInvalid)) { _ = try reader(yaml) }
+    }
+}
