@@ -228,6 +228,15 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         }
     }
 
+    /// Asks the client to go on at another door.
+    func sendAway() {
+        guard machine.isOpen else { return close(ApusError(.shuttingDown)) }
+        send(.tell, ClientDoorsChanged.with {
+            $0.doors = gateway.service.otherDoors()
+            $0.leaving = true
+        }, method: ClientMethod.doorsChanged.rawValue)
+    }
+
     /// Tells the client why and closes.
     func close(_ error: ApusError) {
         guard let context else { return }

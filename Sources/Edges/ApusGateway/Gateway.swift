@@ -98,6 +98,11 @@ package final class Gateway: Service, Sendable {
         workFeed.finish()
     }
 
+    /// Tells every client, a few at a time, to go on at another door; each opens its new connection first.
+    package func sendClientsAway() {
+        for loop in loops { loop.eventLoop.execute { loop.sendAllAway() } }
+    }
+
     /// Sessions by role and viewers, for the status page.
     package func counts() async -> (devices: Int, apps: Int, viewers: Int) {
         var sum = (devices: 0, apps: 0, viewers: 0)
@@ -116,6 +121,12 @@ package final class Gateway: Service, Sendable {
 
     /// Every client door of the cluster, this node's first.
     func doors() -> [String] { doors(first: [node.name]) }
+
+    /// Every client door but this node's.
+    func otherDoors() -> [String] {
+        let names = view.map.members.filter { $0.state == .up && $0.id.name != node.name }
+        return names.map { $0.addresses.clients.description }
+    }
 
     /// The doors of the cluster, a channel's standby and primary last lost, so first: a client that
     /// loses this node resumes where the frames already are.

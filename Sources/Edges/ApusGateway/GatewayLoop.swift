@@ -85,6 +85,16 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         for handler in Array(connections.values) { handler.close(error) }
     }
 
+    /// Sends the clients away one after the other, so that the other doors are not stormed.
+    func sendAllAway() {
+        var delay = TimeAmount.nanoseconds(0)
+        for handler in Array(connections.values) {
+            eventLoop.assumeIsolated().scheduleTask(in: delay) { handler.sendAway() }
+            delay = delay + Self.sendAwaySpacing
+        }
+    }
+    private static let sendAwaySpacing = TimeAmount.milliseconds(4)
+
     /// Connections with streams are looked at every time, the others once a second or so.
     private func tick() {
         let now = MonotonicTime.now()

@@ -217,6 +217,13 @@ extension ClientSession: ClientConnectionOwner {
             return
         }
         guard connection === active else { return }
+        if frame.kind == .tell, frame.method == ClientMethod.doorsChanged.rawValue {
+            guard let message = try? ClientDoorsChanged(serializedBytes: Array(frame.payload.readableBytesView)),
+                message.leaving
+            else { return }
+            run(machine.sentAway(connection.id, doors: message.doors.compactMap { HostPort($0) }, now: .now()))
+            return
+        }
         for stream in streams { stream.received(frame, on: connection) }
     }
 

@@ -61,6 +61,8 @@ public struct LinkStateMachine: Sendable {
         var id: AttemptID
         var door: HostPort
         var lastHeard: MonotonicTime
+        /// The node asked its clients to go elsewhere.
+        var isLeaving = false
     }
 
     public let configuration: Configuration
@@ -101,7 +103,7 @@ public struct LinkStateMachine: Sendable {
         var actions: [Action] = []
         if let active {
             // The old connection came back to life meanwhile: it stays, it has the streams.
-            if now - active.lastHeard < silenceMax { return [.drop(id)] }
+            if now - active.lastHeard < silenceMax, !active.isLeaving { return [.drop(id)] }
             actions.append(.drop(active.id))
         }
         actions += attempts.map { .drop($0.id) }
@@ -114,6 +116,15 @@ public struct LinkStateMachine: Sendable {
         actions.append(.activate(id))
         actions += report(.online)
         return actions
+    }
+
+    /// The active node goes away and names other doors: a connection there is opened first.
+    public mutating func sentAway(_ id: AttemptID, doors new: [HostPort], now: MonotonicTime) -> [Action] {
+        guard let door = active?.door, active?.id == id, !isStopped else { return [] }
+        active?.isLeaving = true
+        doors.removeAll { $0 == door }
+        learn(new)
+        return attempts.isEmpty ? connectNext(now: now) : []
     }
 
     /// Bytes came from the node.
@@ -153,7 +164,7 @@ public struct LinkStateMachine: Sendable {
             actions.append(.drop(attempt.id))
             actions += closed(attempt.id, error: nil, now: now)
         }
-        let isSilent = active.map { now - $0.lastHeard >= silenceMax } ?? true
+        let isSilent = active.map { now - $0.lastHeard >= silenceMax || $0.isLeaving } ?? true
         if !isSilent {
             actions += attempts.map { .drop($0.id) }
             attempts.removeAll()

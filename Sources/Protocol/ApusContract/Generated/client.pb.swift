@@ -522,6 +522,9 @@ public nonisolated struct ClientDoorsChanged: Sendable {
 
   public var doors: [String] = []
 
+  /// this node goes away: open a connection elsewhere, then drop this one
+  public var leaving: Bool = false
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -1354,7 +1357,7 @@ nonisolated extension ClientStreamState.State: SwiftProtobuf._ProtoNameProviding
 
 nonisolated extension ClientDoorsChanged: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".DoorsChanged"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}doors\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}doors\0\u{1}leaving\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1363,6 +1366,7 @@ nonisolated extension ClientDoorsChanged: SwiftProtobuf.Message, SwiftProtobuf._
       // enabled. https://github.com/apple/swift-protobuf/issues/1034
       switch fieldNumber {
       case 1: try { try decoder.decodeRepeatedStringField(value: &self.doors) }()
+      case 2: try { try decoder.decodeSingularBoolField(value: &self.leaving) }()
       default: break
       }
     }
@@ -1372,11 +1376,15 @@ nonisolated extension ClientDoorsChanged: SwiftProtobuf.Message, SwiftProtobuf._
     if !self.doors.isEmpty {
       try visitor.visitRepeatedStringField(value: self.doors, fieldNumber: 1)
     }
+    if self.leaving != false {
+      try visitor.visitSingularBoolField(value: self.leaving, fieldNumber: 2)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   public static func ==(lhs: ClientDoorsChanged, rhs: ClientDoorsChanged) -> Bool {
     if lhs.doors != rhs.doors {return false}
+    if lhs.leaving != rhs.leaving {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

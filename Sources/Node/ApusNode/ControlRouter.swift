@@ -1,0 +1,37 @@
+import ApusChannels
+import ApusCluster
+import ApusCore
+import ApusTransport
+import ApusWire
+import NIOCore
+import Synchronization
+
+/// Sends each request of the control lane to its part, by its method's number.
+struct ControlRouter: ControlHandler {
+    let cluster: ClusterService
+    let dispatcher: NodeDispatcher
+
+    func received(_ request: InboundRequest) {
+        if ClusterMethod.all.contains(request.method) {
+            cluster.received(request)
+        } else {
+            dispatcher.received(request)
+        }
+    }
+}
+
+/// Parts that the cluster asks for and that are made after it.
+final class LateHooks: Sendable {
+    private struct State {
+        var channels: ChannelService?
+        var entities: EntityRegistry?
+    }
+    private let state = Mutex(State())
+
+    var channels: ChannelService? { state.withLock { $0.channels } }
+    var entities: EntityRegistry? { state.withLock { $0.entities } }
+
+    func set(channels: ChannelService, entities: EntityRegistry) {
+        state.withLock { $0 = State(channels: channels, entities: entities) }
+    }
+}

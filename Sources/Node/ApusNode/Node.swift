@@ -1,0 +1,66 @@
+import ApusChannels
+import ApusCluster
+public import ApusCore
+import ApusGateway
+import ApusHTTP
+import ApusSessions
+import ApusStorage
+import ApusTransport
+import CoreMetrics
+import Foundation
+public import Logging
+import NIOCore
+import NIOPosix
+import ServiceLifecycle
+import Synchronization
+
+/// One node: the only place that joins the parts.
+///
+/// Order of the start: stores, the incarnation, doors, membership. A node takes part once its doors are
+/// open; it leaves in reverse: its shards go first, then its clients, then its links.
+public struct Node: Sendable {
+    private let configuration: NodeConfiguration
+    private let log: Logger
+    private let metrics: PrometheusMetrics
+
+    /// - Parameter metrics: the process's metrics, already made its `MetricsSystem`.
+    public init(configuration: NodeConfiguration, metrics: PrometheusMetrics, log: Logger) {
+        self.configuration = configuration
+        self.metrics = metrics
+        self.log = log
+    }
+
+    /// Runs until SIGTERM or SIGINT, then hands over and leaves.
+    ///
+    /// - Parameter fenced: called where the cluster declared this life dead; it must start the process
+    ///   anew and not return to what was.
+    /// - Throws: 10019, 10020, 10021, 10022 with what is wrong and where.
+    public func run(fenced: @escaping @Sendable () -> Void) async throws {
+        try DataDirectory(path: configuration.dataDirectory).claim(
+            cluster: configuration.cluster, node: configuration.node)
+        let parts = try await NodeParts(configuration, metrics: metrics, log: log, fenced: fenced)
+        do {
+            try await parts.open()
+        } catch {
+            await parts.close()
+            throw error
+        }
+        log.notice(
+            "The node is up.",
+            metadata: [LogKey.node: "\(parts.cluster.identity)", LogKey.cluster: "\(configuration.cluster)"])
+        let group = ServiceGroup(
+            configuration: ServiceGroupConfiguration(
+                services: parts.services.map { .init(service: $0) }, gracefulShutdownSignals: [.sigterm, .sigint],
+                logger: quiet))
+        try await group.run()
+        await parts.close()
+        log.notice("The node has left.")
+    }
+
+    /// The service group names every step at debug; a node's own lines are enough.
+    private var quiet: Logger {
+        var quiet = log
+        quiet.logLevel = .warning
+        return quiet
+    }
+}

@@ -1,0 +1,142 @@
+import ApusChannels
+import ApusCluster
+import ApusCore
+import ApusGateway
+import ApusHTTP
+import ApusSessions
+import ApusStorage
+import ApusTransport
+import ApusWire
+import Foundation
+import Logging
+import NIOCore
+import NIOPosix
+import ServiceLifecycle
+
+/// A node's parts, made in the order that they need each other.
+///
+/// Isolation: immutable; the parts guard themselves.
+final class NodeParts: Sendable {
+    let configuration: NodeConfiguration
+    let cluster: ClusterService
+    let transport: Transport
+    let entities: EntityRegistry
+    let channels: ChannelService
+    let sessions: SessionService
+    let gateway: Gateway
+    let http: HTTPDoor
+    private let group: MultiThreadedEventLoopGroup
+    /// The operators' door has a loop of its own: a scrape never delays a frame.
+    private let httpGroup: MultiThreadedEventLoopGroup
+    private let log: Logger
+
+    init(
+        _ configuration: NodeConfiguration, metrics: PrometheusMetrics, log: Logger, fenced: @escaping @Sendable () -> Void
+    ) async throws(ApusError) {
+        self.configuration = configuration
+        self.log = log
+        let key = try Self.clusterKey(configuration.clusterKeyFile)
+        let verifier = try await TokenVerifier(
+            publicKeyPEM: try Self.text(configuration.tokenPublicKeyFile), cluster: configuration.cluster)
+        let ownership = try await LocalOwnershipStore(path: configuration.ownershipFile, cluster: configuration.cluster)
+        let records = try await SQLiteRecordStore(path: configuration.recordsFile, cluster: configuration.cluster)
+
+        var clusterConfiguration = ClusterConfiguration(
+            cluster: configuration.cluster, node: configuration.node, key: key)
+        clusterConfiguration.weight = UInt32(clamping: configuration.weight)
+        clusterConfiguration.membership = configuration.membership
+        let late = LateHooks()
+        var hooks = ClusterHooks()
+        hooks.fenced = fenced
+        hooks.replicaCaughtUp = { shard, node in await late.channels?.isCopied(shard, to: node) ?? true }
+        hooks.takeStates = { shard throws(ApusError) in try await late.entities?.takeStates(shard) ?? [] }
+        hooks.giveStates = { shard, epoch, part throws(ApusError) in
+            try late.entities?.giveStates(shard, epoch, part)
+        }
+        hooks.releaseEntities = { shard in late.entities?.release(shard) }
+        cluster = try await ClusterService.open(clusterConfiguration, store: ownership, hooks: hooks, logger: log)
+
+        let threadCount = configuration.threadCount == 0 ? System.coreCount : configuration.threadCount
+        group = MultiThreadedEventLoopGroup(numberOfThreads: threadCount)
+        httpGroup = MultiThreadedEventLoopGroup(numberOfThreads: 1)
+        var nodeLog = log
+        nodeLog[metadataKey: LogKey.node] = "\(cluster.identity)"
+
+        channels = ChannelService(
+            configuration: configuration.channels, view: cluster.view, group: group, log: nodeLog)
+        let dispatcher = NodeDispatcher()
+        let clusterService = cluster
+        transport = Transport(
+            configuration: configuration.transport, identity: cluster.identity, cluster: configuration.cluster,
+            group: group, control: ControlRouter(cluster: cluster, dispatcher: dispatcher), media: channels,
+            onEvent: { event in clusterService.received(event) }, logger: nodeLog)
+        entities = EntityRegistry(
+            view: cluster.view, transport: transport, logger: nodeLog,
+            onMoved: { shard, epoch in clusterService.moved(shard, epoch) })
+        dispatcher.connect(entities)
+        sessions = SessionService(
+            configuration: configuration.sessions, view: cluster.view, entities: entities, transport: transport,
+            verifier: verifier, sealer: TicketSealer(clusterKey: key), log: nodeLog)
+        sessions.register(with: dispatcher, records: records)
+        gateway = Gateway(
+            configuration: configuration.gateway, sessions: sessions, channels: channels, view: cluster.view,
+            group: group, log: nodeLog)
+        let sources = NodeReport(
+            configuration: configuration, cluster: cluster, channels: channels, gateway: gateway, verifier: verifier)
+        http = HTTPDoor(
+            configuration: HTTPConfiguration(bind: configuration.http), sources: sources.sources(metrics: metrics),
+            group: httpGroup, logger: nodeLog)
+        late.set(channels: channels, entities: entities)
+    }
+
+    /// Started in this order, stopped in the reverse: the shards go before the clients, and these before
+    /// the sessions.
+    var services: [any Service] { [http, EntityService(entities: entities), sessions, gateway, cluster] }
+
+    /// Opens the doors and makes the node a member.
+    func open() async throws(ApusError) {
+        _ = try await transport.start()
+        _ = try await gateway.start()
+        try await cluster.join(
+            over: transport,
+            addresses: NodeAddresses(
+                transport: configuration.advertisedTransport, clients: configuration.advertisedClients,
+                http: configuration.advertisedHTTP))
+    }
+
+    func close() async {
+        gateway.stop()
+        await transport.stop()
+        for group in [group, httpGroup] {
+            do {
+                try await group.shutdownGracefully()
+            } catch {
+                log.warning("The event loops did not stop cleanly.", metadata: Logger.facts(of: error))
+            }
+        }
+    }
+
+    private static func text(_ path: String) throws(ApusError) -> String {
+        do {
+            return try String(contentsOfFile: path, encoding: .utf8)
+        } catch {
+            throw ApusError(.configurationInvalid, "\(path) cannot be read: \(error.localizedDescription)")
+        }
+    }
+
+    private static func clusterKey(_ path: String) throws(ApusError) -> [UInt8] {
+        let bytes = [UInt8](FileManager.default.contents(atPath: path) ?? Data())
+        guard bytes.count == 32 else {
+            throw ApusError(.configurationInvalid, "the cluster key \(path) must hold 32 bytes; `apus admin pki` makes one")
+        }
+        return bytes
+    }
+}
+
+/// The registry's own work as a service.
+private struct EntityService: Service {
+    let entities: EntityRegistry
+    func run() async throws {
+        await cancelWhenGracefulShutdown { await entities.run() }
+    }
+}

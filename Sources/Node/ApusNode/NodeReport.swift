@@ -1,0 +1,85 @@
+import ApusChannels
+import ApusCluster
+import ApusCore
+import ApusGateway
+import ApusHTTP
+import ApusSessions
+import Foundation
+
+/// What a node says of itself to operators, gathered from its parts.
+struct NodeReport: Sendable {
+    let configuration: NodeConfiguration
+    let cluster: ClusterService
+    let channels: ChannelService
+    let gateway: Gateway
+    let verifier: TokenVerifier
+    let started = MonotonicTime.now()
+
+    /// What the HTTP door asks for.
+    func sources(metrics: PrometheusMetrics) -> HTTPSources {
+        HTTPSources(
+            health: { await health() }, status: { await status() }, metrics: { metrics.text() },
+            authorizeAdmin: { token throws(ApusError) in try await authorize(token) },
+            drain: { () throws(ApusError) in try await drain() })
+    }
+
+    private var state: String {
+        let member = cluster.view.map.member(named: cluster.identity.name)
+        guard let member, member.id == cluster.identity else { return "joining" }
+        return switch member.state {
+        case .up: "up"
+        case .draining: "draining"
+        case .dead: "fenced"
+        case .left: "stopped"
+        }
+    }
+
+    private func health() async -> NodeHealth {
+        let state = state
+        let isStoreReachable = await cluster.status().isStoreReachable
+        if state == "up" || state == "draining" {
+            return NodeHealth(
+                healthy: isStoreReachable, state: state,
+                reason: isStoreReachable ? nil : "the ownership store does not answer; nothing new is decided")
+        }
+        return NodeHealth(healthy: false, state: state, reason: "the node is not a member of its cluster")
+    }
+
+    private func status() async -> NodeStatus {
+        let map = cluster.view.map
+        let slot = map.slot(of: cluster.identity.name)
+        let counts = await gateway.counts()
+        let held = await channels.status()
+        return NodeStatus(
+            name: cluster.identity.name.rawValue, incarnation: cluster.identity.incarnation, state: state,
+            addresses: .init(
+                transport: configuration.advertisedTransport.description,
+                clients: configuration.advertisedClients.description, http: configuration.advertisedHTTP.description),
+            shards: .init(
+                owned: map.shards.count { $0.owner == slot }, standby: map.shards.count { $0.standby == slot }),
+            sessions: .init(devices: counts.devices, apps: counts.apps), viewers: counts.viewers,
+            channels: held.map(Self.channel), revision: map.revision,
+            members: map.members.filter(\.state.isAlive).map(\.id.name.rawValue),
+            uptime_s: (MonotonicTime.now() - started).milliseconds / 1000)
+    }
+
+    private static func channel(_ status: ChannelStatus) -> NodeStatus.Channel {
+        .init(
+            channel: status.channel.description, role: status.role.rawValue, primary: status.primary?.name.rawValue,
+            standby: status.standby?.name.rawValue, term: status.term, epoch: status.last?.epoch,
+            seq: status.last?.sequence, protected: status.isProtected, fed: status.isFed, viewers: status.viewers)
+    }
+
+    private func authorize(_ token: String) async throws(ApusError) {
+        let claims = try await verifier.verify(token, wallSeconds: Int64(Date().timeIntervalSince1970))
+        guard claims.role == Session.Role.admin.rawValue else {
+            throw ApusError(.notAllowed, "the token is not an operator's")
+        }
+    }
+
+    /// Hands every shard over, then sends the clients to other doors; the node stays until it is stopped.
+    private func drain() async throws(ApusError) {
+        try await cluster.drain()
+        gateway.sendClientsAway()
+    }
+}
