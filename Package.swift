@@ -146,7 +146,7 @@ let package = Package(
             ]),
         layer(
             "Clients", "ApusDevice",
-            ["ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusClient", "CApusMedia", nioCore, protobuf, log]),
+            ["ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusClient", "CApusMedia", nioCore, dequeModule, protobuf, log]),
 
         // Command: one binary, one verb each.
         .executableTarget(
@@ -172,5 +172,6 @@ let package = Package(
         test("ApusStorageTests", ["ApusCore", "ApusStorage"]),
         test("ApusMediaTests", ["ApusCore", "ApusMedia", "ApusTestKit", nioCore]),
         test("ApusTransportTests", ["ApusCore", "ApusWire", "ApusTransport", nioCore, nioPosix, nioSSL, protobuf, log]),
+        test("ApusDeviceTests", ["ApusCore", "ApusMedia", "ApusClient", "ApusDevice", nioCore, nioPosix, crypto, log]),
     ]
 )

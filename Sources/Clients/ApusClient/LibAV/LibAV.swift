@@ -1,0 +1,83 @@
+package import ApusCore
+package import ApusMedia
+package import CApusMedia
+
+/// What every use of libav shares: its errors as ours, its codec numbers as ours (D10).
+package enum LibAV {
+    /// Stops libav from writing to standard error. Call it before the first use; again does no harm.
+    package static func prepare() { apus_av_silence() }
+
+    /// libav's number for bytes that are no media.
+    package static var invalidData: Int32 { APUS_AV_INVALID_DATA }
+
+    /// libav's sentence for one of its return codes.
+    package static func sentence(_ code: Int32) -> String {
+        if code == APUS_AV_EXIT { return "no answer in time" }
+        var text = [CChar](repeating: 0, count: 128)
+        av_strerror(code, &text, text.count)
+        return String(decoding: text.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
+    }
+
+    /// Error 10026 with what was being done and libav's sentence.
+    package static func error(_ code: Int32, _ what: String) -> ApusError {
+        ApusError(.mediaUnreadable, "\(what): \(sentence(code))")
+    }
+
+    /// The codec's name as libav's tools print it.
+    package static func name(_ id: AVCodecID) -> String { String(cString: avcodec_get_name(id)) }
+
+    /// The codec that this number stands for; nil where Apus does not carry it.
+    package static func codec(_ id: AVCodecID) -> Codec? {
+        switch id {
+        case AV_CODEC_ID_H264: .h264
+        case AV_CODEC_ID_HEVC: .h265
+        case AV_CODEC_ID_AAC: .aac
+        case AV_CODEC_ID_OPUS: .opus
+        case AV_CODEC_ID_PCM_ALAW: .g711a
+        case AV_CODEC_ID_PCM_MULAW: .g711u
+        case AV_CODEC_ID_AMR_NB: .amrNarrow
+        case AV_CODEC_ID_AMR_WB: .amrWide
+        case AV_CODEC_ID_MP3: .mp3
+        default: nil
+        }
+    }
+
+    /// libav's number of a codec.
+    package static func id(_ codec: Codec) -> AVCodecID {
+        switch codec {
+        case .h264: AV_CODEC_ID_H264
+        case .h265: AV_CODEC_ID_HEVC
+        case .aac: AV_CODEC_ID_AAC
+        case .opus: AV_CODEC_ID_OPUS
+        case .g711a: AV_CODEC_ID_PCM_ALAW
+        case .g711u: AV_CODEC_ID_PCM_MULAW
+        case .amrNarrow: AV_CODEC_ID_AMR_NB
+        case .amrWide: AV_CODEC_ID_AMR_WB
+        case .mp3: AV_CODEC_ID_MP3
+        }
+    }
+}
+
+/// A stop request and a deadline that libav's blocking calls look at.
+///
+/// Concurrency model: every method may be called from any thread; the C side uses atomics.
+package final class LibAVInterrupt: @unchecked Sendable {  // SAFETY: the pointer never changes; C uses atomics.
+    package let handle: OpaquePointer
+
+    /// - Throws: 10018 where there is no memory.
+    package init() throws(ApusError) {
+        guard let handle = apus_interrupt_new() else { throw ApusError(.internalFailure, "no memory") }
+        self.handle = handle
+    }
+
+    package func stop() { apus_interrupt_stop(handle) }
+    package var isStopped: Bool { apus_interrupt_is_stopped(handle) != 0 }
+
+    /// Gives blocking calls this long from now; nil takes the limit away.
+    package func setDeadline(in span: Duration?) {
+        let time = span.map { Int64((MonotonicTime.now() + $0).nanoseconds) } ?? 0
+        apus_interrupt_deadline(handle, time)
+    }
+
+    deinit { apus_interrupt_free(handle) }
+}

@@ -1,0 +1,225 @@
+import ApusClient
+import ApusCore
+import ApusMedia
+import CApusMedia
+
+/// One opened input of libavformat, with its best video and its best audio track.
+///
+/// Concurrency model: made, used and let go on one thread; every call may block until the
+/// interrupt's deadline.
+final class Demuxer {
+    /// One of the tracks that are sent.
+    struct Track {
+        let streamIndex: Int
+        /// As the container describes it; `extraData` as it stands there.
+        let input: TrackConfiguration
+        /// Microseconds of a frame where the packet does not say.
+        let frameDuration: Int64
+    }
+
+    /// A packet's bytes and times, copied out of libav; times are microseconds.
+    struct Packet {
+        var track: Int
+        var pts: Int64?
+        var dts: Int64?
+        var duration: Int64
+        var isKey: Bool
+        var bytes: [UInt8]
+    }
+
+    private(set) var tracks: [Track] = []
+    /// A sentence per track of the input that is left out, for the log.
+    private(set) var omissions: [String] = []
+    private var context: UnsafeMutablePointer<AVFormatContext>
+    private var packet: UnsafeMutablePointer<AVPacket>
+    private let name: String
+    private static let microseconds = AVRational(num: 1, den: 1_000_000)
+
+    /// Opens an input and finds its tracks.
+    ///
+    /// - Parameters:
+    ///   - address: a path with `file:` before it, or a URL.
+    ///   - name: what messages call it.
+    ///   - options: libavformat's options.
+    /// - Throws: 10026 with a sentence that says what to do; `failure` keeps libav's number.
+    init(
+        address: String, name: String, options: [(String, String)], interrupt: LibAVInterrupt
+    ) throws(DemuxerError) {
+        self.name = name
+        guard let packet = av_packet_alloc() else { throw DemuxerError(0, ApusError(.internalFailure, "no memory")) }
+        var opened = apus_format_context(interrupt.handle)
+        var dictionary: OpaquePointer?
+        for (key, value) in options { av_dict_set(&dictionary, key, value, 0) }
+        // On failure libav frees the context itself.
+        let result = avformat_open_input(&opened, address, nil, &dictionary)
+        av_dict_free(&dictionary)
+        guard result >= 0, let context = opened else {
+            var unused: UnsafeMutablePointer<AVPacket>? = packet
+            av_packet_free(&unused)
+            throw DemuxerError(result, LibAV.error(result, "\(name) cannot be opened as audio and video"))
+        }
+        self.context = context
+        self.packet = packet
+        let found = avformat_find_stream_info(context, nil)
+        guard found >= 0 else { throw DemuxerError(found, LibAV.error(found, "\(name) cannot be read as audio and video")) }
+        do { try chooseTracks() } catch { throw DemuxerError(0, error) }
+    }
+
+    deinit {
+        var packet: UnsafeMutablePointer<AVPacket>? = packet
+        av_packet_free(&packet)
+        var context: UnsafeMutablePointer<AVFormatContext>? = context
+        avformat_close_input(&context)
+    }
+
+    // MARK: - Tracks
+
+    private func stream(_ index: Int) -> UnsafeMutablePointer<AVStream>? { context.pointee.streams[index] }
+
+    private func chooseTracks() throws(ApusError) {
+        let count = Int(context.pointee.nb_streams)
+        var refused: String?
+        for index in 0..<count {
+            guard let stream = stream(index), let parameters = stream.pointee.codecpar else { continue }
+            let kind = parameters.pointee.codec_type
+            let isPicture = stream.pointee.disposition & AV_DISPOSITION_ATTACHED_PIC != 0
+            guard kind == AVMEDIA_TYPE_VIDEO, !isPicture, !tracks.contains(where: { $0.input.codec.isVideo }) else {
+                continue
+            }
+            guard let codec = LibAV.codec(parameters.pointee.codec_id), codec.isVideo else {
+                refused = LibAV.name(parameters.pointee.codec_id)
+                continue
+            }
+            let track = videoTrack(stream, parameters.pointee, codec, index)
+            if track.input.first == 0 || track.input.second == 0 { continue }
+            tracks.append(track)
+        }
+        guard !tracks.isEmpty else {
+            if let refused {
+                throw ApusError(
+                    .mediaUnreadable,
+                    "\(name) holds \(refused) video; only H.264 and H.265 can be sent. "
+                        + "Convert it, for example: ffmpeg -i IN -c:v libx264 -c:a aac OUT.mp4")
+            }
+            throw ApusError(.mediaUnreadable, "\(name) holds no video track; give a file or stream with H.264 or H.265 video")
+        }
+        chooseAudio(count)
+        for index in 0..<count where !tracks.contains(where: { $0.streamIndex == index }) {
+            stream(index)?.pointee.discard = AVDISCARD_ALL
+        }
+        for index in tracks.indices { tracks[index] = tracks[index].counted(tracks.count) }
+    }
+
+    private func chooseAudio(_ count: Int) {
+        for index in 0..<count {
+            guard let stream = stream(index), let parameters = stream.pointee.codecpar,
+                parameters.pointee.codec_type == AVMEDIA_TYPE_AUDIO
+            else { continue }
+            guard let codec = LibAV.codec(parameters.pointee.codec_id), parameters.pointee.sample_rate > 0 else {
+                omissions.append("\(LibAV.name(parameters.pointee.codec_id)) audio is not carried")
+                continue
+            }
+            tracks.append(audioTrack(parameters.pointee, codec, index))
+            return
+        }
+    }
+
+    private func videoTrack(
+        _ stream: UnsafeMutablePointer<AVStream>, _ parameters: AVCodecParameters, _ codec: Codec, _ index: Int
+    ) -> Track {
+        var rate = stream.pointee.avg_frame_rate
+        if rate.num <= 0 || rate.den <= 0 { rate = stream.pointee.r_frame_rate }
+        let thousandths = rate.num > 0 && rate.den > 0 ? Int64(rate.num) * 1000 / Int64(rate.den) : 0
+        let isUsable = thousandths > 0 && thousandths <= 1_000_000
+        let input = TrackConfiguration(
+            codec: codec, trackCount: 1, first: UInt32(max(parameters.width, 0)), second: UInt32(max(parameters.height, 0)),
+            third: isUsable ? UInt32(thousandths) : 0, extraData: Self.extraData(parameters))
+        return Track(streamIndex: index, input: input, frameDuration: isUsable ? 1_000_000_000 / thousandths : 40_000)
+    }
+
+    private func audioTrack(_ parameters: AVCodecParameters, _ codec: Codec, _ index: Int) -> Track {
+        let samples: UInt32 =
+            switch codec {
+            case .aac: 1024
+            case .amrNarrow: 160
+            case .amrWide: 320
+            case .mp3: parameters.sample_rate < 32_000 ? 576 : 1152
+            case .h264, .h265, .opus, .g711a, .g711u: 0
+            }
+        let input = TrackConfiguration(
+            codec: codec, trackCount: 1, first: UInt32(parameters.sample_rate),
+            second: UInt32(max(parameters.ch_layout.nb_channels, 1)), third: samples,
+            extraData: codec == .aac || codec == .opus ? Self.extraData(parameters) : [])
+        let duration = samples > 0 ? Int64(samples) * 1_000_000 / Int64(parameters.sample_rate) : 20_000
+        return Track(streamIndex: index, input: input, frameDuration: duration)
+    }
+
+    /// The extra data, empty where it is longer than a configuration frame carries.
+    private static func extraData(_ parameters: AVCodecParameters) -> [UInt8] {
+        let count = Int(parameters.extradata_size)
+        guard let bytes = parameters.extradata, count > 0, count <= TrackConfiguration.extraByteCountMax else { return [] }
+        // SAFETY: libav owns `extradata_size` bytes there for as long as the context lives.
+        return Array(UnsafeBufferPointer(start: bytes, count: count))
+    }
+
+    // MARK: - Packets
+
+    /// The next packet of a chosen track; nil at the input's end.
+    ///
+    /// - Throws: 10026 where the input breaks off.
+    func read() throws(DemuxerError) -> Packet? {
+        while true {
+            let result = av_read_frame(context, packet)
+            if result == APUS_AV_EOF { return nil }
+            guard result >= 0 else { throw DemuxerError(result, LibAV.error(result, "\(name) cannot be read further")) }
+            defer { av_packet_unref(packet) }
+            let index = Int(packet.pointee.stream_index)
+            guard let track = tracks.firstIndex(where: { $0.streamIndex == index }), let stream = stream(index),
+                let data = packet.pointee.data, packet.pointee.size > 0
+            else { continue }
+            let base = stream.pointee.time_base
+            let duration = av_rescale_q(packet.pointee.duration, base, Self.microseconds)
+            return Packet(
+                track: track, pts: Self.time(packet.pointee.pts, base), dts: Self.time(packet.pointee.dts, base),
+                duration: duration > 0 ? duration : tracks[track].frameDuration,
+                isKey: packet.pointee.flags & AV_PKT_FLAG_KEY != 0,
+                // SAFETY: libav owns `size` bytes there until the packet is unreferenced, below.
+                bytes: Array(UnsafeBufferPointer(start: data, count: Int(packet.pointee.size))))
+        }
+    }
+
+    private static func time(_ value: Int64, _ base: AVRational) -> Int64? {
+        value == APUS_AV_NOPTS ? nil : av_rescale_q(value, base, microseconds)
+    }
+
+    /// Goes back to the start; false where this input cannot.
+    func rewind() -> Bool {
+        let format = context.pointee.iformat.map { String(cString: $0.pointee.name) } ?? ""
+        if ["h264", "hevc", "mpegts"].contains(format) {
+            return av_seek_frame(context, -1, 0, AVSEEK_FLAG_BYTE) >= 0
+        }
+        let start = context.pointee.start_time
+        let target = start == APUS_AV_NOPTS ? 0 : min(start, 0)
+        return avformat_seek_file(context, -1, .min, target, target, 0) >= 0
+            || av_seek_frame(context, -1, target, AVSEEK_FLAG_BACKWARD) >= 0
+    }
+}
+
+extension Demuxer.Track {
+    fileprivate func counted(_ count: Int) -> Self {
+        var input = input
+        input.trackCount = UInt8(count)
+        return Self(streamIndex: streamIndex, input: input, frameDuration: frameDuration)
+    }
+}
+
+/// An error of an input, with libav's number for those who decide by it.
+struct DemuxerError: Error {
+    let number: Int32
+    let error: ApusError
+
+    init(_ number: Int32, _ error: ApusError) {
+        self.number = number
+        self.error = error
+    }
+}

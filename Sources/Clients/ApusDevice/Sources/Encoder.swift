@@ -1,0 +1,137 @@
+import ApusClient
+import ApusCore
+import CApusMedia
+
+/// One encoder of libavcodec with the picture or the samples that it takes.
+///
+/// Concurrency model: made, used and let go on one thread.
+final class Encoder {
+    /// What came out; times are in the encoder's own units.
+    struct Output {
+        var bytes: [UInt8]
+        var pts: Int64
+        var isKey: Bool
+    }
+
+    private let context: UnsafeMutablePointer<AVCodecContext>
+    private let packet: UnsafeMutablePointer<AVPacket>
+    /// Filled by the caller before ``encode(pts:)``.
+    let frame: UnsafeMutablePointer<AVFrame>
+
+    /// Opens an encoder by its name in libav.
+    ///
+    /// - Throws: 10026 where this build of libav lacks it or refuses the settings.
+    init(name: String, configure: (UnsafeMutablePointer<AVCodecContext>) -> Void) throws(ApusError) {
+        guard let codec = avcodec_find_encoder_by_name(name) else {
+            throw ApusError(
+                .mediaUnreadable, "the encoder \(name) is missing in this machine's libavcodec; install one that has it")
+        }
+        guard let context = avcodec_alloc_context3(codec), let packet = av_packet_alloc(), let frame = av_frame_alloc()
+        else { throw ApusError(.internalFailure, "no memory") }
+        self.context = context
+        self.packet = packet
+        self.frame = frame
+        context.pointee.flags |= AV_CODEC_FLAG_GLOBAL_HEADER
+        configure(context)
+        let result = avcodec_open2(context, codec, nil)
+        guard result >= 0 else { throw LibAV.error(result, "the encoder \(name) does not start") }
+        try allocateFrame()
+    }
+
+    /// H.264 for a live picture: no frames held back, no B frames, one thread.
+    convenience init(video pattern: TestPattern) throws(ApusError) {
+        try self.init(name: "libx264") { context in
+            context.pointee.width = Int32(pattern.width)
+            context.pointee.height = Int32(pattern.height)
+            context.pointee.time_base = AVRational(num: 1, den: Int32(pattern.frameRate))
+            context.pointee.framerate = AVRational(num: Int32(pattern.frameRate), den: 1)
+            context.pointee.pix_fmt = AV_PIX_FMT_YUV420P
+            context.pointee.gop_size = Int32(pattern.frameRate * pattern.keyIntervalSeconds)
+            context.pointee.keyint_min = context.pointee.gop_size
+            context.pointee.max_b_frames = 0
+            context.pointee.bit_rate = Int64(pattern.bitsPerSecond)
+            context.pointee.rc_max_rate = Int64(pattern.bitsPerSecond)
+            context.pointee.rc_buffer_size = Int32(clamping: pattern.bitsPerSecond)
+            context.pointee.thread_count = 1
+            av_opt_set(context.pointee.priv_data, "preset", "ultrafast", 0)
+            av_opt_set(context.pointee.priv_data, "tune", "zerolatency", 0)
+            av_opt_set(context.pointee.priv_data, "profile", "high", 0)
+            av_opt_set(context.pointee.priv_data, "x264-params", "scenecut=0:open-gop=0", 0)
+        }
+    }
+
+    /// AAC, one channel.
+    convenience init(audioSampleRate rate: Int) throws(ApusError) {
+        try self.init(name: "aac") { context in
+            context.pointee.sample_rate = Int32(rate)
+            context.pointee.sample_fmt = AV_SAMPLE_FMT_FLTP
+            context.pointee.bit_rate = 48_000
+            context.pointee.time_base = AVRational(num: 1, den: Int32(rate))
+            av_channel_layout_default(&context.pointee.ch_layout, 1)
+        }
+    }
+
+    deinit {
+        var (context, packet, frame): (UnsafeMutablePointer<AVCodecContext>?, _, _) = (
+            self.context, Optional(self.packet), Optional(self.frame)
+        )
+        av_packet_free(&packet)
+        av_frame_free(&frame)
+        avcodec_free_context(&context)
+    }
+
+    private func allocateFrame() throws(ApusError) {
+        if context.pointee.codec_type == AVMEDIA_TYPE_VIDEO {
+            frame.pointee.format = context.pointee.pix_fmt.rawValue
+            frame.pointee.width = context.pointee.width
+            frame.pointee.height = context.pointee.height
+        } else {
+            frame.pointee.format = context.pointee.sample_fmt.rawValue
+            frame.pointee.nb_samples = context.pointee.frame_size
+            frame.pointee.sample_rate = context.pointee.sample_rate
+            av_channel_layout_copy(&frame.pointee.ch_layout, &context.pointee.ch_layout)
+        }
+        let result = av_frame_get_buffer(frame, 0)
+        guard result >= 0 else { throw LibAV.error(result, "no memory for the encoder's input") }
+    }
+
+    /// The stream's head: parameter sets, or the AudioSpecificConfig.
+    var extraData: [UInt8] {
+        guard let bytes = context.pointee.extradata else { return [] }
+        // SAFETY: libav owns `extradata_size` bytes there for as long as the context lives.
+        return Array(UnsafeBufferPointer(start: bytes, count: Int(context.pointee.extradata_size)))
+    }
+
+    /// Samples that one ``encode(pts:)`` takes; 0 for video.
+    var samplesPerFrame: Int { Int(context.pointee.frame_size) }
+
+    /// Makes ``frame`` writable: libav may still hold the one before.
+    ///
+    /// - Throws: 10026 where there is no memory.
+    func prepareFrame() throws(ApusError) {
+        let result = av_frame_make_writable(frame)
+        guard result >= 0 else { throw LibAV.error(result, "no memory for the encoder's input") }
+    }
+
+    /// Encodes ``frame``.
+    ///
+    /// - Throws: 10026 where the encoder fails.
+    func encode(pts: Int64) throws(ApusError) -> [Output] {
+        frame.pointee.pts = pts
+        let sent = avcodec_send_frame(context, frame)
+        guard sent >= 0 else { throw LibAV.error(sent, "the encoder takes no frame") }
+        var outputs: [Output] = []
+        while true {
+            let result = avcodec_receive_packet(context, packet)
+            if result == apus_av_again() || result == APUS_AV_EOF { return outputs }
+            guard result >= 0 else { throw LibAV.error(result, "the encoder failed") }
+            defer { av_packet_unref(packet) }
+            guard let data = packet.pointee.data else { continue }
+            outputs.append(
+                Output(
+                    // SAFETY: libav owns `size` bytes there until the packet is unreferenced.
+                    bytes: Array(UnsafeBufferPointer(start: data, count: Int(packet.pointee.size))),
+                    pts: packet.pointee.pts, isKey: packet.pointee.flags & AV_PKT_FLAG_KEY != 0))
+        }
+    }
+}

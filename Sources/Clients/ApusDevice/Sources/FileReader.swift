@@ -1,0 +1,135 @@
+import ApusClient
+import ApusCore
+import ApusMedia
+import NIOCore
+
+/// Reads a file's frames in decode order on one line of time, over loops.
+///
+/// Concurrency model: made and used on one thread.
+final class FileReader {
+    /// How many packets may come before each track has said what its decoder needs.
+    static let scanCountMax = 2000
+
+    private let path: String
+    private let loops: Bool
+    private let interrupt: LibAVInterrupt
+    private var demuxer: Demuxer
+    private var shapers: [TrackShaper]
+    private var timeline: MediaTimeline
+    private var interleaver: Interleaver
+    private var firstPts: Int64 = .max
+    private var framesOfPass = 0
+    private var isOver = false
+
+    var omissions: [String] { demuxer.omissions }
+
+    /// - Throws: 10026.
+    init(path: String, loops: Bool, interrupt: LibAVInterrupt) throws(ApusError) {
+        self.path = path
+        self.loops = loops
+        self.interrupt = interrupt
+        demuxer = try Self.open(path, interrupt)
+        shapers = demuxer.tracks.map { TrackShaper(input: $0.input) }
+        timeline = MediaTimeline(trackCount: shapers.count)
+        interleaver = Interleaver(trackCount: shapers.count)
+    }
+
+    private static func open(_ path: String, _ interrupt: LibAVInterrupt) throws(ApusError) -> Demuxer {
+        do {
+            // Only files: a playlist must not make the agent open addresses.
+            return try Demuxer(
+                address: "file:\(path)", name: "the file \(path)", options: [("protocol_whitelist", "file")],
+                interrupt: interrupt)
+        } catch {
+            guard error.number == LibAV.invalidData else { throw error.error }
+            throw ApusError(
+                .mediaUnreadable,
+                "the file \(path) is not audio or video that can be read; give an MP4, MKV, MPEG-TS or raw H.264/H.265 file")
+        }
+    }
+
+    /// Every track's configuration, reading ahead where the container does not say it.
+    ///
+    /// - Throws: 10026 where a track never says it.
+    func configurations() throws(ApusError) -> [TrackConfiguration] {
+        var isAhead = false
+        var count = 0
+        while shapers.contains(where: { $0.configuration == nil }), count < Self.scanCountMax {
+            isAhead = true
+            count += 1
+            guard let packet = try readPacket() else { break }
+            _ = shapers[packet.track].shape(packet.bytes, isKey: packet.isKey)
+        }
+        if isAhead { try restart() }
+        var configurations: [TrackConfiguration] = []
+        for shaper in shapers {
+            guard let configuration = shaper.configuration else {
+                throw ApusError(
+                    .mediaUnreadable,
+                    "the file \(path) does not hold what a decoder needs to start; convert it, "
+                        + "for example: ffmpeg -i IN -c:v libx264 -c:a aac OUT.mp4")
+            }
+            configurations.append(configuration)
+        }
+        return configurations
+    }
+
+    /// The next frame; nil at the end of a file that does not loop.
+    ///
+    /// - Throws: 10026 where the file breaks off, or holds no frame.
+    func next() throws(ApusError) -> SourceFrame? {
+        while true {
+            if let frame = interleaver.pop() { return frame }
+            if isOver { return nil }
+            try readNext()
+        }
+    }
+
+    private func readNext() throws(ApusError) {
+        guard let packet = try readPacket() else {
+            guard framesOfPass > 0 else {
+                throw ApusError(.mediaUnreadable, "the file \(path) holds no frame that can be sent")
+            }
+            if loops {
+                try restart()
+                timeline.beginPass(firstPts: firstPts)
+            } else {
+                isOver = true
+                interleaver.finish()
+            }
+            framesOfPass = 0
+            return
+        }
+        guard let shaped = shapers[packet.track].shape(packet.bytes, isKey: packet.isKey) else { return }
+        guard shaped.payload.readableBytes <= MediaFrame.payloadByteCountMax else {
+            throw ApusError(
+                .mediaUnreadable,
+                "the file \(path) holds a frame of \(shaped.payload.readableBytes) bytes; "
+                    + "at most \(MediaFrame.payloadByteCountMax) can be sent")
+        }
+        if let time = packet.pts ?? packet.dts { firstPts = min(firstPts, time) } else if firstPts == .max { firstPts = 0 }
+        framesOfPass += 1
+        let place = timeline.place(track: packet.track, pts: packet.pts, dts: packet.dts, duration: packet.duration)
+        var flags: MediaFlags = []
+        if packet.isKey, demuxer.tracks[packet.track].input.codec.isVideo { flags.insert(.key) }
+        if shaped.isDiscardable { flags.insert(.discardable) }
+        interleaver.push(
+            SourceFrame(
+                track: UInt8(packet.track), pts: place.pts, dts: place.dts, flags: flags, payload: shaped.payload,
+                configuration: shaped.configuration))
+    }
+
+    private func readPacket() throws(ApusError) -> Demuxer.Packet? {
+        do { return try demuxer.read() } catch { throw error.error }
+    }
+
+    /// Goes back to the first packet, by opening the file anew where it cannot be rewound.
+    private func restart() throws(ApusError) {
+        guard !demuxer.rewind() else { return }
+        let count = demuxer.tracks.count
+        demuxer = try Self.open(path, interrupt)
+        guard demuxer.tracks.count == count else {
+            throw ApusError(.mediaUnreadable, "the file \(path) changed while it was read")
+        }
+    }
+}

@@ -1,0 +1,44 @@
+import ApusClient
+import ApusCore
+import Synchronization
+
+/// The thread of one source: starts it once, stops it, and ends its events with `.ended` or `.failed`.
+///
+/// Concurrency model: ``start(name:deliver:run:)`` and ``stop()`` from any thread.
+final class SourceThread: Sendable {
+    private let thread = Mutex<OSThread?>(nil)
+    private let isStarted = Atomic<Bool>(false)
+    private let isStopRequested = Atomic<Bool>(false)
+    private let interrupt = Mutex<LibAVInterrupt?>(nil)
+
+    var isStopped: Bool { isStopRequested.load(ordering: .acquiring) }
+
+    func stop() {
+        isStopRequested.store(true, ordering: .releasing)
+        interrupt.withLock { $0?.stop() }
+    }
+
+    func start(
+        name: String, deliver: @escaping @Sendable (SourceEvent) -> Void,
+        run: @escaping @Sendable (LibAVInterrupt) throws(ApusError) -> Void
+    ) {
+        guard isStarted.compareExchange(expected: false, desired: true, ordering: .relaxed).exchanged else { return }
+        do {
+            let created = try LibAVInterrupt()
+            interrupt.withLock { $0 = created }
+            if isStopped { created.stop() }
+            let started = try OSThread(name: name) { [self] in
+                do throws(ApusError) {
+                    LibAV.prepare()
+                    try run(created)
+                    deliver(.ended)
+                } catch {
+                    deliver(isStopped ? .ended : .failed(error))
+                }
+            }
+            thread.withLock { $0 = started }
+        } catch {
+            deliver(.failed(error))
+        }
+    }
+}

@@ -1,0 +1,55 @@
+public import ApusCore
+
+/// What a test pattern looks and sounds like. Text form: `1280x720@25`.
+public struct TestPattern: Sendable, Hashable, CustomStringConvertible {
+    public static let widths = 64...3840
+    public static let heights = 64...2160
+    public static let frameRates = 1...120
+
+    /// Pixels; even.
+    public var width: Int
+    public var height: Int
+    /// Frames a second.
+    public var frameRate: Int
+    /// Seconds from one key frame to the next.
+    public var keyIntervalSeconds = 2
+    /// Bits a second of the video.
+    public var bitsPerSecond = 1_000_000
+    /// A quiet tone of 440 Hz as a second track.
+    public var hasTone = true
+
+    /// - Throws: 10022 where a number is out of range.
+    public init(width: Int, height: Int, frameRate: Int) throws(ApusError) {
+        guard Self.widths.contains(width), Self.heights.contains(height), width % 2 == 0, height % 2 == 0 else {
+            throw ApusError(
+                .configurationInvalid,
+                "a test pattern of \(width)x\(height) cannot be made: width \(Self.widths.lowerBound) to "
+                    + "\(Self.widths.upperBound), height \(Self.heights.lowerBound) to \(Self.heights.upperBound), both even")
+        }
+        guard Self.frameRates.contains(frameRate) else {
+            throw ApusError(
+                .configurationInvalid,
+                "a test pattern of \(frameRate) frames a second cannot be made: 1 to \(Self.frameRates.upperBound)")
+        }
+        self.width = width
+        self.height = height
+        self.frameRate = frameRate
+    }
+
+    /// Reads the text form.
+    ///
+    /// - Throws: 10022 with the form that is expected.
+    public init(parsing text: String) throws(ApusError) {
+        let parts = text.split(separator: "@", omittingEmptySubsequences: false)
+        let sides = (parts.first ?? "").split(separator: "x", omittingEmptySubsequences: false)
+        guard parts.count == 2, sides.count == 2, let width = Int(sides[0]), let height = Int(sides[1]),
+            let rate = Int(parts[1])
+        else {
+            throw ApusError(
+                .configurationInvalid, "the test pattern \"\(text)\" is not of the form WIDTHxHEIGHT@RATE, such as 1280x720@25")
+        }
+        try self.init(width: width, height: height, frameRate: rate)
+    }
+
+    public var description: String { "\(width)x\(height)@\(frameRate)" }
+}

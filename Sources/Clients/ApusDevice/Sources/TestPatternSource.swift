@@ -1,0 +1,119 @@
+import ApusClient
+import ApusCore
+import ApusMedia
+import CApusMedia
+import Glibc
+import NIOCore
+
+/// A camera that needs no camera: a moving picture with the frame's number and the clock in it, and a tone.
+///
+/// H.264 from libx264 without B frames, AAC at 48 kHz. The picture's number starts at 0 and counts
+/// every frame, so that a person sees a lost frame.
+///
+/// Concurrency model: see ``MediaSource``.
+public final class TestPatternSource: MediaSource {
+    private static let sampleRate = 48_000
+    private static let toneHertz = 440.0
+    /// Quiet: about −26 dB.
+    private static let toneLevel: Float = 0.05
+
+    public let pattern: TestPattern
+    private let frameCountMax: UInt64
+    private let isPaced: Bool
+    private let thread = SourceThread()
+
+    /// - Parameters:
+    ///   - frameCountMax: pictures until the source ends by itself.
+    ///   - isPaced: wait for each frame's time; otherwise frames come as fast as they are taken.
+    public init(_ pattern: TestPattern, frameCountMax: UInt64 = .max, isPaced: Bool = true) {
+        self.pattern = pattern
+        self.frameCountMax = frameCountMax
+        self.isPaced = isPaced
+    }
+
+    public func start(_ deliver: @escaping @Sendable (SourceEvent) -> Void) {
+        thread.start(name: "apus-pattern", deliver: deliver) { [self] _ throws(ApusError) in try run(deliver) }
+    }
+
+    public func stop() { thread.stop() }
+
+    private func run(_ deliver: (SourceEvent) -> Void) throws(ApusError) {
+        let video = try Encoder(video: pattern)
+        let tone = pattern.hasTone ? try Encoder(audioSampleRate: Self.sampleRate) : nil
+        var shaper = TrackShaper(input: videoInput(video))
+        guard let configuration = shaper.configuration else {
+            throw ApusError(.internalFailure, "the encoder did not say its parameters")
+        }
+        deliver(.configuration(track: 0, configuration))
+        if let tone { deliver(.configuration(track: 1, audioConfiguration(tone))) }
+
+        let canvas = PatternCanvas(width: pattern.width, height: pattern.height)
+        let rate = UInt64(pattern.frameRate)
+        let start = MonotonicTime.now()
+        var samples = 0
+        for number in 0..<frameCountMax {
+            // From the frame's number, never from the frame before: no drift.
+            let due = start + .nanoseconds(Int64(number * 1_000_000_000 / rate))
+            if isPaced {
+                guard due.sleep(unless: { thread.isStopped }) else { return }
+            } else if thread.isStopped {
+                return
+            }
+            try video.prepareFrame()
+            canvas.draw(number: number, milliseconds: Self.wallClock(), into: video.frame)
+            for output in try video.encode(pts: Int64(number)) {
+                guard let shaped = shaper.shape(output.bytes, isKey: output.isKey) else { continue }
+                let time = output.pts * 1_000_000 / Int64(rate)
+                var flags: MediaFlags = output.isKey ? [.key] : []
+                if shaped.isDiscardable { flags.insert(.discardable) }
+                SourceFrame(track: 0, pts: time, dts: time, flags: flags, payload: shaped.payload).deliver(to: deliver)
+            }
+            if let tone {
+                let end = Int(number + 1) * Self.sampleRate / Int(rate)
+                while samples < end { samples += try sound(tone, from: samples, deliver) }
+            }
+        }
+    }
+
+    /// Encodes one packet of the tone and gives its samples.
+    private func sound(
+        _ tone: Encoder, from first: Int, _ deliver: (SourceEvent) -> Void
+    ) throws(ApusError) -> Int {
+        try tone.prepareFrame()
+        let count = tone.samplesPerFrame
+        guard let bytes = tone.frame.pointee.data.0 else { throw ApusError(.internalFailure, "no memory") }
+        // SAFETY: libav allocated `nb_samples` floats in the first plane.
+        bytes.withMemoryRebound(to: Float.self, capacity: count) { values in
+            for index in 0..<count {
+                let turns = Double((first + index) % Self.sampleRate) * Self.toneHertz / Double(Self.sampleRate)
+                values[index] = Self.toneLevel * Float(sin(turns * 2 * .pi))
+            }
+        }
+        for output in try tone.encode(pts: Int64(first)) {
+            // The encoder's first packet stands before 0, by its delay.
+            let time = (output.pts + Int64(count)) * 1_000_000 / Int64(Self.sampleRate)
+            SourceFrame(track: 1, pts: time, dts: time, flags: [], payload: ByteBuffer(bytes: output.bytes))
+                .deliver(to: deliver)
+        }
+        return count
+    }
+
+    private func videoInput(_ encoder: Encoder) -> TrackConfiguration {
+        TrackConfiguration(
+            codec: .h264, trackCount: pattern.hasTone ? 2 : 1, first: UInt32(pattern.width), second: UInt32(pattern.height),
+            third: UInt32(pattern.frameRate) * 1000, extraData: encoder.extraData)
+    }
+
+    private func audioConfiguration(_ encoder: Encoder) -> TrackConfiguration {
+        TrackConfiguration(
+            codec: .aac, trackCount: 2, first: UInt32(Self.sampleRate), second: 1, third: UInt32(encoder.samplesPerFrame),
+            extraData: encoder.extraData)
+    }
+
+    /// Milliseconds since 1970, for the picture only.
+    private static func wallClock() -> UInt64 {
+        var time = timespec()
+        clock_gettime(CLOCK_REALTIME, &time)
+        return UInt64(time.tv_sec) * 1000 + UInt64(time.tv_nsec) / 1_000_000
+    }
+}

@@ -1,0 +1,182 @@
+/// A video track's parameter sets, and the `avcC` or `hvcC` record that holds them (ISO/IEC 14496-15 §5.3.3, §8.3.3).
+public struct ParameterSets: Sendable, Hashable {
+    /// H.265 only.
+    public var video: [[UInt8]] = []
+    public var sequence: [[UInt8]] = []
+    public var picture: [[UInt8]] = []
+
+    public init() {}
+
+    /// True where a decoder has what it needs.
+    public func isComplete(codec: Codec) -> Bool {
+        !sequence.isEmpty && !picture.isEmpty && (codec != .h265 || !video.isEmpty)
+    }
+
+    /// Every set, in the order in which a stream sends them.
+    public var all: [[UInt8]] { video + sequence + picture }
+
+    /// True where this exact set is held.
+    public func contains(_ unit: [UInt8]) -> Bool {
+        sequence.contains(unit) || picture.contains(unit) || video.contains(unit)
+    }
+
+    /// Adds a unit where it is a parameter set; one that is held already is not added again.
+    public mutating func add(_ unit: [UInt8], codec: Codec) {
+        guard let first = unit.first, !contains(unit) else { return }
+        switch NALUnits.kind(firstByte: first, codec: codec) {
+        case .videoParameters: video.append(unit)
+        case .sequenceParameters: sequence.append(unit)
+        case .pictureParameters: picture.append(unit)
+        case .delimiter, .slice, .other: break
+        }
+    }
+
+    /// The sets of an Annex B stream's head.
+    public init(annexB bytes: [UInt8], codec: Codec) {
+        for range in NALUnits.ranges(annexB: bytes) { add(Array(bytes[range]), codec: codec) }
+    }
+
+    /// The `avcC` or `hvcC` record, with 4-byte lengths; nil where a set is missing or cannot be read.
+    public func record(codec: Codec) -> [UInt8]? {
+        guard isComplete(codec: codec) else { return nil }
+        return codec == .h265 ? hvcC() : avcC()
+    }
+
+    private func avcC() -> [UInt8]? {
+        guard let first = sequence.first, first.count >= 4, sequence.count <= 31, picture.count <= 255 else { return nil }
+        var record: [UInt8] = [1, first[1], first[2], first[3], 0xff, 0xe0 | UInt8(sequence.count)]
+        for unit in sequence { Self.append(unit, to: &record) }
+        record.append(UInt8(picture.count))
+        for unit in picture { Self.append(unit, to: &record) }
+        // The high profiles repeat what the sequence set says about chroma and depth.
+        if [100, 110, 122, 144].contains(first[1]) {
+            guard let format = SequenceFormat(h264: first) else { return nil }
+            record += [0xfc | format.chroma, 0xf8 | format.lumaDepth, 0xf8 | format.chromaDepth, 0]
+        }
+        return record
+    }
+
+    private func hvcC() -> [UInt8]? {
+        guard let first = sequence.first, let format = SequenceFormat(h265: first) else { return nil }
+        var record: [UInt8] = [1] + format.profile
+        record += [0xf0, 0, 0xfc, 0xfc | format.chroma, 0xf8 | format.lumaDepth, 0xf8 | format.chromaDepth, 0, 0]
+        record.append(UInt8(format.layers << 3) | (format.isNested ? 4 : 0) | 3)
+        let arrays: [(UInt8, [[UInt8]])] = [(32, video), (33, sequence), (34, picture)]
+        record.append(UInt8(arrays.count))
+        for (type, units) in arrays {
+            record += [0x80 | type, UInt8(units.count >> 8 & 0xff), UInt8(units.count & 0xff)]
+            for unit in units { Self.append(unit, to: &record) }
+        }
+        return record
+    }
+
+    private static func append(_ unit: [UInt8], to record: inout [UInt8]) {
+        record += [UInt8(unit.count >> 8 & 0xff), UInt8(unit.count & 0xff)] + unit
+    }
+
+    /// The length bytes of an `avcC` or `hvcC` record's streams; nil where it is no such record.
+    public static func lengthByteCount(record: [UInt8], codec: Codec) -> Int? {
+        let index = codec == .h265 ? 21 : 4
+        guard record.count > index + 1, record[0] == 1 else { return nil }
+        return Int(record[index] & 3) + 1
+    }
+
+    /// The record with 4-byte lengths said in it.
+    public static func withFourByteLengths(record: [UInt8], codec: Codec) -> [UInt8] {
+        var record = record
+        let index = codec == .h265 ? 21 : 4
+        if record.count > index { record[index] |= 3 }
+        return record
+    }
+}
+
+/// What the decoder records repeat from a sequence parameter set.
+struct SequenceFormat {
+    var chroma: UInt8 = 1
+    var lumaDepth: UInt8 = 0
+    var chromaDepth: UInt8 = 0
+    /// H.265: the 12 bytes of the general profile, tier and level.
+    var profile: [UInt8] = []
+    var layers = 1
+    var isNested = false
+
+    /// H.264 §7.3.2.1.1.
+    init?(h264 unit: [UInt8]) {
+        var reader = BitReader(NALUnits.withoutEmulation(unit), offset: 4)
+        guard reader.exponentialGolomb() != nil, let chroma = reader.exponentialGolomb(), chroma <= 3 else { return nil }
+        if chroma == 3 { guard reader.bits(1) != nil else { return nil } }
+        guard let luma = reader.exponentialGolomb(), let depth = reader.exponentialGolomb(), luma <= 6, depth <= 6 else {
+            return nil
+        }
+        (self.chroma, lumaDepth, chromaDepth) = (UInt8(chroma), UInt8(luma), UInt8(depth))
+    }
+
+    /// H.265 §7.3.2.2.1 and §7.3.3.
+    init?(h265 unit: [UInt8]) {
+        let bytes = NALUnits.withoutEmulation(unit)
+        guard bytes.count >= 15 else { return nil }
+        let highest = Int(bytes[2] >> 1 & 7)
+        layers = highest + 1
+        isNested = bytes[2] & 1 == 1
+        profile = Array(bytes[3..<15])
+        var reader = BitReader(bytes, offset: 15)
+        var skipped = 0
+        for _ in 0..<highest {
+            guard let hasProfile = reader.bits(1), let hasLevel = reader.bits(1) else { return nil }
+            skipped += (hasProfile == 1 ? 88 : 0) + (hasLevel == 1 ? 8 : 0)
+        }
+        if highest > 0 { skipped += (8 - highest) * 2 }
+        guard reader.skip(skipped), reader.exponentialGolomb() != nil, let chroma = reader.exponentialGolomb(), chroma <= 3
+        else { return nil }
+        if chroma == 3 { guard reader.bits(1) != nil else { return nil } }
+        guard reader.exponentialGolomb() != nil, reader.exponentialGolomb() != nil, let window = reader.bits(1) else {
+            return nil
+        }
+        if window == 1 {
+            for _ in 0..<4 { guard reader.exponentialGolomb() != nil else { return nil } }
+        }
+        guard let luma = reader.exponentialGolomb(), let depth = reader.exponentialGolomb(), luma <= 8, depth <= 8 else {
+            return nil
+        }
+        (self.chroma, lumaDepth, chromaDepth) = (UInt8(chroma), UInt8(luma), UInt8(depth))
+    }
+}
+
+/// Reads bits, most significant first; every read past the end is nil.
+struct BitReader {
+    private let bytes: [UInt8]
+    private var position: Int
+
+    init(_ bytes: [UInt8], offset: Int) {
+        self.bytes = bytes
+        position = offset * 8
+    }
+
+    mutating func bits(_ count: Int) -> UInt32? {
+        guard count <= 32, position + count <= bytes.count * 8 else { return nil }
+        var value: UInt32 = 0
+        for _ in 0..<count {
+            value = value << 1 | UInt32(bytes[position / 8] >> (7 - position % 8) & 1)
+            position += 1
+        }
+        return value
+    }
+
+    mutating func skip(_ count: Int) -> Bool {
+        guard position + count <= bytes.count * 8 else { return false }
+        position += count
+        return true
+    }
+
+    /// ue(v), H.264 §9.1.
+    mutating func exponentialGolomb() -> UInt32? {
+        var zeros = 0
+        while true {
+            guard let bit = bits(1), zeros < 32 else { return nil }
+            if bit == 1 { break }
+            zeros += 1
+        }
+        guard zeros < 32, let rest = bits(zeros) else { return nil }
+        return (1 << zeros) - 1 + rest
+    }
+}
