@@ -168,7 +168,10 @@ let package = Package(
         test("ApusWireTests", ["ApusCore", "ApusWire", "ApusTestKit", nioCore]),
         test(
             "ApusClusterTests",
-            ["ApusCore", "ApusWire", "ApusStorage", "ApusTransport", "ApusCluster", nioCore, nioPosix, orderedCollections, log]),
+            [
+                "ApusCore", "ApusWire", "ApusStorage", "ApusTransport", "ApusCluster", nioCore, nioPosix, protobuf,
+                orderedCollections, log,
+            ]),
         test("ApusStorageTests", ["ApusCore", "ApusStorage"]),
         test("ApusMediaTests", ["ApusCore", "ApusMedia", "ApusTestKit", nioCore]),
         test("ApusTransportTests", ["ApusCore", "ApusWire", "ApusTransport", nioCore, nioPosix, nioSSL, protobuf, log]),
