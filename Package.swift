@@ -33,6 +33,7 @@ let swiftASN1: Target.Dependency = .product(name: "SwiftASN1", package: "swift-a
 let jwt: Target.Dependency = .product(name: "JWTKit", package: "jwt-kit")
 let grdb: Target.Dependency = .product(name: "GRDB", package: "GRDB.swift")
 let lifecycle: Target.Dependency = .product(name: "ServiceLifecycle", package: "swift-service-lifecycle")
+let unixSignals: Target.Dependency = .product(name: "UnixSignals", package: "swift-service-lifecycle")
 let hummingbird: Target.Dependency = .product(name: "Hummingbird", package: "hummingbird")
 let hummingbirdCore: Target.Dependency = .product(name: "HummingbirdCore", package: "hummingbird")
 let httpTypes: Target.Dependency = .product(name: "HTTPTypes", package: "swift-http-types")
@@ -134,7 +135,8 @@ let package = Package(
             "Node", "ApusNode",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage", "ApusCluster",
-                "ApusSessions", "ApusChannels", "ApusGateway", "ApusHTTP", nioCore, nioPosix, lifecycle, yams, crypto, log, metrics,
+                "ApusSessions", "ApusChannels", "ApusGateway", "ApusHTTP", nioCore, nioPosix, lifecycle, unixSignals, yams,
+                protobuf, log, coreMetrics,
             ]),
 
         // Clients: never a server target.

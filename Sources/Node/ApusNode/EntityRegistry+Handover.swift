@@ -3,6 +3,7 @@ import ApusCore
 import ApusWire
 import Foundation
 import NIOCore
+import SwiftProtobuf
 
 extension EntityRegistry {
     /// How long calls under way may take to end before a shard's states are read. Within the hand-over's own deadline.

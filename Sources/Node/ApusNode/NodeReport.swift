@@ -3,6 +3,7 @@ import ApusCluster
 import ApusCore
 import ApusGateway
 import ApusHTTP
+import ApusMedia
 import ApusSessions
 import Foundation
 

@@ -1,11 +1,11 @@
 public import ApusCore
-import ApusChannels
-import ApusCluster
-import ApusGateway
+package import ApusChannels
+package import ApusCluster
+package import ApusGateway
 import ApusMedia
-import ApusSessions
-import ApusTransport
-import Foundation
+package import ApusSessions
+package import ApusTransport
+public import Foundation
 
 /// Everything that a node is told at its start, from one YAML file and the environment.
 ///

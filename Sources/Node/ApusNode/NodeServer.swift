@@ -1,6 +1,6 @@
 import ApusChannels
 import ApusCluster
-public import ApusCore
+package import ApusCore
 import ApusGateway
 import ApusHTTP
 import ApusSessions
@@ -8,23 +8,23 @@ import ApusStorage
 import ApusTransport
 import CoreMetrics
 import Foundation
-public import Logging
+package import Logging
 import NIOCore
 import NIOPosix
 import ServiceLifecycle
-import Synchronization
+import UnixSignals
 
 /// One node: the only place that joins the parts.
 ///
 /// Order of the start: stores, the incarnation, doors, membership. A node takes part once its doors are
 /// open; it leaves in reverse: its shards go first, then its clients, then its links.
-public struct Node: Sendable {
+package struct NodeServer: Sendable {
     private let configuration: NodeConfiguration
     private let log: Logger
     private let metrics: PrometheusMetrics
 
     /// - Parameter metrics: the process's metrics, already made its `MetricsSystem`.
-    public init(configuration: NodeConfiguration, metrics: PrometheusMetrics, log: Logger) {
+    package init(configuration: NodeConfiguration, metrics: PrometheusMetrics, log: Logger) {
         self.configuration = configuration
         self.metrics = metrics
         self.log = log
@@ -35,7 +35,7 @@ public struct Node: Sendable {
     /// - Parameter fenced: called where the cluster declared this life dead; it must start the process
     ///   anew and not return to what was.
     /// - Throws: 10019, 10020, 10021, 10022 with what is wrong and where.
-    public func run(fenced: @escaping @Sendable () -> Void) async throws {
+    package func run(fenced: @escaping @Sendable () -> Void) async throws {
         try DataDirectory(path: configuration.dataDirectory).claim(
             cluster: configuration.cluster, node: configuration.node)
         let parts = try await NodeParts(configuration, metrics: metrics, log: log, fenced: fenced)
