@@ -1,0 +1,67 @@
+import ApusClient
+import ApusCore
+import ApusDevice
+import ApusSessions
+import ArgumentParser
+import Foundation
+import Logging
+import NIOPosix
+import ServiceLifecycle
+import UnixSignals
+
+/// `apus device`: a camera in software.
+struct DeviceCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "device", abstract: "Be a camera: publish a clip, an RTSP stream or a test pattern.")
+
+    @Option(help: "The device's id.") var id: String
+    @Option(help: "Publish this file, over and over, at its own pace.") var file: String?
+    @Option(help: "Publish another camera's stream: rtsp://…") var rtsp: String?
+    @Option(help: "Publish a generated picture with a frame counter and a clock: WIDTHxHEIGHT@FPS.")
+    var testPattern: String?
+    @Option(help: "The source's number on a device with several cameras.") var source: UInt16 = 0
+    @Option(help: "Write one JSON line for every frame to this file.") var log: String?
+    @Option(help: "Stop after so many seconds.") var seconds: Double?
+    @OptionGroup var connection: ConnectOptions
+
+    func validate() throws {
+        guard [file, rtsp, testPattern].count(where: { $0 != nil }) == 1 else {
+            throw ValidationError("Give exactly one of --file, --rtsp and --test-pattern.")
+        }
+        guard DeviceID(rawValue: id) != nil else {
+            throw ValidationError("The id has 1 to 63 letters, digits, '-', '_' or '.'.")
+        }
+    }
+
+    func run() async throws {
+        try await Failure.reported {
+            guard let device = DeviceID(rawValue: id), let access = AccessID(rawValue: id) else { return }
+            let log = connection.log
+            let media = try makeSource(log: log)
+            let configuration = try await connection.client(role: .device, access: access, device: device)
+            let frames = try self.log.map { path throws(ApusError) in try FrameLog(path: path) }
+            let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
+            let ending = Ending()
+            let session = try ClientSession(configuration: configuration, eventLoop: group.next(), log: log) {
+                state, error in
+                log.notice("The link changed.", metadata: ["apus.link": "\(state)"])
+                if state == .tokenFailed || state == .kicked { ending.end(error ?? ApusError(.tokenInvalid)) }
+            }
+            session.start()
+            let agent = DeviceAgent(
+                session: session, source: media, channel: source, epoch: UInt32(clamping: Int(Date().timeIntervalSince1970)),
+                frameLog: frames, log: log)
+            let result = await ending.race(seconds: seconds) { () throws(ApusError) in try await agent.run() }
+            session.close()
+            frames?.close()
+            try await group.shutdownGracefully()
+            try result.get()
+        }
+    }
+
+    private func makeSource(log: Logger) throws(ApusError) -> any MediaSource {
+        if let file { return try FileSource(path: file, log: log) }
+        if let rtsp { return try RTSPSource(url: rtsp, log: log) }
+        return TestPatternSource(pattern: try TestPattern(parsing: testPattern ?? ""))
+    }
+}

@@ -1,0 +1,56 @@
+import ApusCore
+import ArgumentParser
+import Foundation
+import Synchronization
+import UnixSignals
+
+/// Ends a client verb: by its own end, a time limit, a signal, or the cluster's last word.
+final class Ending: Sendable {
+    private let stream: AsyncStream<ApusError>
+    private let feed: AsyncStream<ApusError>.Continuation
+
+    init() { (stream, feed) = AsyncStream.makeStream(bufferingPolicy: .bufferingOldest(1)) }
+
+    /// The verb has to end, with this error. From any thread; the first counts.
+    func end(_ error: ApusError) { feed.yield(error) }
+
+    /// Runs the verb's work until it ends or something ends it.
+    func race(
+        seconds: Double?, _ work: @escaping @Sendable () async throws(ApusError) -> Void
+    ) async -> Result<Void, ApusError> {
+        await withTaskGroup(of: Result<Void, ApusError>.self) { group in
+            group.addTask {
+                do throws(ApusError) { return .success(try await work()) } catch { return .failure(error) }
+            }
+            group.addTask { [stream] in
+                for await error in stream { return .failure(error) }
+                return .success(())
+            }
+            group.addTask {
+                for await _ in await UnixSignalsSequence(trapping: .sigterm, .sigint) { return .success(()) }
+                return .success(())
+            }
+            if let seconds {
+                group.addTask {
+                    try? await Task.sleep(for: .seconds(seconds))
+                    return .success(())
+                }
+            }
+            let first = await group.next() ?? .success(())
+            group.cancelAll()
+            return first
+        }
+    }
+}
+
+/// Says on standard error what went wrong, with its number, and ends the process with 1.
+enum Failure {
+    static func reported(_ body: () async throws -> Void) async throws {
+        do {
+            try await body()
+        } catch let error as ApusError {
+            FileHandle.standardError.write(Data("apus: \(error.description)\n".utf8))
+            throw ExitCode.failure
+        }
+    }
+}
