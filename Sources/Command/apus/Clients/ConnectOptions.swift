@@ -23,7 +23,12 @@ struct ConnectOptions: ParsableArguments {
     @Option(help: "A signed token; `apus admin token` makes one.")
     var token: String?
 
-    @Option(help: "Log lines at and above this level: trace, debug, info, notice, warning, error.")
+    @Option(
+        help: "Log lines at and above this level: trace, debug, info, notice, warning, error.",
+        transform: { text in
+            guard let level = Logger.Level(rawValue: text) else { throw ValidationError("'\(text)' is no log level.") }
+            return level
+        })
     var logLevel: Logger.Level = .notice
 
     /// The state directory of a local cluster when nothing else is said.
@@ -62,10 +67,8 @@ struct ConnectOptions: ParsableArguments {
 
     /// The verb's own logger, to standard error.
     var log: Logger {
-        var log = Logger(label: "apus", factory: StreamLogHandler.standardError)
+        var log = Logger(label: "apus") { StreamLogHandler.standardError(label: $0) }
         log.logLevel = logLevel
         return log
     }
 }
-
-extension Logger.Level: ExpressibleByArgument {}

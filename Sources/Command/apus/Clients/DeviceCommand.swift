@@ -5,9 +5,8 @@ import ApusSessions
 import ArgumentParser
 import Foundation
 import Logging
+import NIOCore
 import NIOPosix
-import ServiceLifecycle
-import UnixSignals
 
 /// `apus device`: a camera in software.
 struct DeviceCommand: AsyncParsableCommand {
@@ -60,8 +59,8 @@ struct DeviceCommand: AsyncParsableCommand {
     }
 
     private func makeSource(log: Logger) throws(ApusError) -> any MediaSource {
-        if let file { return try FileSource(path: file, log: log) }
-        if let rtsp { return try RTSPSource(url: rtsp, log: log) }
-        return TestPatternSource(pattern: try TestPattern(parsing: testPattern ?? ""))
+        if let file { return FileSource(path: file, log: log) }
+        if let rtsp { return RTSPSource(url: rtsp, log: log) }
+        return TestPatternSource(try TestPattern(parsing: testPattern ?? ""))
     }
 }

@@ -5,6 +5,7 @@ import ApusSessions
 import ArgumentParser
 import Foundation
 import Logging
+import NIOCore
 import NIOPosix
 
 /// `apus watch`: a viewer without a screen.
