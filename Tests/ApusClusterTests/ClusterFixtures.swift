@@ -51,7 +51,9 @@ extension ClusterMap {
                 let shard = ShardID(UInt16(index))
                 let goal = isHandover ? placement[index].owner : placement[index].standby
                 let current = isHandover ? map[shard].owner : map[shard].standby
-                guard current != goal, let owner = map.owner(of: shard), let target = map.member(at: goal) else { continue }
+                guard current != goal, let owner = map.owner(of: shard), let target = map.member(at: goal) else {
+                    continue
+                }
                 moves.append(ShardMove(shard: shard, epoch: map[shard].epoch, owner: owner.id, target: target.id))
             }
             map = try map.after(.setStandby(moves))

@@ -99,7 +99,7 @@ struct HandoverStateMachineTests {
         #expect(ShardPlacement(of: map) == ShardPlacement(of: try map.atRest()))
         #expect(try map.atRest() == map)
         map = try settle(map.after(.drain(node("b"))), members: ["a", "b", "c", "d"])
-        #expect(map.holdsNothing(node("b")))
+        #expect(map.isDrained(node("b")))
         #expect(map.shards.allSatisfy { $0.standby != .none && $0.standby != $0.owner })
     }
 

@@ -16,7 +16,8 @@ struct HeartbeatSealTests {
 
     private func sealed(key: [UInt8] = key, to receiver: NodeID = node("b")) throws -> ByteBuffer {
         try HeartbeatSeal(key: key).seal(
-            HeartbeatDatagram(clusterHash: hash, sequence: 4, sender: node("a"), message: .probe(nonce: 1, origin: node("c"))),
+            HeartbeatDatagram(
+                clusterHash: hash, sequence: 4, sender: node("a"), message: .probe(nonce: 1, origin: node("c"))),
             to: receiver)
     }
 
@@ -32,8 +33,12 @@ struct HeartbeatSealTests {
         let foreign = try sealed(key: [UInt8](repeating: 8, count: 32))
         #expect(throws: HeartbeatFault.forged) { try seal.open(foreign, receiver: node("b"), clusterHash: hash) }
         #expect(throws: HeartbeatFault.forged) { try seal.open(try sealed(), receiver: node("c"), clusterHash: hash) }
-        #expect(throws: HeartbeatFault.forged) { try seal.open(try sealed(), receiver: node("b", 2), clusterHash: hash) }
-        #expect(throws: HeartbeatFault.cluster) { try seal.open(try sealed(), receiver: node("b"), clusterHash: hash + 1) }
+        #expect(throws: HeartbeatFault.forged) {
+            try seal.open(try sealed(), receiver: node("b", 2), clusterHash: hash)
+        }
+        #expect(throws: HeartbeatFault.cluster) {
+            try seal.open(try sealed(), receiver: node("b"), clusterHash: hash + 1)
+        }
     }
 
     @Test("No datagram with one bit changed, and none that was cut, opens")
@@ -63,7 +68,9 @@ private struct Recorder: HeartbeatDriver {
     var peers: [NodeID] = []
     var received: [NodeID] = []
 
-    mutating func tick(now: MonotonicTime) -> [HeartbeatOutbound] { peers.map { HeartbeatOutbound(.heartbeat, to: $0) } }
+    mutating func tick(now: MonotonicTime) -> [HeartbeatOutbound] {
+        peers.map { HeartbeatOutbound(.heartbeat, to: $0) }
+    }
 
     mutating func received(
         _ message: HeartbeatMessage, from sender: NodeID, now: MonotonicTime
@@ -78,7 +85,8 @@ struct HeartbeatThreadTests {
     private func thread(_ name: String, key: [UInt8] = key, peers: [NodeID] = []) throws -> HeartbeatThread<Recorder> {
         HeartbeatThread(
             configuration: HeartbeatConfiguration(bind: HostPort(host: "127.0.0.1", port: 0)), identity: node(name),
-            cluster: cluster, seal: try HeartbeatSeal(key: key), driver: Recorder(peers: peers), logger: Logger(label: "test"))
+            cluster: cluster, seal: try HeartbeatSeal(key: key), driver: Recorder(peers: peers),
+            logger: Logger(label: "test"))
     }
 
     /// Asks until the answer is yes, for 5 s at most.

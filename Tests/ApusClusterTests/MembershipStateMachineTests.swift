@@ -23,7 +23,9 @@ struct MembershipStateMachineTests {
     ) -> [(at: Int, action: MembershipStateMachine.Action)] {
         var log: [(at: Int, action: MembershipStateMachine.Action)] = []
         for now in stride(from: start, through: end, by: 10) {
-            for talker in talkers { log += machine.handle(.received(.heartbeat, from: talker), now: at(now)).map { (now, $0) } }
+            for talker in talkers {
+                log += machine.handle(.received(.heartbeat, from: talker), now: at(now)).map { (now, $0) }
+            }
             log += machine.handle(.tick, now: at(now)).map { (now, $0) }
         }
         return log.filter { entry in

@@ -77,7 +77,8 @@ struct OwnershipStateMachineTests {
         _ = machine.handle(.propose(2, .drain(node("a"))), now: at(100))
         var outcome: Machine.Action?
         for step in 0..<200 where outcome == nil {
-            let actions = machine.handle(.storeFailed, now: at(100 + step * 60))
+            let actions =
+                machine.handle(.storeFailed, now: at(100 + step * 60))
                 + machine.handle(.tick, now: at(155 + step * 60))
             outcome = actions.first { if case .settled = $0 { true } else { false } }
         }
@@ -102,6 +103,26 @@ struct OwnershipStateMachineTests {
         _ = machine.handle(.propose(2, .leave(node("b"))), now: at(5))
         let actions = machine.handle(.swapWon(revision: map.revision + 1), now: at(6))
         #expect(!actions.contains(.fenced))
+    }
+
+    @Test("Planned moves leave 20 ms between their swaps; a drain goes at once, before those that wait")
+    func pace() throws {
+        var (machine, map) = try member("a", of: map(join("b")))
+        map = try map.after(.declareDead([node("b")])).after(join("b", 2))
+        _ = machine.handle(.refresh, now: at(2))
+        _ = machine.handle(.read(map), now: at(2))
+        func move(_ shard: UInt16) -> ShardMove {
+            ShardMove(shard: ShardID(shard), epoch: map[ShardID(shard)].epoch, owner: node("a"), target: node("b", 2))
+        }
+        #expect(swap(in: machine.handle(.propose(2, .handOver([move(1)])), now: at(3))) != nil)
+        _ = machine.handle(.propose(3, .handOver([move(2)])), now: at(3))
+        #expect(swap(in: machine.handle(.swapWon(revision: map.revision + 1), now: at(4))) == nil)
+        #expect(
+            swap(in: machine.handle(.propose(4, .drain(node("a"))), now: at(5)))?.members.first {
+                $0.state == .draining
+            } != nil)
+        #expect(swap(in: machine.handle(.swapWon(revision: map.revision + 2), now: at(6))) == nil)
+        #expect(swap(in: machine.handle(.tick, now: at(24)))?.owner(of: ShardID(2))?.id == node("b", 2))
     }
 
     @Test("Proposals over the bound are refused with 10007")

@@ -8,7 +8,8 @@ struct HeartbeatMessageTests {
     private static let peer = NodeID(name: NodeName(unchecked: String(repeating: "n", count: 63)), incarnation: 9)
     private static let messages: [HeartbeatMessage] = [
         .heartbeat, .probe(nonce: 1, origin: nil), .probe(nonce: 2, origin: peer), .answer(nonce: 3, origin: nil),
-        .answer(nonce: 4, origin: peer), .indirectRequest(nonce: 5, target: peer), .indirectAnswer(nonce: 6, target: peer),
+        .answer(nonce: 4, origin: peer), .indirectRequest(nonce: 5, target: peer),
+        .indirectAnswer(nonce: 6, target: peer),
     ]
 
     private func encoded(_ message: HeartbeatMessage) -> (HeartbeatDatagram, ByteBuffer) {

@@ -7,15 +7,16 @@ import OrderedCollections
 /// All nodes together move at most `movingCountMax` shards at once. One shard's way:
 ///
 /// ```
-/// stable ──▶ settingStandby ──▶ catchingUp ──▶ streaming ──▶ handingOver ──▶ owned by the target, epoch + 1
-///            (map changes)      (media channels  (entities held,  (map changes)
-///                                replicate)       states sent)
+/// stable ─▶ settingStandby ─▶ catchingUp ─▶ streaming ─▶ handingOver ─▶ owned by the target, epoch + 1
+///           (map changes)     (media channels (entities held, (map changes)
+///                              replicate)      states sent)
 /// ```
 ///
-/// A move that only changes the standby ends after `catchingUp`. Every step can be repeated without harm and has its own
-/// deadline; when one passes, or the map changed underneath, the move is abandoned: entities are released, the
-/// shard stays where it is, and is tried again after `retryDelay`. Calls wait only from `streaming` on, and
-/// only once the states were sent does the map change; whoever then asks here is told `moved`.
+/// A move that only changes the standby ends after `catchingUp`. Every step can be repeated without harm and
+/// has its own deadline; when one passes, or the map changed underneath, the move is abandoned: entities are
+/// released, the shard stays where it is, and is tried again after `retryDelay`. Calls wait only from
+/// `streaming` on, and only once the states were sent does the map change; whoever then asks here is told
+/// `moved`.
 ///
 /// **Crashes.** The target dies: the map shows it, the move is abandoned. The owner dies: the target is its
 /// standby and becomes owner as after any death. A hand-over that was proposed is not given up by time: until the
@@ -48,7 +49,7 @@ package struct HandoverStateMachine: Sendable {
         case streamFailed(ShardMove)
         /// A `setStandby` or `handOver` of this machine did not come about.
         case proposalFailed([ShardMove])
-        /// Time has passed; wanted every 50 ms or at once after another input.
+        /// Time has passed; wanted every 20 ms.
         case tick
     }
 
@@ -88,6 +89,10 @@ package struct HandoverStateMachine: Sendable {
         /// False where only the standby changes.
         var isHandover: Bool
         var step: Step
+
+        var isStreaming: Bool {
+            if case .streaming = step { true } else { false }
+        }
     }
 
     package let local: NodeID
@@ -141,7 +146,11 @@ package struct HandoverStateMachine: Sendable {
             }
         case .tick: expire(now: now, actions: &actions)
         }
-        proposeHandovers(actions: &actions)
+        if case .tick = input {
+            proposeHandovers(actions: &actions)
+        } else if !moving.values.contains(where: \.isStreaming) {
+            proposeHandovers(actions: &actions)
+        }
         plan(now: now, actions: &actions)
         return actions
     }
@@ -193,7 +202,8 @@ package struct HandoverStateMachine: Sendable {
         }
     }
 
-    /// All shards whose states were sent go in one swap.
+    /// All shards whose states were sent go in one swap: at once when no other's are on their way, with the next tick
+    /// otherwise.
     private mutating func proposeHandovers(actions: inout [Action]) {
         let moves = moving.values.filter { $0.step == .streamed }.map(\.move)
         guard !moves.isEmpty else { return }
@@ -231,7 +241,9 @@ package struct HandoverStateMachine: Sendable {
             let assignment = map.shards[index]
             let goal = placement[index]
             let shard = ShardID(UInt16(index))
-            guard Self.isMisplaced(assignment, goal: goal), moving[shard] == nil, resting[shard] == nil else { continue }
+            guard Self.isMisplaced(assignment, goal: goal), moving[shard] == nil, resting[shard] == nil else {
+                continue
+            }
             let isHandover = goal.owner != slot
             guard let target = map.member(at: isHandover ? goal.owner : goal.standby) else { continue }
             let move = ShardMove(shard: shard, epoch: assignment.epoch, owner: local, target: target.id)

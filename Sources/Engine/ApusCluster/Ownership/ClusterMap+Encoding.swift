@@ -45,7 +45,8 @@ extension ClusterMap {
             throw ApusError(.malformed, "the ownership value is not a cluster map")
         }
         guard value.cluster == cluster.rawValue else {
-            throw ApusError(.wrongCluster, "the ownership store belongs to the cluster \(value.cluster), not \(cluster)")
+            throw ApusError(
+                .wrongCluster, "the ownership store belongs to the cluster \(value.cluster), not \(cluster)")
         }
         let owners: [UInt16] = Self.integers(in: value.owners)
         let standbys: [UInt16] = Self.integers(in: value.standbys)

@@ -80,10 +80,12 @@ extension ClusterMap {
         return slot
     }
 
-    /// True where the node neither owns a shard nor stands by for one.
-    package func holdsNothing(_ node: NodeID) -> Bool {
+    /// True where the node has nothing left that another could take: it owns no shard, and stands by only where nobody
+    /// else is up to do so.
+    package func isDrained(_ node: NodeID) -> Bool {
         guard let slot = aliveSlot(of: node) else { return true }
-        return !shards.contains { $0.owner == slot || $0.standby == slot }
+        let canReplace = members.count { $0.state == .up && $0.id != node } > 1
+        return !shards.contains { $0.owner == slot || (canReplace && $0.standby == slot) }
     }
 
     // MARK: Steps

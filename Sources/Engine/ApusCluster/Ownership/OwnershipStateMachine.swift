@@ -7,13 +7,17 @@ import OrderedCollections
 /// confirmed. A swap that is lost means that another node changed the map: it is read again and
 /// the decision made anew on what it says now, so that two nodes never undo each other.
 ///
-/// **Who declares a death.** Every member that confirmed it, in the order of names with `rankDelay` between them, so that
-/// usually one of them swaps and the others find it done. A death that the detector takes back, or that
-/// the map already shows, is dropped.
+/// **Who declares a death.** Every member that confirmed it, in the order of names with `rankDelay` between
+/// them, so that usually one of them swaps and the others find it done. A death that the detector takes back,
+/// or that the map already shows, is dropped.
 ///
-/// **A store that cannot be reached.** Nothing is decided: proposals fail with 10012 after `attemptCountMax` tries, deaths
-/// stay and are tried again. A swap whose answer was lost may have been made: the map is read before the
-/// next decision.
+/// **Planned moves wait for everybody else.** They come in a stream, and a node that swaps without a pause
+/// leaves no moment in which another's read and swap both fit; so after each such swap planned moves rest for
+/// `plannedPace`, and all that came up meanwhile go in the next one. Joins, drains and deaths go at once.
+///
+/// **A store that cannot be reached.** Nothing is decided: proposals fail with 10012 after `attemptCountMax`
+/// tries, deaths stay and are tried again. A swap whose answer was lost may have been made: the map is read
+/// before the next decision.
 ///
 /// **The own death.** When a map shows this life as dead, ``Action/fenced`` is given once and no swap is
 /// made any more: what this node still does carries epochs that nobody takes.
@@ -25,6 +29,8 @@ package struct OwnershipStateMachine: Sendable {
         package var rankDelay: Duration = .milliseconds(30)
         /// The wait after the store failed.
         package var retryDelay: Duration = .milliseconds(50)
+        /// The least time between two swaps of this node for planned moves.
+        package var plannedPace: Duration = .milliseconds(20)
         /// Tries of one proposal, lost swaps and failures together.
         package var attemptCountMax: Int = 40
         /// Proposals that wait; one more is refused with 10007.
@@ -79,13 +85,21 @@ package struct OwnershipStateMachine: Sendable {
         var id: ProposalID
         var decision: OwnershipDecision
         var attemptCount = 0
+
+        /// Can wait for what is more urgent.
+        var isPlanned: Bool {
+            switch decision {
+            case .setStandby, .handOver: true
+            case .join, .declareDead, .drain, .leave: false
+            }
+        }
     }
 
     private enum Flight: Sendable {
         case idle
         case reading
-        /// With the proposal at the head of the queue, or with deaths.
-        case swapping(ClusterMap, isProposal: Bool)
+        /// For proposals, or with none of them for deaths.
+        case swapping(ClusterMap, [ProposalID])
     }
 
     package let configuration: Configuration
@@ -100,6 +114,7 @@ package struct OwnershipStateMachine: Sendable {
     /// When each confirmed death may be declared by this node.
     private var deaths: OrderedDictionary<NodeID, MonotonicTime> = [:]
     private var idleUntil: MonotonicTime = .zero
+    private var plannedFrom: MonotonicTime = .zero
     private var isFenced = false
 
     /// - Parameter map: An empty map of the cluster; the store is read first.
@@ -125,7 +140,7 @@ package struct OwnershipStateMachine: Sendable {
         case .read(let map):
             finishFlight()
             adopt(map, actions: &actions)
-        case .swapWon(let revision): finishSwap(revision: revision, actions: &actions)
+        case .swapWon(let revision): finishSwap(revision: revision, now: now, actions: &actions)
         case .swapLost:
             isReadWanted = true
             countAttempt(actions: &actions)
@@ -168,29 +183,34 @@ package struct OwnershipStateMachine: Sendable {
         isStoreReachable = true
     }
 
-    private mutating func finishSwap(revision: UInt64, actions: inout [Action]) {
-        guard case .swapping(var next, let isProposal) = flight else { return }
+    private mutating func finishSwap(revision: UInt64, now: MonotonicTime, actions: inout [Action]) {
+        guard case .swapping(var next, let ids) = flight else { return }
         finishFlight()
         next.revision = revision
-        if isProposal, let proposal = proposals.first {
-            proposals.removeFirst()
-            if case .join(let node, _, _) = proposal.decision { local = node }
-            adopt(next, actions: &actions)
-            actions.append(.settled(proposal.id, .decided(next)))
-        } else {
-            adopt(next, actions: &actions)
-        }
+        let done = proposals.filter { ids.contains($0.id) }
+        proposals.removeAll { ids.contains($0.id) }
+        if done.contains(where: \.isPlanned) { plannedFrom = now + configuration.plannedPace }
+        for case .join(let node, _, _) in done.map(\.decision) { local = node }
+        adopt(next, actions: &actions)
+        for proposal in done { actions.append(.settled(proposal.id, .decided(next))) }
         actions.append(.announce(revision: revision))
     }
 
-    /// One more try of the proposal at the head went wrong.
+    /// One more try went wrong: of the proposals that swapped, or of the first where the store cannot be read.
     private mutating func countAttempt(actions: inout [Action]) {
-        if case .swapping(_, isProposal: false) = flight { return }
-        guard !proposals.isEmpty else { return }
-        proposals[0].attemptCount += 1
-        guard proposals[0].attemptCount >= configuration.attemptCountMax else { return }
-        let proposal = proposals.removeFirst()
-        actions.append(.settled(proposal.id, .failed(ApusError(.noOwnership))))
+        let tried: [ProposalID]
+        switch flight {
+        case .idle: tried = []
+        case .reading: tried = proposals.prefix(1).map(\.id)
+        case .swapping(_, let ids): tried = ids
+        }
+        for id in tried {
+            guard let index = proposals.firstIndex(where: { $0.id == id }) else { continue }
+            proposals[index].attemptCount += 1
+            guard proposals[index].attemptCount >= configuration.attemptCountMax else { continue }
+            proposals.remove(at: index)
+            actions.append(.settled(id, .failed(ApusError(.noOwnership))))
+        }
     }
 
     private mutating func adopt(_ newer: ClusterMap, actions: inout [Action]) {
@@ -221,29 +241,35 @@ package struct OwnershipStateMachine: Sendable {
             return
         }
         if let next = decideDeaths(now: now) {
-            flight = .swapping(next, isProposal: false)
+            flight = .swapping(next, [])
             actions.append(.compareAndSwap(expected: map.revision, next))
             return
         }
-        while let proposal = proposals.first {
-            let decided: ClusterMap?
+        let isPlannedDue = now >= plannedFrom
+        // What is urgent goes first and alone; planned moves go together.
+        let urgent = proposals.first { !$0.isPlanned }
+        let candidates = urgent.map { [$0] } ?? (isPlannedDue ? proposals : [])
+        guard !candidates.isEmpty else { return }
+        var decided = map
+        var deciding: [ProposalID] = []
+        for proposal in candidates {
             do {
-                decided = try map.applying(proposal.decision)
-            } catch {
-                proposals.removeFirst()
-                actions.append(.settled(proposal.id, .failed(error)))
-                continue
-            }
-            guard let next = decided else {
-                proposals.removeFirst()
+                if let next = try decided.applying(proposal.decision) {
+                    decided = next
+                    deciding.append(proposal.id)
+                    continue
+                }
                 if case .join(let node, _, _) = proposal.decision { local = node }
+                // Nothing to change: it stands in the map already, or was passed over.
                 actions.append(.settled(proposal.id, .decided(map)))
-                continue
+            } catch {
+                actions.append(.settled(proposal.id, .failed(error)))
             }
-            flight = .swapping(next, isProposal: true)
-            actions.append(.compareAndSwap(expected: map.revision, next))
-            return
+            proposals.removeAll { $0.id == proposal.id }
         }
+        if deciding.isEmpty { return next(now: now, actions: &actions) }
+        flight = .swapping(decided, deciding)
+        actions.append(.compareAndSwap(expected: map.revision, decided))
     }
 
     /// All deaths that are due, in one map; nil where there are none. Before it joined a node declares nobody dead.

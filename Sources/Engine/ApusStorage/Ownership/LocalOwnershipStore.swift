@@ -4,9 +4,9 @@ import GRDB
 
 /// The ownership store of nodes on one machine: a SQLite file (D4, D9).
 ///
-/// It is linearizable because the kernel serialises the file's locks: every swap is one immediate transaction, synced to the
-/// disk before it is reported. Nodes on several machines must not share it over a network file system,
-/// whose locks do not keep this promise.
+/// It is linearizable because the kernel serialises the file's locks: every swap is one immediate transaction,
+/// synced to the disk before it is reported. Nodes on several machines must not share it over a network file
+/// system, whose locks do not keep this promise.
 ///
 /// The file holds nothing else, so that a process that is stopped in the middle of other writes never holds its lock.
 /// What remains is a stop in the middle of a swap: then the others' swaps fail with 10021 after the busy timeout.

@@ -1,7 +1,8 @@
 package import ApusCore
 import Synchronization
 
-/// An ownership store in memory, for tests and simulations of nodes in one process; it keeps the contract but for durability.
+/// An ownership store in memory, for tests and simulations of nodes in one process; it keeps the contract but
+/// for durability.
 ///
 /// Concurrency model: the value sits behind a `Mutex`.
 package final class MemoryOwnershipStore: OwnershipStore {

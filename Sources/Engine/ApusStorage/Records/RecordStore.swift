@@ -26,7 +26,8 @@ package struct DeviceRecord: Sendable, Hashable {
 
 /// Where records stand (D9).
 ///
-/// Writes are fenced: a row remembers the highest epoch that wrote it, a removed one too, and an older epoch is refused with
+/// Writes are fenced: a row remembers the highest epoch that wrote it, a removed one too, and an older epoch is
+/// refused with
 /// 10013. So an owner that was paused and does not know yet that its shard went elsewhere cannot undo what the new
 /// owner wrote. Reads are not fenced. Other errors: 10021 where the storage cannot be used, 10006 where the task
 /// was cancelled. May be called from any task.

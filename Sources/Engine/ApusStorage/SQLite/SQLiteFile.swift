@@ -17,8 +17,9 @@ package struct SQLiteLimits: Sendable, Equatable {
 /// One SQLite file that the node processes of a machine share (D9): opened, checked to be ours, and never
 /// used on the Swift pool's threads.
 ///
-/// Journal: write-ahead, so that readers never wait for a writer; every commit is synced (`synchronous = FULL`), so that
-/// what was acknowledged survives a power cut. The file carries Apus's application id and the name of its cluster.
+/// Journal: write-ahead, so that readers never wait for a writer; every commit is synced (`synchronous =
+/// FULL`), so that what was acknowledged survives a power cut. The file carries Apus's application id and the
+/// name of its cluster.
 ///
 /// Concurrency model: GRDB's `DatabaseQueue` runs all work on one serial dispatch queue.
 final class SQLiteFile: Sendable {
@@ -100,7 +101,8 @@ final class SQLiteFile: Sendable {
                 let configuration = configuration
                 return try await offPool { try DatabaseQueue(path: path, configuration: configuration) }
             } catch let error as DatabaseError
-                where error.resultCode == .SQLITE_BUSY && attemptCount < limits.openAttemptCountMax {
+                where error.resultCode == .SQLITE_BUSY && attemptCount < limits.openAttemptCountMax
+            {
                 try? await Task.sleep(for: .milliseconds(50))
             } catch {
                 throw failure(error, path: path)
@@ -161,7 +163,8 @@ final class SQLiteFile: Sendable {
         case .SQLITE_NOTADB, .SQLITE_CORRUPT:
             return ApusError(.stateForeign, "\(path) is not a database of this program, or is damaged")
         case .SQLITE_CANTOPEN:
-            return ApusError(.storageFailed, "\(path) cannot be opened; check that its directory exists and is writable")
+            return ApusError(
+                .storageFailed, "\(path) cannot be opened; check that its directory exists and is writable")
         case .SQLITE_READONLY, .SQLITE_PERM:
             return ApusError(.storageFailed, "\(path) cannot be written; check its owner and permissions")
         case .SQLITE_FULL:

@@ -4,9 +4,9 @@ import Crypto
 import Foundation
 package import NIOCore
 
-/// The authentication of heartbeat datagrams: HMAC-SHA256 under the cluster's key, cut to 16 bytes (RFC 2104 §5), over the
-/// datagram and the receiver that it is meant for, so that one recorded on its way to one node means nothing to
-/// another.
+/// The authentication of heartbeat datagrams: HMAC-SHA256 under the cluster's key, cut to 16 bytes (RFC 2104
+/// §5), over the datagram and the receiver that it is meant for, so that one recorded on its way to one node
+/// means nothing to another.
 package struct HeartbeatSeal: Sendable {
     /// The tag at the end of each datagram, in bytes.
     package static let tagByteCount = 16
@@ -19,7 +19,8 @@ package struct HeartbeatSeal: Sendable {
     /// - Throws: 10022 where it is shorter than ``keyByteCountMin``.
     package init(key: [UInt8]) throws(ApusError) {
         guard key.count >= Self.keyByteCountMin else {
-            throw ApusError(.configurationInvalid, "the cluster key has \(key.count) bytes; \(Self.keyByteCountMin) are needed")
+            throw ApusError(
+                .configurationInvalid, "the cluster key has \(key.count) bytes; \(Self.keyByteCountMin) are needed")
         }
         self.key = HKDF<SHA256>.deriveKey(
             inputKeyMaterial: SymmetricKey(data: key), info: Data("apus heartbeat v1".utf8), outputByteCount: 32)
@@ -43,7 +44,8 @@ package struct HeartbeatSeal: Sendable {
     ) throws(HeartbeatFault) -> HeartbeatDatagram {
         var body = sealed
         let byteCount = sealed.readableBytes - Self.tagByteCount
-        guard byteCount > 0, byteCount <= HeartbeatDatagram.byteCountMax, var parsed = body.readSlice(length: byteCount),
+        guard byteCount > 0, byteCount <= HeartbeatDatagram.byteCountMax,
+            var parsed = body.readSlice(length: byteCount),
             let tag = body.readBytes(length: Self.tagByteCount)
         else { throw .malformed }
         let signed = parsed

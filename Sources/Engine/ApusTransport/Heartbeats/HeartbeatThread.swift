@@ -45,8 +45,9 @@ package struct HeartbeatConfiguration: Sendable {
 
 /// The heartbeat thread: a UDP socket, a clock, and a driver that decides, alone on one OS thread (D4).
 ///
-/// Datagrams are authenticated with ``HeartbeatSeal``. Those of another cluster, forged, replayed, or from a life that is not a
-/// peer are counted and have no other effect; nothing is ever sent back to an address that a datagram came from.
+/// Datagrams are authenticated with ``HeartbeatSeal``. Those of another cluster, forged, replayed, or from a
+/// life that is not a peer are counted and have no other effect; nothing is ever sent back to an address that a
+/// datagram came from.
 ///
 /// Concurrency model: all state is confined to the thread's loop.
 package final class HeartbeatThread<Driver: HeartbeatDriver>: Sendable {
@@ -138,7 +139,7 @@ package final class HeartbeatThread<Driver: HeartbeatDriver>: Sendable {
         try? await thread.loop.submit { body(self.state.value.driver) }.get()
     }
 
-    /// Closes the socket and ends the thread.
+    /// Closes the socket and stops the clock; the thread ends with the last reference.
     package func stop() async {
         let closing = try? await thread.loop.submit { () -> (any Channel)? in
             self.state.value.ticks?.cancel()
@@ -148,7 +149,6 @@ package final class HeartbeatThread<Driver: HeartbeatDriver>: Sendable {
         }.get()
         // A channel that is closed already is what is wanted.
         if let channel = closing ?? nil { try? await channel.close() }
-        await thread.stop()
     }
 
     // MARK: On the thread

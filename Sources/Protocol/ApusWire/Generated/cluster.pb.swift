@@ -233,6 +233,9 @@ public nonisolated struct ClusterHandoverPrepare: Sendable {
   /// no further parts
   public var last: Bool = false
 
+  /// replaces what earlier tries left
+  public var first: Bool = false
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -518,7 +521,7 @@ nonisolated extension ClusterMapChanged: SwiftProtobuf.Message, SwiftProtobuf._M
 
 nonisolated extension ClusterHandoverPrepare: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".HandoverPrepare"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}shard\0\u{1}epoch\0\u{1}entities\0\u{1}last\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}shard\0\u{1}epoch\0\u{1}entities\0\u{1}last\0\u{1}first\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -530,6 +533,7 @@ nonisolated extension ClusterHandoverPrepare: SwiftProtobuf.Message, SwiftProtob
       case 2: try { try decoder.decodeSingularUInt32Field(value: &self.epoch) }()
       case 3: try { try decoder.decodeRepeatedMessageField(value: &self.entities) }()
       case 4: try { try decoder.decodeSingularBoolField(value: &self.last) }()
+      case 5: try { try decoder.decodeSingularBoolField(value: &self.first) }()
       default: break
       }
     }
@@ -548,6 +552,9 @@ nonisolated extension ClusterHandoverPrepare: SwiftProtobuf.Message, SwiftProtob
     if self.last != false {
       try visitor.visitSingularBoolField(value: self.last, fieldNumber: 4)
     }
+    if self.first != false {
+      try visitor.visitSingularBoolField(value: self.first, fieldNumber: 5)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -556,6 +563,7 @@ nonisolated extension ClusterHandoverPrepare: SwiftProtobuf.Message, SwiftProtob
     if lhs.epoch != rhs.epoch {return false}
     if lhs.entities != rhs.entities {return false}
     if lhs.last != rhs.last {return false}
+    if lhs.first != rhs.first {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

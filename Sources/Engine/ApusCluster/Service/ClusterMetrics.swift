@@ -1,0 +1,29 @@
+import CoreMetrics
+
+/// The cluster's meters.
+struct ClusterMetrics: Sendable {
+    /// The revision of the newest map.
+    let revision = Gauge(label: "apus_cluster_map_revision")
+    /// Members that are up or draining.
+    let members = Gauge(label: "apus_cluster_members")
+    /// Shards that this node owns.
+    let shardsOwned = Gauge(label: "apus_cluster_shards_owned")
+    /// Shards that this node stands by for.
+    let shardsStandby = Gauge(label: "apus_cluster_shards_standby")
+    /// 1 while the ownership store answers.
+    let storeReachable = Gauge(label: "apus_cluster_store_reachable")
+    let suspicions = Counter(label: "apus_cluster_suspicions_total")
+    /// Suspicions taken back because this node itself was late.
+    let suspicionsDiscarded = Counter(label: "apus_cluster_suspicions_discarded_total")
+    let deathsConfirmed = Counter(label: "apus_cluster_deaths_confirmed_total")
+    let swapsLost = Counter(label: "apus_cluster_swaps_lost_total")
+    let handoversCompleted = Counter(label: "apus_cluster_handovers_completed_total")
+    let handoversAbandoned = Counter(label: "apus_cluster_handovers_abandoned_total")
+
+    func show(_ map: ClusterMap, local slot: MemberSlot?) {
+        revision.record(Double(map.revision))
+        members.record(Double(map.members.count { $0.state.isAlive }))
+        shardsOwned.record(Double(map.shards.count { $0.owner == slot }))
+        shardsStandby.record(Double(map.shards.count { $0.standby == slot }))
+    }
+}

@@ -1,0 +1,238 @@
+import ApusCore
+import ApusStorage
+import ApusTransport
+import ApusWire
+import CoreMetrics
+import Logging
+import NIOCore
+import SwiftProtobuf
+import Synchronization
+
+/// What the machines say, carried out. All but the jobs runs on the cluster's thread.
+extension ClusterService {
+    /// The largest part of a shard's entity states that goes in one message, in bytes.
+    static let statePartByteCountMax = 1 << 20
+
+    func tick() {
+        let now = MonotonicTime.now()
+        if now >= state.value.nextPoll, !state.value.isPolling, state.value.isRunning {
+            state.value.nextPoll = now + configuration.revisionPollInterval
+            state.value.isPolling = true
+            if !submit(.pollRevision) { state.value.isPolling = false }
+        }
+        if state.value.ownership.isBusy { handle(ownership: .tick) }
+        if now >= state.value.nextHandoverTick {
+            state.value.nextHandoverTick = now + .milliseconds(20)
+            handle(handover: .tick)
+        }
+    }
+
+    // MARK: Detection
+
+    /// On the heartbeat thread.
+    func found(_ action: MembershipStateMachine.Action) {
+        switch action {
+        case .suspected(let peer, let reason):
+            metrics.suspicions.increment()
+            logger.info(
+                "A peer is suspected", metadata: [LogKey.peer: "\(peer)", LogKey.reason: "\(reason.rawValue)"])
+        case .confirmedDead(let peer, let reason):
+            metrics.deathsConfirmed.increment()
+            logger.warning(
+                "A peer is dead as far as this node can tell",
+                metadata: [LogKey.peer: "\(peer)", LogKey.reason: "\(reason.rawValue)"])
+            thread.loop.execute { self.handle(ownership: .confirmedDead(peer)) }
+        case .recovered(let peer):
+            logger.info("A suspected peer was heard again", metadata: [LogKey.peer: "\(peer)"])
+            thread.loop.execute { self.handle(ownership: .recovered(peer)) }
+        case .discarded(let peer):
+            metrics.suspicionsDiscarded.increment()
+            logger.info(
+                "A suspicion was discarded since this node itself was late", metadata: [LogKey.peer: "\(peer)"])
+            thread.loop.execute { self.handle(ownership: .recovered(peer)) }
+        case .send: break
+        }
+    }
+
+    // MARK: Ownership
+
+    func handle(ownership input: OwnershipStateMachine.Input) {
+        let actions = state.value.ownership.handle(input, now: .now())
+        for action in actions {
+            switch action {
+            case .read:
+                if !submit(.read) { handle(ownership: .storeFailed) }
+            case .compareAndSwap(let expected, let map):
+                if !submit(.compareAndSwap(expected: expected, map)) { handle(ownership: .storeFailed) }
+            case .adopt(let map): adopted(map)
+            case .announce(let revision): announce(revision: revision)
+            case .settled(let id, let outcome): settle(id, outcome)
+            case .fenced: fenced()
+            }
+        }
+        metrics.storeReachable.record(state.value.ownership.isStoreReachable ? 1 : 0)
+    }
+
+    func propose(_ decision: OwnershipDecision, waiter: Waiter) {
+        state.value.lastProposal += 1
+        let id = state.value.lastProposal
+        state.value.waiters[id] = waiter
+        handle(ownership: .propose(id, decision))
+    }
+
+    func adopted(_ map: ClusterMap) {
+        view.update(map)
+        let peers = map.members.filter { $0.state.isAlive && $0.id != identity }
+            .map { Peer(id: $0.id, address: $0.addresses.transport) }
+        state.value.links?.setPeers(peers)
+        let ids = map.isAlive(identity) ? peers.map(\.id) : []
+        if let heartbeats = heartbeats.withLock({ $0 }) {
+            heartbeats.setPeers(peers)
+            heartbeats.perform { driver, now in driver.handle(.membersChanged(ids), now: now) }
+        }
+        metrics.show(map, local: map.aliveSlot(of: identity))
+        logger.debug("The cluster map changed", metadata: [LogKey.revision: "\(map.revision)"])
+        handle(handover: .mapChanged(map))
+    }
+
+    func announce(revision: UInt64) {
+        var message = ClusterMapChanged()
+        message.revision = revision
+        guard let links = state.value.links, let bytes: [UInt8] = try? message.serializedBytes() else { return }
+        for member in view.map.members where member.state.isAlive && member.id != identity {
+            // A peer that cannot be told asks the store for its revision anyway.
+            try? links.tell(member.id.name, method: ClusterMethod.mapChanged, payload: ByteBuffer(bytes: bytes))
+        }
+    }
+
+    private func settle(_ id: OwnershipStateMachine.ProposalID, _ outcome: OwnershipStateMachine.Outcome) {
+        switch state.value.waiters.removeValue(forKey: id) {
+        case .caller(let continuation): continuation.resume(returning: outcome)
+        case .moves(let moves, let isHandover):
+            // A move that its decision skipped, because the map had changed underneath, failed too.
+            let failed = moves.filter { move in
+                guard case .decided(let map) = outcome else { return true }
+                let holder = isHandover ? map.owner(of: move.shard) : map.standby(of: move.shard)
+                return holder?.id != move.target
+            }
+            if !failed.isEmpty { handle(handover: .proposalFailed(failed)) }
+        case nil: break
+        }
+    }
+
+    private func fenced() {
+        logger.error("This node was declared dead; it must start again under a new incarnation")
+        hooks.fenced()
+    }
+
+    // MARK: Hand-over
+
+    func handle(handover input: HandoverStateMachine.Input) {
+        for action in state.value.handover.handle(input, now: .now()) {
+            switch action {
+            case .setStandby(let moves): propose(.setStandby(moves), waiter: .moves(moves, isHandover: false))
+            case .handOver(let moves): propose(.handOver(moves), waiter: .moves(moves, isHandover: true))
+            case .awaitReplica(let move): _ = submit(.awaitReplica(move))
+            case .stream(let move):
+                if !submit(.stream(move)) { handle(handover: .streamFailed(move)) }
+            case .release(let move): hooks.releaseEntities(move.shard)
+            case .abandoned(let move, let reason):
+                metrics.handoversAbandoned.increment()
+                logger.info(
+                    "A hand-over was abandoned",
+                    metadata: [
+                        LogKey.shard: "\(move.shard)", LogKey.peer: "\(move.target)",
+                        LogKey.reason: "\(reason.rawValue)",
+                    ])
+            case .completed: metrics.handoversCompleted.increment()
+            }
+        }
+    }
+
+    // MARK: Jobs
+
+    /// False where the job was not taken: the service ends, or too many wait.
+    private func submit(_ job: Job) -> Bool {
+        if case .enqueued = jobContinuation.yield(job) { return true }
+        return false
+    }
+
+    /// In a task of ``run()``.
+    func run(_ job: Job) async {
+        switch job {
+        case .read:
+            let answer = await perform(OwnershipStateMachine.Action.read)
+            thread.loop.execute { self.handle(ownership: answer) }
+        case .compareAndSwap(let expected, let map):
+            let answer = await perform(.compareAndSwap(expected: expected, map))
+            thread.loop.execute { self.handle(ownership: answer) }
+        case .pollRevision:
+            // A store that fails is found so by the read that follows.
+            let revision = (try? await store.revision()) ?? .max
+            thread.loop.execute {
+                self.state.value.isPolling = false
+                if revision > self.state.value.ownership.map.revision { self.handle(ownership: .refresh) }
+            }
+        case .awaitReplica(let move):
+            await awaitReplica(move)
+        case .stream(let move):
+            let isDone = await stream(move)
+            thread.loop.execute { self.handle(handover: isDone ? .streamed(move) : .streamFailed(move)) }
+        }
+    }
+
+    private func awaitReplica(_ move: ShardMove) async {
+        let deadline = MonotonicTime.now() + configuration.handover.prepareTimeout
+        while MonotonicTime.now() < deadline, !Task.isCancelled {
+            let shard = view.lookUp(move.shard)
+            guard shard.owner?.id == identity, shard.standby?.id == move.target else { return }
+            if await hooks.replicaCaughtUp(move.shard, move.target) {
+                thread.loop.execute { self.handle(handover: .replicaReady(move)) }
+                return
+            }
+            try? await Task.sleep(for: .milliseconds(10))
+        }
+    }
+
+    /// Sends the states of the shard's entities; true when the target has them all.
+    private func stream(_ move: ShardMove) async -> Bool {
+        do throws(ApusError) {
+            let states = try await hooks.takeStates(move.shard)
+            let links = try? await thread.loop.submit { self.state.value.links }.get()
+            guard let links = links ?? nil else { return false }
+            var remaining = states[...]
+            var isFirst = true
+            // A shard without entities has nothing to send, and nothing is kept for it at the target.
+            while !remaining.isEmpty {
+                var message = ClusterHandoverPrepare()
+                message.shard = UInt32(move.shard.rawValue)
+                message.epoch = move.epoch
+                message.entities = Self.takePart(of: &remaining)
+                message.first = isFirst
+                message.last = remaining.isEmpty
+                guard let bytes: [UInt8] = try? message.serializedBytes() else { return false }
+                _ = try await links.ask(
+                    move.target.name, method: ClusterMethod.handoverPrepare, payload: ByteBuffer(bytes: bytes),
+                    timeout: configuration.handover.streamTimeout)
+                isFirst = false
+            }
+            return true
+        } catch {
+            logger.info(
+                "A shard's states could not be sent",
+                metadata: Logger.facts(of: error).merging([LogKey.shard: "\(move.shard)"]) { $1 })
+            return false
+        }
+    }
+
+    private static func takePart(of states: inout ArraySlice<ClusterEntityState>) -> [ClusterEntityState] {
+        var part: [ClusterEntityState] = []
+        var byteCount = 0
+        while let next = states.first, part.isEmpty || byteCount + next.state.count <= statePartByteCountMax {
+            byteCount += next.state.count
+            part.append(next)
+            states.removeFirst()
+        }
+        return part
+    }
+}

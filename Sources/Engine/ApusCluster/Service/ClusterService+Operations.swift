@@ -1,0 +1,155 @@
+package import ApusCore
+package import ApusTransport
+import ApusWire
+import Logging
+package import NIOCore
+import SwiftProtobuf
+import Synchronization
+
+/// What operators and the node's other parts ask of the cluster, and what peers do.
+extension ClusterService {
+    /// Hands everything that this node has to the others; it stays a member that takes nothing new.
+    ///
+    /// Returns when the node holds nothing, or at once where nobody else is up to take it.
+    ///
+    /// - Throws: 10005 after ``ClusterConfiguration/drainTimeout``, and the errors of ``propose(_:)``.
+    package func drain() async throws(ApusError) {
+        try await propose(.drain(identity))
+        let isEmpty = await wait(for: configuration.drainTimeout) { map in
+            map.isDrained(self.identity) || !map.members.contains { $0.state == .up }
+        }
+        guard isEmpty else { throw ApusError(.deadlineExceeded, "not all shards could be handed over in time") }
+    }
+
+    /// Drains as far as it goes, and leaves the cluster; what is left falls to the standbys.
+    package func leave() async {
+        do throws(ApusError) {
+            try await drain()
+        } catch {
+            logger.warning("This node leaves before it was drained", metadata: Logger.facts(of: error))
+        }
+        do throws(ApusError) {
+            try await propose(.leave(identity))
+            logger.notice("This node left the cluster")
+        } catch {
+            logger.warning("This node could not leave; its peers will find it dead", metadata: Logger.facts(of: error))
+        }
+    }
+
+    /// Returns when every shard has its owner and its standby where they should be, as far as this node knows.
+    ///
+    /// - Throws: 10005 after `timeout`.
+    package func waitUntilStable(timeout: Duration) async throws(ApusError) {
+        let isStable = await wait(for: timeout) { map in
+            let placement = ShardPlacement(of: map)
+            return map.isAlive(self.identity)
+                && map.shards.indices.allSatisfy { index in
+                    map.shards[index].owner == placement[index].owner
+                        && map.shards[index].standby == placement[index].standby
+                }
+        }
+        guard isStable else { throw ApusError(.deadlineExceeded, "the cluster map did not come to rest in time") }
+    }
+
+    /// What this node knows of the cluster.
+    package func status() async -> ClusterStatus {
+        let heartbeats = heartbeats.withLock { $0 }
+        let peers = await heartbeats?.read { $0.machine.peerHealth }
+        let facts = try? await thread.loop.submit {
+            let state = self.state.value
+            return (state.ownership.isStoreReachable, state.handover.movingCount, state.handover.misplacedCount)
+        }.get()
+        return ClusterStatus(
+            identity: identity, map: view.map, isStoreReachable: facts?.0 ?? false, movingCount: facts?.1 ?? 0,
+            misplacedCount: facts?.2 ?? 0, peers: peers ?? [])
+    }
+
+    /// Looks at each newer map until one fits; false where none came in time.
+    private func wait(for timeout: Duration, until fits: (ClusterMap) -> Bool) async -> Bool {
+        let deadline = MonotonicTime.now() + timeout
+        var revision: UInt64?
+        while MonotonicTime.now() < deadline, !Task.isCancelled {
+            let map = view.map
+            if map.revision != revision {
+                revision = map.revision
+                if fits(map) { return true }
+            }
+            try? await Task.sleep(for: .milliseconds(10))
+        }
+        return false
+    }
+
+    // MARK: From the transport
+
+    /// Takes an event of the transport. On any thread; does not block.
+    package func received(_ event: TransportEvent) {
+        let input: MembershipStateMachine.Input
+        switch event {
+        case .linkUp(let peer, _): input = .linkUp(peer)
+        case .linkLost(let peer, _): input = .linkLost(peer)
+        case .connectRefused(let peer): input = .connectRefused(peer)
+        case .heard(let peer): input = .heard(peer)
+        case .rejected: return
+        }
+        heartbeats.withLock { $0 }?.perform { driver, now in driver.handle(input, now: now) }
+    }
+
+    /// Takes a request with one of the methods ``ClusterMethod/all``. On the connection's event loop.
+    package func received(_ request: InboundRequest) {
+        let (method, peer) = (request.method, request.peer)
+        // A tell that says only "look" needs no task; it must not wait behind one.
+        if method == ClusterMethod.mapChanged {
+            noteMapChanged(request.payload)
+            return
+        }
+        let payload = request.payload
+        request.run { await self.answer(method: method, payload: payload, from: peer) }
+    }
+
+    /// The answer to a peer's request.
+    package func answer(method: UInt16, payload: ByteBuffer, from peer: NodeID) async -> CallOutcome {
+        switch method {
+        case ClusterMethod.mapChanged:
+            noteMapChanged(payload)
+            return .reply(ByteBuffer())
+        case ClusterMethod.handoverPrepare:
+            do throws(ApusError) {
+                return .reply(try await prepare(payload, from: peer))
+            } catch {
+                logger.debug(
+                    "A hand-over to this node was refused",
+                    metadata: Logger.facts(of: error).merging([LogKey.peer: "\(peer)"]) { $1 })
+                return .failure(CallFailure(error))
+            }
+        default:
+            return .failure(CallFailure(ApusError(.methodUnknown)))
+        }
+    }
+
+    private func noteMapChanged(_ payload: ByteBuffer) {
+        guard let message = try? ClusterMapChanged(serializedBytes: Array(payload.readableBytesView)),
+            message.revision > view.map.revision
+        else { return }
+        thread.loop.execute { self.handle(ownership: .refresh) }
+    }
+
+    /// Takes the states of a shard that this node stands by for, from its owner.
+    private func prepare(_ payload: ByteBuffer, from peer: NodeID) async throws(ApusError) -> ByteBuffer {
+        guard let message = try? ClusterHandoverPrepare(serializedBytes: Array(payload.readableBytesView)),
+            message.shard < UInt32(ShardID.count)
+        else { throw ApusError(.malformed) }
+        let shard = ShardID(UInt16(message.shard))
+        // The owner's newest map may be one ahead of this node's: it is waited for, shorter than the owner waits.
+        thread.loop.execute { self.handle(ownership: .refresh) }
+        let isExpected = await wait(for: configuration.handover.streamTimeout * 0.6) { map in
+            map.owner(of: shard)?.id == peer && map.standby(of: shard)?.id == self.identity
+                && map[shard].epoch == message.epoch
+        }
+        guard isExpected else { throw ApusError(.staleEpoch) }
+        let part = ClusterHooks.StatePart(
+            entities: message.entities, isFirst: message.first, isLast: message.last)
+        try await hooks.giveStates(shard, message.epoch + 1, part)
+        let bytes: [UInt8] = (try? ClusterHandoverReady().serializedBytes()) ?? []
+        return ByteBuffer(bytes: bytes)
+    }
+}

@@ -1,0 +1,256 @@
+package import ApusCore
+package import ApusStorage
+import ApusTransport
+import CoreMetrics
+package import Logging
+import NIOCore
+import ServiceLifecycle
+import Synchronization
+
+/// A node's part in the cluster: it joins, watches its peers, decides on deaths, moves shards, and keeps the node's
+/// ``ClusterView`` fresh (D4, D5).
+///
+/// The deciding is done by ``MembershipStateMachine`` on the heartbeat thread, and by ``OwnershipStateMachine`` and
+/// ``HandoverStateMachine`` on a second thread of their own; this type carries out what they say. In this order:
+///
+/// 1. ``open(_:store:hooks:logger:)`` reads the map and proposes this start's incarnation, ``identity``.
+/// 2. The caller starts a ``Transport`` under that identity, with ``received(_:)-(TransportEvent)`` as its events and
+///    the methods ``ClusterMethod/all`` given to ``received(_:)-(InboundRequest)``.
+/// 3. ``join(over:addresses:)`` opens the heartbeats and makes the node a member, which listens by then.
+/// 4. ``run()`` does all the rest, until the service group stops; then the node hands over and leaves.
+///
+/// When another node declared this life dead, ``ClusterHooks/fenced`` is called; the process is to start again,
+/// under a new incarnation.
+///
+/// Concurrency model: the machines and all bookkeeping are confined to ``thread``'s loop. What waits (the store, peers,
+/// hooks) are child tasks of ``run()``, at most one for the store and two for each shard that moves.
+package final class ClusterService: Service {
+    struct State: Sendable {
+        var ownership: OwnershipStateMachine
+        var handover: HandoverStateMachine
+        var links: (any ClusterLinks)?
+        var waiters: [OwnershipStateMachine.ProposalID: Waiter] = [:]
+        var lastProposal: OwnershipStateMachine.ProposalID = 0
+        var isPolling = false
+        var nextPoll: MonotonicTime = .zero
+        var nextHandoverTick: MonotonicTime = .zero
+        var isRunning = false
+    }
+
+    /// Who is told what became of a proposal.
+    enum Waiter: Sendable {
+        case caller(CheckedContinuation<OwnershipStateMachine.Outcome, Never>)
+        case moves([ShardMove], isHandover: Bool)
+    }
+
+    /// Work that waits for something; done by the tasks of ``run()``.
+    enum Job: Sendable {
+        case read
+        case compareAndSwap(expected: UInt64, ClusterMap)
+        case pollRevision
+        case awaitReplica(ShardMove)
+        case stream(ShardMove)
+    }
+
+    /// This life of this node.
+    package let identity: NodeID
+    /// The newest map that this node knows.
+    package let view: ClusterView
+    let configuration: ClusterConfiguration
+    let store: any OwnershipStore
+    let hooks: ClusterHooks
+    let logger: Logger
+    let metrics = ClusterMetrics()
+    let thread = DedicatedLoop()
+    let state: NIOLoopBoundBox<State>
+    let heartbeats = Mutex<HeartbeatThread<MembershipDriver>?>(nil)
+    private let seal: HeartbeatSeal
+    private let jobs: AsyncStream<Job>
+    let jobContinuation: AsyncStream<Job>.Continuation
+
+    /// Reads the map and proposes an incarnation for this start.
+    ///
+    /// - Throws: The store's errors, 10011 for the map of another cluster, 10022 for a key that is too short.
+    package static func open(
+        _ configuration: ClusterConfiguration, store: any OwnershipStore, hooks: ClusterHooks, logger: Logger
+    ) async throws(ApusError) -> ClusterService {
+        let seal = try HeartbeatSeal(key: configuration.key)
+        let map = try await readMap(store, cluster: configuration.cluster)
+        return ClusterService(configuration, map: map, store: store, hooks: hooks, seal: seal, logger: logger)
+    }
+
+    private init(
+        _ configuration: ClusterConfiguration, map: ClusterMap, store: any OwnershipStore, hooks: ClusterHooks,
+        seal: HeartbeatSeal, logger: Logger
+    ) {
+        self.configuration = configuration
+        self.store = store
+        self.hooks = hooks
+        self.seal = seal
+        identity = map.nextLife(of: configuration.node)
+        view = ClusterView(local: identity, map: map)
+        var logger = logger
+        logger[metadataKey: LogKey.node] = "\(identity)"
+        self.logger = logger
+        let state = State(
+            ownership: OwnershipStateMachine(map: map, configuration: configuration.ownership),
+            handover: HandoverStateMachine(local: identity, configuration: configuration.handover))
+        self.state = .makeBoxSendingValue(state, eventLoop: thread.loop)
+        // One job of the store, one poll, and per shard at most a wait that was given up and one that was not.
+        let bound = 16 + 4 * configuration.handover.movingCountMax
+        (jobs, jobContinuation) = AsyncStream.makeStream(bufferingPolicy: .bufferingOldest(bound))
+    }
+
+    static func readMap(_ store: any OwnershipStore, cluster: ClusterID) async throws(ApusError) -> ClusterMap {
+        guard let value = try await store.read() else { return ClusterMap(cluster: cluster) }
+        return try ClusterMap(decoding: value.bytes, revision: value.revision, cluster: cluster)
+    }
+
+    // MARK: Joining
+
+    /// Opens the heartbeats at the transport's address, and makes this node a member.
+    ///
+    /// - Parameter addresses: Where the node's doors are; they are open already.
+    /// - Throws: 10019 where the heartbeats' port is in use, 10025 where another process took this life of the name:
+    ///   start again; 10012 where the store does not let it in; 10007 where the map has no room.
+    package func join(over links: any ClusterLinks, addresses: NodeAddresses) async throws(ApusError) {
+        try await startHeartbeats(at: addresses.transport)
+        let decision = OwnershipDecision.join(identity, addresses: addresses, weight: configuration.weight)
+        let map = view.map
+        var machine = OwnershipStateMachine(map: map, configuration: configuration.ownership)
+        var actions = machine.handle(.propose(0, decision), now: .now())
+        while true {
+            // The machine has one request to the store open at a time, and answers in the end.
+            var request: OwnershipStateMachine.Action?
+            for action in actions {
+                switch action {
+                case .read, .compareAndSwap: request = action
+                case .settled(_, .failed(let error)): throw error
+                case .settled(_, .decided(let map)):
+                    logger.notice(
+                        "This node joined the cluster",
+                        metadata: [LogKey.cluster: "\(map.cluster)", LogKey.revision: "\(map.revision)"])
+                    return await joined(machine, map: map, links: links)
+                case .adopt, .announce, .fenced: break
+                }
+            }
+            guard let request else {
+                try? await Task.sleep(for: configuration.ownership.retryDelay)
+                if Task.isCancelled { throw ApusError(.cancelled) }
+                actions = machine.handle(.tick, now: .now())
+                continue
+            }
+            let answer = await perform(request)
+            actions = machine.handle(answer, now: .now())
+        }
+    }
+
+    private func startHeartbeats(at address: HostPort) async throws(ApusError) {
+        let machine = MembershipStateMachine(local: identity, configuration: configuration.membership)
+        let driver = MembershipDriver(machine: machine) { [weak self] action in self?.found(action) }
+        let heartbeats = HeartbeatThread(
+            configuration: HeartbeatConfiguration(bind: address), identity: identity,
+            cluster: configuration.cluster, seal: seal, driver: driver, logger: logger)
+        do {
+            _ = try await heartbeats.start()
+        } catch {
+            await heartbeats.stop()
+            throw error
+        }
+        self.heartbeats.withLock { $0 = heartbeats }
+    }
+
+    private func joined(_ machine: OwnershipStateMachine, map: ClusterMap, links: any ClusterLinks) async {
+        // The loop runs until `run()` ends, which comes after.
+        try? await thread.loop.submit {
+            self.state.value.ownership = machine
+            self.state.value.links = links
+            self.adopted(map)
+            self.announce(revision: map.revision)
+        }.get()
+    }
+
+    /// Carries out a request to the store; the answer is the machine's next input.
+    func perform(_ request: OwnershipStateMachine.Action) async -> OwnershipStateMachine.Input {
+        do throws(ApusError) {
+            switch request {
+            case .read:
+                return .read(try await Self.readMap(store, cluster: configuration.cluster))
+            case .compareAndSwap(let expected, let map):
+                if let revision = try await store.compareAndSwap(expected: expected, value: map.encoded()) {
+                    return .swapWon(revision: revision)
+                }
+                metrics.swapsLost.increment()
+                return .swapLost
+            case .adopt, .announce, .settled, .fenced:
+                return .tick
+            }
+        } catch {
+            logger.warning("The ownership store failed", metadata: Logger.facts(of: error))
+            return .storeFailed
+        }
+    }
+
+    // MARK: Running
+
+    /// Keeps the node in the cluster until the task is cancelled or the service group stops gracefully; then, with
+    /// ``ClusterConfiguration/leavesOnShutdown``, hands over and leaves first. The service cannot be run again.
+    package func run() async throws {
+        let ticks = thread.loop.scheduleRepeatedTask(
+            initialDelay: .zero, delay: TimeAmount(configuration.tickInterval)
+        ) { _ in self.tick() }
+        await withTaskExecutorPreference(thread.executor) {
+            await withDiscardingTaskGroup { group in
+                thread.loop.execute { self.state.value.isRunning = true }
+                group.addTask {
+                    // Cancelled: the group ends without leaving, as after a crash.
+                    guard (try? await gracefulShutdown()) != nil else { return self.jobContinuation.finish() }
+                    if self.configuration.leavesOnShutdown { await self.leave() }
+                    self.jobContinuation.finish()
+                }
+                for await job in jobs {
+                    group.addTask { await self.run(job) }
+                }
+                group.cancelAll()
+            }
+        }
+        ticks.cancel()
+        await stop()
+    }
+
+    private func stop() async {
+        let waiters = try? await thread.loop.submit { () -> [Waiter] in
+            self.state.value.isRunning = false
+            defer { self.state.value.waiters = [:] }
+            return Array(self.state.value.waiters.values)
+        }.get()
+        for case .caller(let continuation) in waiters ?? [] {
+            continuation.resume(returning: .failed(ApusError(.shuttingDown)))
+        }
+        let heartbeats = heartbeats.withLock { heartbeats in
+            defer { heartbeats = nil }
+            return heartbeats
+        }
+        await heartbeats?.stop()
+    }
+
+    /// Decides something of the map; returns when it stands there.
+    ///
+    /// - Throws: 10017 where the service does not run, and the errors of ``OwnershipStateMachine``.
+    @discardableResult
+    package func propose(_ decision: OwnershipDecision) async throws(ApusError) -> ClusterMap {
+        let outcome = await withCheckedContinuation {
+            (continuation: CheckedContinuation<OwnershipStateMachine.Outcome, Never>) in
+            thread.loop.execute {
+                guard self.state.value.isRunning else {
+                    return continuation.resume(returning: .failed(ApusError(.shuttingDown)))
+                }
+                self.propose(decision, waiter: .caller(continuation))
+            }
+        }
+        switch outcome {
+        case .decided(let map): return map
+        case .failed(let error): throw error
+        }
+    }
+}

@@ -1,0 +1,210 @@
+import ApusCluster
+import ApusCore
+import ApusStorage
+import ApusTransport
+import ApusWire
+import Logging
+import NIOCore
+import Synchronization
+import Testing
+
+/// Links within one process: a call is answered by the other's service.
+private final class TestNetwork: Sendable {
+    let services = Mutex<[NodeName: ClusterService]>([:])
+
+    func service(_ name: NodeName) throws(ApusError) -> ClusterService {
+        guard let service = services.withLock({ $0[name] }) else { throw ApusError(.noRoute) }
+        return service
+    }
+}
+
+private struct TestLinks: ClusterLinks {
+    let network: TestNetwork
+    let local: NodeID
+
+    func setPeers(_ peers: [Peer]) {}
+
+    func ask(
+        _ peer: NodeName, method: UInt16, payload: ByteBuffer, timeout: Duration
+    ) async throws(ApusError) -> ByteBuffer {
+        switch await (try network.service(peer)).answer(method: method, payload: payload, from: local) {
+        case .reply(let reply): return reply
+        case .failure(let failure): throw failure.error
+        }
+    }
+
+    func tell(_ peer: NodeName, method: UInt16, payload: ByteBuffer) throws(ApusError) {
+        let (service, local) = (try network.service(peer), local)
+        _ = Task { await service.answer(method: method, payload: payload, from: local) }
+    }
+}
+
+/// A node of a test: its service, running, and what its hooks saw.
+private final class TestNode: Sendable {
+    struct Facts {
+        var given: [ShardID: [ClusterEntityState]] = [:]
+        var isFenced = false
+    }
+
+    let service: ClusterService
+    let running: Task<Void, any Error>
+    let facts: SharedFacts
+
+    final class SharedFacts: Sendable {
+        let value = Mutex(Facts())
+    }
+
+    init(_ name: String, store: any OwnershipStore, network: TestNetwork) async throws {
+        let facts = SharedFacts()
+        var configuration = ClusterConfiguration(
+            cluster: ClusterID(unchecked: "test"), node: NodeName(unchecked: name),
+            key: [UInt8](repeating: 3, count: 32))
+        configuration.leavesOnShutdown = false
+        var hooks = ClusterHooks()
+        hooks.takeStates = { shard in
+            guard shard.rawValue.isMultiple(of: 50) else { return [] }
+            var state = ClusterEntityState()
+            state.kind = 1
+            state.key = "\(shard)"
+            return [state]
+        }
+        hooks.giveStates = { shard, _, part in facts.value.withLock { $0.given[shard] = part.entities } }
+        hooks.fenced = { facts.value.withLock { $0.isFenced = true } }
+        service = try await ClusterService.open(
+            configuration, store: store, hooks: hooks, logger: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })
+        self.facts = facts
+        let port = try await Self.freePort()
+        let addresses = NodeAddresses(
+            transport: HostPort(host: "127.0.0.1", port: port), clients: HostPort(host: "127.0.0.1", port: 1),
+            http: HostPort(host: "127.0.0.1", port: 2))
+        let service = service
+        network.services.withLock { $0[NodeName(unchecked: name)] = service }
+        try await service.join(over: TestLinks(network: network, local: service.identity), addresses: addresses)
+        running = Task { try await service.run() }
+    }
+
+    /// Ends the node as a crash does: it does not leave.
+    func crash() async {
+        running.cancel()
+        _ = await running.result
+    }
+
+    private static func freePort() async throws -> Int {
+        let probe = HeartbeatThread(
+            configuration: HeartbeatConfiguration(bind: HostPort(host: "127.0.0.1", port: 0)), identity: node("probe"),
+            cluster: ClusterID(unchecked: "test"), seal: try HeartbeatSeal(key: [UInt8](repeating: 3, count: 32)),
+            driver: MembershipDriver(machine: MembershipStateMachine(local: node("probe"))) { _ in },
+            logger: Logger(label: "test"))
+        let address = try await probe.start()
+        await probe.stop()
+        return address.port
+    }
+}
+
+@Suite("A node's part in the cluster (D4, D5)", .serialized)
+struct ClusterServiceTests {
+    private func eventually(
+        within seconds: Int = 10, _ condition: () async -> Bool
+    ) async throws -> Bool {
+        let deadline = MonotonicTime.now() + .seconds(seconds)
+        while MonotonicTime.now() < deadline {
+            if await condition() { return true }
+            try await Task.sleep(for: .milliseconds(10))
+        }
+        return false
+    }
+
+    @Test("Three nodes join one after the other, take their shares with all entity states, and come to rest")
+    func join() async throws {
+        let (store, network) = (MemoryOwnershipStore(), TestNetwork())
+        let a = try await TestNode("a", store: store, network: network)
+        let b = try await TestNode("b", store: store, network: network)
+        let c = try await TestNode("c", store: store, network: network)
+        try await c.service.waitUntilStable(timeout: .seconds(60))
+        let map = c.service.view.map
+        for name in ["a", "b", "c"] {
+            #expect(abs(map.ownedCount(name) - ShardID.count / 3) <= ShardID.count / 15)
+        }
+        // Every shard with an entity that went to c came with it.
+        let moved = map.shards.indices.filter {
+            $0.isMultiple(of: 50) && map.owner(of: ShardID(UInt16($0)))?.id == c.service.identity
+        }
+        #expect(!moved.isEmpty)
+        let given = c.facts.value.withLock { $0.given }
+        for index in moved { #expect(given[ShardID(UInt16(index))]?.first?.key == "\(index)") }
+        #expect(try await eventually { a.service.view.map == map && b.service.view.map == map })
+        let status = await a.service.status()
+        #expect(status.misplacedCount == 0 && status.isStoreReachable)
+        #expect(status.peers.map(\.health) == [.alive, .alive])
+        for node in [a, b, c] { await node.crash() }
+    }
+
+    @Test("A node that crashes loses its shards to the standbys within a second; its next life gets its share back")
+    func crash() async throws {
+        let (store, network) = (MemoryOwnershipStore(), TestNetwork())
+        let a = try await TestNode("a", store: store, network: network)
+        let b = try await TestNode("b", store: store, network: network)
+        try await b.service.waitUntilStable(timeout: .seconds(60))
+        let before = b.service.view.map
+        await b.crash()
+        #expect(try await eventually(within: 1) { a.service.view.map.ownedCount("a") == ShardID.count })
+        let after = a.service.view.map
+        #expect(after.shards.indices.allSatisfy { after.shards[$0].epoch >= before.shards[$0].epoch })
+        let reborn = try await TestNode("b", store: store, network: network)
+        #expect(reborn.service.identity == node("b", 2))
+        try await reborn.service.waitUntilStable(timeout: .seconds(60))
+        #expect(reborn.service.view.map.shards.map(\.owner) == before.shards.map(\.owner))
+        await reborn.crash()
+        await a.crash()
+    }
+
+    @Test("A lost link and a refused connection move the shards at once")
+    func processGone() async throws {
+        let (store, network) = (MemoryOwnershipStore(), TestNetwork())
+        let a = try await TestNode("a", store: store, network: network)
+        let b = try await TestNode("b", store: store, network: network)
+        let victim = b.service.identity
+        for node in [a, b] { try await node.service.waitUntilStable(timeout: .seconds(60)) }
+        #expect(try await eventually { a.service.view.map.isAlive(victim) })
+        a.service.received(.linkUp(victim, .control))
+        a.service.received(.linkLost(victim, .control))
+        let began = MonotonicTime.now()
+        a.service.received(.connectRefused(victim))
+        #expect(try await eventually(within: 5) { !a.service.view.map.isAlive(victim) })
+        #expect(MonotonicTime.now() - began < .milliseconds(200))
+        // The victim lives on here, so it must find itself fenced.
+        #expect(try await eventually(within: 5) { b.facts.value.withLock { $0.isFenced } })
+        await b.crash()
+        await a.crash()
+    }
+
+    @Test("A drained node holds nothing, and then leaves without anybody taking it for dead")
+    func drain() async throws {
+        let (store, network) = (MemoryOwnershipStore(), TestNetwork())
+        let a = try await TestNode("a", store: store, network: network)
+        let b = try await TestNode("b", store: store, network: network)
+        try await b.service.waitUntilStable(timeout: .seconds(60))
+        try await b.service.drain()
+        #expect(b.service.view.map.isDrained(b.service.identity))
+        await b.service.leave()
+        #expect(try await eventually { a.service.view.map.member(named: NodeName(unchecked: "b"))?.state == .left })
+        #expect(a.service.view.map.ownedCount("a") == ShardID.count)
+        #expect(!b.facts.value.withLock { $0.isFenced })
+        await b.crash()
+        await a.crash()
+    }
+
+    @Test("While the store fails nothing is decided and the node says so; it goes on when the store is back")
+    func storeFails() async throws {
+        let (store, network) = (MemoryOwnershipStore(), TestNetwork())
+        let a = try await TestNode("a", store: store, network: network)
+        #expect(try await eventually { await a.service.status().isStoreReachable })
+        store.fail(with: ApusError(.storageFailed))
+        #expect(try await eventually { await !a.service.status().isStoreReachable })
+        await #expect(throws: ApusError(.noOwnership)) { try await a.service.propose(.drain(a.service.identity)) }
+        store.fail(with: nil)
+        #expect(try await eventually { await a.service.status().isStoreReachable })
+        await a.crash()
+        await #expect(throws: ApusError(.shuttingDown)) { try await a.service.propose(.drain(a.service.identity)) }
+    }
+}
