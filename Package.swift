@@ -177,6 +177,7 @@ let package = Package(
         test("ApusStorageTests", ["ApusCore", "ApusStorage"]),
         test("ApusMediaTests", ["ApusCore", "ApusMedia", "ApusTestKit", nioCore]),
         test("ApusTransportTests", ["ApusCore", "ApusWire", "ApusTransport", nioCore, nioPosix, nioSSL, protobuf, log]),
+        test("ApusClientTests", ["ApusCore", "ApusMedia", "ApusClient", "ApusDevice", nioCore, crypto, log]),
         test("ApusDeviceTests", ["ApusCore", "ApusMedia", "ApusClient", "ApusDevice", nioCore, nioPosix, crypto, log]),
     ]
 )

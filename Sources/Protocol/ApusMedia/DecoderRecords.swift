@@ -36,6 +36,38 @@ public struct ParameterSets: Sendable, Hashable {
         for range in NALUnits.ranges(annexB: bytes) { add(Array(bytes[range]), codec: codec) }
     }
 
+    /// The sets that an `avcC` or `hvcC` record holds; nil where it cannot be read.
+    public init?(record: [UInt8], codec: Codec) {
+        guard Self.lengthByteCount(record: record, codec: codec) != nil else { return nil }
+        var index = codec == .h265 ? 22 : 5
+        /// Reads a big-endian number; nil past the end.
+        func number(_ count: Int) -> Int? {
+            guard index + count <= record.count else { return nil }
+            defer { index += count }
+            return record[index..<index + count].reduce(0) { $0 << 8 | Int($1) }
+        }
+        if codec == .h265 {
+            guard let arrays = number(1) else { return nil }
+            for _ in 0..<arrays {
+                guard number(1) != nil, let count = number(2) else { return nil }
+                for _ in 0..<count {
+                    guard let length = number(2), index + length <= record.count else { return nil }
+                    add(Array(record[index..<index + length]), codec: codec)
+                    index += length
+                }
+            }
+        } else {
+            for mask in [31, 255] {
+                guard let count = number(1) else { return nil }
+                for _ in 0..<count & mask {
+                    guard let length = number(2), index + length <= record.count else { return nil }
+                    add(Array(record[index..<index + length]), codec: codec)
+                    index += length
+                }
+            }
+        }
+    }
+
     /// The `avcC` or `hvcC` record, with 4-byte lengths; nil where a set is missing or cannot be read.
     public func record(codec: Codec) -> [UInt8]? {
         guard isComplete(codec: codec) else { return nil }

@@ -15,6 +15,10 @@ final class Demuxer {
         let input: TrackConfiguration
         /// Microseconds of a frame where the packet does not say.
         let frameDuration: Int64
+        /// How far the first frame is decoded before it is shown, in microseconds: the room of its B frames.
+        let reorderDelay: Int64
+        /// True once a packet of it was read.
+        var hasStarted = false
     }
 
     /// A packet's bytes and times, copied out of libav; times are microseconds.
@@ -134,7 +138,10 @@ final class Demuxer {
         let input = TrackConfiguration(
             codec: codec, trackCount: 1, first: UInt32(max(parameters.width, 0)), second: UInt32(max(parameters.height, 0)),
             third: isUsable ? UInt32(thousandths) : 0, extraData: Self.extraData(parameters))
-        return Track(streamIndex: index, input: input, frameDuration: isUsable ? 1_000_000_000 / thousandths : 40_000)
+        let duration = isUsable ? 1_000_000_000 / thousandths : 40_000
+        return Track(
+            streamIndex: index, input: input, frameDuration: duration,
+            reorderDelay: Int64(min(max(parameters.video_delay, 0), 16)) * duration)
     }
 
     private func audioTrack(_ parameters: AVCodecParameters, _ codec: Codec, _ index: Int) -> Track {
@@ -151,7 +158,7 @@ final class Demuxer {
             second: UInt32(max(parameters.ch_layout.nb_channels, 1)), third: samples,
             extraData: codec == .aac || codec == .opus ? Self.extraData(parameters) : [])
         let duration = samples > 0 ? Int64(samples) * 1_000_000 / Int64(parameters.sample_rate) : 20_000
-        return Track(streamIndex: index, input: input, frameDuration: duration)
+        return Track(streamIndex: index, input: input, frameDuration: duration, reorderDelay: 0)
     }
 
     /// The extra data, empty where it is longer than a configuration frame carries.
@@ -179,8 +186,13 @@ final class Demuxer {
             else { continue }
             let base = stream.pointee.time_base
             let duration = av_rescale_q(packet.pointee.duration, base, Self.microseconds)
+            let pts = Self.time(packet.pointee.pts, base)
+            var dts = Self.time(packet.pointee.dts, base)
+            // Matroska has no decode times, and libav knows none for the very first frame.
+            if dts == nil, !tracks[track].hasStarted { dts = pts.map { $0 - tracks[track].reorderDelay } }
+            tracks[track].hasStarted = true
             return Packet(
-                track: track, pts: Self.time(packet.pointee.pts, base), dts: Self.time(packet.pointee.dts, base),
+                track: track, pts: pts, dts: dts,
                 duration: duration > 0 ? duration : tracks[track].frameDuration,
                 isKey: packet.pointee.flags & AV_PKT_FLAG_KEY != 0,
                 // SAFETY: libav owns `size` bytes there until the packet is unreferenced, below.
@@ -209,7 +221,8 @@ extension Demuxer.Track {
     fileprivate func counted(_ count: Int) -> Self {
         var input = input
         input.trackCount = UInt8(count)
-        return Self(streamIndex: streamIndex, input: input, frameDuration: frameDuration)
+        return Self(
+            streamIndex: streamIndex, input: input, frameDuration: frameDuration, reorderDelay: reorderDelay)
     }
 }
 

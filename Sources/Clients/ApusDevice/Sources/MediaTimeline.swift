@@ -58,10 +58,13 @@ struct MediaTimeline {
             offset = lastLine + max(track.duration, 1) - input
         }
         let base = offset ?? 0
-        var place = Place(pts: inputPts + base, dts: input + base)
+        // Matroska has no decode times, and libav knows none for the first frames after a seek: the
+        // frame's step from the one before stands in, so that B frames keep their room.
+        let line = dts == nil ? min(input + base, (track.lastLine ?? input + base) + max(track.duration, 1)) : input + base
+        var place = Place(pts: inputPts + base, dts: line)
         if let last = track.lastLine, place.dts <= last { place.dts = last + 1 }
         place.pts = max(place.pts, place.dts)
-        track.lastInput = input
+        track.lastInput = place.dts - base
         track.lastLine = place.dts
         track.duration = duration
         end = max(end, place.pts + max(duration, 0))

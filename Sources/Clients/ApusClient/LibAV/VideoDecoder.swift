@@ -1,0 +1,128 @@
+import ApusCore
+import ApusMedia
+import CApusMedia
+import NIOCore
+
+/// Decodes one track's frames and turns a picture into PNG.
+///
+/// Concurrency model: made, used and let go on one thread; calls take milliseconds.
+final class VideoDecoder {
+    private let context: UnsafeMutablePointer<AVCodecContext>
+    private let packet: UnsafeMutablePointer<AVPacket>
+    private let incoming: UnsafeMutablePointer<AVFrame>
+    /// The latest picture in presentation order.
+    private let picture: UnsafeMutablePointer<AVFrame>
+    private(set) var pictureCount = 0
+
+    /// - Throws: 10026 where this machine's libav cannot decode the codec.
+    init(configuration: TrackConfiguration) throws(ApusError) {
+        LibAV.prepare()
+        guard let codec = avcodec_find_decoder(LibAV.id(configuration.codec)) else {
+            throw ApusError(.mediaUnreadable, "this machine's libavcodec cannot decode \(configuration.codec)")
+        }
+        guard let context = avcodec_alloc_context3(codec), let packet = av_packet_alloc(), let incoming = av_frame_alloc(),
+            let picture = av_frame_alloc()
+        else { throw ApusError(.internalFailure, "no memory") }
+        self.context = context
+        self.packet = packet
+        self.incoming = incoming
+        self.picture = picture
+        context.pointee.thread_count = 1
+        let extra = configuration.extraData
+        if !extra.isEmpty {
+            guard let copy = av_mallocz(extra.count + Int(AV_INPUT_BUFFER_PADDING_SIZE)) else {
+                throw ApusError(.internalFailure, "no memory")
+            }
+            // SAFETY: `copy` holds `extra.count` bytes and the padding; the context frees it.
+            copy.copyMemory(from: extra, byteCount: extra.count)
+            context.pointee.extradata = copy.assumingMemoryBound(to: UInt8.self)
+            context.pointee.extradata_size = Int32(extra.count)
+        }
+        let result = avcodec_open2(context, codec, nil)
+        guard result >= 0 else { throw LibAV.error(result, "the decoder does not start") }
+    }
+
+    deinit {
+        var (packet, context) = (Optional(self.packet), Optional(self.context))
+        var (incoming, picture) = (Optional(self.incoming), Optional(self.picture))
+        av_packet_free(&packet)
+        av_frame_free(&incoming)
+        av_frame_free(&picture)
+        avcodec_free_context(&context)
+    }
+
+    /// Decodes one frame; one that cannot be decoded is passed over, as a player does.
+    func decode(_ payload: ByteBuffer, pts: Int64) {
+        guard av_new_packet(packet, Int32(payload.readableBytes)) >= 0, let data = packet.pointee.data else { return }
+        // SAFETY: `av_new_packet` made room for exactly these bytes.
+        payload.withUnsafeReadableBytes { source in
+            if let start = source.baseAddress { UnsafeMutableRawPointer(data).copyMemory(from: start, byteCount: source.count) }
+        }
+        packet.pointee.pts = pts
+        packet.pointee.dts = APUS_AV_NOPTS
+        if avcodec_send_packet(context, packet) >= 0 { receive() }
+        av_packet_unref(packet)
+    }
+
+    /// Brings out the pictures that the decoder holds back.
+    func finish() {
+        if avcodec_send_packet(context, nil) >= 0 { receive() }
+    }
+
+    private func receive() {
+        while avcodec_receive_frame(context, incoming) >= 0 {
+            av_frame_unref(picture)
+            av_frame_move_ref(picture, incoming)
+            pictureCount += 1
+        }
+    }
+
+    /// The latest picture as a PNG file's bytes.
+    ///
+    /// - Throws: 10026 where nothing was decoded or the encoder fails.
+    func png() throws(ApusError) -> [UInt8] {
+        guard pictureCount > 0 else { throw ApusError(.mediaUnreadable, "no picture could be decoded") }
+        guard let coder = avcodec_find_encoder_by_name("png") else {
+            throw ApusError(.mediaUnreadable, "the encoder png is missing in this machine's libavcodec")
+        }
+        let colours = try inColours()
+        var owned: UnsafeMutablePointer<AVFrame>? = colours
+        defer { av_frame_free(&owned) }
+        guard let context = avcodec_alloc_context3(coder) else { throw ApusError(.internalFailure, "no memory") }
+        var closing: UnsafeMutablePointer<AVCodecContext>? = context
+        defer { avcodec_free_context(&closing) }
+        context.pointee.width = picture.pointee.width
+        context.pointee.height = picture.pointee.height
+        context.pointee.pix_fmt = AV_PIX_FMT_RGB24
+        context.pointee.time_base = AVRational(num: 1, den: 1)
+        var result = avcodec_open2(context, coder, nil)
+        guard result >= 0 else { throw LibAV.error(result, "the PNG encoder does not start") }
+        result = avcodec_send_frame(context, colours)
+        guard result >= 0 else { throw LibAV.error(result, "the PNG encoder takes no picture") }
+        result = avcodec_receive_packet(context, packet)
+        guard result >= 0, let data = packet.pointee.data else { throw LibAV.error(result, "the PNG encoder failed") }
+        defer { av_packet_unref(packet) }
+        // SAFETY: libav owns `size` bytes there until the packet is unreferenced.
+        return Array(UnsafeBufferPointer(start: data, count: Int(packet.pointee.size)))
+    }
+
+    /// The picture in RGB; the caller frees it.
+    private func inColours() throws(ApusError) -> UnsafeMutablePointer<AVFrame> {
+        guard let target = av_frame_alloc() else { throw ApusError(.internalFailure, "no memory") }
+        target.pointee.width = picture.pointee.width
+        target.pointee.height = picture.pointee.height
+        target.pointee.format = AV_PIX_FMT_RGB24.rawValue
+        let format = AVPixelFormat(rawValue: picture.pointee.format)
+        let scaler = sws_getContext(
+            picture.pointee.width, picture.pointee.height, format, target.pointee.width, target.pointee.height,
+            AV_PIX_FMT_RGB24, SWS_BILINEAR, nil, nil, nil)
+        defer { sws_freeContext(scaler) }
+        let result = scaler == nil ? APUS_AV_INVALID_DATA : sws_scale_frame(scaler, target, picture)
+        guard result >= 0 else {
+            var unused: UnsafeMutablePointer<AVFrame>? = target
+            av_frame_free(&unused)
+            throw LibAV.error(result, "the picture cannot be converted")
+        }
+        return target
+    }
+}

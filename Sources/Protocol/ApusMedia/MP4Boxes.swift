@@ -1,0 +1,224 @@
+import ApusCore
+import NIOCore
+
+/// The boxes of a fragmented MP4 file (ISO/IEC 14496-12; sample entries: 14496-14, 14496-15, Opus in ISOBMFF, 3GPP TS 26.244).
+enum MP4Boxes {
+    /// Writes a box whose length is known once its content is written.
+    static func box(_ type: StaticString, into buffer: inout ByteBuffer, _ content: (inout ByteBuffer) -> Void) {
+        let start = buffer.writerIndex
+        buffer.writeInteger(UInt32(0))
+        buffer.writeStaticString(type)
+        content(&buffer)
+        buffer.setInteger(UInt32(buffer.writerIndex - start), at: start)
+    }
+
+    /// A box with a version and flags.
+    static func fullBox(
+        _ type: StaticString, version: UInt8 = 0, flags: UInt32 = 0, into buffer: inout ByteBuffer,
+        _ content: (inout ByteBuffer) -> Void
+    ) {
+        box(type, into: &buffer) { buffer in
+            buffer.writeInteger(UInt32(version) << 24 | flags & 0xff_ffff)
+            content(&buffer)
+        }
+    }
+
+    // MARK: - Head
+
+    /// Writes `ftyp` and `moov`; track ids count from 1 in the order given.
+    ///
+    /// - Throws: 10026 where a configuration has no decoder record.
+    static func writeHead(
+        _ tracks: [TrackConfiguration], timescale: UInt32, into output: inout ByteBuffer
+    ) throws(ApusError) {
+        for track in tracks where track.extraData.isEmpty && (track.codec.isVideo || track.codec == .aac) {
+            throw ApusError(.mediaUnreadable, "the track's configuration has no decoder record; it cannot be recorded")
+        }
+        box("ftyp", into: &output) { buffer in
+            buffer.writeStaticString("iso6")
+            buffer.writeInteger(UInt32(0))
+            buffer.writeStaticString("iso6iso5mp41")
+        }
+        box("moov", into: &output) { buffer in
+            fullBox("mvhd", into: &buffer) { buffer in
+                buffer.writeMultipleIntegers(UInt32(0), UInt32(0), UInt32(1000), UInt32(0))
+                buffer.writeMultipleIntegers(UInt32(0x0001_0000), UInt16(0x0100), UInt16(0), UInt64(0))
+                writeMatrix(&buffer)
+                buffer.writeRepeatingByte(0, count: 24)
+                buffer.writeInteger(UInt32(tracks.count + 1))
+            }
+            for (index, track) in tracks.enumerated() {
+                writeTrack(track, id: UInt32(index + 1), timescale: timescale, into: &buffer)
+            }
+            box("mvex", into: &buffer) { buffer in
+                for index in tracks.indices {
+                    fullBox("trex", into: &buffer) {
+                        $0.writeMultipleIntegers(UInt32(index + 1), UInt32(1), UInt32(0), UInt32(0), UInt32(0))
+                    }
+                }
+            }
+        }
+    }
+
+    private static func writeMatrix(_ buffer: inout ByteBuffer) {
+        buffer.writeMultipleIntegers(
+            UInt32(0x0001_0000), UInt32(0), UInt32(0), UInt32(0), UInt32(0x0001_0000), UInt32(0), UInt32(0), UInt32(0),
+            UInt32(0x4000_0000))
+    }
+
+    private static func writeTrack(
+        _ track: TrackConfiguration, id: UInt32, timescale: UInt32, into output: inout ByteBuffer
+    ) {
+        let isVideo = track.codec.isVideo
+        box("trak", into: &output) { buffer in
+            fullBox("tkhd", flags: 3, into: &buffer) { buffer in
+                buffer.writeMultipleIntegers(UInt32(0), UInt32(0), id, UInt32(0), UInt32(0), UInt64(0))
+                buffer.writeMultipleIntegers(UInt16(0), UInt16(isVideo ? 0 : 1), UInt16(isVideo ? 0 : 0x0100), UInt16(0))
+                writeMatrix(&buffer)
+                buffer.writeMultipleIntegers(isVideo ? track.width << 16 : 0, isVideo ? track.height << 16 : 0)
+            }
+            box("mdia", into: &buffer) { buffer in
+                fullBox("mdhd", into: &buffer) {
+                    $0.writeMultipleIntegers(UInt32(0), UInt32(0), timescale, UInt32(0), UInt16(0x55c4), UInt16(0))
+                }
+                fullBox("hdlr", into: &buffer) { buffer in
+                    buffer.writeInteger(UInt32(0))
+                    buffer.writeStaticString(isVideo ? "vide" : "soun")
+                    buffer.writeRepeatingByte(0, count: 12)
+                    buffer.writeStaticString(isVideo ? "video\0" : "sound\0")
+                }
+                box("minf", into: &buffer) { buffer in
+                    if isVideo {
+                        fullBox("vmhd", flags: 1, into: &buffer) { $0.writeInteger(UInt64(0)) }
+                    } else {
+                        fullBox("smhd", into: &buffer) { $0.writeInteger(UInt32(0)) }
+                    }
+                    box("dinf", into: &buffer) { buffer in
+                        fullBox("dref", into: &buffer) { buffer in
+                            buffer.writeInteger(UInt32(1))
+                            fullBox("url ", flags: 1, into: &buffer) { _ in }
+                        }
+                    }
+                    box("stbl", into: &buffer) { writeSampleTable(track, into: &$0) }
+                }
+            }
+        }
+    }
+
+    private static func writeSampleTable(_ track: TrackConfiguration, into buffer: inout ByteBuffer) {
+        fullBox("stsd", into: &buffer) { buffer in
+            buffer.writeInteger(UInt32(1))
+            if track.codec.isVideo { writeVideoEntry(track, into: &buffer) } else { writeAudioEntry(track, into: &buffer) }
+        }
+        fullBox("stts", into: &buffer) { $0.writeInteger(UInt32(0)) }
+        fullBox("stsc", into: &buffer) { $0.writeInteger(UInt32(0)) }
+        fullBox("stsz", into: &buffer) { $0.writeInteger(UInt64(0)) }
+        fullBox("stco", into: &buffer) { $0.writeInteger(UInt32(0)) }
+    }
+
+    private static func writeVideoEntry(_ track: TrackConfiguration, into output: inout ByteBuffer) {
+        let isH265 = track.codec == .h265
+        box(isH265 ? "hev1" : "avc1", into: &output) { buffer in
+            buffer.writeRepeatingByte(0, count: 6)
+            buffer.writeInteger(UInt16(1))
+            buffer.writeRepeatingByte(0, count: 16)
+            buffer.writeMultipleIntegers(UInt16(clamping: track.width), UInt16(clamping: track.height))
+            buffer.writeMultipleIntegers(UInt32(0x0048_0000), UInt32(0x0048_0000), UInt32(0), UInt16(1))
+            buffer.writeRepeatingByte(0, count: 32)
+            buffer.writeMultipleIntegers(UInt16(24), UInt16(0xffff))
+            box(isH265 ? "hvcC" : "avcC", into: &buffer) { $0.writeBytes(track.extraData) }
+        }
+    }
+
+    private static func writeAudioEntry(_ track: TrackConfiguration, into output: inout ByteBuffer) {
+        let type: StaticString =
+            switch track.codec {
+            case .opus: "Opus"
+            case .g711a: "alaw"
+            case .g711u: "ulaw"
+            case .amrNarrow: "samr"
+            case .amrWide: "sawb"
+            case .aac, .mp3, .h264, .h265: "mp4a"
+            }
+        box(type, into: &output) { buffer in
+            buffer.writeRepeatingByte(0, count: 6)
+            buffer.writeMultipleIntegers(UInt16(1), UInt64(0), UInt16(clamping: track.channelCount), UInt16(16), UInt32(0))
+            // 16.16 fixed point: a rate that does not fit stands in the decoder's own record.
+            buffer.writeInteger(track.sampleRate < 65_536 ? track.sampleRate << 16 : 0)
+            switch track.codec {
+            case .aac, .mp3: writeStreamDescriptor(track, into: &buffer)
+            case .opus: writeOpus(track, into: &buffer)
+            case .amrNarrow, .amrWide:
+                box("damr", into: &buffer) { buffer in
+                    buffer.writeStaticString("apus")
+                    buffer.writeMultipleIntegers(UInt8(0), UInt16(0x83ff), UInt8(0), UInt8(1))
+                }
+            case .g711a, .g711u, .h264, .h265: break
+            }
+        }
+    }
+
+    /// `esds`: ISO/IEC 14496-1 §7.2.6.5, 14496-14 §5.6.
+    private static func writeStreamDescriptor(_ track: TrackConfiguration, into output: inout ByteBuffer) {
+        func descriptor(_ tag: UInt8, _ content: [UInt8]) -> [UInt8] {
+            let count = content.count
+            return [tag, 0x80 | UInt8(count >> 21 & 127), 0x80 | UInt8(count >> 14 & 127), 0x80 | UInt8(count >> 7 & 127)]
+                + [UInt8(count & 127)] + content
+        }
+        let objectType: UInt8 = track.codec == .mp3 ? (track.sampleRate < 32_000 ? 0x69 : 0x6b) : 0x40
+        var decoder: [UInt8] = [objectType, 0x15] + [UInt8](repeating: 0, count: 11)
+        if !track.extraData.isEmpty { decoder += descriptor(5, track.extraData) }
+        let stream = descriptor(3, [0, 1, 0] + descriptor(4, decoder) + descriptor(6, [2]))
+        fullBox("esds", into: &output) { $0.writeBytes(stream) }
+    }
+
+    /// `dOps` from the `OpusHead` that containers carry (RFC 7845 §5.1), whose numbers are little endian.
+    private static func writeOpus(_ track: TrackConfiguration, into output: inout ByteBuffer) {
+        let head = track.extraData
+        box("dOps", into: &output) { buffer in
+            buffer.writeInteger(UInt8(0))
+            guard head.count >= 19, head.starts(with: "OpusHead".utf8) else {
+                buffer.writeMultipleIntegers(
+                    UInt8(clamping: track.channelCount), UInt16(312), track.sampleRate, Int16(0), UInt8(0))
+                return
+            }
+            buffer.writeBytes([head[9], head[11], head[10], head[15], head[14], head[13], head[12], head[17], head[16]])
+            buffer.writeBytes(head[18...])
+        }
+    }
+
+    // MARK: - Fragment
+
+    /// Writes one `moof` and `mdat` with the samples of every track.
+    static func writeFragment(_ tracks: [FragmentedMP4Writer.Track], sequence: UInt32, into output: inout ByteBuffer) {
+        let start = output.writerIndex
+        var offsets: [(place: Int, track: Int)] = []
+        box("moof", into: &output) { buffer in
+            fullBox("mfhd", into: &buffer) { $0.writeInteger(sequence) }
+            for (index, track) in tracks.enumerated() where !track.samples.isEmpty {
+                box("traf", into: &buffer) { buffer in
+                    // Flag: data offsets count from the moof.
+                    fullBox("tfhd", flags: 0x02_0000, into: &buffer) { $0.writeInteger(UInt32(index + 1)) }
+                    fullBox("tfdt", version: 1, into: &buffer) { $0.writeInteger(UInt64(max(0, track.time))) }
+                    // Flags: data offset, and each sample's duration, size, flags and composition offset.
+                    fullBox("trun", version: 1, flags: 0xf01, into: &buffer) { buffer in
+                        buffer.writeInteger(UInt32(track.samples.count))
+                        offsets.append((buffer.writerIndex, index))
+                        buffer.writeInteger(UInt32(0))
+                        for sample in track.samples {
+                            buffer.writeMultipleIntegers(
+                                sample.duration, UInt32(sample.payload.readableBytes),
+                                sample.isSync ? UInt32(0x0200_0000) : UInt32(0x0101_0000), sample.composition)
+                        }
+                    }
+                }
+            }
+        }
+        box("mdat", into: &output) { buffer in
+            for (place, index) in offsets {
+                buffer.setInteger(UInt32(buffer.writerIndex - start), at: place)
+                for sample in tracks[index].samples { buffer.writeImmutableBuffer(sample.payload) }
+            }
+        }
+    }
+}
