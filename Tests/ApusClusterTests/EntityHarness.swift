@@ -190,6 +190,9 @@ actor SlowEntity {
 
     final class Shared: Sendable {
         let value = Mutex(Facts())
-        func read<Value>(_ path: KeyPath<Facts, Value>) -> Value { value.withLock { $0[keyPath: path] } }
+        func read<Value>(_ path: KeyPath<Facts, Value>) -> Value {
+            let facts = value.withLock { $0 }
+            return facts[keyPath: path]
+        }
     }
 }

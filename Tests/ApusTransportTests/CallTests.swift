@@ -79,11 +79,17 @@ struct CallTests {
 
     @Test("Waiting bytes over the bound refuse tells with 10007, and the link lives on")
     func outboundBound() async throws {
-        try await TestPair.with(configure: { $0.controlOutboundByteCountMax = 64 << 10 }) { pair in
+        try await TestPair.with(
+            configure: {
+                $0.controlOutboundByteCountMax = 64 << 10
+                $0.compressionThreshold = .max
+            }
+        ) { pair in
+            let payload = ByteBuffer(repeating: 1, count: 60_000)
             var refusals = 0
-            for number in UInt32(0)..<200_000 where refusals < 10 {
+            for _ in 0..<10_000 where refusals < 10 {
                 do throws(ApusError) {
-                    try pair.a.transport.tell(pair.b.id.name, method: 2, payload: ByteBuffer(integer: number))
+                    try pair.a.transport.tell(pair.b.id.name, method: 9, payload: payload)
                 } catch {
                     #expect(error.code == .overloaded)
                     refusals += 1

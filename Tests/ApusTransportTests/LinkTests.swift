@@ -66,8 +66,8 @@ struct LinkTests {
 
     @Test("An idle link is kept alive by pings")
     func pings() async throws {
-        try await TestPair.with(configure: { $0.pingInterval = .milliseconds(100) }) { pair in
-            try await Task.sleep(for: .milliseconds(800))
+        try await TestPair.with(configure: { $0.pingInterval = .milliseconds(300) }) { pair in
+            try await Task.sleep(for: .milliseconds(1500))
             #expect(await code { _ = try await pair.ask(1) } == nil)
             #expect(pair.a.events.count(.linkUp(pair.b.id, .control)) == 1)
             #expect(!pair.b.events.has(.rejected(.silent)))

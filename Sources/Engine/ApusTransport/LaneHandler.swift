@@ -113,10 +113,11 @@ final class LaneHandler<Session: LaneSession>: ChannelInboundHandler {
     private func intervalPassed(_ context: ChannelHandlerContext) {
         let now = NIODeadline.now()
         // An observer that was itself late knows nothing of the other side's silence (D4).
-        if now - lastInterval > limits.pingInterval * 2 { lastRead = now }
+        let isLate = now - lastInterval > limits.pingInterval * 2
         lastInterval = now
         let silence = now - lastRead
-        if silence >= limits.pingInterval * 3 {
+        if isLate { lastRead = now }
+        if !isLate, silence >= limits.pingInterval * 3 {
             fault(.silent, ApusError(.idleTimeout), context)
         } else if isInitiator, silence >= limits.pingInterval / 2 {
             write(.ping, context)

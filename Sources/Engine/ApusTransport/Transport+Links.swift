@@ -84,11 +84,11 @@ extension Transport {
         }
         let outcome = HandshakeHandler.Outcome(
             established: { peer, channel in
-                self.handshakeEnded(of: id, as: peer)
+                self.handshakeEnded()
                 return self.makeAcceptedHandler(peer, channel)
             },
             failed: { reason, error in
-                self.handshakeEnded(of: id, as: nil)
+                self.handshakeEnded()
                 self.reject(reason, error, facts)
             })
         channel.closeFuture.whenComplete { _ in self.acceptedClosed(id) }
@@ -109,24 +109,11 @@ extension Transport {
         }
     }
 
-    /// The connection is through the handshake, or failed there; an older one of the same life and
-    /// lane is closed, because its node has given it up.
-    private func handshakeEnded(of id: ObjectIdentifier, as peer: LinkPeer?) {
-        let older = state.withLock { state -> (any Channel)? in
-            state.handshakingCount -= 1
-            guard let peer else { return nil }
-            let older = state.newest.updateValue(id, forKey: peer)
-            return older.flatMap { state.accepted[$0] }
-        }
-        older?.close(promise: nil)
-    }
+    /// The connection is through the handshake, or failed there. An older connection of the same peer
+    /// is left alone: which of two is the abandoned one is only known by its silence.
+    private func handshakeEnded() { state.withLock { $0.handshakingCount -= 1 } }
 
-    private func acceptedClosed(_ id: ObjectIdentifier) {
-        state.withLock { state in
-            state.accepted[id] = nil
-            if let peer = state.newest.first(where: { $0.value == id })?.key { state.newest[peer] = nil }
-        }
-    }
+    private func acceptedClosed(_ id: ObjectIdentifier) { state.withLock { $0.accepted[id] = nil } }
 
     // MARK: Both
 

@@ -36,8 +36,6 @@ package final class Transport: Sendable {
         var links: [NodeName: PeerLinks] = [:]
         var listener: (any Channel)?
         var accepted: [ObjectIdentifier: any Channel] = [:]
-        /// The newest accepted connection of each peer and lane; an older one gives way.
-        var newest: [LinkPeer: ObjectIdentifier] = [:]
         var handshakingCount = 0
     }
 
