@@ -24,6 +24,8 @@ let orderedCollections: Target.Dependency = .product(name: "OrderedCollections",
 let nioCore: Target.Dependency = .product(name: "NIOCore", package: "swift-nio")
 let nioPosix: Target.Dependency = .product(name: "NIOPosix", package: "swift-nio")
 let nioEmbedded: Target.Dependency = .product(name: "NIOEmbedded", package: "swift-nio")
+let nioHTTP1: Target.Dependency = .product(name: "NIOHTTP1", package: "swift-nio")
+let nioFoundationCompat: Target.Dependency = .product(name: "NIOFoundationCompat", package: "swift-nio")
 let nioTLS: Target.Dependency = .product(name: "NIOTLS", package: "swift-nio")
 let nioSSL: Target.Dependency = .product(name: "NIOSSL", package: "swift-nio-ssl")
 let protobuf: Target.Dependency = .product(name: "SwiftProtobuf", package: "swift-protobuf")
@@ -155,7 +157,8 @@ let package = Package(
             name: "apus",
             dependencies: [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage", "ApusCluster",
-                "ApusSessions", "ApusNode", "ApusClient", "ApusDevice", nioCore, nioPosix, crypto, log, arguments, yams,
+                "ApusSessions", "ApusNode", "ApusClient", "ApusDevice", nioCore, nioPosix, nioHTTP1, nioFoundationCompat, crypto,
+                log, coreMetrics, arguments,
             ],
             path: "Sources/Command/apus", swiftSettings: apusSettings),
 
