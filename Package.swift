@@ -36,6 +36,7 @@ let jwt: Target.Dependency = .product(name: "JWTKit", package: "jwt-kit")
 let grdb: Target.Dependency = .product(name: "GRDB", package: "GRDB.swift")
 let lifecycle: Target.Dependency = .product(name: "ServiceLifecycle", package: "swift-service-lifecycle")
 let unixSignals: Target.Dependency = .product(name: "UnixSignals", package: "swift-service-lifecycle")
+let unixSignals: Target.Dependency = .product(name: "UnixSignals", package: "swift-service-lifecycle")
 let hummingbird: Target.Dependency = .product(name: "Hummingbird", package: "hummingbird")
 let hummingbirdCore: Target.Dependency = .product(name: "HummingbirdCore", package: "hummingbird")
 let httpTypes: Target.Dependency = .product(name: "HTTPTypes", package: "swift-http-types")
@@ -158,7 +159,7 @@ let package = Package(
             dependencies: [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage", "ApusCluster",
                 "ApusSessions", "ApusNode", "ApusClient", "ApusDevice", nioCore, nioPosix, nioHTTP1, nioFoundationCompat, crypto,
-                log, coreMetrics, arguments,
+                lifecycle, unixSignals, log, coreMetrics, arguments,
             ],
             path: "Sources/Command/apus", swiftSettings: apusSettings),
 

@@ -7,6 +7,6 @@ struct Apus: AsyncParsableCommand {
         commandName: "apus",
         abstract: "A cluster for cameras and doorbells, and for the apps that watch and talk to them.",
         subcommands: [
-            NodeCommand.self, ClusterCommand.self, AdminCommand.self,
+            NodeCommand.self, ClusterCommand.self, DeviceCommand.self, WatchCommand.self, DemoCommand.self, AdminCommand.self,
         ])
 }

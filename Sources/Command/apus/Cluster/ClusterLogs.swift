@@ -24,41 +24,14 @@ struct ClusterLogs: AsyncParsableCommand {
             }
         }
         guard follow else { return }
-        var followers = nodes.map { Follower(name: $0.name, path: local.directory.logFile($0.name)) }
+        var followers = nodes.map { LineFollower(path: local.directory.logFile($0.name), fromStart: false) }
         while true {
             for index in followers.indices {
                 for line in followers[index].newLines() {
-                    print(prefixes ? "\(followers[index].name) | \(line)" : line)
+                    print(prefixes ? "\(nodes[index].name) | \(line)" : line)
                 }
             }
             try await Task.sleep(for: .milliseconds(200))
-        }
-    }
-
-    /// Reads what is added to a file, whole lines at a time.
-    private struct Follower {
-        let name: String
-        let path: String
-        var offset: UInt64
-        var rest = Data()
-
-        init(name: String, path: String) {
-            self.name = name
-            self.path = path
-            let attributes = try? FileManager.default.attributesOfItem(atPath: path)
-            offset = (attributes?[.size] as? NSNumber)?.uint64Value ?? 0
-        }
-
-        /// At most 1 MiB per look.
-        mutating func newLines() -> [String] {
-            guard let file = FileHandle(forReadingAtPath: path) else { return [] }
-            defer { try? file.close() }
-            guard (try? file.seek(toOffset: offset)) != nil, let data = try? file.read(upToCount: 1 << 20) else { return [] }
-            offset += UInt64(data.count)
-            rest += data
-            var parts = rest.split(separator: UInt8(ascii: "\n"), omittingEmptySubsequences: false)
-            rest = Data(parts.popLast() ?? Data())
-            return parts.map { String(decoding: $0, as: UTF8.self) }
         }
     }
 }

@@ -7,25 +7,33 @@ import Glibc
 import Musl
 #endif
 
-/// The process of one node of a local cluster.
+/// An `apus` process that was started detached: a node of a local cluster, or a client beside one.
 ///
 /// Its pid file is never trusted alone: before any signal, the process of that number must be an `apus`
-/// that runs this node's configuration, so that a number that the system gave to another is left alone.
+/// with exactly these arguments, so that a number that the system gave to another program is left alone.
 struct NodeProcess: Sendable {
     enum State: String, Codable, Sendable {
         case running, paused, stopped
     }
 
     let name: String
-    let configurationFile: String
+    /// What follows the program's name.
+    let arguments: [String]
     let logFile: String
     let pidFile: String
 
-    init(_ name: String, in directory: StateDirectory) {
+    init(name: String, arguments: [String], logFile: String, pidFile: String) {
         self.name = name
-        configurationFile = directory.configurationFile(name)
-        logFile = directory.logFile(name)
-        pidFile = directory.pidFile(name)
+        self.arguments = arguments
+        self.logFile = logFile
+        self.pidFile = pidFile
+    }
+
+    /// The process of a node.
+    init(_ name: String, in directory: StateDirectory) {
+        self.init(
+            name: name, arguments: ["node", "--config", directory.configurationFile(name)],
+            logFile: directory.logFile(name), pidFile: directory.pidFile(name))
     }
 
     /// The number of the living process; nil where there is none.
@@ -69,7 +77,7 @@ struct NodeProcess: Sendable {
         }
     }
 
-    /// Starts the node detached: a session of its own, no terminal, output to its log.
+    /// Starts it detached: a session of its own, no terminal, output to its log.
     ///
     /// - Throws: 10018 with the system's reason.
     func start() throws(ApusError) {
@@ -80,7 +88,7 @@ struct NodeProcess: Sendable {
             throw ApusError(.storageFailed, "\(folder) cannot be made: \(error.localizedDescription)")
         }
         let pid = try DetachedProcess.start(
-            executable: Self.executable, arguments: ["apus", "node", "--config", configurationFile], output: logFile)
+            executable: Self.executable, arguments: ["apus"] + arguments, output: logFile)
         do {
             try Data("\(pid)\n".utf8).write(to: URL(fileURLWithPath: pidFile), options: .atomic)
         } catch {
@@ -111,8 +119,9 @@ struct NodeProcess: Sendable {
         else { return false }
         // A file that was replaced by a new build is shown as "PATH (deleted)".
         let program = file.split(separator: "/").last?.split(separator: " ").first ?? ""
-        let arguments = line.split(separator: 0).map { String(decoding: $0, as: UTF8.self) }
-        return program == "apus" && arguments.contains("node") && arguments.contains(configurationFile)
+        let found = line.split(separator: 0, omittingEmptySubsequences: false).dropLast()
+            .map { String(decoding: $0, as: UTF8.self) }
+        return program == "apus" && Array(found.dropFirst()) == arguments
     }
 
     /// The state letter of `stat` (proc(5)): R, S, D running; T stopped; Z dead. Nil: no such process.
