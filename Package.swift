@@ -24,6 +24,8 @@ let orderedCollections: Target.Dependency = .product(name: "OrderedCollections",
 let nioCore: Target.Dependency = .product(name: "NIOCore", package: "swift-nio")
 let nioPosix: Target.Dependency = .product(name: "NIOPosix", package: "swift-nio")
 let nioEmbedded: Target.Dependency = .product(name: "NIOEmbedded", package: "swift-nio")
+let nioHTTP1: Target.Dependency = .product(name: "NIOHTTP1", package: "swift-nio")
+let nioFoundationCompat: Target.Dependency = .product(name: "NIOFoundationCompat", package: "swift-nio")
 let nioTLS: Target.Dependency = .product(name: "NIOTLS", package: "swift-nio")
 let nioSSL: Target.Dependency = .product(name: "NIOSSL", package: "swift-nio-ssl")
 let protobuf: Target.Dependency = .product(name: "SwiftProtobuf", package: "swift-protobuf")
@@ -33,6 +35,7 @@ let swiftASN1: Target.Dependency = .product(name: "SwiftASN1", package: "swift-a
 let jwt: Target.Dependency = .product(name: "JWTKit", package: "jwt-kit")
 let grdb: Target.Dependency = .product(name: "GRDB", package: "GRDB.swift")
 let lifecycle: Target.Dependency = .product(name: "ServiceLifecycle", package: "swift-service-lifecycle")
+let unixSignals: Target.Dependency = .product(name: "UnixSignals", package: "swift-service-lifecycle")
 let unixSignals: Target.Dependency = .product(name: "UnixSignals", package: "swift-service-lifecycle")
 let hummingbird: Target.Dependency = .product(name: "Hummingbird", package: "hummingbird")
 let hummingbirdCore: Target.Dependency = .product(name: "HummingbirdCore", package: "hummingbird")
@@ -155,7 +158,8 @@ let package = Package(
             name: "apus",
             dependencies: [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage", "ApusCluster",
-                "ApusSessions", "ApusNode", "ApusClient", "ApusDevice", nioCore, nioPosix, crypto, log, arguments, yams,
+                "ApusSessions", "ApusNode", "ApusClient", "ApusDevice", nioCore, nioPosix, nioHTTP1, nioFoundationCompat, crypto,
+                lifecycle, unixSignals, log, coreMetrics, arguments,
             ],
             path: "Sources/Command/apus", swiftSettings: apusSettings),
 

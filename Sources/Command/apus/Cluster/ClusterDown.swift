@@ -1,0 +1,35 @@
+import ApusCore
+import ArgumentParser
+import Foundation
+
+/// `apus cluster down`: stops every node. A cluster that is down already stays so.
+struct ClusterDown: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(commandName: "down", abstract: "Stop all nodes of the local cluster.")
+    @OptionGroup var directory: DirectoryOption
+    @Flag(help: "Remove the state directory as well: keys, ownership, records, logs.")
+    var purge = false
+
+    func run() async throws {
+        let state = StateDirectory(directory.path)
+        guard let mark = try state.mark() else {
+            print("There is no local cluster in \(state.path).")
+            return
+        }
+        try await Self.stop(mark.nodes.map { NodeProcess($0.name, in: state) })
+        if purge { try FileManager.default.removeItem(atPath: state.path) }
+        print("The cluster \(mark.cluster) is down\(purge ? " and its state is removed" : "").")
+    }
+
+    /// Stops all at once: nodes that stop together need not hand over to each other.
+    static func stop(_ processes: [NodeProcess]) async throws {
+        try await withThrowingTaskGroup(of: Void.self) { group in
+            for process in processes {
+                group.addTask {
+                    try await process.stop()
+                    try? FileManager.default.removeItem(atPath: process.pidFile)
+                }
+            }
+            try await group.waitForAll()
+        }
+    }
+}

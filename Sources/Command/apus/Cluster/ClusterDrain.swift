@@ -1,0 +1,44 @@
+import ApusCore
+import ApusSessions
+import ArgumentParser
+
+/// `apus cluster drain N`: hands a node's shards over, then stops it.
+struct ClusterDrain: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "drain", abstract: "Hand a node's shards, channels and clients over to the others, then stop it.")
+    @OptionGroup var directory: DirectoryOption
+    @OptionGroup var node: NodeArgument
+    @Option(help: "How many seconds the hand-over may take.")
+    var timeout = 120
+    @Flag(help: "Leave the drained node running.")
+    var stay = false
+
+    func run() async throws {
+        let local = try directory.cluster()
+        let found = try StateDirectory.node(node.node, in: local.mark)
+        let process = NodeProcess(found.name, in: local.directory)
+        guard process.state == .running, let address = HostPort(found.http) else {
+            throw ApusError(.unavailable, "the node \(found.name) does not run")
+        }
+        let token = try await local.mint(role: .admin, access: AccessID(unchecked: "operator"))
+        let answer = try await HTTPFetch.send(
+            .POST, "/v1/admin/drain", to: address, token: token, timeout: .seconds(timeout))
+        guard (200...299).contains(answer.status) else {
+            throw ApusError(
+                .internalFailure, "\(found.name) refused to drain (\(answer.status)): \(String(buffer: answer.body))")
+        }
+        let deadline = ContinuousClock.now + .seconds(timeout)
+        while true {
+            let report = await NodeReport.gather(found, in: local.directory)
+            if report.process == .stopped { break }
+            if report.answered, report.status.shards.owned == 0, report.status.shards.standby == 0 { break }
+            guard ContinuousClock.now < deadline else {
+                throw ApusError(
+                    .deadlineExceeded, "\(found.name) still holds \(report.status.shards.owned) shards after \(timeout) s")
+            }
+            try await Task.sleep(for: .milliseconds(100))
+        }
+        if !stay { try await process.stop(grace: .seconds(20)) }
+        print("The node \(found.name) is drained\(stay ? "" : " and has stopped").")
+    }
+}

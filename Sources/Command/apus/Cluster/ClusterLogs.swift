@@ -1,0 +1,37 @@
+import ApusCore
+import ArgumentParser
+import Foundation
+
+/// `apus cluster logs [N]`: the end of one node's log, or of all.
+struct ClusterLogs: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "logs", abstract: "Show the end of a node's log, or of all nodes' logs.")
+    @OptionGroup var directory: DirectoryOption
+    @Argument(help: "The node: its number from 1, or its name; all where none is given.")
+    var node: String?
+    @Option(help: "How many lines of each.")
+    var lines = 40
+    @Flag(name: .shortAndLong, help: "Go on with new lines until interrupted.")
+    var follow = false
+
+    func run() async throws {
+        let local = try directory.cluster()
+        let nodes = try node.map { try [StateDirectory.node($0, in: local.mark)] } ?? local.mark.nodes
+        let prefixes = nodes.count > 1
+        for found in nodes {
+            for line in NodeProcess(found.name, in: local.directory).logTail(lines: lines) {
+                print(prefixes ? "\(found.name) | \(line)" : line)
+            }
+        }
+        guard follow else { return }
+        var followers = nodes.map { LineFollower(path: local.directory.logFile($0.name), fromStart: false) }
+        while true {
+            for index in followers.indices {
+                for line in followers[index].newLines() {
+                    print(prefixes ? "\(nodes[index].name) | \(line)" : line)
+                }
+            }
+            try await Task.sleep(for: .milliseconds(200))
+        }
+    }
+}

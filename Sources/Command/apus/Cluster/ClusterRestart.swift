@@ -1,0 +1,33 @@
+import ApusCore
+import ArgumentParser
+
+/// `apus cluster restart N`: stops a node, if it runs, and starts it anew.
+struct ClusterRestart: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "restart", abstract: "Stop a node, if it runs, and start it again.")
+    @OptionGroup var directory: DirectoryOption
+    @OptionGroup var node: NodeArgument
+    @Option(help: "How many seconds the node may take until it serves.")
+    var timeout = 60
+
+    func run() async throws {
+        let local = try directory.cluster()
+        let found = try StateDirectory.node(node.node, in: local.mark)
+        let process = NodeProcess(found.name, in: local.directory)
+        try await process.stop()
+        try await LocalPorts.requireFree(found)
+        try process.start()
+        let deadline = ContinuousClock.now + .seconds(timeout)
+        while true {
+            let report = await NodeReport.gather(found, in: local.directory)
+            if report.answered, report.status.state == "up", report.status.shards.owned > 0 { break }
+            guard report.process != .stopped, ContinuousClock.now < deadline else {
+                let tail = process.logTail(lines: 15).joined(separator: "\n    ")
+                throw ApusError(
+                    .deadlineExceeded, "\(found.name) did not come up (\(report.status.state)); the end of its log:\n    \(tail)")
+            }
+            try await Task.sleep(for: .milliseconds(100))
+        }
+        print("The node \(found.name) was restarted.")
+    }
+}

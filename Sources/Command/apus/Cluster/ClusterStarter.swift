@@ -1,0 +1,82 @@
+import ApusCore
+import Foundation
+
+/// Makes a local cluster's state where it is missing, and starts the nodes that do not run.
+struct ClusterStarter: Sendable {
+    let state: StateDirectory
+    /// How many nodes; nil: those that the directory has, or three.
+    var nodes: Int?
+    /// The first port of generated nodes.
+    var basePort = 7400
+    /// A folder of configurations to run instead of generated ones.
+    var configs: String?
+    /// The cluster's name, for generated nodes.
+    var cluster = "local"
+
+    init(state: StateDirectory) { self.state = state }
+
+    /// Starts, and waits until every node serves and the shards are spread.
+    ///
+    /// - Throws: 10019 with a port in use, 10020 for a foreign directory, 10005 after the deadline, 10018 where a
+    ///   node ended.
+    func start(timeout: Duration) async throws -> LocalCluster {
+        try prepare(try plan())
+        let local = try LocalCluster(directory: state.path)
+        let pairs = local.mark.nodes.map { ($0, NodeProcess($0.name, in: state)) }.filter { $0.1.state == .stopped }
+        for (node, _) in pairs { try await LocalPorts.requireFree(node) }
+        for (_, process) in pairs { try process.start() }
+        try await ClusterReadiness(cluster: local).wait(timeout)
+        return local
+    }
+
+    private struct Plan {
+        var mark: StateDirectory.Mark
+        /// Texts of the configuration files, in the mark's order; nil keeps the file that is there.
+        var files: [String?]
+    }
+
+    private func plan() throws(ApusError) -> Plan {
+        let existing = try state.mark()
+        if let configs {
+            let read = try NodeConfigurationFile.read(folder: configs)
+            try requireSame(existing, cluster: read.cluster)
+            return Plan(
+                mark: StateDirectory.Mark(cluster: read.cluster, nodes: read.nodes.map(\.node)), files: read.nodes.map(\.text))
+        }
+        try requireSame(existing, cluster: cluster)
+        let known = existing?.nodes ?? []
+        let count = nodes ?? (known.isEmpty ? 3 : known.count)
+        guard count >= known.count else {
+            throw ApusError(
+                .badParameter,
+                "the cluster in \(state.path) has \(known.count) nodes; stop some with `apus cluster drain N`, "
+                    + "or begin anew after `apus cluster down --purge`")
+        }
+        let added = (known.count..<count).map { NodeConfigurationFile.node($0 + 1, basePort: basePort) }
+        return Plan(
+            mark: StateDirectory.Mark(cluster: cluster, nodes: known + added),
+            files: known.map { _ in nil } + added.map { NodeConfigurationFile.text($0, cluster: cluster) })
+    }
+
+    private func requireSame(_ existing: StateDirectory.Mark?, cluster: String) throws(ApusError) {
+        guard let existing, existing.cluster != cluster else { return }
+        throw ApusError(
+            .stateForeign, "\(state.path) is the state of cluster \(existing.cluster), not \(cluster); give another --dir")
+    }
+
+    private func prepare(_ plan: Plan) throws(ApusError) {
+        try state.write(plan.mark)
+        _ = try state.pki.make(
+            cluster: ClusterID(unchecked: plan.mark.cluster),
+            nodes: plan.mark.nodes.map { NodeName(unchecked: $0.name) }, hosts: [])
+        do {
+            try FileManager.default.createDirectory(atPath: "\(state.path)/shared", withIntermediateDirectories: true)
+            for (node, text) in zip(plan.mark.nodes, plan.files) {
+                guard let text else { continue }
+                try Data(text.utf8).write(to: URL(fileURLWithPath: state.configurationFile(node.name)), options: .atomic)
+            }
+        } catch {
+            throw ApusError(.storageFailed, "\(state.path) cannot be written: \(error.localizedDescription)")
+        }
+    }
+}

@@ -1,0 +1,90 @@
+import ApusCore
+import Foundation
+import Synchronization
+
+/// The camera and the viewers of a demo: processes of their own, with frame logs to compare.
+final class DemoStage: Sendable {
+    static let camera = "camera"
+
+    let cluster: LocalCluster
+    let viewerCount: Int
+    private let source: [String]
+    private let checked = Mutex(false)
+
+    /// The check came to its end and found nothing wrong.
+    var isChecked: Bool { checked.withLock { $0 } }
+    func markChecked() { checked.withLock { $0 = true } }
+
+    /// - Parameter source: the options of `apus device` that say what to publish.
+    init(cluster: LocalCluster, source: [String], viewerCount: Int) {
+        self.cluster = cluster
+        self.source = source
+        self.viewerCount = viewerCount
+    }
+
+    /// The camera's and the viewers' names.
+    static func clientNames(viewers: Int) -> [String] { [camera] + (1...viewers).map { "viewer-\($0)" } }
+
+    var viewerNames: [String] { Array(Self.clientNames(viewers: viewerCount).dropFirst()) }
+    func frameLog(_ name: String) -> String { "\(cluster.directory.path)/\(name)/frames.jsonl" }
+
+    /// The node that a client connects to first: the camera to the first, viewers to the others in turn.
+    func door(_ name: String) -> StateDirectory.Node {
+        let nodes = cluster.mark.nodes
+        guard let number = Int(name.split(separator: "-").last ?? ""), nodes.count > 1 else { return nodes[0] }
+        return nodes[1 + (number - 1) % (nodes.count - 1)]
+    }
+
+    /// Starts the camera and the viewers.
+    ///
+    /// - Throws: as ``NodeProcess/start()``.
+    func start() throws(ApusError) {
+        for name in [Self.camera] + viewerNames {
+            let directory = cluster.directory.path
+            let common = ["--dir", directory, "--node", door(name).name, "--log", frameLog(name)]
+            let verb = name == Self.camera ? ["device", "--id", Self.camera] + source : ["watch", Self.camera]
+            let folder = "\(directory)/\(name)"
+            let process = NodeProcess(name: name, arguments: verb + common, logFile: "\(folder)/log", pidFile: "\(folder)/pid")
+            try process.start()
+            do {
+                let arguments = try JSONEncoder().encode(process.arguments)
+                try arguments.write(to: URL(fileURLWithPath: "\(folder)/arguments.json"), options: .atomic)
+            } catch {
+                throw ApusError(.storageFailed, "\(folder) cannot be written: \(error.localizedDescription)")
+            }
+        }
+    }
+
+    /// The process of a client, as it was started; one that was not is stopped.
+    static func process(_ name: String, in state: StateDirectory) -> NodeProcess {
+        let folder = "\(state.path)/\(name)"
+        let data = FileManager.default.contents(atPath: "\(folder)/arguments.json") ?? Data()
+        let arguments = (try? JSONDecoder().decode([String].self, from: data)) ?? []
+        return NodeProcess(name: name, arguments: arguments, logFile: "\(folder)/log", pidFile: "\(folder)/pid")
+    }
+
+    func process(_ name: String) -> NodeProcess { Self.process(name, in: cluster.directory) }
+
+    /// Fails where the camera or a viewer has ended.
+    ///
+    /// - Throws: 10018 with the end of its log.
+    func requireClients() throws(ApusError) {
+        for name in [Self.camera] + viewerNames {
+            let process = process(name)
+            guard process.pid == nil else { continue }
+            let tail = process.logTail(lines: 10).map { "    \($0)" }.joined(separator: "\n")
+            throw ApusError(.internalFailure, "\(name) ended; the end of its log \(process.logFile):\n\(tail)")
+        }
+    }
+
+    /// The channel as its primary sees it; nil where no node says that it is that.
+    func channel(in reports: [NodeReport]) -> (node: String, channel: NodeStatus.Channel)? {
+        for report in reports {
+            for channel in report.status.channels
+            where channel.role == "primary" && channel.channel.hasPrefix("\(Self.camera)/") {
+                return (report.status.name, channel)
+            }
+        }
+        return nil
+    }
+}

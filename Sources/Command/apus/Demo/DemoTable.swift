@@ -1,0 +1,42 @@
+import ApusCore
+import Foundation
+
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
+
+/// Draws nodes, channels and viewers anew each second, until cancelled.
+struct DemoTable: Sendable {
+    let stage: DemoStage
+
+    func run() async throws {
+        var tallies = stage.viewerNames.map { FrameTally(path: stage.frameLog($0), keepsHashes: false) }
+        let isTerminal = isatty(STDOUT_FILENO) == 1
+        while !Task.isCancelled {
+            try stage.requireClients()
+            for index in tallies.indices { tallies[index].update() }
+            let reports = await NodeReport.gather(stage.cluster)
+            var lines = NodeReport.table(reports) + [""]
+            lines += Self.viewers(stage, tallies)
+            lines += ["", "Kill a node with `apus cluster kill N --dir \(stage.cluster.directory.path)`. Ctrl-C ends it all."]
+            // Home, and each line cleared to its end: nothing flickers.
+            print(isTerminal ? "\u{1B}[H\u{1B}[2J" + lines.joined(separator: "\n") : lines.joined(separator: "\n") + "\n")
+            fflush(nil)
+            try await Task.sleep(for: .seconds(1))
+        }
+    }
+
+    /// The viewers' table.
+    static func viewers(_ stage: DemoStage, _ tallies: [FrameTally]) -> [String] {
+        var rows = [["VIEWER", "FIRST DOOR", "FRAMES", "LOST", "TWICE", "LONGEST GAP"]]
+        for (name, tally) in zip(stage.viewerNames, tallies) {
+            rows.append([
+                name, stage.door(name).name, "\(tally.frames)", "\(tally.lost)", "\(tally.doubled)",
+                "\(Int(tally.gapLongest.milliseconds)) ms",
+            ])
+        }
+        return TextTable.lines(rows)
+    }
+}

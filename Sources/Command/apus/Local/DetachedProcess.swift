@@ -1,0 +1,49 @@
+import ApusCore
+import Foundation
+
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
+
+/// Starts programs that outlive this one: `posix_spawn` into a session of its own, so that neither the
+/// terminal's Ctrl-C nor its end reaches them. Foundation's Process cannot do that.
+enum DetachedProcess {
+    /// `POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK` (spawn.h).
+    private static let flags: Int16 = 0x80 | 0x08
+
+    /// Starts `executable` with standard output and error appended to a file, and nothing to read.
+    ///
+    /// - Returns: The process's number.
+    /// - Throws: 10018 with the system's reason.
+    static func start(executable: String, arguments: [String], output: String) throws(ApusError) -> pid_t {
+        var actions = posix_spawn_file_actions_t()
+        var attributes = posix_spawnattr_t()
+        posix_spawn_file_actions_init(&actions)
+        posix_spawnattr_init(&attributes)
+        defer {
+            posix_spawn_file_actions_destroy(&actions)
+            posix_spawnattr_destroy(&attributes)
+        }
+        posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0)
+        posix_spawn_file_actions_addopen(&actions, 1, output, O_WRONLY | O_CREAT | O_APPEND, 0o644)
+        posix_spawn_file_actions_adddup2(&actions, 1, 2)
+        // What this process has open, sockets above all, must not live on in the node.
+        posix_spawn_file_actions_addclosefrom_np(&actions, 3)
+        var mask = sigset_t()
+        sigemptyset(&mask)
+        posix_spawnattr_setsigmask(&attributes, &mask)
+        posix_spawnattr_setflags(&attributes, flags)
+
+        // SAFETY: the copies live until the call returns, and are freed here.
+        var argumentPointers: [UnsafeMutablePointer<CChar>?] = arguments.map { strdup($0) } + [nil]
+        defer { for pointer in argumentPointers { free(pointer) } }
+        var pid: pid_t = 0
+        let result = posix_spawn(&pid, executable, &actions, &attributes, &argumentPointers, environ)
+        guard result == 0 else {
+            throw ApusError(.internalFailure, "\(executable) cannot be started: \(String(cString: strerror(result)))")
+        }
+        return pid
+    }
+}

@@ -1,0 +1,35 @@
+import ApusCore
+import NIOCore
+import NIOPosix
+
+/// Checks that a node's addresses are free before the node is started, so that the one in use is named.
+enum LocalPorts {
+    /// - Throws: 10019 with the address and what it was for.
+    static func requireFree(_ node: StateDirectory.Node) async throws(ApusError) {
+        for (purpose, text) in [
+            ("node links", node.transport), ("devices and apps", node.clients), ("HTTP", node.http),
+        ] {
+            guard let address = HostPort(text) else { continue }
+            try await requireFree(address, purpose: purpose, node: node.name)
+        }
+    }
+
+    private static func requireFree(_ address: HostPort, purpose: String, node: String) async throws(ApusError) {
+        let group = MultiThreadedEventLoopGroup.singleton
+        do {
+            let channel = try await ServerBootstrap(group: group)
+                .serverChannelOption(ChannelOptions.socketOption(.so_reuseaddr), value: 1)
+                .bind(host: address.host, port: address.port).get()
+            try await channel.close()
+            if purpose == "node links" {
+                let heartbeats = try await DatagramBootstrap(group: group).bind(host: address.host, port: address.port).get()
+                try await heartbeats.close()
+            }
+        } catch {
+            throw ApusError(
+                .addressInUse,
+                "port \(address.port) of \(address.host), for the \(purpose) of \(node), is in use by another program; "
+                    + "stop it or choose other ports with --base-port (\(error))")
+        }
+    }
+}

@@ -1,0 +1,134 @@
+import ApusCore
+import Foundation
+
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
+
+/// An `apus` process that was started detached: a node of a local cluster, or a client beside one.
+///
+/// Its pid file is never trusted alone: before any signal, the process of that number must be an `apus`
+/// with exactly these arguments, so that a number that the system gave to another program is left alone.
+struct NodeProcess: Sendable {
+    enum State: String, Codable, Sendable {
+        case running, paused, stopped
+    }
+
+    let name: String
+    /// What follows the program's name.
+    let arguments: [String]
+    let logFile: String
+    let pidFile: String
+
+    init(name: String, arguments: [String], logFile: String, pidFile: String) {
+        self.name = name
+        self.arguments = arguments
+        self.logFile = logFile
+        self.pidFile = pidFile
+    }
+
+    /// The process of a node.
+    init(_ name: String, in directory: StateDirectory) {
+        self.init(
+            name: name, arguments: ["node", "--config", directory.configurationFile(name)],
+            logFile: directory.logFile(name), pidFile: directory.pidFile(name))
+    }
+
+    /// The number of the living process; nil where there is none.
+    var pid: pid_t? {
+        guard let text = try? String(contentsOfFile: pidFile, encoding: .utf8),
+            let pid = pid_t(text.trimmingCharacters(in: .whitespacesAndNewlines)), pid > 1, isOurs(pid)
+        else { return nil }
+        return pid
+    }
+
+    var state: State {
+        guard let pid else { return .stopped }
+        return Self.statusLetter(pid) == "T" ? .paused : .running
+    }
+
+    /// Sends a signal; false where there is no process.
+    @discardableResult
+    func signal(_ number: CInt) -> Bool {
+        guard let pid else { return false }
+        return kill(pid, number) == 0
+    }
+
+    /// Waits until the process is gone; false after the deadline.
+    func waitUntilGone(_ timeout: Duration) async throws -> Bool {
+        let deadline = ContinuousClock.now + timeout
+        while pid != nil {
+            guard ContinuousClock.now < deadline else { return false }
+            try await Task.sleep(for: .milliseconds(20))
+        }
+        return true
+    }
+
+    /// Stops the process: SIGTERM, and SIGKILL after `grace`. A process that is not there is stopped.
+    func stop(grace: Duration = .seconds(10)) async throws {
+        guard signal(SIGTERM) else { return }
+        // A paused process takes no SIGTERM before it goes on.
+        signal(SIGCONT)
+        if try await !waitUntilGone(grace) {
+            signal(SIGKILL)
+            _ = try await waitUntilGone(.seconds(5))
+        }
+    }
+
+    /// Starts it detached: a session of its own, no terminal, output to its log.
+    ///
+    /// - Throws: 10018 with the system's reason.
+    func start() throws(ApusError) {
+        let folder = URL(fileURLWithPath: logFile).deletingLastPathComponent().path
+        do {
+            try FileManager.default.createDirectory(atPath: folder, withIntermediateDirectories: true)
+        } catch {
+            throw ApusError(.storageFailed, "\(folder) cannot be made: \(error.localizedDescription)")
+        }
+        let pid = try DetachedProcess.start(
+            executable: Self.executable, arguments: ["apus"] + arguments, output: logFile)
+        do {
+            try Data("\(pid)\n".utf8).write(to: URL(fileURLWithPath: pidFile), options: .atomic)
+        } catch {
+            kill(pid, SIGKILL)
+            throw ApusError(.storageFailed, "\(pidFile) cannot be written: \(error.localizedDescription)")
+        }
+    }
+
+    /// The last lines of the log, at most 64 KiB.
+    func logTail(lines: Int) -> [Substring] {
+        guard let file = FileHandle(forReadingAtPath: logFile) else { return [] }
+        defer { try? file.close() }
+        let size = (try? file.seekToEnd()) ?? 0
+        try? file.seek(toOffset: size > 65_536 ? size - 65_536 : 0)
+        let text = String(decoding: (try? file.readToEnd()) ?? Data(), as: UTF8.self)
+        return text.split(separator: "\n").suffix(lines)
+    }
+
+    /// This program's own file.
+    static var executable: String {
+        (try? FileManager.default.destinationOfSymbolicLink(atPath: "/proc/self/exe")) ?? CommandLine.arguments[0]
+    }
+
+    private func isOurs(_ pid: pid_t) -> Bool {
+        guard Self.statusLetter(pid) != "Z",
+            let file = try? FileManager.default.destinationOfSymbolicLink(atPath: "/proc/\(pid)/exe"),
+            let line = FileManager.default.contents(atPath: "/proc/\(pid)/cmdline")
+        else { return false }
+        // A file that was replaced by a new build is shown as "PATH (deleted)".
+        let program = file.split(separator: "/").last?.split(separator: " ").first ?? ""
+        let found = line.split(separator: 0, omittingEmptySubsequences: false).dropLast()
+            .map { String(decoding: $0, as: UTF8.self) }
+        return program == "apus" && Array(found.dropFirst()) == arguments
+    }
+
+    /// The state letter of `stat` (proc(5)): R, S, D running; T stopped; Z dead. Nil: no such process.
+    private static func statusLetter(_ pid: pid_t) -> Character? {
+        guard let data = FileManager.default.contents(atPath: "/proc/\(pid)/stat") else { return nil }
+        let text = String(decoding: data, as: UTF8.self)
+        guard let end = text.lastIndex(of: ")") else { return nil }
+        return text[text.index(after: end)...].first { $0 != " " }
+    }
+}

@@ -1,0 +1,102 @@
+import ApusCore
+import Foundation
+
+/// The state directory of a local cluster: what it holds and whose it is.
+///
+/// `cluster.json` is its mark. A directory without the mark, or with another cluster's, is never written to.
+struct StateDirectory: Sendable {
+    /// A node as `cluster.json` names it.
+    struct Node: Codable, Sendable, Equatable {
+        var name: String
+        var transport: String
+        var clients: String
+        var http: String
+    }
+
+    /// The content of `cluster.json`.
+    struct Mark: Codable, Sendable, Equatable {
+        static let format = "apus-local-cluster"
+        static let version = 1
+
+        var format = Self.format
+        var version = Self.version
+        var cluster: String
+        var nodes: [Node]
+    }
+
+    /// The default of `--dir`.
+    static let defaultPath = "~/.apus/local"
+
+    /// Absolute.
+    let path: String
+
+    init(_ path: String) {
+        let expanded = NSString(string: path).expandingTildeInPath
+        self.path = URL(fileURLWithPath: expanded).standardizedFileURL.path
+    }
+
+    var markFile: String { "\(path)/cluster.json" }
+    var pki: PKIDirectory { PKIDirectory(path: "\(path)/pki") }
+    func configurationFile(_ node: String) -> String { "\(path)/\(node).yaml" }
+    func nodeFolder(_ node: String) -> String { "\(path)/\(node)" }
+    func logFile(_ node: String) -> String { "\(path)/\(node)/log" }
+    func pidFile(_ node: String) -> String { "\(path)/\(node)/pid" }
+
+    /// The mark; nil where there is no directory or an empty one.
+    ///
+    /// - Throws: 10020 where the directory belongs to something else.
+    func mark() throws(ApusError) -> Mark? {
+        guard let data = FileManager.default.contents(atPath: markFile) else {
+            let names = (try? FileManager.default.contentsOfDirectory(atPath: path)) ?? []
+            var isDirectory: ObjCBool = false
+            let exists = FileManager.default.fileExists(atPath: path, isDirectory: &isDirectory)
+            guard !exists || (isDirectory.boolValue && names.isEmpty) else {
+                throw ApusError(
+                    .stateForeign, "\(path) holds other things and no local cluster; give an empty directory with --dir")
+            }
+            return nil
+        }
+        guard let mark = try? JSONDecoder().decode(Mark.self, from: data), mark.format == Mark.format else {
+            throw ApusError(.stateForeign, "\(markFile) is not the mark of a local cluster; give another --dir")
+        }
+        guard mark.version == Mark.version else {
+            throw ApusError(
+                .stateForeign, "\(path) was made by another release (format \(mark.version)); give another --dir")
+        }
+        return mark
+    }
+
+    /// The mark of a cluster that must be there.
+    ///
+    /// - Throws: 10020, also where there is no cluster.
+    func requireMark() throws(ApusError) -> Mark {
+        guard let mark = try mark() else {
+            throw ApusError(.stateForeign, "there is no local cluster in \(path); `apus cluster up --dir \(path)` makes one")
+        }
+        return mark
+    }
+
+    /// Writes the mark, and the directory where it is missing.
+    ///
+    /// - Throws: 10021.
+    func write(_ mark: Mark) throws(ApusError) {
+        let encoder = JSONEncoder()
+        encoder.outputFormatting = [.prettyPrinted, .sortedKeys, .withoutEscapingSlashes]
+        do {
+            try FileManager.default.createDirectory(atPath: path, withIntermediateDirectories: true)
+            try encoder.encode(mark).write(to: URL(fileURLWithPath: markFile), options: .atomic)
+        } catch {
+            throw ApusError(.storageFailed, "\(markFile) cannot be written: \(error.localizedDescription)")
+        }
+    }
+
+    /// The node of an index from 1, or of a name.
+    ///
+    /// - Throws: 21031 with the names that there are.
+    static func node(_ text: String, in mark: Mark) throws(ApusError) -> Node {
+        if let index = Int(text), mark.nodes.indices.contains(index - 1) { return mark.nodes[index - 1] }
+        if let node = mark.nodes.first(where: { $0.name == text }) { return node }
+        let names = mark.nodes.map(\.name).joined(separator: ", ")
+        throw ApusError(.badParameter, "there is no node '\(text)' in this cluster; there are 1 to \(mark.nodes.count): \(names)")
+    }
+}

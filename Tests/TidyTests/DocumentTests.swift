@@ -1,0 +1,58 @@
+import Foundation
+import Testing
+
+@Suite("Tidy: documents")
+struct DocumentTests {
+    @Test("Every link to a file of the repository leads somewhere")
+    func links() throws {
+        let link = /\]\(([^)\s]+)\)/
+        for file in SourceTree.files where file.path.hasSuffix(".md") {
+            let folder = URL(fileURLWithPath: "\(SourceTree.root)/\(file.path)").deletingLastPathComponent()
+            for (index, line) in file.lines.enumerated() {
+                for match in line.matches(of: link) {
+                    let target = String(match.1.split(separator: "#", omittingEmptySubsequences: false).first ?? "")
+                    guard !target.isEmpty, !target.contains("://"), !target.hasPrefix("mailto:") else { continue }
+                    let path = folder.appending(path: target).standardizedFileURL.path
+                    #expect(
+                        FileManager.default.fileExists(atPath: path), "\(file.path):\(index + 1) links to \(target)")
+                }
+            }
+        }
+    }
+
+    @Test("Every file that people meet first is there")
+    func houseFiles() {
+        for name in ["README.md", "LICENSE", "NOTICE", "CONTRIBUTING.md", "SECURITY.md", ".swift-format", ".ci/run"] {
+            #expect(FileManager.default.fileExists(atPath: "\(SourceTree.root)/\(name)"), "\(name) is missing")
+        }
+    }
+
+    @Test("Every document opens with a title")
+    func titles() {
+        for file in SourceTree.files where file.path.hasSuffix(".md") {
+            #expect(file.lines.first?.hasPrefix("# ") == true, "\(file.path) has no title")
+        }
+    }
+
+    @Test("Scripts can be run, and stop at the first failure")
+    func scripts() {
+        for file in SourceTree.files {
+            let isScript = file.path.hasPrefix("scripts/") && !file.path.hasPrefix("scripts/lib/") && !file.name.contains(".")
+            guard isScript || file.path == ".ci/run" else { continue }
+            #expect(
+                FileManager.default.isExecutableFile(atPath: "\(SourceTree.root)/\(file.path)"),
+                "\(file.path) is not executable")
+            #expect(file.text.contains("set -euo pipefail"), "\(file.path) goes on after a failure")
+        }
+    }
+
+    @Test("A target has its folder, and a folder of sources its target")
+    func manifest() throws {
+        let manifest = try #require(SourceTree.files.first { $0.path == "Package.swift" }).text
+        for file in SourceTree.sources {
+            let parts = file.path.split(separator: "/")
+            guard parts.count > 2 else { continue }
+            #expect(manifest.contains("\"\(parts[2])\""), "\(file.path) is in no target")
+        }
+    }
+}
