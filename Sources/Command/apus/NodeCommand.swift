@@ -26,7 +26,7 @@ struct NodeCommand: AsyncParsableCommand {
         var log = Logger(label: "apus")
         log.logLevel = Logger.Level(rawValue: configuration.logLevel) ?? .info
         do {
-            try await Node(configuration: configuration, metrics: metrics, log: log).run(fenced: Self.startAnew)
+            try await NodeServer(configuration: configuration, metrics: metrics, log: log).run(fenced: Self.startAnew)
         } catch let error as ApusError {
             log.error("The node cannot go on.", metadata: Logger.facts(of: error))
             throw error
@@ -36,14 +36,11 @@ struct NodeCommand: AsyncParsableCommand {
     /// Becomes the same program anew: a life that was declared dead keeps nothing (D4).
     @Sendable private static func startAnew() {
         // Sockets and files of the old life close with it; only standard input, output and error stay.
-        close_range(3, .max, closeOnExecution)
+        OpenFiles.closeOnExecution()
         // SAFETY: the copies are left to the system, which drops this program's memory.
         var arguments: [UnsafeMutablePointer<CChar>?] = CommandLine.arguments.map { strdup($0) } + [nil]
         execv("/proc/self/exe", &arguments)
         // Only reached where the program's file is gone: whoever supervises the node starts it.
-        exit(70)
+        _exit(70)
     }
-
-    /// `CLOSE_RANGE_CLOEXEC` (linux/close_range.h).
-    private static let closeOnExecution: CInt = 4
 }

@@ -1,6 +1,8 @@
 import ApusCore
 import ApusSessions
 import ArgumentParser
+import NIOCore
+import NIOHTTP1
 
 /// `apus cluster drain N`: hands a node's shards over, then stops it.
 struct ClusterDrain: AsyncParsableCommand {

@@ -30,7 +30,7 @@ enum DetachedProcess {
         posix_spawn_file_actions_addopen(&actions, 1, output, O_WRONLY | O_CREAT | O_APPEND, 0o644)
         posix_spawn_file_actions_adddup2(&actions, 1, 2)
         // What this process has open, sockets above all, must not live on in the node.
-        posix_spawn_file_actions_addclosefrom_np(&actions, 3)
+        for descriptor in OpenFiles.descriptors() { posix_spawn_file_actions_addclose(&actions, descriptor) }
         var mask = sigset_t()
         sigemptyset(&mask)
         posix_spawnattr_setsigmask(&attributes, &mask)
@@ -45,5 +45,19 @@ enum DetachedProcess {
             throw ApusError(.internalFailure, "\(executable) cannot be started: \(String(cString: strerror(result)))")
         }
         return pid
+    }
+}
+
+/// The files that this process has open, beside standard input, output and error.
+enum OpenFiles {
+    /// Their numbers, as proc(5) lists them; one that closes meanwhile may be among them.
+    static func descriptors() -> [CInt] {
+        let names = (try? FileManager.default.contentsOfDirectory(atPath: "/proc/self/fd")) ?? []
+        return names.compactMap { CInt($0) }.filter { $0 > 2 }
+    }
+
+    /// Makes them close when this process becomes another program.
+    static func closeOnExecution() {
+        for descriptor in descriptors() { _ = fcntl(descriptor, F_SETFD, FD_CLOEXEC) }
     }
 }

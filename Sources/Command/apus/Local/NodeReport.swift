@@ -2,6 +2,7 @@ import ApusCore
 import Foundation
 import NIOCore
 import NIOFoundationCompat
+import NIOHTTP1
 
 /// One node as `apus cluster status` shows it: its own status, and what its process is.
 struct NodeReport: Encodable, Sendable {
