@@ -1,4 +1,4 @@
-package import ApusCore
+import ApusCore
 package import ApusWire
 
 // The probe's messages; their ids are 0x0f01 to 0x0f03.
