@@ -432,7 +432,9 @@ package struct ChannelStateMachine: Sendable {
     package mutating func subscriptionLost(_ id: SubscriptionID, now: MonotonicTime) -> [Action] {
         guard let index = upstreams.firstIndex(where: { $0.id == id }) else { return [] }
         let lost = upstreams.remove(at: index)
-        triesStandbyNext = lost.node == assignment.owner && upstreams.isEmpty
+        // Without another candidate the same node would be asked again at once, and for ever.
+        let hasOther = assignment.standby != nil && assignment.standby != local
+        triesStandbyNext = lost.node == assignment.owner && upstreams.isEmpty && hasOther
         if !triesStandbyNext {
             retryAt = now + retryDelay
             retryDelay = min(retryDelay * 2, configuration.retryDelayMax)
