@@ -233,8 +233,10 @@ package struct ChannelStateMachine: Sendable {
             }
         }
         var actions: [Action] = []
-        if let previous = publisher?.ingest {
-            actions.append(.endIngest(previous, ApusError(.stalePublisher)))
+        if let publisher, let previous = publisher.ingest {
+            // The same publisher may come through another door, while the one it left does not know yet.
+            let isSame = publisher.epoch == epoch && publisher.instance == instance
+            actions.append(.endIngest(previous, ApusError(isSame ? .kicked : .stalePublisher)))
         }
         let next = max(ring.next(in: epoch) ?? oldest, oldest)
         publisher = Publisher(epoch: epoch, instance: instance, ingest: id, startsAt: next)

@@ -49,6 +49,7 @@ final class SimulatedDoor {
         case opening(SimulatedNode.Link)
         case remote(SimulatedNode.Link)
         case waiting(until: UInt64)
+        case superseded
         case closed
     }
 
@@ -69,14 +70,14 @@ final class SimulatedDoor {
     var link: SimulatedNode.Link? {
         switch state {
         case .opening(let link), .remote(let link): link
-        case .local, .waiting, .closed: nil
+        case .local, .waiting, .superseded, .closed: nil
         }
     }
 
     func assign() {
         let owner = node.machine.assignment.owner
         switch state {
-        case .closed: return
+        case .closed, .superseded: return
         case .local: if node.machine.role == .primary { return }
         case .opening(let link), .remote(let link):
             if link.node == owner { return }
@@ -132,16 +133,24 @@ final class SimulatedDoor {
         switch state {
         case .opening(let current) where current === link: refused(code)
         case .remote(let current) where current === link:
-            state = .waiting(until: 0)
-            if code == .stalePublisher { refused(code) } else { assign() }
-        case .local, .opening, .remote, .waiting, .closed: return
+            ended(code)
+        case .local, .opening, .remote, .waiting, .superseded, .closed: return
         }
     }
 
     func localEnded(_ id: ChannelStateMachine.IngestID, _ code: ErrorCode) {
         guard case .local(id) = state else { return }
-        state = .waiting(until: 0)
-        if code == .stalePublisher { refused(code) }
+        ended(code)
+    }
+
+    private func ended(_ code: ErrorCode) {
+        switch code {
+        case .stalePublisher: refused(code)
+        case .kicked: state = .superseded
+        default:
+            state = .waiting(until: 0)
+            assign()
+        }
     }
 
     func acknowledged(_ epoch: UInt32, _ next: UInt64) {
@@ -155,6 +164,7 @@ final class SimulatedDoor {
         switch state {
         case .local(let id): node.perform(node.machine.ingest(id, frames, now: world.time))
         case .remote(let link): node.sendFrames(frames, on: link)
+        case .superseded: open()
         case .opening, .waiting, .closed: return
         }
     }
@@ -163,7 +173,7 @@ final class SimulatedDoor {
         switch state {
         case .local(let id): node.closeIngest(id)
         case .opening(let link), .remote(let link): node.close(link)
-        case .waiting, .closed: break
+        case .waiting, .superseded, .closed: break
         }
         state = .closed
     }
