@@ -224,13 +224,11 @@ package struct ChannelStateMachine: Sendable {
         _ id: IngestID, epoch: UInt32, instance: UInt64, oldest: UInt64, now: MonotonicTime
     ) -> (answer: IngestAnswer, actions: [Action]) {
         guard role == .primary else { return (.refused(ApusError(.moved)), []) }
-        if let publisher {
-            let isSame = publisher.epoch == epoch && publisher.instance == instance
-            guard isSame || epoch > publisher.epoch else {
-                return (
-                    .refused(ApusError(.stalePublisher, "epoch \(publisher.epoch) of another publisher is known")), []
-                )
-            }
+        let known = max(publisher?.epoch ?? 0, ring.last?.epoch ?? 0)
+        // Where frames of an epoch came by copy or subscription alone, nobody said whose they are.
+        let isOther = publisher.map { $0.epoch == epoch && $0.instance != 0 && $0.instance != instance } ?? false
+        guard epoch >= known, !isOther else {
+            return (.refused(ApusError(.stalePublisher, "epoch \(known) of another publisher is known")), [])
         }
         var actions: [Action] = []
         if let publisher, let previous = publisher.ingest {
