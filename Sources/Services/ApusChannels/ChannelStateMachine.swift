@@ -116,7 +116,9 @@ package struct ChannelStateMachine: Sendable {
     /// As primary.
     private var copy = Copy.none
     private var copyRetryDelay: Duration
-    private var owedSince: MonotonicTime?
+    /// What the standby owes longest: every sequence below `next`, since a time.
+    private var owed: (next: UInt64, since: MonotonicTime)?
+    private var lastLooked = MonotonicTime.zero
     private var isUnprotected = false
     /// What the publisher was last told.
     private var acknowledged: UInt64?
@@ -206,7 +208,7 @@ package struct ChannelStateMachine: Sendable {
     private mutating func stepDown() -> [Action] {
         var actions: [Action] = [.closeCopy]
         copy = .none
-        owedSince = nil
+        owed = nil
         isUnprotected = false
         if let ingest = publisher?.ingest {
             publisher?.ingest = nil
@@ -280,19 +282,29 @@ package struct ChannelStateMachine: Sendable {
         if case .active(_, let position) = copy, let position, position.epoch == publisher.epoch {
             confirmed = position.sequence + 1
         }
-        if confirmed == held || assignment.standby == nil {
-            owedSince = nil
-            isUnprotected = false
-        } else if let since = owedSince {
-            if now - since >= configuration.protectionTimeout { isUnprotected = true }
-        } else {
-            owedSince = now
-        }
+        measureDebt(held: held, confirmed: confirmed ?? 0, now: now)
         let safe = assignment.standby == nil || isUnprotected ? held : (confirmed ?? 0)
         guard let ingest = publisher.ingest, safe > 0, safe != acknowledged else { return [] }
         acknowledged = safe
         return [.acknowledge(ingest, epoch: publisher.epoch, next: safe)]
     }
+
+    /// Looks whether the standby owes a confirmation for too long. Time in which this node itself did
+    /// not look does not count: one that was stopped may have been replaced meanwhile (D4).
+    private mutating func measureDebt(held: UInt64, confirmed: UInt64, now: MonotonicTime) {
+        let wasStopped = now - lastLooked >= Self.lateness
+        lastLooked = now
+        if confirmed >= held || assignment.standby == nil {
+            owed = nil
+            isUnprotected = false
+        } else if let debt = owed, confirmed < debt.next, !wasStopped {
+            if now - debt.since >= configuration.protectionTimeout { isUnprotected = true }
+        } else {
+            owed = (held, now)
+        }
+    }
+    /// A node that did not look for this long was itself late.
+    private static let lateness = Duration.milliseconds(100)
 
     // MARK: - As primary: the copy at the standby
 
