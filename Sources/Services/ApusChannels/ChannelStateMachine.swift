@@ -169,10 +169,11 @@ package struct ChannelStateMachine: Sendable {
     /// The map gave the channel's shard a new owner, standby or epoch.
     package mutating func assign(_ new: Assignment, now: MonotonicTime) -> [Action] {
         guard new != assignment, new.term >= assignment.term else { return [] }
-        let wasPrimary = role == .primary
+        let (wasPrimary, wasStandby) = (role == .primary, role == .standby)
         assignment = new
         var actions: [Action] = []
-        if let term = copyTerm, term < new.term { copyTerm = nil }
+        // A standby that is replaced goes on as an edge, under the same term.
+        if let term = copyTerm, term < new.term || (wasStandby && role != .standby) { copyTerm = nil }
         if role == .primary {
             copyTerm = nil
             actions += dropUpstreams()
