@@ -84,6 +84,8 @@ public struct FanOutStateMachine: Sendable {
                 receiver.skippedCount = count ?? 0
                 receiver.floor = nil
                 receiver.wantsConfigurations = true
+                // A viewer goes on with the live picture; a copy takes all that is left.
+                if kind == .standby { receiver.cursor = ring.firstIndex }
             }
         } else if kind == .standby {
             // A copy starts with all that is held, so that a second failure finds as much as the first.
@@ -140,6 +142,11 @@ public struct FanOutStateMachine: Sendable {
     private mutating func catchUp(at index: Int) {
         if let cursor = receivers[index].cursor {
             let isGone = cursor < ring.firstIndex
+            if isGone, receivers[index].kind == .standby {
+                receivers[index].skippedCount += ring.firstIndex - cursor
+                receivers[index].cursor = ring.firstIndex
+                return
+            }
             guard isGone || (receivers[index].kind == .viewer && isLagging(cursor)) else { return }
             guard let live = ring.liveIndex, live > cursor else {
                 if isGone {
