@@ -113,6 +113,8 @@ package struct ChannelStateMachine: Sendable {
     package private(set) var ring: FrameRing
     private var publisher: Publisher?
     private var hasReceivers = false
+    /// The earliest position after which a receiver wants frames, while none are held.
+    private var wantedAfter: FramePosition?
     /// As primary.
     private var copy = Copy.none
     private var copyRetryDelay: Duration
@@ -188,9 +190,17 @@ package struct ChannelStateMachine: Sendable {
         return actions
     }
 
+    /// A receiver is about to come that has everything up to a position: an edge without frames then
+    /// asks for those after it and not for the live picture, which may begin later.
+    package mutating func receiverWants(after position: FramePosition?) {
+        guard ring.last == nil, let position else { return }
+        wantedAfter = wantedAfter.map { min($0, position) } ?? position
+    }
+
     /// Viewers, edges or standbys came to this node, or the last one left.
     package mutating func receiversChanged(hasReceivers: Bool, now: MonotonicTime) -> [Action] {
         self.hasReceivers = hasReceivers
+        if !hasReceivers { wantedAfter = nil }
         return role == .primary ? [] : adjustUpstream(now: now)
     }
 
@@ -477,7 +487,7 @@ package struct ChannelStateMachine: Sendable {
         let upstream = Upstream(id: nextSubscription, node: target, isOpen: false)
         nextSubscription += 1
         upstreams.append(upstream)
-        actions.append(.subscribe(upstream.id, target, after: ring.last))
+        actions.append(.subscribe(upstream.id, target, after: ring.last ?? wantedAfter))
         return actions
     }
 

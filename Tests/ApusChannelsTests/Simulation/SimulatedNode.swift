@@ -377,6 +377,7 @@ final class SimulatedNode {
         if world.mutant == .resumesFromInsteadOfAfter, let position = after, position.sequence > 0 {
             after?.sequence = position.sequence - 1
         }
+        machine.receiverWants(after: after)
         var fanOut = self.fanOut ?? FanOutStateMachine(ring: machine.ring, batchByteCountMax: 400)
         let receiver = fanOut.add(kind, after: after)
         self.fanOut = fanOut
