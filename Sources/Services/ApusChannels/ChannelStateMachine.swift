@@ -149,8 +149,9 @@ package struct ChannelStateMachine: Sendable {
 
     /// True where every frame that was acknowledged is held by two nodes.
     package var isProtected: Bool {
-        guard case .active = copy else { return false }
-        return role == .primary && !isUnprotected
+        guard case .active(_, let confirmed) = copy, role == .primary, !isUnprotected else { return false }
+        guard let publisher, let acknowledged, acknowledged > 0 else { return true }
+        return confirmed.map { $0 >= FramePosition(epoch: publisher.epoch, sequence: acknowledged - 1) } ?? false
     }
 
     /// A publisher is attached to this node's copy of the channel, or its frames come from upstream.
