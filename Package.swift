@@ -178,6 +178,8 @@ let package = Package(
                 orderedCollections, log,
             ]),
         test("ApusStorageTests", ["ApusCore", "ApusStorage"]),
+        test(
+            "ApusChannelsTests", ["ApusCore", "ApusWire", "ApusMedia", "ApusChannels", "ApusTestKit", nioCore]),
         test("ApusMediaTests", ["ApusCore", "ApusMedia", "ApusTestKit", nioCore]),
         test("ApusTransportTests", ["ApusCore", "ApusWire", "ApusTransport", nioCore, nioPosix, nioSSL, protobuf, log]),
         test("ApusClientTests", ["ApusCore", "ApusMedia", "ApusClient", "ApusDevice", nioCore, crypto, log]),

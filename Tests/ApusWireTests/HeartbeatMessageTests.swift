@@ -1,4 +1,5 @@
 import ApusCore
+import ApusTestKit
 import ApusWire
 import NIOCore
 import Testing
@@ -36,6 +37,15 @@ struct HeartbeatMessageTests {
         var longer = whole
         longer.writeInteger(UInt8(0))
         #expect(throws: ApusError.self) { try HeartbeatDatagram(decoding: &longer) }
+    }
+
+    @Test("No cut, no byte after it and no bit flip traps the reader", arguments: messages)
+    func verifier(message: HeartbeatMessage) throws {
+        let (datagram, whole) = encoded(message)
+        try DecoderVerifier.verifyMessage((whole, datagram)) { bytes in
+            var bytes = bytes
+            return try HeartbeatDatagram(decoding: &bytes)
+        }
     }
 
     @Test("Another version of the layout is told apart from garbage (10003)")

@@ -63,8 +63,27 @@ public struct FanOutStateMachine: Sendable {
 
     /// Takes a frame that the channel accepted.
     public mutating func append(_ frame: RelayFrame) {
+        if let next = ring.next(in: frame.position.epoch), frame.position.sequence > next { noteLastOfEach() }
         _ = ring.append(frame, allowingGap: true)
         shared = nil
+    }
+
+    /// The upstream left frames out, and the ring forgets what came before them: each receiver's last
+    /// frame is noted, so that it is told how many it lost.
+    private mutating func noteLastOfEach() {
+        for index in receivers.indices {
+            guard let cursor = receivers[index].cursor, cursor >= ring.firstIndex else { continue }
+            let before =
+                if cursor > ring.firstIndex {
+                    ring[cursor - 1].position
+                } else {
+                    ring.oldest.map { FramePosition(epoch: $0.epoch, sequence: $0.sequence &- 1) } ?? ring.last
+                }
+            if let before, before.sequence != .max {
+                receivers[index].floor = receivers[index].floor.map { max($0, before) } ?? before
+            }
+            receivers[index].cursor = ring.endIndex
+        }
     }
 
     /// Takes a configuration that was repeated at the head of the upstream's stream.
@@ -84,6 +103,8 @@ public struct FanOutStateMachine: Sendable {
                 receiver.skippedCount = count ?? 0
                 receiver.floor = nil
                 receiver.wantsConfigurations = true
+                // A viewer goes on with the live picture; a copy takes all that is left.
+                if kind == .standby { receiver.cursor = ring.firstIndex }
             }
         } else if kind == .standby {
             // A copy starts with all that is held, so that a second failure finds as much as the first.
@@ -124,7 +145,11 @@ public struct FanOutStateMachine: Sendable {
         if let floor = receivers[index].floor {
             while cursor < ring.endIndex, ring[cursor].position <= floor { cursor += 1 }
             receivers[index].cursor = cursor
-            if cursor < ring.endIndex { receivers[index].floor = nil }
+            if cursor < ring.endIndex {
+                receivers[index].floor = nil
+                let first = ring[cursor].position
+                if first.epoch == floor.epoch { receivers[index].skippedCount += first.sequence - floor.sequence - 1 }
+            }
         }
         let wantsConfigurations = receivers[index].wantsConfigurations
         guard cursor < ring.endIndex else { return nil }
@@ -140,6 +165,11 @@ public struct FanOutStateMachine: Sendable {
     private mutating func catchUp(at index: Int) {
         if let cursor = receivers[index].cursor {
             let isGone = cursor < ring.firstIndex
+            if isGone, receivers[index].kind == .standby {
+                receivers[index].skippedCount += ring.firstIndex - cursor
+                receivers[index].cursor = ring.firstIndex
+                return
+            }
             guard isGone || (receivers[index].kind == .viewer && isLagging(cursor)) else { return }
             guard let live = ring.liveIndex, live > cursor else {
                 if isGone {

@@ -76,7 +76,8 @@ public struct FrameRing: Sendable {
     public private(set) var last: FramePosition?
     private var keyIndex: UInt64?
     /// The newest configuration of each track of this epoch, by track.
-    private var configurations: [(index: UInt64, codec: Codec?, frame: RelayFrame)] = []
+    /// Without an index where it was not among the frames but repeated at the head of a join.
+    private var configurations: [(index: UInt64?, codec: Codec?, frame: RelayFrame)] = []
 
     public init(limits: FrameRingLimits = FrameRingLimits()) { self.limits = limits }
 
@@ -109,8 +110,7 @@ public struct FrameRing: Sendable {
                     forgetFrames()
                 }
             } else {
-                configurations.removeAll()
-                keyIndex = nil
+                forgetConfigurations(before: frame.position.epoch)
             }
         }
         let index = endIndex
@@ -130,10 +130,15 @@ public struct FrameRing: Sendable {
     public mutating func adopt(repeated frame: RelayFrame) {
         if let last, last.epoch != frame.position.epoch {
             guard frame.position.epoch > last.epoch else { return }
-            configurations.removeAll()
-            keyIndex = nil
+            forgetConfigurations(before: frame.position.epoch)
         }
-        keep(configuration: frame, at: 0)
+        keep(configuration: frame, at: nil)
+    }
+
+    /// A new epoch has tracks of its own; those that were repeated before its first frame stay.
+    private mutating func forgetConfigurations(before epoch: UInt32) {
+        configurations.removeAll { $0.frame.position.epoch < epoch }
+        keyIndex = nil
     }
 
     /// Where a receiver that wants the live picture starts: at the last key frame, or at the
@@ -146,7 +151,7 @@ public struct FrameRing: Sendable {
 
     /// The configurations that a receiver needs which starts at an index and has none of them yet.
     public func configurations(before index: UInt64) -> [RelayFrame] {
-        configurations.filter { $0.index < index || $0.index < firstIndex }.map(\.frame)
+        configurations.filter { $0.index.map { $0 < index || $0 < firstIndex } ?? true }.map(\.frame)
     }
 
     /// Where a receiver goes on that has everything up to and including `position`.
@@ -164,7 +169,7 @@ public struct FrameRing: Sendable {
         return .at(firstIndex + UInt64(frames.partitioningIndex { $0.position > position }))
     }
 
-    private mutating func keep(configuration frame: RelayFrame, at index: UInt64) {
+    private mutating func keep(configuration frame: RelayFrame, at index: UInt64?) {
         var payload = frame.encoded
         payload.moveReaderIndex(forwardBy: min(RelayFrame.payloadOffset, payload.readableBytes))
         let codec = (try? TrackConfiguration(decoding: payload))?.codec

@@ -97,13 +97,15 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     // MARK: - Fan-outs
 
     /// A loop has receivers now; it gets every frame from here on, after the ring that is returned.
-    func attach(_ other: ChannelLoop) -> FrameRing {
+    func attach(_ other: ChannelLoop, after: FramePosition?) -> FrameRing {
+        machine.receiverWants(after: after)
         if !attached.contains(where: { $0.loop === other }) { attached.append((other, false)) }
         idleSince = nil
         return machine.ring
     }
 
-    func receiversChanged(on other: ChannelLoop, hasReceivers: Bool) {
+    func receiversChanged(on other: ChannelLoop, hasReceivers: Bool, after: FramePosition?) {
+        machine.receiverWants(after: after)
         guard let index = attached.firstIndex(where: { $0.loop === other }) else { return }
         attached[index].hasReceivers = hasReceivers
         run(machine.receiversChanged(hasReceivers: attached.contains(where: \.hasReceivers), now: .now()))

@@ -38,7 +38,7 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
             case .failure(let error):
                 self.eventLoop.execute { completion(.failure(error)) }
             case .success(let hub):
-                let ring = hub.attach(self)
+                let ring = hub.attach(self, after: after)
                 self.eventLoop.execute {
                     let fanOut = self.fanOut(for: hub, ring: ring)
                     completion(.success(fanOut.add(sink, kind: kind, after: after)))
@@ -60,9 +60,11 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         return true
     }
 
-    func receiversChanged(of channel: ChannelID, hasReceivers: Bool) {
+    func receiversChanged(of channel: ChannelID, hasReceivers: Bool, after: FramePosition? = nil) {
         let home = service.home(of: channel)
-        home.eventLoop.execute { home.hubs[channel]?.receiversChanged(on: self, hasReceivers: hasReceivers) }
+        home.eventLoop.execute {
+            home.hubs[channel]?.receiversChanged(on: self, hasReceivers: hasReceivers, after: after)
+        }
     }
 
     /// Viewers of a channel on this loop, without standbys.

@@ -113,10 +113,14 @@ package struct ChannelStateMachine: Sendable {
     package private(set) var ring: FrameRing
     private var publisher: Publisher?
     private var hasReceivers = false
+    /// The earliest position after which a receiver wants frames, while none are held.
+    private var wantedAfter: FramePosition?
     /// As primary.
     private var copy = Copy.none
     private var copyRetryDelay: Duration
-    private var owedSince: MonotonicTime?
+    /// What the standby owes longest: every sequence below `next`, since a time.
+    private var owed: (next: UInt64, since: MonotonicTime)?
+    private var lastLooked = MonotonicTime.zero
     private var isUnprotected = false
     /// What the publisher was last told.
     private var acknowledged: UInt64?
@@ -145,8 +149,9 @@ package struct ChannelStateMachine: Sendable {
 
     /// True where every frame that was acknowledged is held by two nodes.
     package var isProtected: Bool {
-        guard case .active = copy else { return false }
-        return role == .primary && !isUnprotected
+        guard case .active(_, let confirmed) = copy, role == .primary, !isUnprotected else { return false }
+        guard let publisher, let acknowledged, acknowledged > 0 else { return true }
+        return confirmed.map { $0 >= FramePosition(epoch: publisher.epoch, sequence: acknowledged - 1) } ?? false
     }
 
     /// A publisher is attached to this node's copy of the channel, or its frames come from upstream.
@@ -167,10 +172,11 @@ package struct ChannelStateMachine: Sendable {
     /// The map gave the channel's shard a new owner, standby or epoch.
     package mutating func assign(_ new: Assignment, now: MonotonicTime) -> [Action] {
         guard new != assignment, new.term >= assignment.term else { return [] }
-        let wasPrimary = role == .primary
+        let (wasPrimary, wasStandby) = (role == .primary, role == .standby)
         assignment = new
         var actions: [Action] = []
-        if let term = copyTerm, term < new.term { copyTerm = nil }
+        // A standby that is replaced goes on as an edge, under the same term.
+        if let term = copyTerm, term < new.term || (wasStandby && role != .standby) { copyTerm = nil }
         if role == .primary {
             copyTerm = nil
             actions += dropUpstreams()
@@ -185,9 +191,17 @@ package struct ChannelStateMachine: Sendable {
         return actions
     }
 
+    /// A receiver is about to come that has everything up to a position: an edge without frames then
+    /// asks for those after it and not for the live picture, which may begin later.
+    package mutating func receiverWants(after position: FramePosition?) {
+        guard ring.last == nil, let position else { return }
+        wantedAfter = wantedAfter.map { min($0, position) } ?? position
+    }
+
     /// Viewers, edges or standbys came to this node, or the last one left.
     package mutating func receiversChanged(hasReceivers: Bool, now: MonotonicTime) -> [Action] {
         self.hasReceivers = hasReceivers
+        if !hasReceivers { wantedAfter = nil }
         return role == .primary ? [] : adjustUpstream(now: now)
     }
 
@@ -206,7 +220,7 @@ package struct ChannelStateMachine: Sendable {
     private mutating func stepDown() -> [Action] {
         var actions: [Action] = [.closeCopy]
         copy = .none
-        owedSince = nil
+        owed = nil
         isUnprotected = false
         if let ingest = publisher?.ingest {
             publisher?.ingest = nil
@@ -224,17 +238,17 @@ package struct ChannelStateMachine: Sendable {
         _ id: IngestID, epoch: UInt32, instance: UInt64, oldest: UInt64, now: MonotonicTime
     ) -> (answer: IngestAnswer, actions: [Action]) {
         guard role == .primary else { return (.refused(ApusError(.moved)), []) }
-        if let publisher {
-            let isSame = publisher.epoch == epoch && publisher.instance == instance
-            guard isSame || epoch > publisher.epoch else {
-                return (
-                    .refused(ApusError(.stalePublisher, "epoch \(publisher.epoch) of another publisher is known")), []
-                )
-            }
+        let known = max(publisher?.epoch ?? 0, ring.last?.epoch ?? 0)
+        // Where frames of an epoch came by copy or subscription alone, nobody said whose they are.
+        let isOther = publisher.map { $0.epoch == epoch && $0.instance != 0 && $0.instance != instance } ?? false
+        guard epoch >= known, !isOther else {
+            return (.refused(ApusError(.stalePublisher, "epoch \(known) of another publisher is known")), [])
         }
         var actions: [Action] = []
-        if let previous = publisher?.ingest {
-            actions.append(.endIngest(previous, ApusError(.stalePublisher)))
+        if let publisher, let previous = publisher.ingest {
+            // The same publisher may come through another door, while the one it left does not know yet.
+            let isSame = publisher.epoch == epoch && publisher.instance == instance
+            actions.append(.endIngest(previous, ApusError(isSame ? .kicked : .stalePublisher)))
         }
         let next = max(ring.next(in: epoch) ?? oldest, oldest)
         publisher = Publisher(epoch: epoch, instance: instance, ingest: id, startsAt: next)
@@ -280,19 +294,29 @@ package struct ChannelStateMachine: Sendable {
         if case .active(_, let position) = copy, let position, position.epoch == publisher.epoch {
             confirmed = position.sequence + 1
         }
-        if confirmed == held || assignment.standby == nil {
-            owedSince = nil
-            isUnprotected = false
-        } else if let since = owedSince {
-            if now - since >= configuration.protectionTimeout { isUnprotected = true }
-        } else {
-            owedSince = now
-        }
+        measureDebt(held: held, confirmed: confirmed ?? 0, now: now)
         let safe = assignment.standby == nil || isUnprotected ? held : (confirmed ?? 0)
         guard let ingest = publisher.ingest, safe > 0, safe != acknowledged else { return [] }
         acknowledged = safe
         return [.acknowledge(ingest, epoch: publisher.epoch, next: safe)]
     }
+
+    /// Looks whether the standby owes a confirmation for too long. Time in which this node itself did
+    /// not look does not count: one that was stopped may have been replaced meanwhile (D4).
+    private mutating func measureDebt(held: UInt64, confirmed: UInt64, now: MonotonicTime) {
+        let wasStopped = now - lastLooked >= Self.lateness
+        lastLooked = now
+        if confirmed >= held || assignment.standby == nil {
+            owed = nil
+            isUnprotected = false
+        } else if let debt = owed, confirmed < debt.next, !wasStopped {
+            if now - debt.since >= configuration.protectionTimeout { isUnprotected = true }
+        } else {
+            owed = (held, now)
+        }
+    }
+    /// A node that did not look for this long was itself late.
+    private static let lateness = Duration.milliseconds(100)
 
     // MARK: - As primary: the copy at the standby
 
@@ -432,7 +456,9 @@ package struct ChannelStateMachine: Sendable {
     package mutating func subscriptionLost(_ id: SubscriptionID, now: MonotonicTime) -> [Action] {
         guard let index = upstreams.firstIndex(where: { $0.id == id }) else { return [] }
         let lost = upstreams.remove(at: index)
-        triesStandbyNext = lost.node == assignment.owner && upstreams.isEmpty
+        // Without another candidate the same node would be asked again at once, and for ever.
+        let hasOther = assignment.standby != nil && assignment.standby != local
+        triesStandbyNext = lost.node == assignment.owner && upstreams.isEmpty && hasOther
         if !triesStandbyNext {
             retryAt = now + retryDelay
             retryDelay = min(retryDelay * 2, configuration.retryDelayMax)
@@ -462,7 +488,7 @@ package struct ChannelStateMachine: Sendable {
         let upstream = Upstream(id: nextSubscription, node: target, isOpen: false)
         nextSubscription += 1
         upstreams.append(upstream)
-        actions.append(.subscribe(upstream.id, target, after: ring.last))
+        actions.append(.subscribe(upstream.id, target, after: ring.last ?? wantedAfter))
         return actions
     }
 

@@ -36,7 +36,7 @@ final class FanOut {
         let id = machine.add(kind, after: after)
         sinks.append((id, sink))
         loop.service.metrics.receivers.increment()
-        if sinks.count == 1 { loop.receiversChanged(of: channel, hasReceivers: true) }
+        if sinks.count == 1 { loop.receiversChanged(of: channel, hasReceivers: true, after: after) }
         serve(id, sink)
         return Receipt(fanOut: self, id: id)
     }

@@ -17,6 +17,7 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
     private let peer: MediaPeer?
     private var droppedFrom: UInt64?
     private var isOver = false
+    private var isAnswered = false
 
     init(node: NodeID, hub: ChannelHub, door: PublisherDoor) {
         self.node = node
@@ -36,9 +37,11 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
             $0.stream = hub.stream
         }
         peer.eventLoop.execute { [self] in
+            peer.opens(self, stream: hub.stream)
             peer.ask(.ingest, request, as: ChannelIngesting.self) { [self] result in
                 switch result {
                 case .success(let answer):
+                    isAnswered = true
                     guard !isOver else { return sendEnd(to: peer) }
                     peer.register(self, stream: hub.stream)
                     atHome { $0.ingestOpened($1, next: answer.next, isProtected: answer.protected) }
@@ -74,12 +77,14 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
         peer.eventLoop.execute { [self] in
             guard !isOver else { return }
             isOver = true
-            sendEnd(to: peer)
             peer.forget(self, stream: hub.stream)
+            // Before the answer the other node may not know the stream yet: the answer then brings the end.
+            if isAnswered { sendEnd(to: peer) }
         }
     }
 
     private func sendEnd(to peer: MediaPeer) {
+        guard peer.endsNewest(self, stream: hub.stream) else { return }
         peer.send(.tell, .endIngest, ChannelEndIngest.with { $0.stream = hub.stream })
     }
 
@@ -97,11 +102,12 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
 }
 
 /// A primary's copy at its standby.
-final class CopyLink: @unchecked Sendable {  // SAFETY: `isOver` is used on the link's loop only.
+final class CopyLink: @unchecked Sendable {  // SAFETY: mutable state is used on the link's loop only.
     let node: NodeID
     private let hub: ChannelHub
     private let peer: MediaPeer?
     private var isOver = false
+    private var isAnswered = false
 
     init(node: NodeID, hub: ChannelHub) {
         self.node = node
@@ -120,6 +126,7 @@ final class CopyLink: @unchecked Sendable {  // SAFETY: `isOver` is used on the 
             $0.stream = hub.stream
         }
         peer.eventLoop.execute { [self] in
+            peer.opens(self, stream: hub.stream)
             peer.ask(.replicate, request, as: ChannelReplicating.self) { [self] result in
                 switch result {
                 case .success(let answer): start(on: peer, after: answer.hasAfter ? FramePosition(answer.after) : nil)
@@ -130,7 +137,8 @@ final class CopyLink: @unchecked Sendable {  // SAFETY: `isOver` is used on the 
     }
 
     private func start(on peer: MediaPeer, after: FramePosition?) {
-        guard !isOver else { return }
+        isAnswered = true
+        guard !isOver else { return sendEnd(to: peer) }
         // The machine hears of the open copy before the first confirmation can come.
         atHome { $0.copyOpened($1, after: after) }
         peer.join(hub.channel, kind: .standby, after: after) { [self] result in
@@ -145,9 +153,17 @@ final class CopyLink: @unchecked Sendable {  // SAFETY: `isOver` is used on the 
     func close() {
         guard let peer else { return }
         peer.eventLoop.execute { [self] in
+            guard !isOver else { return }
             isOver = true
             peer.forget(self, stream: hub.stream)
+            if isAnswered { sendEnd(to: peer) }
         }
+    }
+
+    /// The standby hears that nothing more comes, and becomes an edge where it has viewers.
+    private func sendEnd(to peer: MediaPeer) {
+        guard peer.endsNewest(self, stream: hub.stream) else { return }
+        peer.send(.tell, .endIngest, ChannelEndIngest.with { $0.stream = hub.stream })
     }
 
     func confirmed(epoch: UInt32, next: UInt64) { atHome { $0.copyConfirmed($1, epoch: epoch, next: next) } }
@@ -186,6 +202,7 @@ final class UpstreamLink: @unchecked Sendable {  // SAFETY: mutable state is use
             if let after { $0.after = ChannelPosition(after) }
         }
         peer.eventLoop.execute { [self] in
+            peer.opensUpstream(self, stream: hub.stream)
             peer.ask(.subscribe, request, as: ChannelSubscribed.self) { [self] result in
                 switch result {
                 case .success(let answer):
@@ -212,6 +229,7 @@ final class UpstreamLink: @unchecked Sendable {  // SAFETY: mutable state is use
     private func sendUnsubscribe() {
         guard let peer, let stream else { return }
         peer.forget(self, stream: stream)
+        guard peer.endsNewestUpstream(self, stream: hub.stream) else { return }
         peer.send(.tell, .unsubscribe, ChannelUnsubscribe.with { $0.stream = stream })
     }
 

@@ -27,6 +27,9 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
     private var ingests: [StreamNumber: RemoteIngest] = [:]
     private var copies: [StreamNumber: CopyLink] = [:]
     private var receipts: [StreamNumber: Receipt] = [:]
+    /// The stream that was opened last under each number: what an earlier one says under it is out of date.
+    private var newestOutgoing: [StreamNumber: AnyObject] = [:]
+    private var newestUpstream: [StreamNumber: AnyObject] = [:]
     private var gathered: [(stream: StreamNumber, frames: [RelayFrame])] = []
 
     init(connection: MediaConnection, service: ChannelService) {
@@ -55,6 +58,23 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
     }
     func forget(_ link: UpstreamLink, stream: StreamNumber) {
         if case .upstream(let current) = inbound[stream], current === link { inbound[stream] = nil }
+    }
+
+    /// Notes that a stream to the other node is asked for; `hub.stream` is its number, there too.
+    func opens(_ link: AnyObject, stream: StreamNumber) { newestOutgoing[stream] = link }
+    func opensUpstream(_ link: AnyObject, stream: StreamNumber) { newestUpstream[stream] = link }
+
+    /// True, once, where no later stream took the number: only then may the end of this one be sent,
+    /// since the message names the number alone.
+    func endsNewest(_ link: AnyObject, stream: StreamNumber) -> Bool {
+        guard newestOutgoing[stream] === link else { return false }
+        newestOutgoing[stream] = nil
+        return true
+    }
+    func endsNewestUpstream(_ link: AnyObject, stream: StreamNumber) -> Bool {
+        guard newestUpstream[stream] === link else { return false }
+        newestUpstream[stream] = nil
+        return true
     }
 
     /// Writes one message; its failure shows as a lost link.
@@ -104,6 +124,7 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
     func closed() {
         let streams = (inbound, ingests, copies, receipts)
         (inbound, ingests, copies, receipts) = ([:], [:], [:], [:])
+        (newestOutgoing, newestUpstream) = ([:], [:])
         for receipt in streams.3.values { receipt.close() }
         for case let link in streams.1.values { link.lost(ApusError(.linkLost)) }
         for case let link in streams.2.values { link.lost() }
@@ -168,8 +189,13 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
             ingests[message.stream]?.lost(ApusError(ErrorCode(number: message.failure.code), message.failure.message))
         case .endIngest:
             guard let message = try? ChannelEndIngest(serializedBytes: Array(bytes.readableBytesView)) else { return }
-            guard case .ingest(let hub, let id) = inbound.removeValue(forKey: message.stream) else { return }
-            hub.loop.eventLoop.execute { hub.closeIngest(id) }
+            switch inbound.removeValue(forKey: message.stream) {
+            case .ingest(let hub, let id): hub.loop.eventLoop.execute { hub.closeIngest(id) }
+            case .copy(let hub, let term):
+                hub.loop.eventLoop.execute { [self] in hub.copyClosed(from: self, term: term) }
+            case .upstream(let link): inbound[message.stream] = .upstream(link)
+            case nil: break
+            }
         case .unsubscribe:
             guard let message = try? ChannelUnsubscribe(serializedBytes: Array(bytes.readableBytesView)) else { return }
             receipts.removeValue(forKey: message.stream)?.close()

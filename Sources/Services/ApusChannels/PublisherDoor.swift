@@ -16,6 +16,8 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
         case opening(RemoteIngest)
         case remote(RemoteIngest)
         case waiting(until: MonotonicTime)
+        /// The same publisher came through another door. Frames from the device show that it is here after all.
+        case superseded
         case closed
     }
 
@@ -41,7 +43,7 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
         hub.loop.eventLoop.assertInEventLoop()
         let owner = hub.machine.assignment.owner
         switch state {
-        case .closed: return
+        case .closed, .superseded: return
         case .local: if hub.machine.role == .primary { return }
         case .opening(let link), .remote(let link):
             if link.node == owner { return }
@@ -60,6 +62,7 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
         switch state {
         case .local(let id): hub.ingest(id, frames)
         case .remote(let link): link.send(frames)
+        case .superseded: open(now: .now())
         case .opening, .waiting, .closed: return
         }
     }
@@ -69,7 +72,7 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
         switch state {
         case .local(let id): hub.closeIngest(id)
         case .opening(let link), .remote(let link): link.close()
-        case .waiting, .closed: break
+        case .waiting, .superseded, .closed: break
         }
         state = .closed
     }
@@ -129,16 +132,26 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
         switch state {
         case .opening(let current) where current === link: refused(error, now: .now())
         case .remote(let current) where current === link:
-            state = .waiting(until: .zero)
-            if error.code == .stalePublisher { refused(error, now: .now()) } else { assign(now: .now()) }
-        case .local, .opening, .remote, .waiting, .closed: return
+            ended(error)
+        case .local, .opening, .remote, .waiting, .superseded, .closed: return
         }
     }
 
     func localIngestEnded(_ id: ChannelStateMachine.IngestID, _ error: ApusError) {
         guard case .local(id) = state else { return }
-        state = .waiting(until: .zero)
-        if error.code == .stalePublisher { refused(error, now: .now()) }
+        ended(error)
+    }
+
+    private func ended(_ error: ApusError) {
+        switch error.code {
+        case .stalePublisher:
+            refused(error, now: .now())
+        case .kicked:
+            state = .superseded
+        default:
+            state = .waiting(until: .zero)
+            assign(now: .now())
+        }
     }
 
     func acknowledged(epoch: UInt32, next: UInt64) {

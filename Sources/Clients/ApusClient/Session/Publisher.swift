@@ -201,6 +201,11 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
             guard let message = try? ClientPublishResume(serializedBytes: Array(bytes.readableBytesView)),
                 message.stream == stream
             else { return }
+            guard message.next >= oldest else {
+                // What is wanted was abandoned. The cluster takes a gap only where an offer names it.
+                self.stream = nil
+                return open(on: connection)
+            }
             resume(from: message.next)
         case .streamState:
             guard let state = try? ClientStreamState(serializedBytes: Array(bytes.readableBytesView)),

@@ -1,0 +1,386 @@
+import ApusChannels
+import ApusCore
+import ApusMedia
+import ApusWire
+import NIOCore
+
+/// Frames as they go over links.
+enum SimulatedFrames {
+    static func decode(_ bytes: ByteBuffer) -> [RelayFrame] {
+        var decoder = LinkFrameDecoder(lengthMax: 1 << 16)
+        decoder.append(bytes)
+        var frames: [RelayFrame] = []
+        while let frame = try? decoder.next(), let relayed = try? RelayFrame(copying: frame.payload, linkHeader: header) {
+            frames.append(relayed)
+        }
+        return frames
+    }
+
+    static func header(_ byteCount: Int, _ buffer: inout ByteBuffer) {
+        LinkFrame.encodeHeader(kind: .media, correlation: 1, payloadByteCount: byteCount, into: &buffer)
+    }
+
+    /// A frame whose bytes are `content`; the first two of an epoch are the configurations.
+    static func frame(_ position: FramePosition, isKey: Bool, isVideo: Bool, content: UInt64) -> RelayFrame {
+        var payload = ByteBuffer()
+        var flags: MediaFlags = isKey ? .key : []
+        if position.sequence < 2 {
+            flags = .configuration
+            TrackConfiguration(
+                codec: isVideo ? .h264 : .aac, trackCount: 2, first: 640, second: 360, third: 0,
+                extraData: withUnsafeBytes(of: content.bigEndian) { Array($0) }
+            ).encode(into: &payload)
+        } else {
+            payload.writeInteger(content)
+        }
+        let header = MediaHeader(
+            position: position, ptsMicroseconds: Int64(position.sequence) * 20_000, flags: flags, track: isVideo ? 0 : 1)
+        var encoded = ByteBuffer()
+        Self.header(MediaHeader.byteCount + payload.readableBytes, &encoded)
+        MediaFrame(header: header, payload: payload).encode(into: &encoded)
+        return RelayFrame(header: header, encoded: encoded)
+    }
+}
+
+/// A node's door for the publisher: what `PublisherDoor` does.
+final class SimulatedDoor {
+    private enum State {
+        case local(ChannelStateMachine.IngestID)
+        case opening(SimulatedNode.Link)
+        case remote(SimulatedNode.Link)
+        case waiting(until: UInt64)
+        case superseded
+        case closed
+    }
+
+    private unowned let node: SimulatedNode
+    private let connection: Int
+    private var offer: PublishOffer
+    private var state = State.waiting(until: 0)
+    private var retryDelay = 10 * World.millisecond
+
+    init(node: SimulatedNode, connection: Int, offer: PublishOffer) {
+        self.node = node
+        self.connection = connection
+        self.offer = offer
+    }
+
+    private var world: World { node.world }
+
+    var link: SimulatedNode.Link? {
+        switch state {
+        case .opening(let link), .remote(let link): link
+        case .local, .waiting, .superseded, .closed: nil
+        }
+    }
+
+    func assign() {
+        let owner = node.machine.assignment.owner
+        switch state {
+        case .closed, .superseded: return
+        case .local: if node.machine.role == .primary { return }
+        case .opening(let link), .remote(let link):
+            if link.node == owner { return }
+            node.close(link)
+        case .waiting(let until): if world.now < until { return }
+        }
+        open()
+    }
+
+    func tick() {
+        if case .waiting(let until) = state, world.now >= until { open() }
+    }
+
+    private func open() {
+        if node.machine.role == .primary {
+            switch node.takeIngest(offer, .door) {
+            case .success(let (ingest, next)):
+                state = .local(ingest)
+                opened(next)
+            case .failure(let error): refused(error.code)
+            case nil: wait()
+            }
+        } else if let owner = node.machine.assignment.owner, let link = node.openIngest(offer, at: owner) {
+            state = .opening(link)
+        } else {
+            wait()
+        }
+    }
+
+    private func wait() {
+        state = .waiting(until: world.now + retryDelay)
+        retryDelay = min(retryDelay * 2, 200 * World.millisecond)
+    }
+
+    private func opened(_ next: UInt64) {
+        retryDelay = 10 * World.millisecond
+        world.publisher.tell(connection, from: node) { $0.resume(next) }
+    }
+
+    private func refused(_ code: ErrorCode) {
+        guard code == .stalePublisher else { return wait() }
+        state = .closed
+        world.publisher.tell(connection, from: node) { $0.refused() }
+    }
+
+    func opened(_ link: SimulatedNode.Link, _ next: UInt64) {
+        guard case .opening(let current) = state, current === link else { return }
+        state = .remote(link)
+        opened(next)
+    }
+
+    func lost(_ link: SimulatedNode.Link, _ code: ErrorCode) {
+        switch state {
+        case .opening(let current) where current === link: refused(code)
+        case .remote(let current) where current === link:
+            ended(code)
+        case .local, .opening, .remote, .waiting, .superseded, .closed: return
+        }
+    }
+
+    func localEnded(_ id: ChannelStateMachine.IngestID, _ code: ErrorCode) {
+        guard case .local(id) = state else { return }
+        ended(code)
+    }
+
+    private func ended(_ code: ErrorCode) {
+        switch code {
+        case .stalePublisher: refused(code)
+        case .kicked: state = .superseded
+        default:
+            state = .waiting(until: 0)
+            assign()
+        }
+    }
+
+    func acknowledged(_ epoch: UInt32, _ next: UInt64) {
+        if epoch == offer.epoch { offer.oldest = max(offer.oldest, next) }
+        world.publisher.tell(connection, from: node) { $0.acknowledged(epoch, next) }
+    }
+
+    func resume(_ next: UInt64) { world.publisher.tell(connection, from: node) { $0.resume(next) } }
+
+    func send(_ frames: [RelayFrame]) {
+        switch state {
+        case .local(let id): node.perform(node.machine.ingest(id, frames, now: world.time))
+        case .remote(let link): node.sendFrames(frames, on: link)
+        case .superseded: open()
+        case .opening, .waiting, .closed: return
+        }
+    }
+
+    func close() {
+        switch state {
+        case .local(let id): node.closeIngest(id)
+        case .opening(let link), .remote(let link): node.close(link)
+        case .waiting, .superseded, .closed: break
+        }
+        state = .closed
+    }
+}
+
+/// The camera: numbers its frames, keeps what is not acknowledged, and goes to another door when its own is silent.
+final class SimulatedPublisher {
+    private unowned let world: World
+    private(set) var epoch: UInt32 = 0
+    private var instance: UInt64 = 0
+    private var window: [RelayFrame] = []
+    private var oldest: UInt64 = 0
+    private(set) var nextSequence: UInt64 = 0
+    private var cursor: UInt64 = 0
+    private var framesToKey = 0
+    private var isEnded = false
+    /// Names the connection in use; what comes over older ones is ignored.
+    private var connection = 0
+    private(set) var node: SimulatedNode?
+    private var isOpen = false
+    private var arrivals: (up: UInt64, down: UInt64) = (0, 0)
+
+    init(world: World) { self.world = world }
+
+    var windowCount: Int { window.count }
+    var acknowledged: UInt64 { oldest }
+
+    /// A new start: a higher epoch, numbered from 0.
+    func start() {
+        epoch += 1
+        instance = world.random.next()
+        world.published[epoch] = []
+        window = []
+        (oldest, nextSequence, cursor, framesToKey) = (0, 0, 0, 0)
+        connect()
+    }
+
+    func produce() {
+        guard !isEnded else { return }
+        let isVideo = nextSequence < 2 ? nextSequence == 0 : nextSequence % 3 != 0
+        var isKey = !isVideo
+        if isVideo, nextSequence >= 2 {
+            isKey = framesToKey == 0
+            framesToKey = isKey ? 5 + world.below(20) : framesToKey - 1
+        }
+        let content = world.random.next()
+        world.published[epoch, default: []].append(content)
+        window.append(
+            SimulatedFrames.frame(
+                FramePosition(epoch: epoch, sequence: nextSequence), isKey: isKey, isVideo: isVideo, content: content))
+        nextSequence += 1
+        write()
+        world.after(20 * World.millisecond) { [unowned self] in produce() }
+    }
+
+    func end() { isEnded = true }
+
+    private func write() {
+        guard isOpen, cursor < nextSequence else { return }
+        let frames = Array(window[Int(cursor - oldest)...])
+        cursor = nextSequence
+        send { $0.door?.send(frames) }
+    }
+
+    /// Leaves the door in use, if any, for one that answers.
+    func connect() {
+        send { [connection] node in node.doorClosed(connection) }
+        connection += 1
+        isOpen = false
+        let doors = world.doors
+        guard !doors.isEmpty else { return world.after(20 * World.millisecond) { [unowned self] in connect() } }
+        let node = doors[world.below(doors.count)]
+        self.node = node
+        arrivals = (0, 0)
+        let (offer, connection) = (PublishOffer(epoch: epoch, instance: instance, oldest: oldest), connection)
+        send { node in
+            node.door?.close()
+            let door = SimulatedDoor(node: node, connection: connection, offer: offer)
+            node.door = door
+            node.publisherConnection = connection
+            door.assign()
+        }
+    }
+
+    private func send(_ body: @escaping (SimulatedNode) -> Void) {
+        guard let node else { return }
+        let connection = connection
+        arrivals.up = max(world.now + World.millisecond, arrivals.up + 1)
+        world.after(arrivals.up - world.now, at: node) { [unowned node] in
+            if node.publisherConnection <= connection { body(node) }
+        }
+    }
+
+    func tell(_ connection: Int, from node: SimulatedNode, _ body: @escaping (SimulatedPublisher) -> Void) {
+        guard connection == self.connection else { return }
+        arrivals.down = max(world.now + World.millisecond, arrivals.down + 1)
+        world.after(arrivals.down - world.now) { [unowned self] in
+            if connection == self.connection { body(self) }
+        }
+    }
+
+    func resume(_ next: UInt64) {
+        isOpen = true
+        cursor = min(max(next, oldest), nextSequence)
+        write()
+    }
+
+    func acknowledged(_ epoch: UInt32, _ next: UInt64) {
+        guard epoch == self.epoch else { return }
+        let next = min(next, nextSequence)
+        guard next > oldest else { return }
+        world.checkHeld(FramePosition(epoch: epoch, sequence: next - 1))
+        window.removeFirst(Int(next - oldest))
+        oldest = next
+        cursor = max(cursor, oldest)
+    }
+
+    func refused() { world.fail("the only publisher was refused") }
+}
+
+/// An app: takes frames once and in order, and goes on elsewhere after its last.
+final class SimulatedViewer {
+    private unowned let world: World
+    let name: Int
+    private var connection = 0
+    private(set) var node: SimulatedNode?
+    private var receiver: FanOutStateMachine.ReceiverID?
+    private var arrival: (up: UInt64, down: UInt64) = (0, 0)
+    private(set) var last: FramePosition?
+    private(set) var frameCount = 0
+    private(set) var skippedCount: UInt64 = 0
+    private(set) var isWatching = false
+    /// Frames were left out, or none came yet: the next may be any key frame.
+    private var mayStart = true
+    /// Tracks whose configuration of an epoch came.
+    private var configured: Set<UInt64> = []
+
+    init(name: Int, world: World) {
+        self.name = name
+        self.world = world
+    }
+
+    func connect() {
+        disconnect()
+        isWatching = true
+        let doors = world.doors
+        guard !doors.isEmpty else { return world.after(20 * World.millisecond) { [unowned self] in connect() } }
+        let node = doors[world.below(doors.count)]
+        self.node = node
+        let (connection, last) = (connection, last)
+        send { [unowned self] node in
+            let receiver = node.join(.viewer, after: last, .viewer(self, connection: connection))
+            if connection == self.connection { self.receiver = receiver } else { node.leave(receiver) }
+        }
+    }
+
+    /// Leaves; the node hears of it a little later.
+    func disconnect() {
+        if let receiver { send { $0.leave(receiver) } }
+        receiver = nil
+        node = nil
+        isWatching = false
+        connection += 1
+        arrival = (0, 0)
+    }
+
+    private func send(_ body: @escaping (SimulatedNode) -> Void) {
+        guard let node else { return }
+        arrival.up = max(world.now + World.millisecond, arrival.up + 1)
+        world.after(arrival.up - world.now, at: node) { [unowned node] in body(node) }
+    }
+
+    func send(_ batch: FanOutStateMachine.Batch, on connection: Int, from node: SimulatedNode) {
+        guard connection == self.connection else { return }
+        arrival.down = max(world.now + World.millisecond, arrival.down + 1)
+        world.after(arrival.down - world.now) { [unowned self] in
+            guard connection == self.connection, isWatching else { return }
+            if batch.skippedCount > 0 {
+                skippedCount += batch.skippedCount
+                mayStart = true
+            }
+            for frame in SimulatedFrames.decode(batch.bytes) { take(frame) }
+        }
+    }
+
+    private func take(_ frame: RelayFrame) {
+        let position = frame.position
+        let track = UInt64(position.epoch) << 8 | UInt64(frame.track)
+        if frame.flags.contains(.repeated) {
+            configured.insert(track)
+            return
+        }
+        if let last {
+            guard position > last else { return world.fail("viewer \(name) got \(position) again after \(last)") }
+            if position.epoch == last.epoch, position.sequence != last.sequence + 1, !mayStart {
+                world.fail("viewer \(name) got \(position) right after \(last)")
+            }
+        }
+        if frame.flags.contains(.configuration) { configured.insert(track) }
+        if !configured.contains(track) {
+            world.fail("viewer \(name) got \(position) before the configuration of its track")
+        }
+        guard let contents = world.published[position.epoch], Int(position.sequence) < contents.count,
+            frame.encoded.getInteger(at: frame.encoded.writerIndex - 8, as: UInt64.self) == contents[Int(position.sequence)]
+        else { return world.fail("viewer \(name) got other bytes at \(position) than the publisher sent") }
+        mayStart = false
+        last = position
+        frameCount += 1
+    }
+}
