@@ -94,13 +94,6 @@ extension ClusterService {
         heartbeats.withLock { $0 }?.perform { driver, now in driver.handle(input, now: now) }
     }
 
-    /// Takes the news that another node knows a later epoch of a shard: the map is read where this node's is
-    /// older. On any thread; does not block.
-    package func moved(_ shard: ShardID, _ epoch: Epoch) {
-        guard view.lookUp(shard).epoch < epoch else { return }
-        thread.loop.execute { self.handle(ownership: .refresh) }
-    }
-
     /// Takes a request with one of the methods ``ClusterMethod/all``. On the connection's event loop.
     package func received(_ request: InboundRequest) {
         let (method, peer) = (request.method, request.peer)
