@@ -108,13 +108,17 @@ package final class ClusterService: Service {
 
     // MARK: Joining
 
-    /// Opens the heartbeats at the transport's address, and makes this node a member.
+    /// Opens the heartbeats at the transport's port number, and makes this node a member.
     ///
-    /// - Parameter addresses: Where the node's doors are; they are open already.
+    /// - Parameters:
+    ///   - addresses: Where others find the node's doors; these are open already.
+    ///   - bind: Where heartbeats are taken; without it the address under which others find the transport.
     /// - Throws: 10019 where the heartbeats' port is in use, 10025 where another process took this life of the name:
     ///   start again; 10012 where the store does not let it in; 10007 where the map has no room.
-    package func join(over links: any ClusterLinks, addresses: NodeAddresses) async throws(ApusError) {
-        try await startHeartbeats(at: addresses.transport)
+    package func join(
+        over links: any ClusterLinks, addresses: NodeAddresses, bind: HostPort? = nil
+    ) async throws(ApusError) {
+        try await startHeartbeats(at: bind ?? addresses.transport)
         let decision = OwnershipDecision.join(identity, addresses: addresses, weight: configuration.weight)
         let map = view.map
         var machine = OwnershipStateMachine(map: map, configuration: configuration.ownership)
