@@ -25,7 +25,7 @@ struct MediaTimeline {
     /// Where the next frame without an offset goes.
     private var restart: Int64 = 0
     /// The latest end of a frame on the line.
-    private var end: Int64 = 0
+    private(set) var end: Int64 = 0
 
     init(trackCount: Int) {
         tracks = Array(repeating: Track(), count: trackCount)
