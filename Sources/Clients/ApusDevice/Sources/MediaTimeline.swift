@@ -3,17 +3,22 @@
 ///
 /// Cameras and files wrap, jump and restart their clocks; receivers must not see it (media pitfall 4:
 /// "non monotonically increasing dts" is the most common report). Pure: no clock inside.
-struct MediaTimeline {
+package struct MediaTimeline: Sendable {
     /// Where a frame stands on the line.
-    struct Place: Equatable {
-        var pts: Int64
-        var dts: Int64
+    package struct Place: Sendable, Equatable {
+        package var pts: Int64
+        package var dts: Int64
+
+        package init(pts: Int64, dts: Int64) {
+            self.pts = pts
+            self.dts = dts
+        }
     }
 
     /// A step of a track's decode time beyond this is a jump of its clock, not a pause.
-    static let jumpMax: Int64 = 5_000_000
+    package static let jumpMax: Int64 = 5_000_000
 
-    private struct Track {
+    private struct Track: Sendable {
         var lastInput: Int64?
         var lastLine: Int64?
         var duration: Int64 = 0
@@ -25,22 +30,22 @@ struct MediaTimeline {
     /// Where the next frame without an offset goes.
     private var restart: Int64 = 0
     /// The latest end of a frame on the line.
-    private(set) var end: Int64 = 0
+    package private(set) var end: Int64 = 0
 
-    init(trackCount: Int) {
+    package init(trackCount: Int) {
         tracks = Array(repeating: Track(), count: trackCount)
     }
 
     /// Starts the input anew right behind what the line holds: a file's next pass.
     ///
     /// - Parameter firstPts: the presentation time at which the input starts.
-    mutating func beginPass(firstPts: Int64) {
+    package mutating func beginPass(firstPts: Int64) {
         offset = end - firstPts
         for index in tracks.indices { tracks[index].lastInput = nil }
     }
 
     /// Starts the input anew at a later place of the line: a camera that was away for a while.
-    mutating func resume(after gap: Int64) {
+    package mutating func resume(after gap: Int64) {
         restart = end + max(gap, 0)
         offset = nil
         for index in tracks.indices { tracks[index].lastInput = nil }
@@ -48,7 +53,7 @@ struct MediaTimeline {
 
     /// Places one frame. A missing decode time follows the frame before; a missing presentation time
     /// is the decode time.
-    mutating func place(track index: Int, pts: Int64?, dts: Int64?, duration: Int64) -> Place {
+    package mutating func place(track index: Int, pts: Int64?, dts: Int64?, duration: Int64) -> Place {
         var track = tracks[index]
         defer { tracks[index] = track }
         let input = dts ?? pts ?? (track.lastInput.map { $0 + track.duration } ?? 0)

@@ -2,20 +2,22 @@ import ApusCore
 
 /// How long an input waits before it tries again: doubling, bounded, with jitter, so that many agents
 /// that lost one camera host do not come back at once. Pure.
-struct Reconnect {
-    static let waitMin = Duration.milliseconds(500)
-    static let waitMax = Duration.seconds(15)
+package struct Reconnect: Sendable {
+    package static let waitMin = Duration.milliseconds(500)
+    package static let waitMax = Duration.seconds(15)
     /// A connection that lasted this long was a good one: the next wait is the shortest again.
-    static let goodAfter = Duration.seconds(30)
+    package static let goodAfter = Duration.seconds(30)
 
     private var wait = Self.waitMin
+
+    package init() {}
 
     /// The wait after a failure.
     ///
     /// - Parameters:
     ///   - lasted: how long the connection carried media.
     ///   - unit: a random number from 0 up to 1.
-    mutating func nextWait(lasted: Duration, unit: Double) -> Duration {
+    package mutating func nextWait(lasted: Duration, unit: Double) -> Duration {
         if lasted >= Self.goodAfter { wait = Self.waitMin }
         defer { wait = min(wait * 2, Self.waitMax) }
         return .nanoseconds(Int64(Double(wait.nanoseconds) * (0.75 + unit / 2)))
