@@ -13,7 +13,8 @@ struct FrameLogTests {
     private func frame(_ sequence: UInt64, _ text: String, key: Bool = false) -> MediaFrame {
         MediaFrame(
             header: MediaHeader(
-                position: FramePosition(epoch: 7, sequence: sequence), ptsMicroseconds: -40, flags: key ? .key : [], track: 1),
+                position: FramePosition(epoch: 7, sequence: sequence), ptsMicroseconds: -40, flags: key ? .key : [],
+                track: 1),
             payload: ByteBuffer(string: text))
     }
 

@@ -94,6 +94,34 @@ struct RecorderTests {
         #expect(Tool.run(ffmpeg, ["-v", "error", "-xerror", "-i", path, "-f", "null", "-"]) != nil, "it decodes")
     }
 
+    @Test("The clip that others made is recorded whole, and its snapshot is a picture", .enabled(if: clip != nil))
+    func foreignClip() async throws {
+        let input = try #require(Self.clip)
+        let frames = try await publish(
+            FileSource(path: input, loops: false, isPaced: false, log: Logger(label: "test")))
+        let path = folder.file("clip.mp4")
+        let recorder = try MP4Recorder(path: path)
+        let snapshot = Snapshot()
+        for frame in frames {
+            recorder.write(frame)
+            snapshot.write(frame)
+        }
+        #expect(try recorder.finish() == media(frames).count)
+        #expect(media(frames).filter { $0.header.track == 0 }.count == 132)
+        let picture = folder.file("clip.png")
+        try snapshot.save(to: picture)
+        #expect(try #require(FileManager.default.contents(atPath: picture)).count > 100_000)
+        if Tool.ffprobe != nil { #expect(try probe(path).packets.count == media(frames).count) }
+        if let keep = ProcessInfo.processInfo.environment["APUS_KEEP_SNAPSHOT"] {
+            try snapshot.save(to: keep)
+        }
+    }
+
+    static let clip = [
+        ProcessInfo.processInfo.environment["APUS_CLIP"],
+        NSHomeDirectory() + "/.cache/apus/bigbuckbunny.mp4",
+    ].compactMap { $0 }.first { FileManager.default.fileExists(atPath: $0) }
+
     @Test("A file that was never finished is readable up to its last fragment", .enabled(if: Tool.ffprobe != nil))
     func killed() async throws {
         let frames = try await publish(try pattern())

@@ -20,9 +20,6 @@ struct SnapshotTests {
         #expect(bytes.starts(with: [0x89, 0x50, 0x4e, 0x47]))
         #expect(bytes[16..<24].elementsEqual([0, 0, 2, 0x80, 0, 0, 1, 0x68]))
         #expect(bytes.count > 5000)
-        if let keep = ProcessInfo.processInfo.environment["APUS_KEEP_SNAPSHOT"] {
-            try Data(bytes).write(to: URL(fileURLWithPath: keep))
-        }
     }
 
     @Test("Before the first key frame it says so, and a wrong path too")

@@ -20,7 +20,8 @@ func publish(_ source: any MediaSource, epoch: UInt32 = 1, seconds: Double = 20)
                 state.frames.append(
                     MediaFrame(
                         header: MediaHeader(
-                            position: position, ptsMicroseconds: pts, dtsDeltaMicroseconds: delta, flags: flags, track: track),
+                            position: position, ptsMicroseconds: pts, dtsDeltaMicroseconds: delta, flags: flags,
+                            track: track),
                         payload: payload))
             }
             switch event {
@@ -28,7 +29,8 @@ func publish(_ source: any MediaSource, epoch: UInt32 = 1, seconds: Double = 20)
                 var payload = ByteBuffer()
                 configuration.encode(into: &payload)
                 append(track, 0, 0, .configuration, payload)
-            case .frame(let track, let pts, let delta, let flags, let payload): append(track, pts, delta, flags, payload)
+            case .frame(let track, let pts, let delta, let flags, let payload):
+                append(track, pts, delta, flags, payload)
             case .ended: continuation.finish()
             case .failed(let error):
                 state.failure = error

@@ -87,7 +87,8 @@ final class CameraServer: Sendable {
     private func description(_ configuration: TrackConfiguration) -> String {
         let sets = ParameterSets(record: configuration.extraData, codec: .h264)?.all ?? []
         let texts = sets.map { Data($0).base64EncodedString() }.joined(separator: ",")
-        return "v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=camera\r\nt=0 0\r\nm=video 0 RTP/AVP 96\r\na=rtpmap:96 H264/90000\r\n"
+        return
+            "v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=camera\r\nt=0 0\r\nm=video 0 RTP/AVP 96\r\na=rtpmap:96 H264/90000\r\n"
             + "a=fmtp:96 packetization-mode=1;sprop-parameter-sets=\(texts)\r\na=control:track0\r\n"
     }
 
@@ -95,7 +96,9 @@ final class CameraServer: Sendable {
         var sequence: UInt16 = 0
         let start = MonotonicTime.now()
         for frame in frames {
-            guard (start + .microseconds(frame.pts)).sleep(unless: { isStopped.load(ordering: .relaxed) }) else { return }
+            guard (start + .microseconds(frame.pts)).sleep(unless: { isStopped.load(ordering: .relaxed) }) else {
+                return
+            }
             let bytes = Array(frame.payload.readableBytesView)
             let units = NALUnits.ranges(lengthPrefixed: bytes, prefix: 4) ?? []
             for (index, unit) in units.enumerated() {

@@ -103,7 +103,8 @@ struct FileSourceTests {
     func loop(name: String) async throws {
         let isRaw = name == "loop.h264"
         let path = try make(
-            name, (isRaw ? ["-map", "0:v", "-bf", "0"] : ["-c:a", "aac", "-bf", "2"]) + ["-c:v", "libx264", "-g", "25"])
+            name,
+            (isRaw ? ["-map", "0:v", "-bf", "0"] : ["-c:a", "aac", "-bf", "2"]) + ["-c:v", "libx264", "-g", "25"])
         let result = await collect(from: FileSource(path: path, isPaced: false, log: log), frames: isRaw ? 160 : 460)
         #expect(result.failure == nil)
         expectDecodeOrder(result)
@@ -152,7 +153,8 @@ struct FileSourceTests {
         let empty = folder.file("empty.mp4")
         _ = FileManager.default.createFile(atPath: empty, contents: Data())
         let garbage = folder.file("garbage.mp4")
-        _ = FileManager.default.createFile(atPath: garbage, contents: Data((0..<5000).map { UInt8(truncatingIfNeeded: $0 &* 89) }))
+        _ = FileManager.default.createFile(
+            atPath: garbage, contents: Data((0..<5000).map { UInt8(truncatingIfNeeded: $0 &* 89) }))
         let cases: [(String, String)] = [
             (folder.file("none.mp4"), "does not exist"), (folder.path, "is a directory"), (empty, "is empty"),
             (text, "file"), (garbage, "file"), ("/dev/null", "not a regular file"),
@@ -177,7 +179,8 @@ struct FileSourceTests {
 
     @Test("A cut off file never fails worse than with an error", .enabled(if: Tool.ffmpeg != nil))
     func truncated() async throws {
-        let whole = try #require(FileManager.default.contents(atPath: try make("t.ts", ["-c:v", "libx264", "-c:a", "aac"])))
+        let whole = try #require(
+            FileManager.default.contents(atPath: try make("t.ts", ["-c:v", "libx264", "-c:a", "aac"])))
         for share in [1, 2, 5, 9] {
             let path = folder.file("cut\(share).ts")
             _ = FileManager.default.createFile(atPath: path, contents: whole.prefix(whole.count * share / 10))

@@ -6,7 +6,9 @@ import Testing
 
 @Suite("The test pattern (issue: device agent)")
 struct TestPatternTests {
-    @Test("The text form is read, and a wrong one is told", arguments: ["", "x", "1280x720", "1280@25", "1280x720@", "a x b@c"])
+    @Test(
+        "The text form is read, and a wrong one is told",
+        arguments: ["", "x", "1280x720", "1280@25", "1280x720@", "a x b@c"])
     func parsing(text: String) throws {
         let pattern = try TestPattern(parsing: "1280x720@25")
         #expect(pattern.description == "1280x720@25")
@@ -15,7 +17,9 @@ struct TestPatternTests {
         #expect(error?.message.contains("1280x720@25") ?? false)
     }
 
-    @Test("Sizes and rates out of range are told", arguments: ["63x64@25", "1281x720@25", "64x5000@25", "64x64@0", "64x64@999"])
+    @Test(
+        "Sizes and rates out of range are told",
+        arguments: ["63x64@25", "1281x720@25", "64x5000@25", "64x64@0", "64x64@999"])
     func ranges(text: String) {
         let error = #expect(throws: ApusError.self) { try TestPattern(parsing: text) }
         #expect(error?.code == .configurationInvalid)

@@ -47,7 +47,9 @@ struct TimelineTests {
         #expect(line.place(track: 0, pts: 77, dts: 77, duration: step).dts == 2_000_000 + step)
     }
 
-    @Test("Random times never take the line back, and never show a frame before it is decoded", arguments: 0..<UInt64(200))
+    @Test(
+        "Random times never take the line back, and never show a frame before it is decoded", arguments: 0..<UInt64(200)
+    )
     func random(seed: UInt64) {
         var random = SeededRandom(seed: seed)
         var line = MediaTimeline(trackCount: 2)

@@ -1,11 +1,13 @@
 import ApusMedia
+import NIOCore
 import Testing
 
 @Suite("NAL units and decoder records (H.264 Annex B, ISO/IEC 14496-15)")
 struct NALUnitsTests {
     /// A real sequence set (High, 320x240, 4:2:0) and picture set of x264.
     static let sps: [UInt8] = [
-        0x67, 0x64, 0x00, 0x0d, 0xac, 0xd9, 0x41, 0x41, 0xfb, 0x01, 0x10, 0x00, 0x00, 0x03, 0x00, 0x10, 0x00, 0x00, 0x03,
+        0x67, 0x64, 0x00, 0x0d, 0xac, 0xd9, 0x41, 0x41, 0xfb, 0x01, 0x10, 0x00, 0x00, 0x03, 0x00, 0x10, 0x00, 0x00,
+        0x03,
         0x03, 0x20, 0xf1, 0x42, 0x99, 0x60,
     ]
     static let pps: [UInt8] = [0x68, 0xeb, 0xe3, 0xcb, 0x22, 0xc0]
@@ -20,7 +22,9 @@ struct NALUnitsTests {
         #expect(NALUnits.ranges(annexB: [1, 2, 3, 4]).isEmpty)
     }
 
-    @Test("Lengths that do not fit are refused", arguments: [[0, 0, 0, 9, 1], [0, 0, 1], [255, 255, 255, 255, 0]] as [[UInt8]])
+    @Test(
+        "Lengths that do not fit are refused",
+        arguments: [[0, 0, 0, 9, 1], [0, 0, 1], [255, 255, 255, 255, 0]] as [[UInt8]])
     func lengths(bytes: [UInt8]) {
         #expect(NALUnits.ranges(lengthPrefixed: bytes, prefix: 4) == nil)
     }
@@ -55,5 +59,24 @@ struct NALUnitsTests {
         #expect(NALUnits.kind(firstByte: 0x00, codec: .h265) == .slice(isReference: false))
         #expect(NALUnits.kind(firstByte: 0x26, codec: .h265) == .slice(isReference: true))
         #expect(NALUnits.kind(firstByte: 0x40, codec: .h265) == .videoParameters)
+    }
+
+    @Test("Random bytes are refused or read, never a crash", arguments: 0..<UInt64(50))
+    func garbage(seed: UInt64) {
+        var state = seed &* 0x9e37_79b9_7f4a_7c15 | 1
+        func next() -> UInt8 {
+            state = state &* 6_364_136_223_846_793_005 &+ 1_442_695_040_888_963_407
+            return UInt8(truncatingIfNeeded: state >> 33)
+        }
+        for _ in 0..<40 {
+            let bytes = (0..<Int(next())).map { _ in next() }
+            _ = try? MediaFrame(decoding: ByteBuffer(bytes: bytes))
+            _ = try? TrackConfiguration(decoding: ByteBuffer(bytes: bytes))
+            for codec in [Codec.h264, .h265] {
+                _ = ParameterSets(record: bytes, codec: codec)
+                _ = ParameterSets(annexB: bytes, codec: codec).record(codec: codec)
+            }
+            _ = NALUnits.ranges(lengthPrefixed: bytes, prefix: 1 + Int(seed % 4))
+        }
     }
 }

@@ -52,7 +52,8 @@ public final class FrameLog: Sendable {
         self.limits = limits
         file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0o644)
         guard file >= 0 else {
-            throw ApusError(.storageFailed, "the frame log \(path) cannot be written: \(String(cString: strerror(errno)))")
+            throw ApusError(
+                .storageFailed, "the frame log \(path) cannot be written: \(String(cString: strerror(errno)))")
         }
         let started = try OSThread(name: "apus-frame-log") { [self] in run() }
         thread.withLock { $0 = started }

@@ -5,6 +5,11 @@ public struct ParameterSets: Sendable, Hashable {
     public var sequence: [[UInt8]] = []
     public var picture: [[UInt8]] = []
 
+    /// The most sets of one track.
+    public static let countMax = 31
+    /// The longest set, in bytes.
+    public static let unitByteCountMax = 4096
+
     public init() {}
 
     /// True where a decoder has what it needs.
@@ -21,8 +26,14 @@ public struct ParameterSets: Sendable, Hashable {
     }
 
     /// Adds a unit where it is a parameter set; one that is held already is not added again.
+    ///
+    /// Past ``countMax`` sets, and for one longer than ``unitByteCountMax``, nothing is added: real
+    /// streams have a handful of short ones.
     public mutating func add(_ unit: [UInt8], codec: Codec) {
-        guard let first = unit.first, !contains(unit) else { return }
+        guard let first = unit.first, unit.count <= Self.unitByteCountMax, all.count < Self.countMax, !contains(unit)
+        else {
+            return
+        }
         switch NALUnits.kind(firstByte: first, codec: codec) {
         case .videoParameters: video.append(unit)
         case .sequenceParameters: sequence.append(unit)
@@ -70,12 +81,16 @@ public struct ParameterSets: Sendable, Hashable {
 
     /// The `avcC` or `hvcC` record, with 4-byte lengths; nil where a set is missing or cannot be read.
     public func record(codec: Codec) -> [UInt8]? {
-        guard isComplete(codec: codec) else { return nil }
-        return codec == .h265 ? hvcC() : avcC()
+        guard isComplete(codec: codec), let record = codec == .h265 ? hvcC() : avcC(),
+            record.count <= TrackConfiguration.extraByteCountMax
+        else { return nil }
+        return record
     }
 
     private func avcC() -> [UInt8]? {
-        guard let first = sequence.first, first.count >= 4, sequence.count <= 31, picture.count <= 255 else { return nil }
+        guard let first = sequence.first, first.count >= 4, sequence.count <= 31, picture.count <= 255 else {
+            return nil
+        }
         var record: [UInt8] = [1, first[1], first[2], first[3], 0xff, 0xe0 | UInt8(sequence.count)]
         for unit in sequence { Self.append(unit, to: &record) }
         record.append(UInt8(picture.count))
@@ -135,9 +150,12 @@ struct SequenceFormat {
     /// H.264 §7.3.2.1.1.
     init?(h264 unit: [UInt8]) {
         var reader = BitReader(NALUnits.withoutEmulation(unit), offset: 4)
-        guard reader.exponentialGolomb() != nil, let chroma = reader.exponentialGolomb(), chroma <= 3 else { return nil }
+        guard reader.exponentialGolomb() != nil, let chroma = reader.exponentialGolomb(), chroma <= 3 else {
+            return nil
+        }
         if chroma == 3 { guard reader.bits(1) != nil else { return nil } }
-        guard let luma = reader.exponentialGolomb(), let depth = reader.exponentialGolomb(), luma <= 6, depth <= 6 else {
+        guard let luma = reader.exponentialGolomb(), let depth = reader.exponentialGolomb(), luma <= 6, depth <= 6
+        else {
             return nil
         }
         (self.chroma, lumaDepth, chromaDepth) = (UInt8(chroma), UInt8(luma), UInt8(depth))
@@ -158,7 +176,8 @@ struct SequenceFormat {
             skipped += (hasProfile == 1 ? 88 : 0) + (hasLevel == 1 ? 8 : 0)
         }
         if highest > 0 { skipped += (8 - highest) * 2 }
-        guard reader.skip(skipped), reader.exponentialGolomb() != nil, let chroma = reader.exponentialGolomb(), chroma <= 3
+        guard reader.skip(skipped), reader.exponentialGolomb() != nil, let chroma = reader.exponentialGolomb(),
+            chroma <= 3
         else { return nil }
         if chroma == 3 { guard reader.bits(1) != nil else { return nil } }
         guard reader.exponentialGolomb() != nil, reader.exponentialGolomb() != nil, let window = reader.bits(1) else {
@@ -167,7 +186,8 @@ struct SequenceFormat {
         if window == 1 {
             for _ in 0..<4 { guard reader.exponentialGolomb() != nil else { return nil } }
         }
-        guard let luma = reader.exponentialGolomb(), let depth = reader.exponentialGolomb(), luma <= 8, depth <= 8 else {
+        guard let luma = reader.exponentialGolomb(), let depth = reader.exponentialGolomb(), luma <= 8, depth <= 8
+        else {
             return nil
         }
         (self.chroma, lumaDepth, chromaDepth) = (UInt8(chroma), UInt8(luma), UInt8(depth))

@@ -73,7 +73,8 @@ enum MP4Boxes {
         box("trak", into: &output) { buffer in
             fullBox("tkhd", flags: 3, into: &buffer) { buffer in
                 buffer.writeMultipleIntegers(UInt32(0), UInt32(0), id, UInt32(0), UInt32(0), UInt64(0))
-                buffer.writeMultipleIntegers(UInt16(0), UInt16(isVideo ? 0 : 1), UInt16(isVideo ? 0 : 0x0100), UInt16(0))
+                buffer.writeMultipleIntegers(
+                    UInt16(0), UInt16(isVideo ? 0 : 1), UInt16(isVideo ? 0 : 0x0100), UInt16(0))
                 writeMatrix(&buffer)
                 buffer.writeMultipleIntegers(isVideo ? track.width << 16 : 0, isVideo ? track.height << 16 : 0)
             }
@@ -108,7 +109,11 @@ enum MP4Boxes {
     private static func writeSampleTable(_ track: TrackConfiguration, into buffer: inout ByteBuffer) {
         fullBox("stsd", into: &buffer) { buffer in
             buffer.writeInteger(UInt32(1))
-            if track.codec.isVideo { writeVideoEntry(track, into: &buffer) } else { writeAudioEntry(track, into: &buffer) }
+            if track.codec.isVideo {
+                writeVideoEntry(track, into: &buffer)
+            } else {
+                writeAudioEntry(track, into: &buffer)
+            }
         }
         fullBox("stts", into: &buffer) { $0.writeInteger(UInt32(0)) }
         fullBox("stsc", into: &buffer) { $0.writeInteger(UInt32(0)) }
@@ -142,7 +147,8 @@ enum MP4Boxes {
             }
         box(type, into: &output) { buffer in
             buffer.writeRepeatingByte(0, count: 6)
-            buffer.writeMultipleIntegers(UInt16(1), UInt64(0), UInt16(clamping: track.channelCount), UInt16(16), UInt32(0))
+            buffer.writeMultipleIntegers(
+                UInt16(1), UInt64(0), UInt16(clamping: track.channelCount), UInt16(16), UInt32(0))
             // 16.16 fixed point: a rate that does not fit stands in the decoder's own record.
             buffer.writeInteger(track.sampleRate < 65_536 ? track.sampleRate << 16 : 0)
             switch track.codec {
@@ -162,7 +168,9 @@ enum MP4Boxes {
     private static func writeStreamDescriptor(_ track: TrackConfiguration, into output: inout ByteBuffer) {
         func descriptor(_ tag: UInt8, _ content: [UInt8]) -> [UInt8] {
             let count = content.count
-            return [tag, 0x80 | UInt8(count >> 21 & 127), 0x80 | UInt8(count >> 14 & 127), 0x80 | UInt8(count >> 7 & 127)]
+            return [
+                tag, 0x80 | UInt8(count >> 21 & 127), 0x80 | UInt8(count >> 14 & 127), 0x80 | UInt8(count >> 7 & 127),
+            ]
                 + [UInt8(count & 127)] + content
         }
         let objectType: UInt8 = track.codec == .mp3 ? (track.sampleRate < 32_000 ? 0x69 : 0x6b) : 0x40

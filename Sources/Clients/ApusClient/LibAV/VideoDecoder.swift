@@ -20,7 +20,8 @@ final class VideoDecoder {
         guard let codec = avcodec_find_decoder(LibAV.id(configuration.codec)) else {
             throw ApusError(.mediaUnreadable, "this machine's libavcodec cannot decode \(configuration.codec)")
         }
-        guard let context = avcodec_alloc_context3(codec), let packet = av_packet_alloc(), let incoming = av_frame_alloc(),
+        guard let context = avcodec_alloc_context3(codec), let packet = av_packet_alloc(),
+            let incoming = av_frame_alloc(),
             let picture = av_frame_alloc()
         else { throw ApusError(.internalFailure, "no memory") }
         self.context = context
@@ -56,7 +57,9 @@ final class VideoDecoder {
         guard av_new_packet(packet, Int32(payload.readableBytes)) >= 0, let data = packet.pointee.data else { return }
         // SAFETY: `av_new_packet` made room for exactly these bytes.
         payload.withUnsafeReadableBytes { source in
-            if let start = source.baseAddress { UnsafeMutableRawPointer(data).copyMemory(from: start, byteCount: source.count) }
+            if let start = source.baseAddress {
+                UnsafeMutableRawPointer(data).copyMemory(from: start, byteCount: source.count)
+            }
         }
         packet.pointee.pts = pts
         packet.pointee.dts = APUS_AV_NOPTS

@@ -75,7 +75,8 @@ public final class Snapshot: Sendable {
         let bytes = try png()
         let file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0o644)
         guard file >= 0 else {
-            throw ApusError(.storageFailed, "the snapshot \(path) cannot be written: \(String(cString: strerror(errno)))")
+            throw ApusError(
+                .storageFailed, "the snapshot \(path) cannot be written: \(String(cString: strerror(errno)))")
         }
         defer { close(file) }
         if let number = writeAll(file, bytes) {

@@ -65,7 +65,9 @@ final class Demuxer {
         self.context = context
         self.packet = packet
         let found = avformat_find_stream_info(context, nil)
-        guard found >= 0 else { throw DemuxerError(found, LibAV.error(found, "\(name) cannot be read as audio and video")) }
+        guard found >= 0 else {
+            throw DemuxerError(found, LibAV.error(found, "\(name) cannot be read as audio and video"))
+        }
         do { try chooseTracks() } catch { throw DemuxerError(0, error) }
     }
 
@@ -105,7 +107,8 @@ final class Demuxer {
                     "\(name) holds \(refused) video; only H.264 and H.265 can be sent. "
                         + "Convert it, for example: ffmpeg -i IN -c:v libx264 -c:a aac OUT.mp4")
             }
-            throw ApusError(.mediaUnreadable, "\(name) holds no video track; give a file or stream with H.264 or H.265 video")
+            throw ApusError(
+                .mediaUnreadable, "\(name) holds no video track; give a file or stream with H.264 or H.265 video")
         }
         chooseAudio(count)
         for index in 0..<count where !tracks.contains(where: { $0.streamIndex == index }) {
@@ -136,7 +139,8 @@ final class Demuxer {
         let thousandths = rate.num > 0 && rate.den > 0 ? Int64(rate.num) * 1000 / Int64(rate.den) : 0
         let isUsable = thousandths > 0 && thousandths <= 1_000_000
         let input = TrackConfiguration(
-            codec: codec, trackCount: 1, first: UInt32(max(parameters.width, 0)), second: UInt32(max(parameters.height, 0)),
+            codec: codec, trackCount: 1, first: UInt32(max(parameters.width, 0)),
+            second: UInt32(max(parameters.height, 0)),
             third: isUsable ? UInt32(thousandths) : 0, extraData: Self.extraData(parameters))
         let duration = isUsable ? 1_000_000_000 / thousandths : 40_000
         return Track(
@@ -164,7 +168,9 @@ final class Demuxer {
     /// The extra data, empty where it is longer than a configuration frame carries.
     private static func extraData(_ parameters: AVCodecParameters) -> [UInt8] {
         let count = Int(parameters.extradata_size)
-        guard let bytes = parameters.extradata, count > 0, count <= TrackConfiguration.extraByteCountMax else { return [] }
+        guard let bytes = parameters.extradata, count > 0, count <= TrackConfiguration.extraByteCountMax else {
+            return []
+        }
         // SAFETY: libav owns `extradata_size` bytes there for as long as the context lives.
         return Array(UnsafeBufferPointer(start: bytes, count: count))
     }

@@ -24,7 +24,8 @@ final class Encoder {
     init(name: String, configure: (UnsafeMutablePointer<AVCodecContext>) -> Void) throws(ApusError) {
         guard let codec = avcodec_find_encoder_by_name(name) else {
             throw ApusError(
-                .mediaUnreadable, "the encoder \(name) is missing in this machine's libavcodec; install one that has it")
+                .mediaUnreadable, "the encoder \(name) is missing in this machine's libavcodec; install one that has it"
+            )
         }
         guard let context = avcodec_alloc_context3(codec), let packet = av_packet_alloc(), let frame = av_frame_alloc()
         else { throw ApusError(.internalFailure, "no memory") }

@@ -44,7 +44,8 @@ final class FileReader {
             guard error.number == LibAV.invalidData else { throw error.error }
             throw ApusError(
                 .mediaUnreadable,
-                "the file \(path) is not audio or video that can be read; give an MP4, MKV, MPEG-TS or raw H.264/H.265 file")
+                "the file \(path) is not audio or video that can be read; give an MP4, MKV, MPEG-TS or raw H.264/H.265 file"
+            )
         }
     }
 
@@ -107,7 +108,11 @@ final class FileReader {
                 "the file \(path) holds a frame of \(shaped.payload.readableBytes) bytes; "
                     + "at most \(MediaFrame.payloadByteCountMax) can be sent")
         }
-        if let time = packet.pts ?? packet.dts { firstPts = min(firstPts, time) } else if firstPts == .max { firstPts = 0 }
+        if let time = packet.pts ?? packet.dts {
+            firstPts = min(firstPts, time)
+        } else if firstPts == .max {
+            firstPts = 0
+        }
         framesOfPass += 1
         let place = timeline.place(track: packet.track, pts: packet.pts, dts: packet.dts, duration: packet.duration)
         var flags: MediaFlags = []

@@ -71,7 +71,8 @@ public final class FileSource: MediaSource {
             if number == ENOENT {
                 throw ApusError(.mediaUnreadable, "the file \(path) does not exist; check the path")
             }
-            throw ApusError(.mediaUnreadable, "the file \(path) cannot be reached: \(String(cString: strerror(number)))")
+            throw ApusError(
+                .mediaUnreadable, "the file \(path) cannot be reached: \(String(cString: strerror(number)))")
         }
         guard facts.st_mode & S_IFMT != S_IFDIR else {
             throw ApusError(.mediaUnreadable, "\(path) is a directory; give the path of a media file")

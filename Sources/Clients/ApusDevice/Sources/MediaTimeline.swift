@@ -65,7 +65,8 @@ package struct MediaTimeline: Sendable {
         let base = offset ?? 0
         // Matroska has no decode times, and libav knows none for the first frames after a seek: the
         // frame's step from the one before stands in, so that B frames keep their room.
-        let line = dts == nil ? min(input + base, (track.lastLine ?? input + base) + max(track.duration, 1)) : input + base
+        let line =
+            dts == nil ? min(input + base, (track.lastLine ?? input + base) + max(track.duration, 1)) : input + base
         var place = Place(pts: inputPts + base, dts: line)
         if let last = track.lastLine, place.dts <= last { place.dts = last + 1 }
         place.pts = max(place.pts, place.dts)

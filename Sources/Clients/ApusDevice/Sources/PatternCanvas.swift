@@ -87,7 +87,8 @@ struct PatternCanvas {
             return result
         }
         let seconds = milliseconds / 1000
-        return digits(number, 6) + [Self.space] + digits(seconds / 3600 % 24, 2) + [Self.colon] + digits(seconds / 60 % 60, 2)
+        return digits(number, 6) + [Self.space] + digits(seconds / 3600 % 24, 2) + [Self.colon]
+            + digits(seconds / 60 % 60, 2)
             + [Self.colon] + digits(seconds % 60, 2) + [Self.dot] + digits(milliseconds % 1000, 3)
     }
 

@@ -35,7 +35,8 @@ public final class RTSPSource: MediaSource {
         thread.start(name: "apus-rtsp", deliver: deliver) { [self] interrupt throws(ApusError) in
             guard url.hasPrefix("rtsp://") || url.hasPrefix("rtsps://") else {
                 throw ApusError(
-                    .configurationInvalid, "the camera's address \(Self.shown(url)) does not start with rtsp:// or rtsps://")
+                    .configurationInvalid,
+                    "the camera's address \(Self.shown(url)) does not start with rtsp:// or rtsps://")
             }
             try run(interrupt, deliver)
         }
@@ -66,7 +67,8 @@ public final class RTSPSource: MediaSource {
                 if error.number == APUS_AV_UNAUTHORIZED || error.number == APUS_AV_FORBIDDEN {
                     throw ApusError(
                         .mediaUnreadable,
-                        "the camera at \(Self.shown(url)) refuses this name and password; put the right ones into the address")
+                        "the camera at \(Self.shown(url)) refuses this name and password; put the right ones into the address"
+                    )
                 }
                 var facts = Logger.facts(of: error.error)
                 facts[LogKey.address] = "\(Self.shown(url))"
@@ -107,7 +109,8 @@ public final class RTSPSource: MediaSource {
                     throw DemuxerError(
                         0,
                         ApusError(
-                            .mediaUnreadable, "the camera at \(Self.shown(url)) does not say what a decoder needs to start"))
+                            .mediaUnreadable,
+                            "the camera at \(Self.shown(url)) does not say what a decoder needs to start"))
                 }
             }
         }

@@ -24,7 +24,8 @@ public struct TestPattern: Sendable, Hashable, CustomStringConvertible {
             throw ApusError(
                 .configurationInvalid,
                 "a test pattern of \(width)x\(height) cannot be made: width \(Self.widths.lowerBound) to "
-                    + "\(Self.widths.upperBound), height \(Self.heights.lowerBound) to \(Self.heights.upperBound), both even")
+                    + "\(Self.widths.upperBound), height \(Self.heights.lowerBound) to \(Self.heights.upperBound), both even"
+            )
         }
         guard Self.frameRates.contains(frameRate) else {
             throw ApusError(
@@ -46,7 +47,8 @@ public struct TestPattern: Sendable, Hashable, CustomStringConvertible {
             let rate = Int(parts[1])
         else {
             throw ApusError(
-                .configurationInvalid, "the test pattern \"\(text)\" is not of the form WIDTHxHEIGHT@RATE, such as 1280x720@25")
+                .configurationInvalid,
+                "the test pattern \"\(text)\" is not of the form WIDTHxHEIGHT@RATE, such as 1280x720@25")
         }
         try self.init(width: width, height: height, frameRate: rate)
     }

@@ -100,13 +100,15 @@ public final class TestPatternSource: MediaSource {
 
     private func videoInput(_ encoder: Encoder) -> TrackConfiguration {
         TrackConfiguration(
-            codec: .h264, trackCount: pattern.hasTone ? 2 : 1, first: UInt32(pattern.width), second: UInt32(pattern.height),
+            codec: .h264, trackCount: pattern.hasTone ? 2 : 1, first: UInt32(pattern.width),
+            second: UInt32(pattern.height),
             third: UInt32(pattern.frameRate) * 1000, extraData: encoder.extraData)
     }
 
     private func audioConfiguration(_ encoder: Encoder) -> TrackConfiguration {
         TrackConfiguration(
-            codec: .aac, trackCount: 2, first: UInt32(Self.sampleRate), second: 1, third: UInt32(encoder.samplesPerFrame),
+            codec: .aac, trackCount: 2, first: UInt32(Self.sampleRate), second: 1,
+            third: UInt32(encoder.samplesPerFrame),
             extraData: encoder.extraData)
     }
 

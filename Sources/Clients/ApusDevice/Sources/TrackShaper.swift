@@ -84,7 +84,9 @@ struct TrackShaper {
         guard draft.codec.isVideo else { return Shaped(payload: ByteBuffer(bytes: bytes)) }
         guard let ranges = NALUnits.ranges(lengthPrefixed: bytes, prefix: lengthByteCount) else { return nil }
         let isDiscardable = isDiscardable(bytes, ranges)
-        guard lengthByteCount != 4 else { return Shaped(payload: ByteBuffer(bytes: bytes), isDiscardable: isDiscardable) }
+        guard lengthByteCount != 4 else {
+            return Shaped(payload: ByteBuffer(bytes: bytes), isDiscardable: isDiscardable)
+        }
         return Shaped(payload: Self.lengthPrefixed(bytes, ranges), isDiscardable: isDiscardable)
     }
 
@@ -114,7 +116,8 @@ struct TrackShaper {
         }
         guard configuration != nil, !units.isEmpty else { return nil }
         return Shaped(
-            payload: Self.lengthPrefixed(bytes, units), isDiscardable: isDiscardable(bytes, units), configuration: changed)
+            payload: Self.lengthPrefixed(bytes, units), isDiscardable: isDiscardable(bytes, units),
+            configuration: changed)
     }
 
     /// ISO/IEC 13818-7 §6.2: a header of 7 bytes, 9 with a check sum.
