@@ -1,7 +1,8 @@
 import ApusCore
 import NIOCore
 
-/// The boxes of a fragmented MP4 file (ISO/IEC 14496-12; sample entries: 14496-14, 14496-15, Opus in ISOBMFF, 3GPP TS 26.244).
+/// The boxes of a fragmented MP4 file (ISO/IEC 14496-12;
+/// sample entries: 14496-14, 14496-15, Opus in ISOBMFF, 3GPP TS 26.244).
 enum MP4Boxes {
     /// Writes a box whose length is known once its content is written.
     static func box(_ type: StaticString, into buffer: inout ByteBuffer, _ content: (inout ByteBuffer) -> Void) {

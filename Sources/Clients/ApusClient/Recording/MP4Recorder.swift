@@ -41,7 +41,8 @@ public final class MP4Recorder: Sendable {
         guard file >= 0 else {
             throw ApusError(
                 .storageFailed,
-                "the recording \(path) cannot be written: \(String(cString: strerror(errno))); check the folder and its permissions"
+                "the recording \(path) cannot be written: \(String(cString: strerror(errno))); "
+                    + "check the folder and its permissions"
             )
         }
         let started = try OSThread(name: "apus-recorder") { [self] in run(FragmentedMP4Writer(limits: limits)) }

@@ -44,7 +44,8 @@ final class FileReader {
             guard error.number == LibAV.invalidData else { throw error.error }
             throw ApusError(
                 .mediaUnreadable,
-                "the file \(path) is not audio or video that can be read; give an MP4, MKV, MPEG-TS or raw H.264/H.265 file"
+                "the file \(path) is not audio or video that can be read; "
+                    + "give an MP4, MKV, MPEG-TS or raw H.264/H.265 file"
             )
         }
     }

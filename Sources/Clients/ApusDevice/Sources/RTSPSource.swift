@@ -67,7 +67,8 @@ public final class RTSPSource: MediaSource {
                 if error.number == APUS_AV_UNAUTHORIZED || error.number == APUS_AV_FORBIDDEN {
                     throw ApusError(
                         .mediaUnreadable,
-                        "the camera at \(Self.shown(url)) refuses this name and password; put the right ones into the address"
+                        "the camera at \(Self.shown(url)) refuses this name and password; "
+                            + "put the right ones into the address"
                     )
                 }
                 var facts = Logger.facts(of: error.error)

@@ -24,7 +24,8 @@ public struct TestPattern: Sendable, Hashable, CustomStringConvertible {
             throw ApusError(
                 .configurationInvalid,
                 "a test pattern of \(width)x\(height) cannot be made: width \(Self.widths.lowerBound) to "
-                    + "\(Self.widths.upperBound), height \(Self.heights.lowerBound) to \(Self.heights.upperBound), both even"
+                    + "\(Self.widths.upperBound), "
+                    + "height \(Self.heights.lowerBound) to \(Self.heights.upperBound), both even"
             )
         }
         guard Self.frameRates.contains(frameRate) else {
