@@ -1,18 +1,24 @@
 import ApusCore
+import ApusNode
 import Foundation
 
 /// Waits until every node serves and the shards are spread over all of them.
 struct ClusterReadiness: Sendable {
     let cluster: LocalCluster
-    /// Whether every shard of several nodes must have a standby too.
-    var requiresStandbys = true
+
+    /// A node's share may be off by this part, or by what chance gives to few shards, before it is waited for.
+    static let unevennessMax = 0.2
 
     /// - Throws: 10005 after the deadline, 10018 where a node's process ended; both with the end of the log.
     func wait(_ timeout: Duration) async throws {
         let deadline = ContinuousClock.now + timeout
+        var weights: [Int] = []
+        for node in cluster.mark.nodes {
+            weights.append(try NodeConfiguration(file: cluster.directory.configurationFile(node.name)).weight)
+        }
         while true {
             let reports = await NodeReport.gather(cluster)
-            guard let reason = Self.obstacle(reports, requiresStandbys: requiresStandbys) else { return }
+            guard let reason = Self.obstacle(reports, weights: weights) else { return }
             if let ended = reports.first(where: { $0.process == .stopped }) {
                 throw ApusError(.internalFailure, failure("the node \(ended.status.name) ended", ended.status.name))
             }
@@ -25,18 +31,21 @@ struct ClusterReadiness: Sendable {
     }
 
     /// What is not well yet; nil where all is.
-    static func obstacle(_ reports: [NodeReport], requiresStandbys: Bool) -> String? {
-        // A node that was paused or drained on purpose is no reason to wait for ever; it is said as it is.
+    static func obstacle(_ reports: [NodeReport], weights: [Int]) -> String? {
         for report in reports where report.status.state != "up" { return "\(report.status.name) is \(report.status.state)" }
-        let owned = reports.map(\.status.shards.owned)
-        guard owned.reduce(0, +) == ShardID.count else { return "not every shard has one owner yet" }
-        let fair = ShardID.count / max(reports.count, 1)
-        if let poor = reports.first(where: { $0.status.shards.owned < fair / 2 }) {
-            return "\(poor.status.name) has \(poor.status.shards.owned) shards of about \(fair)"
+        guard reports.map(\.status.shards.owned).reduce(0, +) == ShardID.count else {
+            return "not every shard has one owner yet"
+        }
+        let total = max(weights.reduce(0, +), 1)
+        for (report, weight) in zip(reports, weights) {
+            let fair = Double(ShardID.count * weight) / Double(total)
+            let owned = Double(report.status.shards.owned)
+            guard abs(owned - fair) <= max(fair * unevennessMax, 5 * fair.squareRoot()) else {
+                return "\(report.status.name) owns \(Int(owned)) shards of about \(Int(fair))"
+            }
         }
         let standbys = reports.map(\.status.shards.standby).reduce(0, +)
-        if requiresStandbys, reports.count > 1, standbys != ShardID.count { return "not every shard has a standby yet" }
-        return nil
+        return reports.count > 1 && standbys != ShardID.count ? "not every shard has a standby yet" : nil
     }
 
     private func failure(_ sentence: String, _ node: String?) -> String {

@@ -19,12 +19,12 @@ struct DemoCheck: Sendable {
     func run() async throws {
         try await waitForFrames(framesMin, step: "frames at every viewer")
         let before = try await waitForProtection(notAt: nil)
-        print("The channel is at \(before.node), its standby at \(before.standby). Killing \(before.node).")
+        Console.say("The channel is at \(before.node), its standby at \(before.standby). Killing \(before.node).")
         let killed = MonotonicTime.now()
         NodeProcess(before.node, in: stage.cluster.directory).signal(SIGKILL)
         let after = try await waitForProtection(notAt: before.node)
         let took = Int((MonotonicTime.now() - killed).milliseconds)
-        print("The channel is at \(after.node), its standby at \(after.standby), \(took) ms after the kill.")
+        Console.say("The channel is at \(after.node), its standby at \(after.standby), \(took) ms after the kill.")
         try await waitForFrames(counts().map { $0 + framesMin }.max() ?? framesMin, step: "frames after the kill")
 
         // The camera ends first, so that its last frames can reach the viewers.
@@ -50,11 +50,11 @@ struct DemoCheck: Sendable {
             if differing > 0 { faults.append("\(name) got \(differing) frames that are not what was sent") }
             if missing > Int64(framesMin) / 2 { faults.append("\(name) misses the last \(missing) frames") }
         }
-        print("The camera sent \(sent.frames) frames.")
-        for line in DemoTable.viewers(stage, tallies) { print(line) }
+        Console.say("The camera sent \(sent.frames) frames.")
+        for line in DemoTable.viewers(stage, tallies) { Console.say(line) }
         guard faults.isEmpty else { throw ApusError(.internalFailure, faults.joined(separator: "; ")) }
         stage.markChecked()
-        print("Every viewer got every frame once, bit for bit.")
+        Console.say("Every viewer got every frame once, bit for bit.")
     }
 
     private func counts() -> [Int] {

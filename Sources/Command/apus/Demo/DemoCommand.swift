@@ -45,11 +45,11 @@ struct DemoCommand: AsyncParsableCommand {
             starter.configs = configs
             starter.basePort = basePort
             do {
-                print("Starting the nodes; state in \(state.path).")
+                Console.say("Starting the nodes; state in \(state.path).")
                 let cluster = try await starter.start(timeout: .seconds(60))
                 let source = file.map { ["--file", $0] } ?? ["--test-pattern", testPattern]
                 let stage = DemoStage(cluster: cluster, source: source, viewerCount: viewers)
-                try stage.start()
+                try await stage.start()
                 try await play(stage)
             } catch {
                 try await Self.stop(state)
@@ -86,6 +86,6 @@ struct DemoCommand: AsyncParsableCommand {
         guard let mark = try state.mark() else { return }
         try await ClusterDown.stop(DemoStage.clientNames(viewers: 64).map { DemoStage.process($0, in: state) })
         try await ClusterDown.stop(mark.nodes.map { NodeProcess($0.name, in: state) })
-        print("Stopped. Logs are in \(state.path).")
+        Console.say("Stopped. Logs are in \(state.path).")
     }
 }

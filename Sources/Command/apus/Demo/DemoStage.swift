@@ -35,11 +35,24 @@ final class DemoStage: Sendable {
         return nodes[1 + (number - 1) % (nodes.count - 1)]
     }
 
-    /// Starts the camera and the viewers.
+    /// Starts the camera, and the viewers once its channel is there.
     ///
-    /// - Throws: as ``NodeProcess/start()``.
-    func start() throws(ApusError) {
-        for name in [Self.camera] + viewerNames {
+    /// - Throws: 10005 where the camera's frames do not reach the cluster; else as ``NodeProcess/start()``.
+    func start() async throws {
+        try start([Self.camera])
+        let deadline = ContinuousClock.now + .seconds(30)
+        while channel(in: await NodeReport.gather(cluster))?.channel.fed != true {
+            try requireClients([Self.camera])
+            guard ContinuousClock.now < deadline else {
+                throw ApusError(.deadlineExceeded, "the camera's frames did not reach the cluster within 30 s")
+            }
+            try await Task.sleep(for: .milliseconds(100))
+        }
+        try start(viewerNames)
+    }
+
+    private func start(_ names: [String]) throws(ApusError) {
+        for name in names {
             let directory = cluster.directory.path
             let common = ["--dir", directory, "--node", door(name).name, "--log", frameLog(name)]
             let verb = name == Self.camera ? ["device", "--id", Self.camera] + source : ["watch", Self.camera]
@@ -68,8 +81,8 @@ final class DemoStage: Sendable {
     /// Fails where the camera or a viewer has ended.
     ///
     /// - Throws: 10018 with the end of its log.
-    func requireClients() throws(ApusError) {
-        for name in [Self.camera] + viewerNames {
+    func requireClients(_ names: [String]? = nil) throws(ApusError) {
+        for name in names ?? [Self.camera] + viewerNames {
             let process = process(name)
             guard process.pid == nil else { continue }
             let tail = process.logTail(lines: 10).map { "    \($0)" }.joined(separator: "\n")

@@ -21,9 +21,8 @@ struct DemoTable: Sendable {
             var lines = NodeReport.table(reports) + [""]
             lines += Self.viewers(stage, tallies)
             lines += ["", "Kill a node with `apus cluster kill N --dir \(stage.cluster.directory.path)`. Ctrl-C ends it all."]
-            // Home, and each line cleared to its end: nothing flickers.
-            print(isTerminal ? "\u{1B}[H\u{1B}[2J" + lines.joined(separator: "\n") : lines.joined(separator: "\n") + "\n")
-            fflush(nil)
+            // On a terminal: home, clear, and all at once.
+            Console.say(isTerminal ? "\u{1B}[H\u{1B}[2J" + lines.joined(separator: "\n") : lines.joined(separator: "\n") + "\n")
             try await Task.sleep(for: .seconds(1))
         }
     }
