@@ -397,16 +397,18 @@ package struct ChannelStateMachine: Sendable {
     package mutating func copied(_ frames: [RelayFrame], term: Epoch) -> [Action] {
         guard copyTerm == term, term >= assignment.term, role != .primary else { return [] }
         var accepted: [RelayFrame] = []
+        var actions: [Action] = []
         for frame in frames {
             if frame.flags.contains(.repeated) {
                 ring.adopt(repeated: frame)
+                actions.append(.adopt(frame))
                 continue
             }
             // The primary sends from its oldest frame where this node had nothing in common with it.
             if case .appended = ring.append(frame, allowingGap: true) { accepted.append(frame) }
         }
-        guard let last = ring.last else { return [] }
-        var actions: [Action] = accepted.isEmpty ? [] : [.distribute(accepted)]
+        guard let last = ring.last else { return actions }
+        if !accepted.isEmpty { actions.append(.distribute(accepted)) }
         actions.append(.confirmCopy(epoch: last.epoch, next: last.sequence + 1))
         return actions
     }
