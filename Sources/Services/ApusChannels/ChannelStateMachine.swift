@@ -263,8 +263,16 @@ package struct ChannelStateMachine: Sendable {
         var accepted: [RelayFrame] = []
         var actions: [Action] = []
         for var frame in frames where frame.position.epoch == publisher.epoch {
-            frame.stamp(term: assignment.term)
-            switch ring.append(frame, allowingGap: frame.position.sequence == publisher.startsAt) {
+            // Frames that were on the way when the stream was opened may come before the one it starts with.
+            let isFirst = ring.last?.epoch != publisher.epoch
+            let offered: FrameRing.Appended
+            if isFirst, frame.position.sequence != publisher.startsAt {
+                offered = .gap(expected: publisher.startsAt)
+            } else {
+                frame.stamp(term: assignment.term)
+                offered = ring.append(frame, allowingGap: frame.position.sequence == publisher.startsAt)
+            }
+            switch offered {
             case .appended:
                 self.publisher?.askedToResumeAt = nil
                 accepted.append(frame)
