@@ -392,15 +392,16 @@ final class SimulatedNode {
         let receiver = fanOut.add(kind, after: after)
         self.fanOut = fanOut
         sinks.append((receiver, sink))
-        if sinks.count == 1 { perform(machine.receiversChanged(hasReceivers: true, now: world.time)) }
+        if fanOut.viewerCount == 1, case .viewer = kind { perform(machine.receiversChanged(hasReceivers: true, now: world.time)) }
         serve(receiver, sink)
         return receiver
     }
 
     func leave(_ receiver: FanOutStateMachine.ReceiverID) {
+        let hadViewers = (fanOut?.viewerCount ?? 0) > 0
         guard fanOut?.remove(receiver) ?? false else { return }
         sinks.removeAll { $0.id == receiver }
-        if sinks.isEmpty { perform(machine.receiversChanged(hasReceivers: false, now: world.time)) }
+        if hadViewers, fanOut?.viewerCount == 0 { perform(machine.receiversChanged(hasReceivers: false, now: world.time)) }
     }
 
     private func serve(_ receiver: FanOutStateMachine.ReceiverID, _ sink: Sink) {
