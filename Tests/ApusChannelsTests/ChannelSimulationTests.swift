@@ -8,13 +8,14 @@ import Testing
 /// has everything. A seed that fails is printed with its story; `World.play(seed:)` runs it again.
 @Suite("A channel in a cluster where things go wrong (D7)")
 struct ChannelSimulationTests {
-    private static let chunkSize: UInt64 = 10
+    private static let chunkSize: UInt64 = 50
 
     private static func report(_ world: World) -> Comment {
-        "seed \(world.seed): \(world.failures.joined(separator: "; "))\n\(world.story.joined(separator: "\n"))"
+        let lines = ["seed \(world.seed): \(world.failures.joined(separator: "; "))"] + world.story + [world.publisher.state]
+        return Comment(rawValue: (lines + world.nodes.map(\.state)).joined(separator: "\n"))
     }
 
-    @Test("No frame is lost, doubled or changed, and every viewer catches up", arguments: 0..<UInt64(2))
+    @Test("No frame is lost, doubled or changed, and every viewer catches up", arguments: 0..<UInt64(24))
     func nothingIsLost(chunk: UInt64) {
         for seed in chunk * Self.chunkSize..<(chunk + 1) * Self.chunkSize {
             let world = World.play(seed: seed)

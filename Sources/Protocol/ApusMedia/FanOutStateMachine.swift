@@ -94,7 +94,7 @@ public struct FanOutStateMachine: Sendable {
         let id = nextID
         nextID += 1
         var receiver = Receiver(
-            id: id, kind: kind, cursor: nil, floor: position, wantsConfigurations: position == nil, skippedCount: 0)
+            id: id, kind: kind, cursor: nil, floor: position, wantsConfigurations: true, skippedCount: 0)
         if let position {
             switch ring.resume(after: position) {
             case .at(let index):
@@ -102,7 +102,6 @@ public struct FanOutStateMachine: Sendable {
             case .lost(let count):
                 receiver.skippedCount = count ?? 0
                 receiver.floor = nil
-                receiver.wantsConfigurations = true
                 // A viewer goes on with the live picture; a copy takes all that is left.
                 if kind == .standby { receiver.cursor = ring.firstIndex }
             }

@@ -70,7 +70,10 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
             idleSince = now
             return
         }
-        if now - since >= service.configuration.idleTimeout, releasesAwaited == 0 { release() }
+        if now - since >= service.configuration.idleTimeout, releasesAwaited == 0 {
+            run(machine.letGo())
+            release()
+        }
     }
 
     /// Forgets the channel once every loop has agreed that it has no receivers.

@@ -124,6 +124,8 @@ package struct ChannelStateMachine: Sendable {
     private var isUnprotected = false
     /// What the publisher was last told.
     private var acknowledged: UInt64?
+    /// Nobody used the channel for long: it is not copied until somebody does.
+    private var isLetGo = false
     /// As standby: the term of the copy that is open.
     private var copyTerm: Epoch?
     /// As edge: at most one stream in use and one that is to take its place.
@@ -198,9 +200,10 @@ package struct ChannelStateMachine: Sendable {
         wantedAfter = wantedAfter.map { min($0, position) } ?? position
     }
 
-    /// Viewers, edges or standbys came to this node, or the last one left.
+    /// Viewers or edges came to this node, or the last one left. The standby does not count.
     package mutating func receiversChanged(hasReceivers: Bool, now: MonotonicTime) -> [Action] {
         self.hasReceivers = hasReceivers
+        if hasReceivers { isLetGo = false }
         if !hasReceivers { wantedAfter = nil }
         return role == .primary ? [] : adjustUpstream(now: now)
     }
@@ -215,6 +218,15 @@ package struct ChannelStateMachine: Sendable {
             actions += adjustUpstream(now: now)
         }
         return actions
+    }
+
+    /// The channel was idle for as long as it is remembered: its copy ends, so that the standby may forget it too.
+    package mutating func letGo() -> [Action] {
+        guard isIdle, !isLetGo else { return [] }
+        isLetGo = true
+        guard role == .primary else { return [] }
+        copy = .none
+        return [.closeCopy]
     }
 
     private mutating func stepDown() -> [Action] {
@@ -253,6 +265,7 @@ package struct ChannelStateMachine: Sendable {
         let next = max(ring.next(in: epoch) ?? oldest, oldest)
         publisher = Publisher(epoch: epoch, instance: instance, ingest: id, startsAt: next)
         acknowledged = nil
+        isLetGo = false
         actions += adjustCopy(now: now)
         return (.accepted(next: next, isProtected: isProtected), actions)
     }
@@ -263,8 +276,16 @@ package struct ChannelStateMachine: Sendable {
         var accepted: [RelayFrame] = []
         var actions: [Action] = []
         for var frame in frames where frame.position.epoch == publisher.epoch {
-            frame.stamp(term: assignment.term)
-            switch ring.append(frame, allowingGap: frame.position.sequence == publisher.startsAt) {
+            // Frames that were on the way when the stream was opened may come before the one it starts with.
+            let isFirst = ring.last?.epoch != publisher.epoch
+            let offered: FrameRing.Appended
+            if isFirst, frame.position.sequence != publisher.startsAt {
+                offered = .gap(expected: publisher.startsAt)
+            } else {
+                frame.stamp(term: assignment.term)
+                offered = ring.append(frame, allowingGap: frame.position.sequence == publisher.startsAt)
+            }
+            switch offered {
             case .appended:
                 self.publisher?.askedToResumeAt = nil
                 accepted.append(frame)
@@ -321,7 +342,7 @@ package struct ChannelStateMachine: Sendable {
     // MARK: - As primary: the copy at the standby
 
     private mutating func adjustCopy(now: MonotonicTime) -> [Action] {
-        guard role == .primary, publisher != nil || ring.last != nil else { return [] }
+        guard role == .primary, !isLetGo, publisher != nil || ring.last != nil else { return [] }
         guard let standby = assignment.standby, standby != local else {
             if case .none = copy { return [] }
             copy = .none
@@ -372,7 +393,7 @@ package struct ChannelStateMachine: Sendable {
 
     /// True where the standby has every frame of this channel: a hand-over may go on.
     package func isCopied(to node: NodeID) -> Bool {
-        guard let last = ring.last else { return true }
+        guard let last = ring.last, !isLetGo else { return true }
         if case .active(node, let confirmed) = copy { return confirmed == last }
         return false
     }
@@ -397,16 +418,18 @@ package struct ChannelStateMachine: Sendable {
     package mutating func copied(_ frames: [RelayFrame], term: Epoch) -> [Action] {
         guard copyTerm == term, term >= assignment.term, role != .primary else { return [] }
         var accepted: [RelayFrame] = []
+        var actions: [Action] = []
         for frame in frames {
             if frame.flags.contains(.repeated) {
                 ring.adopt(repeated: frame)
+                actions.append(.adopt(frame))
                 continue
             }
             // The primary sends from its oldest frame where this node had nothing in common with it.
             if case .appended = ring.append(frame, allowingGap: true) { accepted.append(frame) }
         }
-        guard let last = ring.last else { return [] }
-        var actions: [Action] = accepted.isEmpty ? [] : [.distribute(accepted)]
+        guard let last = ring.last else { return actions }
+        if !accepted.isEmpty { actions.append(.distribute(accepted)) }
         actions.append(.confirmCopy(epoch: last.epoch, next: last.sequence + 1))
         return actions
     }

@@ -33,19 +33,21 @@ final class FanOut {
 
     /// Adds a receiver and gives it what it can have at once.
     func add(_ sink: any FrameSink, kind: FanOutStateMachine.Kind, after: FramePosition?) -> Receipt {
+        let hadViewers = machine.viewerCount > 0
         let id = machine.add(kind, after: after)
         sinks.append((id, sink))
         loop.service.metrics.receivers.increment()
-        if sinks.count == 1 { loop.receiversChanged(of: channel, hasReceivers: true, after: after) }
+        if !hadViewers, kind == .viewer { loop.receiversChanged(of: channel, hasReceivers: true, after: after) }
         serve(id, sink)
         return Receipt(fanOut: self, id: id)
     }
 
     func remove(_ id: FanOutStateMachine.ReceiverID) {
+        let hadViewers = machine.viewerCount > 0
         guard machine.remove(id) else { return }
         sinks.removeAll { $0.id == id }
         loop.service.metrics.receivers.decrement()
-        if sinks.isEmpty { loop.receiversChanged(of: channel, hasReceivers: false) }
+        if hadViewers, machine.viewerCount == 0 { loop.receiversChanged(of: channel, hasReceivers: false) }
     }
 
     /// Takes frames that the channel accepted and sends them on.

@@ -44,7 +44,7 @@ enum SimulatedFrames {
 
 /// A node's door for the publisher: what `PublisherDoor` does.
 final class SimulatedDoor {
-    private enum State {
+    private enum Step {
         case local(ChannelStateMachine.IngestID)
         case opening(SimulatedNode.Link)
         case remote(SimulatedNode.Link)
@@ -56,7 +56,7 @@ final class SimulatedDoor {
     private unowned let node: SimulatedNode
     private let connection: Int
     private var offer: PublishOffer
-    private var state = State.waiting(until: 0)
+    private var step = Step.waiting(until: 0)
     private var retryDelay = 10 * World.millisecond
 
     init(node: SimulatedNode, connection: Int, offer: PublishOffer) {
@@ -66,9 +66,11 @@ final class SimulatedDoor {
     }
 
     private var world: World { node.world }
+    /// For the story of a seed that fails.
+    var state: String { "\(connection) \(step) from \(offer.epoch):\(offer.oldest)" }
 
     var link: SimulatedNode.Link? {
-        switch state {
+        switch step {
         case .opening(let link), .remote(let link): link
         case .local, .waiting, .superseded, .closed: nil
         }
@@ -76,7 +78,7 @@ final class SimulatedDoor {
 
     func assign() {
         let owner = node.machine.assignment.owner
-        switch state {
+        switch step {
         case .closed, .superseded: return
         case .local: if node.machine.role == .primary { return }
         case .opening(let link), .remote(let link):
@@ -88,27 +90,27 @@ final class SimulatedDoor {
     }
 
     func tick() {
-        if case .waiting(let until) = state, world.now >= until { open() }
+        if case .waiting(let until) = step, world.now >= until { open() }
     }
 
     private func open() {
         if node.machine.role == .primary {
             switch node.takeIngest(offer, .door) {
             case .success(let (ingest, next)):
-                state = .local(ingest)
+                step = .local(ingest)
                 opened(next)
             case .failure(let error): refused(error.code)
             case nil: wait()
             }
         } else if let owner = node.machine.assignment.owner, let link = node.openIngest(offer, at: owner) {
-            state = .opening(link)
+            step = .opening(link)
         } else {
             wait()
         }
     }
 
     private func wait() {
-        state = .waiting(until: world.now + retryDelay)
+        step = .waiting(until: world.now + retryDelay)
         retryDelay = min(retryDelay * 2, 200 * World.millisecond)
     }
 
@@ -119,18 +121,18 @@ final class SimulatedDoor {
 
     private func refused(_ code: ErrorCode) {
         guard code == .stalePublisher else { return wait() }
-        state = .closed
+        step = .closed
         world.publisher.tell(connection, from: node) { $0.refused() }
     }
 
     func opened(_ link: SimulatedNode.Link, _ next: UInt64) {
-        guard case .opening(let current) = state, current === link else { return }
-        state = .remote(link)
+        guard case .opening(let current) = step, current === link else { return }
+        step = .remote(link)
         opened(next)
     }
 
     func lost(_ link: SimulatedNode.Link, _ code: ErrorCode) {
-        switch state {
+        switch step {
         case .opening(let current) where current === link: refused(code)
         case .remote(let current) where current === link:
             ended(code)
@@ -139,16 +141,16 @@ final class SimulatedDoor {
     }
 
     func localEnded(_ id: ChannelStateMachine.IngestID, _ code: ErrorCode) {
-        guard case .local(id) = state else { return }
+        guard case .local(id) = step else { return }
         ended(code)
     }
 
     private func ended(_ code: ErrorCode) {
         switch code {
         case .stalePublisher: refused(code)
-        case .kicked: state = .superseded
+        case .kicked: step = .superseded
         default:
-            state = .waiting(until: 0)
+            step = .waiting(until: 0)
             assign()
         }
     }
@@ -161,7 +163,7 @@ final class SimulatedDoor {
     func resume(_ next: UInt64) { world.publisher.tell(connection, from: node) { $0.resume(next) } }
 
     func send(_ frames: [RelayFrame]) {
-        switch state {
+        switch step {
         case .local(let id): node.perform(node.machine.ingest(id, frames, now: world.time))
         case .remote(let link): node.sendFrames(frames, on: link)
         case .superseded: open()
@@ -170,12 +172,12 @@ final class SimulatedDoor {
     }
 
     func close() {
-        switch state {
+        switch step {
         case .local(let id): node.closeIngest(id)
         case .opening(let link), .remote(let link): node.close(link)
         case .waiting, .superseded, .closed: break
         }
-        state = .closed
+        step = .closed
     }
 }
 
@@ -199,6 +201,10 @@ final class SimulatedPublisher {
     init(world: World) { self.world = world }
 
     var windowCount: Int { window.count }
+    /// For the story of a seed that fails.
+    var state: String {
+        "publisher at \(node?.id.description ?? "-") by \(connection), \(isOpen ? "open" : "not open"), \(epoch):\(oldest) to \(nextSequence), cursor \(cursor)"
+    }
     var acknowledged: UInt64 { oldest }
 
     /// A new start: a higher epoch, numbered from 0.

@@ -49,7 +49,7 @@ final class SimulatedNode {
     private(set) var isPaused = false
     private var inbox: [() -> Void] = []
     /// Connections whose end this node has heard of.
-    var closed: Set<ObjectIdentifier> = []
+    var closed: Set<Int> = []
     /// Lives that this node's map calls dead.
     var buried: Set<NodeID> = []
     private var fanOut: FanOutStateMachine?
@@ -132,9 +132,19 @@ final class SimulatedNode {
     }
 
     func connectionLost(_ connection: Connection) {
-        guard closed.insert(ObjectIdentifier(connection)).inserted else { return }
+        guard closed.insert(connection.id).inserted else { return }
         for link in opened where link.connection === connection && link.state != .over { lost(link, .linkLost) }
         for link in accepted where link.connection === connection && link.state != .over { ended(link) }
+    }
+
+    /// For the story of a seed that fails.
+    var state: String {
+        let ends = (opened + accepted).filter { $0.state != .over }.map { "\($0.kind) \($0.node) \($0.state)" }
+        return """
+            \(id)\(isAlive ? "" : " dead")\(isPaused ? " stopped" : ""): \(machine.role), term \(machine.assignment.term), \
+            frames \(machine.ring.oldest?.description ?? "-") to \(machine.ring.last?.description ?? "-"), \
+            \(machine.isFed ? "fed" : "not fed"), \(sinks.count) receivers, door \(door?.state ?? "-"), \(ends)
+            """
     }
 
     // MARK: - The machine's actions
@@ -382,15 +392,16 @@ final class SimulatedNode {
         let receiver = fanOut.add(kind, after: after)
         self.fanOut = fanOut
         sinks.append((receiver, sink))
-        if sinks.count == 1 { perform(machine.receiversChanged(hasReceivers: true, now: world.time)) }
+        if fanOut.viewerCount == 1, case .viewer = kind { perform(machine.receiversChanged(hasReceivers: true, now: world.time)) }
         serve(receiver, sink)
         return receiver
     }
 
     func leave(_ receiver: FanOutStateMachine.ReceiverID) {
+        let hadViewers = (fanOut?.viewerCount ?? 0) > 0
         guard fanOut?.remove(receiver) ?? false else { return }
         sinks.removeAll { $0.id == receiver }
-        if sinks.isEmpty { perform(machine.receiversChanged(hasReceivers: false, now: world.time)) }
+        if hadViewers, fanOut?.viewerCount == 0 { perform(machine.receiversChanged(hasReceivers: false, now: world.time)) }
     }
 
     private func serve(_ receiver: FanOutStateMachine.ReceiverID, _ sink: Sink) {

@@ -15,7 +15,6 @@ extension World {
         world.after(producingEnd - world.now) { [unowned world] in world.publisher.end() }
         world.run(until: producingEnd + 900 * millisecond)
         world.checkCaughtUp()
-        world.nodes.forEach { $0.end() }
         return world
     }
 
@@ -97,7 +96,12 @@ extension World {
     }
 
     /// The channel has survived what came before: one more failure must not cost anything.
-    private var isSettled: Bool { copiedAt.map { now - $0 < 400 * Self.millisecond } ?? false }
+    private var isSettled: Bool {
+        guard let copiedAt, now - copiedAt < 400 * Self.millisecond else { return false }
+        return [truth.owner, truth.standby].allSatisfy { id in
+            id.flatMap(node).map { $0.isAlive && !$0.isPaused } ?? false
+        }
+    }
 
     // MARK: - Faults
 
@@ -121,9 +125,7 @@ extension World {
         case 4, 5: if let primary, isSettled, hasSpare { pause(primary) }
         case 6: if let standby, isSettled, hasSpare { pause(standby) }
         case 7: if let edge = edges.last { pause(edge) }
-        case 8: if let primary, let standby, standby.isAlive, !standby.isPaused,
-            primary.isAlive, !primary.isPaused, primary.machine.isCopied(to: standby.id), isSettled
-        {
+        case 8: if let primary, let standby, primary.machine.isCopied(to: standby.id), isSettled {
             change("swap") { truth in
                 (truth.owner, truth.standby) = (truth.standby, truth.owner)
                 truth.term += 1

@@ -46,6 +46,7 @@ final class World {
     /// What each epoch's frames hold, by sequence.
     var published: [UInt32: [UInt64]] = [:]
     private var connections: [Pair: Connection] = [:]
+    private var connectionCount = 0
     /// Nodes close their links to the dead when the map says so.
     let closesLinksOnMap: Bool
     /// The largest delay of a link between two nodes.
@@ -132,7 +133,8 @@ final class World {
             if now < open.reopensAt { return nil }
         }
         guard to.isAlive, !from.buried.contains(id) else { return nil }
-        let connection = Connection(initiator: from, acceptor: to)
+        connectionCount += 1
+        let connection = Connection(id: connectionCount, initiator: from, acceptor: to)
         connections[pair] = connection
         return connection
     }
@@ -170,13 +172,14 @@ final class World {
         let delay = 100_000 + random.next() % delayMax
         connection.arrivals[lane] = max(now + delay, connection.arrivals[lane] + 1)
         queue.add(at: connection.arrivals[lane]) {
-            to.run { if !to.closed.contains(ObjectIdentifier(connection)) { body(to) } }
+            to.run { if !to.closed.contains(connection.id) { body(to) } }
         }
     }
 }
 
 /// One media lane between two nodes: two directions, each first in, first out.
 final class Connection {
+    let id: Int
     let initiator: SimulatedNode
     let acceptor: SimulatedNode
     var isOpen = true
@@ -184,7 +187,8 @@ final class Connection {
     /// When the last message of each direction arrives: towards the acceptor, towards the initiator.
     var arrivals: [UInt64] = [0, 0]
 
-    init(initiator: SimulatedNode, acceptor: SimulatedNode) {
+    init(id: Int, initiator: SimulatedNode, acceptor: SimulatedNode) {
+        self.id = id
         self.initiator = initiator
         self.acceptor = acceptor
     }
