@@ -44,7 +44,7 @@ final class BenchProcess {
         init(_ process: Process, seconds: Double) {
             Thread.detachNewThread {
                 Thread.sleep(forTimeInterval: seconds)
-                if !self.isDisarmed.load(ordering: .relaxed) { process.terminate() }
+                if !self.isDisarmed.load(ordering: .relaxed) { kill(process.processIdentifier, SIGKILL) }
             }
         }
 
@@ -57,8 +57,9 @@ final class BenchProcess {
         process.waitUntilExit()
     }
 
-    func kill() {
-        process.terminate()
+    /// Ends it at once; the port mapper does not listen to anything milder.
+    func end() {
+        kill(process.processIdentifier, SIGKILL)
         process.waitUntilExit()
     }
 
@@ -132,7 +133,7 @@ struct ErlangPair {
 
     func stop() {
         server.stop()
-        portMapper.kill()
+        portMapper.end()
     }
 
     private static func arguments(_ directory: String, _ name: String) -> [String] {
