@@ -66,7 +66,7 @@ struct FailoverResult {
                 text(result.secondGaps, 1), text(result.standbyDelays, 0.5), text(result.standbyDelays, 1),
             ]
         }
-        return NodeReport.lines([head] + rows).joined(separator: "\n")
+        return TextTable.lines([head] + rows).joined(separator: "\n")
     }
 
     static func json(_ results: [FailoverResult]) throws -> String {

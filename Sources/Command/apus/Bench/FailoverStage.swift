@@ -1,5 +1,6 @@
 import ApusClient
 import ApusCluster
+import ApusContract
 import ApusCore
 import ApusMedia
 import ApusSessions
@@ -28,7 +29,7 @@ final class FailoverStage {
         try Self.run(executable, ["cluster", "up", "--nodes", "3", "--dir", directory, "--base-port", "\(basePort)"])
         local = try LocalCluster(directory: directory)
         ownership = try await LocalOwnershipStore(
-            path: "\(local.directory.path)/ownership.sqlite", cluster: local.cluster)
+            path: "\(local.directory.path)/shared/ownership.sqlite", cluster: local.cluster)
     }
 
     func down() async {
