@@ -8,7 +8,8 @@ struct PrometheusMetricsTests {
 
     @Test("A counter is written with its type, labels and value")
     func counter() {
-        let counter = Counter(label: "apus_closed_total", dimensions: [("code", "10002"), ("at", "x")], factory: metrics)
+        let counter = Counter(
+            label: "apus_closed_total", dimensions: [("code", "10002"), ("at", "x")], factory: metrics)
         counter.increment()
         counter.increment(by: 4)
         #expect(metrics.text() == "# TYPE apus_closed_total counter\napus_closed_total{at=\"x\",code=\"10002\"} 5\n")

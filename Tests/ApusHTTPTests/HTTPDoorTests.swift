@@ -76,7 +76,9 @@ struct HTTPDoorTests {
         if let token { request.setValue("Bearer \(token)", forHTTPHeaderField: "Authorization") }
         let (data, response) = try await URLSession(configuration: .ephemeral).data(for: request)
         let http = try #require(response as? HTTPURLResponse)
-        return (http.statusCode, http.value(forHTTPHeaderField: "Content-Type") ?? "", String(decoding: data, as: UTF8.self))
+        return (
+            http.statusCode, http.value(forHTTPHeaderField: "Content-Type") ?? "", String(decoding: data, as: UTF8.self)
+        )
     }
 
     @Test("/healthz says 200 while the node serves and 503 with the reason when it does not")

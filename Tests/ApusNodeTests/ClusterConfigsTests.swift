@@ -40,7 +40,7 @@ struct ClusterConfigsTests {
             let start = String(repeating: "  ", count: depth) + name + ":"
             #expect(lines.contains { $0.hasPrefix(start) }, "\(key) is not in one-node.yaml")
         }
-        #expect(text.split(separator: "\n").filter { $0.hasPrefix("#") || $0.hasPrefix("  #") }.count > 100)
+        #expect(text.split(separator: "\n").filter { $0.hasPrefix("#") || $0.hasPrefix("  #") }.count > 80)
     }
 
     @Test("The values of the reference file are the defaults of the code")

@@ -37,7 +37,8 @@ struct DocumentTests {
     @Test("Scripts can be run, and stop at the first failure")
     func scripts() {
         for file in SourceTree.files {
-            let isScript = file.path.hasPrefix("scripts/") && !file.path.hasPrefix("scripts/lib/") && !file.name.contains(".")
+            let isScript =
+                file.path.hasPrefix("scripts/") && !file.path.hasPrefix("scripts/lib/") && !file.name.contains(".")
             guard isScript || file.path == ".ci/run" else { continue }
             #expect(
                 FileManager.default.isExecutableFile(atPath: "\(SourceTree.root)/\(file.path)"),

@@ -22,7 +22,8 @@ struct ImportLawTests {
     @Test("Law 1: only the storage knows SQLite's library")
     func storage() {
         expectNoImport(
-            of: ["GRDB", "SQLite3"], in: SourceTree.sources, except: ["Engine/ApusStorage"], law: "only ApusStorage may")
+            of: ["GRDB", "SQLite3"], in: SourceTree.sources, except: ["Engine/ApusStorage"], law: "only ApusStorage may"
+        )
     }
 
     @Test("Law 1: only devices, clients and recording know libav (D10)")
@@ -35,11 +36,13 @@ struct ImportLawTests {
     @Test("Law 2: a machine imports values, protocols, collections and NIOCore; it has no clock, lock, task or chance")
     func machines() {
         let allowed: Set = [
-            "ApusCore", "ApusWire", "ApusContract", "ApusTraversal", "ApusMedia", "NIOCore", "Collections", "DequeModule",
+            "ApusCore", "ApusWire", "ApusContract", "ApusTraversal", "ApusMedia", "NIOCore", "Collections",
+            "DequeModule",
             "OrderedCollections", "SwiftProtobuf",
         ]
         let banned = [
-            "await ", ".now()", "Task {", "Task(", "Mutex<", "Mutex(", "NIOLock", ".random(", "SystemRandomNumberGenerator",
+            "await ", ".now()", "Task {", "Task(", "Mutex<", "Mutex(", "NIOLock", ".random(",
+            "SystemRandomNumberGenerator",
             "Date()", "ContinuousClock", "DispatchQueue",
         ]
         for file in SourceTree.sources where file.name.hasSuffix("StateMachine.swift") {
@@ -63,7 +66,9 @@ struct ImportLawTests {
                 Issue.record("\(file.path) imports the edge \(module)")
             }
         }
-        let below = SourceTree.sources.filter { $0.path.hasPrefix("Sources/Services/") || $0.path.hasPrefix("Sources/Engine/") }
+        let below = SourceTree.sources.filter {
+            $0.path.hasPrefix("Sources/Services/") || $0.path.hasPrefix("Sources/Engine/")
+        }
         expectNoImport(of: edges, in: below, except: [], law: "an edge is above it")
     }
 
@@ -71,7 +76,8 @@ struct ImportLawTests {
     func clients() {
         expectNoImport(
             of: [
-                "ApusTransport", "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusRecording", "ApusCalls",
+                "ApusTransport", "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusRecording",
+                "ApusCalls",
                 "ApusDialogs", "ApusGateway", "ApusRelay", "ApusHTTP", "ApusNode",
             ],
             in: SourceTree.sources.filter { $0.path.hasPrefix("Sources/Clients/") }, except: [],

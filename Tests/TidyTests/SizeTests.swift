@@ -35,7 +35,8 @@ struct SizeTests {
             let depth = line.prefix { $0 == " " }.count
             let words = line.split(separator: " ")
             guard words.contains("func") || words.contains(where: { $0.hasPrefix("init(") || $0.hasPrefix("init?(") }),
-                let head = words.first, !head.hasPrefix("//"), !head.hasPrefix("*"), !head.hasPrefix("."), head != "self"
+                let head = words.first, !head.hasPrefix("//"), !head.hasPrefix("*"), !head.hasPrefix("."),
+                head != "self"
             else { continue }
             let close = String(repeating: " ", count: depth) + "}"
             for end in start..<file.lines.count {
@@ -46,8 +47,10 @@ struct SizeTests {
                     break
                 }
                 let deeper = file.lines[end].prefix { $0 == " " }.count > depth
-                let isHead = end == start || deeper || file.lines[end].isEmpty || file.lines[end].hasPrefix(
-                    String(repeating: " ", count: depth) + ")")
+                let isHead =
+                    end == start || deeper || file.lines[end].isEmpty
+                    || file.lines[end].hasPrefix(
+                        String(repeating: " ", count: depth) + ")")
                 guard isHead else { break }
             }
         }

@@ -17,7 +17,9 @@ struct SourceTree {
             lines.compactMap { line in
                 var words = line.split(separator: " ").map { String($0) }
                 guard !line.hasPrefix(" ") || line.contains("import ") else { return nil }
-                while let first = words.first, ["public", "package", "internal", "private", "@_exported"].contains(first) {
+                while let first = words.first,
+                    ["public", "package", "internal", "private", "@_exported"].contains(first)
+                {
                     words.removeFirst()
                 }
                 guard words.first == "import", words.count > 1 else { return nil }

@@ -7,7 +7,8 @@ struct WordTests {
     /// A word that must not stand in the sources, and what to do instead. Spelled in parts, so that this file passes.
     static let banned: [(word: String, instead: String)] = [
         ("TO" + "DO", "do it, or open an issue"), ("FIX" + "ME", "fix it"), ("XX" + "X", "say it in a sentence"),
-        ("HA" + "CK", "say why in a sentence"), ("try" + "!", "handle the error"), ("as" + "!", "use as? and handle nil"),
+        ("HA" + "CK", "say why in a sentence"), ("try" + "!", "handle the error"),
+        ("as" + "!", "use as? and handle nil"),
         ("fatal" + "Error(", "throw, or precondition with the state in the message"),
         ("@test" + "able", "use package access"), ("XCT" + "est", "use Swift Testing"),
     ]
@@ -15,7 +16,9 @@ struct WordTests {
     @Test("Banned words do not appear", arguments: banned.map(\.word))
     func bannedWords(word: String) {
         let instead = Self.banned.first { $0.word == word }?.instead ?? ""
-        for file in SourceTree.files where !file.isGenerated && !file.path.hasPrefix("docs/") {
+        for file in SourceTree.files where file.isSwift || file.path.hasPrefix("scripts/") {
+            // A script may explain a Swift word; an unfinished thing is one everywhere.
+            guard !file.isGenerated, file.isSwift || ["TO" + "DO", "FIX" + "ME"].contains(word) else { continue }
             for (index, line) in file.lines.enumerated() where Self.contains(line, word) {
                 Issue.record("\(file.path):\(index + 1) says \(word): \(instead)")
             }

@@ -7,7 +7,7 @@ struct Apus: AsyncParsableCommand {
         commandName: "apus",
         abstract: "A cluster for cameras and doorbells, and for the apps that watch and talk to them.",
         subcommands: [
-            NodeCommand.self, ClusterCommand.self, DeviceCommand.self, WatchCommand.self, DemoCommand.self, AdminCommand.self,
-            BenchCommand.self,
+            NodeCommand.self, ClusterCommand.self, DeviceCommand.self, WatchCommand.self, DemoCommand.self,
+            AdminCommand.self, BenchCommand.self,
         ])
 }

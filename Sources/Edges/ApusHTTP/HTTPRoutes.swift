@@ -27,7 +27,8 @@ struct HTTPRoutes: Sendable {
         router.get("v1/status") { _, _ in
             Self.json(await sources.status(), status: .ok)
         }
-        let admin = router.group("v1/admin").add(middleware: AdminGuard(authorize: sources.authorizeAdmin, logger: logger))
+        let admin = router.group("v1/admin").add(
+            middleware: AdminGuard(authorize: sources.authorizeAdmin, logger: logger))
         admin.post("drain") { _, _ in
             do throws(ApusError) {
                 try await sources.drain()

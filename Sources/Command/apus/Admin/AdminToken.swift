@@ -19,7 +19,9 @@ struct AdminToken: AsyncParsableCommand {
     var account = LocalCluster.account.rawValue
     @Option(help: "The bearer's own id; a device's is its device id where none is given.")
     var access: String?
-    @Option(name: .customLong("device"), help: "The device that the bearer is; for an app, one that it may reach (several).")
+    @Option(
+        name: .customLong("device"), help: "The device that the bearer is; for an app, one that it may reach (several)."
+    )
     var devices: [String] = []
     @Option(help: "How long it is good: 90s, 15m, 12h, 30d.")
     var ttl = "1h"
@@ -33,12 +35,15 @@ struct AdminToken: AsyncParsableCommand {
     }
 
     private func claims(cluster: String) throws -> TokenClaims {
-        guard let role = Session.Role(rawValue: role) else { throw ValidationError("--role must be device, app or admin") }
+        guard let role = Session.Role(rawValue: role) else {
+            throw ValidationError("--role must be device, app or admin")
+        }
         let devices = try devices.map { try identifier($0, "--device", as: DeviceID.self) }
         guard role != .device || devices.count == 1 else {
             throw ValidationError("a device's token needs exactly one --device")
         }
-        let access = access ?? (role == .device ? devices[0].rawValue : "\(role.rawValue)-\(UUID().uuidString.prefix(8))")
+        let access =
+            access ?? (role == .device ? devices[0].rawValue : "\(role.rawValue)-\(UUID().uuidString.prefix(8))")
         return TokenClaims(
             access: try identifier(access, "--access", as: AccessID.self),
             account: try identifier(account, "--account", as: AccountID.self), role: role,
@@ -56,7 +61,8 @@ struct AdminToken: AsyncParsableCommand {
 
     private static func lifetime(_ text: String) throws -> Duration {
         let units: [Character: Int] = ["s": 1, "m": 60, "h": 3600, "d": 86_400]
-        guard let last = text.last, let unit = units[last], let count = Int(text.dropLast()), (1...1_000_000).contains(count)
+        guard let last = text.last, let unit = units[last], let count = Int(text.dropLast()),
+            (1...1_000_000).contains(count)
         else { throw ValidationError("--ttl must be a span such as 90s, 15m, 12h or 30d, not '\(text)'") }
         return .seconds(count * unit)
     }

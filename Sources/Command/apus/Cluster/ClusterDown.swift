@@ -4,7 +4,8 @@ import Foundation
 
 /// `apus cluster down`: stops every node. A cluster that is down already stays so.
 struct ClusterDown: AsyncParsableCommand {
-    static let configuration = CommandConfiguration(commandName: "down", abstract: "Stop all nodes of the local cluster.")
+    static let configuration = CommandConfiguration(
+        commandName: "down", abstract: "Stop all nodes of the local cluster.")
     @OptionGroup var directory: DirectoryOption
     @Flag(help: "Remove the state directory as well: keys, ownership, records, logs.")
     var purge = false

@@ -36,7 +36,8 @@ struct ClusterDrain: AsyncParsableCommand {
             if report.answered, report.status.shards.owned == 0, report.status.shards.standby == 0 { break }
             guard ContinuousClock.now < deadline else {
                 throw ApusError(
-                    .deadlineExceeded, "\(found.name) still holds \(report.status.shards.owned) shards after \(timeout) s")
+                    .deadlineExceeded,
+                    "\(found.name) still holds \(report.status.shards.owned) shards after \(timeout) s")
             }
             try await Task.sleep(for: .milliseconds(100))
         }

@@ -32,7 +32,9 @@ struct ClusterReadiness: Sendable {
 
     /// What is not well yet; nil where all is.
     static func obstacle(_ reports: [NodeReport], weights: [Int]) -> String? {
-        for report in reports where report.status.state != "up" { return "\(report.status.name) is \(report.status.state)" }
+        for report in reports where report.status.state != "up" {
+            return "\(report.status.name) is \(report.status.state)"
+        }
         guard reports.map(\.status.shards.owned).reduce(0, +) == ShardID.count else {
             return "not every shard has one owner yet"
         }
@@ -53,6 +55,7 @@ struct ClusterReadiness: Sendable {
         let process = NodeProcess(node, in: cluster.directory)
         let tail = process.logTail(lines: 15).map { "    \($0)" }.joined(separator: "\n")
         return tail.isEmpty
-            ? "\(sentence); its log \(process.logFile) is empty" : "\(sentence); the end of its log \(process.logFile):\n\(tail)"
+            ? "\(sentence); its log \(process.logFile) is empty"
+            : "\(sentence); the end of its log \(process.logFile):\n\(tail)"
     }
 }

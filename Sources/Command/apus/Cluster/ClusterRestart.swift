@@ -24,7 +24,8 @@ struct ClusterRestart: AsyncParsableCommand {
             guard report.process != .stopped, ContinuousClock.now < deadline else {
                 let tail = process.logTail(lines: 15).joined(separator: "\n    ")
                 throw ApusError(
-                    .deadlineExceeded, "\(found.name) did not come up (\(report.status.state)); the end of its log:\n    \(tail)")
+                    .deadlineExceeded,
+                    "\(found.name) did not come up (\(report.status.state)); the end of its log:\n    \(tail)")
             }
             try await Task.sleep(for: .milliseconds(100))
         }

@@ -14,13 +14,15 @@ struct ClusterKill: AsyncParsableCommand {
     @OptionGroup var node: NodeArgument
 
     func run() async throws {
-        try await NodeSignal.send(SIGKILL, to: try node.process(in: try directory.cluster()), done: "was killed", ends: true)
+        try await NodeSignal.send(
+            SIGKILL, to: try node.process(in: try directory.cluster()), done: "was killed", ends: true)
     }
 }
 
 /// `apus cluster pause N`: stops a node without ending it, as a frozen machine would.
 struct ClusterPause: AsyncParsableCommand {
-    static let configuration = CommandConfiguration(commandName: "pause", abstract: "Freeze a node's process (SIGSTOP).")
+    static let configuration = CommandConfiguration(
+        commandName: "pause", abstract: "Freeze a node's process (SIGSTOP).")
     @OptionGroup var directory: DirectoryOption
     @OptionGroup var node: NodeArgument
 
@@ -31,7 +33,8 @@ struct ClusterPause: AsyncParsableCommand {
 
 /// `apus cluster resume N`: lets a paused node go on.
 struct ClusterResume: AsyncParsableCommand {
-    static let configuration = CommandConfiguration(commandName: "resume", abstract: "Let a paused node go on (SIGCONT).")
+    static let configuration = CommandConfiguration(
+        commandName: "resume", abstract: "Let a paused node go on (SIGCONT).")
     @OptionGroup var directory: DirectoryOption
     @OptionGroup var node: NodeArgument
 

@@ -41,7 +41,8 @@ struct ClusterStarter: Sendable {
             let read = try NodeConfigurationFile.read(folder: configs)
             try requireSame(existing, cluster: read.cluster)
             return Plan(
-                mark: StateDirectory.Mark(cluster: read.cluster, nodes: read.nodes.map(\.node)), files: read.nodes.map(\.text))
+                mark: StateDirectory.Mark(cluster: read.cluster, nodes: read.nodes.map(\.node)),
+                files: read.nodes.map(\.text))
         }
         try requireSame(existing, cluster: cluster)
         let known = existing?.nodes ?? []
@@ -61,7 +62,8 @@ struct ClusterStarter: Sendable {
     private func requireSame(_ existing: StateDirectory.Mark?, cluster: String) throws(ApusError) {
         guard let existing, existing.cluster != cluster else { return }
         throw ApusError(
-            .stateForeign, "\(state.path) is the state of cluster \(existing.cluster), not \(cluster); give another --dir")
+            .stateForeign,
+            "\(state.path) is the state of cluster \(existing.cluster), not \(cluster); give another --dir")
     }
 
     private func prepare(_ plan: Plan) throws(ApusError) {
@@ -73,7 +75,8 @@ struct ClusterStarter: Sendable {
             try FileManager.default.createDirectory(atPath: "\(state.path)/shared", withIntermediateDirectories: true)
             for (node, text) in zip(plan.mark.nodes, plan.files) {
                 guard let text else { continue }
-                try Data(text.utf8).write(to: URL(fileURLWithPath: state.configurationFile(node.name)), options: .atomic)
+                try Data(text.utf8).write(
+                    to: URL(fileURLWithPath: state.configurationFile(node.name)), options: .atomic)
             }
         } catch {
             throw ApusError(.storageFailed, "\(state.path) cannot be written: \(error.localizedDescription)")

@@ -27,7 +27,9 @@ struct ClusterUp: AsyncParsableCommand {
         guard (1...NodeConfigurationFile.nodesMax).contains(nodes ?? 1) else {
             throw ValidationError("--nodes must be 1 to \(NodeConfigurationFile.nodesMax)")
         }
-        guard basePort > 0, last <= 65_536 else { throw ValidationError("--base-port leaves no room for the nodes' ports") }
+        guard basePort > 0, last <= 65_536 else {
+            throw ValidationError("--base-port leaves no room for the nodes' ports")
+        }
         guard ClusterID(rawValue: cluster) != nil else {
             throw ValidationError("--cluster must be 1 to 63 letters, digits, '-', '_' or '.'")
         }
@@ -41,7 +43,8 @@ struct ClusterUp: AsyncParsableCommand {
         starter.configs = configs
         starter.cluster = cluster
         let local = try await starter.start(timeout: .seconds(timeout))
-        print("The cluster \(local.mark.cluster) is up: \(local.mark.nodes.count) nodes, state in \(local.directory.path).")
+        let count = local.mark.nodes.count
+        print("The cluster \(local.mark.cluster) is up: \(count) nodes, state in \(local.directory.path).")
         for line in NodeReport.table(await NodeReport.gather(local)) { print(line) }
     }
 }

@@ -57,7 +57,8 @@ final class DemoStage: Sendable {
             let common = ["--dir", directory, "--node", door(name).name, "--log", frameLog(name)]
             let verb = name == Self.camera ? ["device", "--id", Self.camera] + source : ["watch", Self.camera]
             let folder = "\(directory)/\(name)"
-            let process = NodeProcess(name: name, arguments: verb + common, logFile: "\(folder)/log", pidFile: "\(folder)/pid")
+            let process = NodeProcess(
+                name: name, arguments: verb + common, logFile: "\(folder)/log", pidFile: "\(folder)/pid")
             try process.start()
             do {
                 let arguments = try JSONEncoder().encode(process.arguments)

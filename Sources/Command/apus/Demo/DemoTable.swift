@@ -20,9 +20,12 @@ struct DemoTable: Sendable {
             let reports = await NodeReport.gather(stage.cluster)
             var lines = NodeReport.table(reports) + [""]
             lines += Self.viewers(stage, tallies)
-            lines += ["", "Kill a node with `apus cluster kill N --dir \(stage.cluster.directory.path)`. Ctrl-C ends it all."]
+            lines += [
+                "", "Kill a node with `apus cluster kill N --dir \(stage.cluster.directory.path)`. Ctrl-C ends it all.",
+            ]
             // On a terminal: home, clear, and all at once.
-            Console.say(isTerminal ? "\u{1B}[H\u{1B}[2J" + lines.joined(separator: "\n") : lines.joined(separator: "\n") + "\n")
+            Console.say(
+                isTerminal ? "\u{1B}[H\u{1B}[2J" + lines.joined(separator: "\n") : lines.joined(separator: "\n") + "\n")
             try await Task.sleep(for: .seconds(1))
         }
     }

@@ -22,7 +22,8 @@ enum LocalPorts {
                 .bind(host: address.host, port: address.port).get()
             try await channel.close()
             if purpose == "node links" {
-                let heartbeats = try await DatagramBootstrap(group: group).bind(host: address.host, port: address.port).get()
+                let heartbeats = try await DatagramBootstrap(group: group).bind(host: address.host, port: address.port)
+                    .get()
                 try await heartbeats.close()
             }
         } catch {

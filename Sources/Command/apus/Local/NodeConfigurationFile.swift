@@ -63,7 +63,8 @@ enum NodeConfigurationFile {
             let file = "\(folder)/\(name)"
             let configuration = try NodeConfiguration(file: file)
             guard cluster == nil || cluster == configuration.cluster.rawValue else {
-                throw ApusError(.configurationInvalid, "\(file) is of cluster \(configuration.cluster), the others of another")
+                throw ApusError(
+                    .configurationInvalid, "\(file) is of cluster \(configuration.cluster), the others of another")
             }
             cluster = configuration.cluster.rawValue
             let node = StateDirectory.Node(

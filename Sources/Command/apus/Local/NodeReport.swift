@@ -31,7 +31,8 @@ struct NodeReport: Encodable, Sendable {
         let process = NodeProcess(node.name, in: directory)
         let state = process.state
         var report = NodeReport(
-            process: state, pid: process.pid, status: unreachable(node, state: state == .running ? "unreachable" : state.rawValue))
+            process: state, pid: process.pid,
+            status: unreachable(node, state: state == .running ? "unreachable" : state.rawValue))
         guard state == .running, let address = HostPort(node.http),
             let answer = try? await HTTPFetch.send(.GET, "/v1/status", to: address, timeout: timeout),
             answer.status == 200,
@@ -72,7 +73,9 @@ enum TextTable {
         return rows.map { row in
             var line = ""
             for (column, cell) in row.enumerated() {
-                line += column == row.count - 1 ? cell : cell.padding(toLength: widths[column] + 2, withPad: " ", startingAt: 0)
+                line +=
+                    column == row.count - 1
+                    ? cell : cell.padding(toLength: widths[column] + 2, withPad: " ", startingAt: 0)
             }
             return line
         }
@@ -82,7 +85,9 @@ enum TextTable {
 extension NodeReport {
     /// The nodes' table, and the channels' where there are any.
     static func table(_ reports: [NodeReport]) -> [String] {
-        var nodes = [["NODE", "STATE", "SHARDS", "STANDBY", "DEVICES", "APPS", "VIEWERS", "NODE LINKS", "CLIENTS", "HTTP"]]
+        var nodes = [
+            ["NODE", "STATE", "SHARDS", "STANDBY", "DEVICES", "APPS", "VIEWERS", "NODE LINKS", "CLIENTS", "HTTP"]
+        ]
         var channels: [[String]] = []
         for report in reports {
             let status = report.status

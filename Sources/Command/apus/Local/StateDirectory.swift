@@ -52,7 +52,8 @@ struct StateDirectory: Sendable {
             let exists = FileManager.default.fileExists(atPath: path, isDirectory: &isDirectory)
             guard !exists || (isDirectory.boolValue && names.isEmpty) else {
                 throw ApusError(
-                    .stateForeign, "\(path) holds other things and no local cluster; give an empty directory with --dir")
+                    .stateForeign, "\(path) holds other things and no local cluster; give an empty directory with --dir"
+                )
             }
             return nil
         }
@@ -71,7 +72,8 @@ struct StateDirectory: Sendable {
     /// - Throws: 10020, also where there is no cluster.
     func requireMark() throws(ApusError) -> Mark {
         guard let mark = try mark() else {
-            throw ApusError(.stateForeign, "there is no local cluster in \(path); `apus cluster up --dir \(path)` makes one")
+            throw ApusError(
+                .stateForeign, "there is no local cluster in \(path); `apus cluster up --dir \(path)` makes one")
         }
         return mark
     }
@@ -97,6 +99,7 @@ struct StateDirectory: Sendable {
         if let index = Int(text), mark.nodes.indices.contains(index - 1) { return mark.nodes[index - 1] }
         if let node = mark.nodes.first(where: { $0.name == text }) { return node }
         let names = mark.nodes.map(\.name).joined(separator: ", ")
-        throw ApusError(.badParameter, "there is no node '\(text)' in this cluster; there are 1 to \(mark.nodes.count): \(names)")
+        throw ApusError(
+            .badParameter, "there is no node '\(text)' in this cluster; there are 1 to \(mark.nodes.count): \(names)")
     }
 }
