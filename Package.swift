@@ -168,6 +168,7 @@ let package = Package(
         test("ApusCoreTests", ["ApusCore", coreMetrics]),
         test("ApusHTTPTests", ["ApusCore", "ApusHTTP", nioCore, nioPosix, lifecycle, log]),
         test("ApusSessionsTests", ["ApusCore", "ApusSessions", crypto, jwt]),
+        test("ApusGatewayTests", ["ApusCore", "ApusWire", "ApusGateway"]),
         test("ApusNodeTests", ["ApusCore", "ApusNode"]),
         test("TidyTests", ["ApusCore", "ApusNode"]),
         test("ApusWireTests", ["ApusCore", "ApusWire", "ApusTestKit", nioCore]),

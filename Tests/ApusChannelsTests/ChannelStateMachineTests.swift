@@ -1,0 +1,235 @@
+import ApusChannels
+import ApusCore
+import ApusMedia
+import Testing
+
+@Suite("One channel at one node (D7)")
+struct ChannelStateMachineTests {
+    private typealias Machine = ChannelStateMachine
+    private static let nodes = ["a", "b", "c"].map { NodeID(name: NodeName(unchecked: $0), incarnation: 1) }
+    private let (a, b, c) = (nodes[0], nodes[1], nodes[2])
+
+    private func time(_ milliseconds: UInt64) -> MonotonicTime { MonotonicTime(nanoseconds: 1_000_000_000 + milliseconds * 1_000_000) }
+
+    private func machine(at local: NodeID, term: Epoch = 1, owner: NodeID?, standby: NodeID?) -> Machine {
+        var machine = Machine(
+            channel: ChannelID(device: DeviceID(unchecked: "camera")), local: local, configuration: Machine.Configuration())
+        _ = machine.assign(Machine.Assignment(term: term, owner: owner, standby: standby), now: time(0))
+        return machine
+    }
+
+    /// A primary with an open copy and a publisher of epoch 1, instance 7.
+    private func primary() -> Machine {
+        var machine = machine(at: a, owner: a, standby: b)
+        let opened = machine.openIngest(1, epoch: 1, instance: 7, oldest: 0, now: time(0))
+        #expect(opened.answer == .accepted(next: 0, isProtected: false))
+        #expect(names(opened.actions) == ["openCopy b#1"])
+        _ = machine.copyOpened(at: b, after: nil, now: time(1))
+        return machine
+    }
+
+    private func frames(_ range: Range<UInt64>, epoch: UInt32 = 1) -> [RelayFrame] {
+        range.map {
+            SimulatedFrames.frame(FramePosition(epoch: epoch, sequence: $0), isKey: $0 == 2, isVideo: true, content: $0)
+        }
+    }
+
+    /// Actions as text, so that a test reads as what it expects.
+    private func names(_ actions: [Machine.Action]) -> [String] {
+        actions.map { action in
+            switch action {
+            case .distribute(let frames): "distribute \(frames.map(\.position.sequence))"
+            case .adopt: "adopt"
+            case .acknowledge(_, _, let next): "acknowledge \(next)"
+            case .resume(_, let next): "resume \(next)"
+            case .endIngest(let id, let error): "endIngest \(id) \(error.code)"
+            case .openCopy(let node): "openCopy \(node)"
+            case .closeCopy: "closeCopy"
+            case .confirmCopy(_, let next): "confirmCopy \(next)"
+            case .subscribe(_, let node, let after): "subscribe \(node) after \(after?.description ?? "-")"
+            case .unsubscribe: "unsubscribe"
+            }
+        }
+    }
+
+    @Test("The publisher hears that frames are safe when the standby confirmed them, not before")
+    func acknowledges() {
+        var machine = primary()
+        #expect(names(machine.ingest(1, frames(0..<3), now: time(2))) == ["distribute [0, 1, 2]"])
+        #expect(names(machine.copyConfirmed(at: b, epoch: 1, next: 2, now: time(3))) == ["acknowledge 2"])
+        #expect(names(machine.copyConfirmed(at: b, epoch: 1, next: 2, now: time(3))).isEmpty)
+        #expect(names(machine.copyConfirmed(at: c, epoch: 1, next: 3, now: time(3))).isEmpty)
+    }
+
+    @Test("Without a standby the primary's own copy is enough")
+    func alone() {
+        var machine = machine(at: a, owner: a, standby: nil)
+        _ = machine.openIngest(1, epoch: 1, instance: 7, oldest: 0, now: time(0))
+        #expect(names(machine.ingest(1, frames(0..<3), now: time(2))) == ["distribute [0, 1, 2]", "acknowledge 3"])
+        #expect(!machine.isProtected)
+    }
+
+    @Test("A standby that is silent for a second no longer holds the publisher up, and the channel says so")
+    func unprotected() {
+        var machine = primary()
+        _ = machine.ingest(1, frames(0..<3), now: time(2))
+        var acknowledgedAt: UInt64?
+        for millisecond in stride(from: UInt64(10), through: 1100, by: 10) where acknowledgedAt == nil {
+            if names(machine.tick(now: time(millisecond))) == ["acknowledge 3"] { acknowledgedAt = millisecond }
+        }
+        #expect(acknowledgedAt.map { (1000...1020).contains($0) } ?? false)
+        #expect(!machine.isProtected)
+        _ = machine.copyConfirmed(at: b, epoch: 1, next: 3, now: time(1200))
+        #expect(machine.isProtected)
+    }
+
+    @Test("A stream whose last frames are always on the way counts as protected for ever")
+    func pipelined() {
+        var machine = primary()
+        for number in UInt64(0)..<200 {
+            let now = number * 20
+            #expect(!names(machine.ingest(1, frames(number..<number + 1), now: time(now))).contains("acknowledge \(number + 1)"))
+            if number > 1 { _ = machine.copyConfirmed(at: b, epoch: 1, next: number, now: time(now + 10)) }
+            _ = machine.tick(now: time(now + 10))
+            #expect(machine.isProtected)
+        }
+    }
+
+    @Test("A primary that was stopped does not hold the silence of that time against its standby (D4)")
+    func stopped() {
+        var machine = primary()
+        _ = machine.ingest(1, frames(0..<3), now: time(2))
+        _ = machine.tick(now: time(10))
+        #expect(machine.tick(now: time(3000)).isEmpty)
+        #expect(names(machine.ingest(1, frames(3..<5), now: time(3001))) == ["distribute [3, 4]"])
+    }
+
+    @Test("A gap is asked for once; what comes twice is ignored")
+    func gap() {
+        var machine = primary()
+        _ = machine.ingest(1, frames(0..<3), now: time(2))
+        #expect(names(machine.ingest(1, frames(5..<7), now: time(3))) == ["resume 3"])
+        #expect(machine.ingest(1, frames(7..<8), now: time(3)).isEmpty)
+        #expect(names(machine.ingest(1, frames(2..<5), now: time(4))) == ["distribute [3, 4]"])
+    }
+
+    @Test("The first frame of an epoch must be the one that was asked for")
+    func firstFrame() {
+        var machine = primary()
+        #expect(names(machine.ingest(1, frames(1..<2), now: time(2))) == ["resume 0"])
+        #expect(names(machine.ingest(1, frames(0..<2), now: time(3))) == ["distribute [0, 1]"])
+    }
+
+    @Test(
+        "Who may publish: the same publisher again, or one of a higher epoch; all others hear 10024",
+        arguments: [(1, 7, true), (2, 9, true), (1, 8, false), (0, 7, false)] as [(UInt32, UInt64, Bool)])
+    func whoPublishes(epoch: UInt32, instance: UInt64, isTaken: Bool) {
+        var machine = primary()
+        _ = machine.ingest(1, frames(0..<3), now: time(2))
+        let opened = machine.openIngest(2, epoch: epoch, instance: instance, oldest: 0, now: time(3))
+        guard isTaken else { return #expect(opened.answer == .refused(ApusError(.stalePublisher))) }
+        // The same publisher through another door ends the first stream for that door only.
+        #expect(names(opened.actions).first == (epoch == 1 ? "endIngest 1 12003" : "endIngest 1 10024"))
+        #expect(opened.answer == .accepted(next: epoch == 1 ? 3 : 0, isProtected: true))
+        #expect(machine.ingest(1, frames(3..<4), now: time(4)).isEmpty)
+    }
+
+    @Test("A standby copies, confirms, and as the next primary goes on after its last frame")
+    func promotion() {
+        var machine = machine(at: b, owner: a, standby: b)
+        #expect(machine.openCopy(term: 1, epoch: 1, instance: 7, now: time(1)).answer == .accepted(after: nil))
+        #expect(names(machine.copied(frames(0..<4), term: 1)) == ["distribute [0, 1, 2, 3]", "confirmCopy 4"])
+        let actions = machine.assign(Machine.Assignment(term: 2, owner: b, standby: c), now: time(9))
+        #expect(names(actions) == ["openCopy c#1"])
+        #expect(machine.copied(frames(4..<5), term: 1).isEmpty)
+        let other = machine.openIngest(1, epoch: 1, instance: 8, oldest: 0, now: time(10))
+        #expect(other.answer == .refused(ApusError(.stalePublisher)))
+        let opened = machine.openIngest(2, epoch: 1, instance: 7, oldest: 2, now: time(10))
+        #expect(opened.answer == .accepted(next: 4, isProtected: false))
+    }
+
+    @Test("A promoted standby that was never told the publisher takes the one that comes")
+    func unknownPublisher() {
+        var machine = machine(at: b, owner: a, standby: b)
+        _ = machine.openCopy(term: 1, epoch: 1, instance: 0, now: time(1))
+        _ = machine.copied(frames(0..<4), term: 1)
+        _ = machine.assign(Machine.Assignment(term: 2, owner: b, standby: c), now: time(9))
+        let opened = machine.openIngest(1, epoch: 1, instance: 7, oldest: 0, now: time(10))
+        #expect(opened.answer == .accepted(next: 4, isProtected: false))
+    }
+
+    @Test("Copies of an older term are refused, and a primary takes none of its own term (D4)")
+    func fenced() {
+        var standby = machine(at: b, term: 5, owner: a, standby: b)
+        #expect(standby.openCopy(term: 4, epoch: 1, instance: 7, now: time(1)).answer == .refused(ApusError(.staleEpoch)))
+        var owner = machine(at: b, term: 5, owner: b, standby: a)
+        #expect(owner.openCopy(term: 5, epoch: 1, instance: 7, now: time(1)).answer == .refused(ApusError(.staleEpoch)))
+        #expect(owner.assign(Machine.Assignment(term: 4, owner: a, standby: b), now: time(2)).isEmpty)
+        #expect(owner.role == .primary)
+    }
+
+    @Test("A primary that is one no longer ends its publisher's stream and its copy")
+    func stepsDown() {
+        var machine = primary()
+        let actions = machine.assign(Machine.Assignment(term: 2, owner: b, standby: a), now: time(5))
+        #expect(names(actions) == ["closeCopy", "endIngest 1 10009"])
+        #expect(machine.ingest(1, frames(0..<1), now: time(6)).isEmpty)
+    }
+
+    @Test("An edge with viewers subscribes at the primary; where that is lost at the standby, then with delays")
+    func edge() {
+        var machine = machine(at: c, owner: a, standby: b)
+        #expect(names(machine.receiversChanged(hasReceivers: true, now: time(1))) == ["subscribe a#1 after -"])
+        #expect(names(machine.subscriptionLost(1, now: time(2))) == ["subscribe b#1 after -"])
+        #expect(machine.subscriptionLost(2, now: time(3)).isEmpty)
+        #expect(machine.tick(now: time(12)).isEmpty)
+        #expect(names(machine.tick(now: time(13))) == ["subscribe a#1 after -"])
+        #expect(names(machine.receiversChanged(hasReceivers: false, now: time(14))) == ["unsubscribe"])
+    }
+
+    @Test("An edge without frames asks for what its viewer lacks; one with frames goes on after its own last")
+    func edgeResumes() {
+        var machine = machine(at: c, owner: a, standby: b)
+        machine.receiverWants(after: FramePosition(epoch: 1, sequence: 1))
+        machine.receiverWants(after: FramePosition(epoch: 1, sequence: 9))
+        #expect(names(machine.receiversChanged(hasReceivers: true, now: time(1))) == ["subscribe a#1 after 1:1"])
+        _ = machine.subscribed(1, term: 1, now: time(2))
+        #expect(names(machine.received(1, frames(2..<5))) == ["distribute [2, 3, 4]"])
+        let actions = machine.assign(Machine.Assignment(term: 2, owner: b, standby: a), now: time(3))
+        #expect(names(actions) == ["subscribe b#1 after 1:4"])
+        #expect(names(machine.received(1, frames(4..<6))) == ["distribute [5]"])
+        #expect(names(machine.subscribed(2, term: 2, now: time(4))) == ["unsubscribe"])
+        #expect(machine.received(1, frames(6..<7)).isEmpty)
+    }
+
+    @Test("A standby with viewers whose primary is lost asks again with pauses, not in a loop")
+    func standbyRetries() {
+        var machine = machine(at: b, owner: a, standby: b)
+        #expect(names(machine.receiversChanged(hasReceivers: true, now: time(1))) == ["subscribe a#1 after -"])
+        #expect(machine.subscriptionLost(1, now: time(2)).isEmpty)
+        #expect(names(machine.tick(now: time(12))) == ["subscribe a#1 after -"])
+    }
+
+    @Test("A standby that is replaced goes on as an edge for its viewers, under the same term")
+    func standbyReplaced() {
+        var machine = machine(at: b, owner: a, standby: b)
+        _ = machine.openCopy(term: 1, epoch: 1, instance: 7, now: time(1))
+        _ = machine.copied(frames(0..<3), term: 1)
+        #expect(machine.receiversChanged(hasReceivers: true, now: time(2)).isEmpty)
+        let actions = machine.assign(Machine.Assignment(term: 1, owner: a, standby: c), now: time(3))
+        #expect(names(actions) == ["subscribe a#1 after 1:2"])
+    }
+
+    @Test("A channel that nobody uses ends its copy, and copies again for the next publisher")
+    func letGo() {
+        var machine = primary()
+        _ = machine.ingest(1, frames(0..<3), now: time(2))
+        #expect(machine.letGo().isEmpty)
+        machine.closeIngest(1)
+        #expect(names(machine.letGo()) == ["closeCopy"])
+        #expect(machine.tick(now: time(50)).isEmpty)
+        #expect(machine.isCopied(to: b))
+        let opened = machine.openIngest(2, epoch: 2, instance: 9, oldest: 0, now: time(60))
+        #expect(names(opened.actions) == ["openCopy b#1"])
+    }
+}

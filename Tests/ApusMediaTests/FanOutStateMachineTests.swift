@@ -1,0 +1,159 @@
+import ApusMedia
+import NIOCore
+import Testing
+
+@Suite("Receivers as cursors into one ring (D7)")
+struct FanOutStateMachineTests {
+    private func fanOut(
+        _ frames: [RelayFrame], limits: FrameRingLimits = FrameRingLimits(), batch: Int = 1 << 20, lag: Int = 1 << 20
+    ) -> FanOutStateMachine {
+        var machine = FanOutStateMachine(ring: FrameRing(limits: limits), batchByteCountMax: batch, lagByteCountMax: lag)
+        for frame in frames { machine.append(frame) }
+        return machine
+    }
+
+    /// Everything that is ready, and how many frames were said to be lost.
+    private func drain(
+        _ machine: inout FanOutStateMachine, _ id: FanOutStateMachine.ReceiverID
+    ) throws -> (frames: [MediaFrame], skipped: UInt64) {
+        var frames: [MediaFrame] = []
+        var skipped: UInt64 = 0
+        while let batch = machine.nextBatch(for: id) {
+            skipped += batch.skippedCount
+            var bytes = batch.bytes
+            while bytes.readableBytes > 0 {
+                bytes.moveReaderIndex(forwardBy: RelayFrame.linkHeaderByteCount)
+                let length: UInt32 = try #require(bytes.getInteger(at: bytes.readerIndex + 28))
+                let slice = bytes.readSlice(length: MediaHeader.byteCount + Int(length))
+                frames.append(try MediaFrame(decoding: try #require(slice)))
+            }
+            if !batch.hasMore { break }
+        }
+        return (frames, skipped)
+    }
+
+    private func numbers(_ frames: [MediaFrame]) -> [UInt64] {
+        frames.filter { !$0.header.flags.contains(.repeated) }.map(\.header.position.sequence)
+    }
+
+    @Test("A viewer starts with the configurations and the last key frame, then gets each frame once")
+    func live() throws {
+        var machine = fanOut(stream(0..<10, keys: [2, 7]))
+        let viewer = machine.add(.viewer, after: nil)
+        let first = try drain(&machine, viewer)
+        #expect(first.frames.prefix(2).allSatisfy { $0.header.flags == [.configuration, .repeated] })
+        #expect(numbers(first.frames) == [7, 8, 9])
+        #expect(machine.nextBatch(for: viewer) == nil)
+        machine.append(relayFrame(10))
+        #expect(numbers(try drain(&machine, viewer).frames) == [10])
+    }
+
+    @Test("A viewer that comes before the first key frame waits for it")
+    func waitsForKey() throws {
+        var machine = fanOut(stream(0..<2, keys: []))
+        let viewer = machine.add(.viewer, after: nil)
+        #expect(machine.nextBatch(for: viewer) == nil)
+        machine.append(relayFrame(2, flags: .key))
+        #expect(numbers(try drain(&machine, viewer).frames) == [0, 1, 2])
+    }
+
+    @Test("A viewer that resumes gets everything after its last frame, after the configurations (D7)")
+    func resumes() throws {
+        var machine = fanOut(stream(0..<10, keys: [2, 7]))
+        let result = try drain(&machine, machine.add(.viewer, after: at(4)))
+        #expect(numbers(result.frames) == [5, 6, 7, 8, 9])
+        #expect(result.frames.prefix(2).allSatisfy { $0.header.flags.contains(.repeated) })
+        #expect(result.skipped == 0)
+    }
+
+    @Test("A viewer that is ahead of this relay gets nothing twice")
+    func ahead() throws {
+        var machine = fanOut(stream(0..<10, keys: [2]))
+        let viewer = machine.add(.viewer, after: at(12))
+        for sequence in UInt64(10)..<15 { machine.append(relayFrame(sequence)) }
+        let result = try drain(&machine, viewer)
+        #expect(numbers(result.frames) == [13, 14])
+        #expect(result.skipped == 0)
+    }
+
+    @Test("Frames that are gone are announced with their number, and the live picture follows")
+    func lost() throws {
+        var machine = fanOut(stream(0..<20, keys: [2, 17]), limits: FrameRingLimits(frameCountMax: 6))
+        let result = try drain(&machine, machine.add(.viewer, after: at(9)))
+        #expect(numbers(result.frames) == [17, 18, 19])
+        #expect(result.skipped == 4)
+    }
+
+    @Test("A gap in what comes from upstream is announced to each receiver that misses something, and to no other")
+    func upstreamGap() throws {
+        var machine = fanOut(stream(0..<10, keys: [2]))
+        let served = machine.add(.viewer, after: nil)
+        _ = try drain(&machine, served)
+        let behind = machine.add(.viewer, after: at(4))
+        let ahead = machine.add(.viewer, after: at(14))
+        machine.append(relayFrame(15, flags: .key))
+        for (viewer, skipped) in [(served, UInt64(5)), (behind, 10), (ahead, 0)] {
+            let result = try drain(&machine, viewer)
+            #expect(numbers(result.frames) == [15])
+            #expect(result.skipped == skipped)
+        }
+    }
+
+    @Test("A viewer that lags too far goes on at the last key frame; a standby never leaves out what is held")
+    func lag() throws {
+        var machine = fanOut(stream(0..<5, keys: [2]), lag: 500)
+        let viewer = machine.add(.viewer, after: at(4))
+        let standby = machine.add(.standby, after: at(4))
+        for sequence in UInt64(5)..<40 { machine.append(relayFrame(sequence, flags: sequence == 30 ? .key : [])) }
+        let slow = try drain(&machine, viewer)
+        #expect(numbers(slow.frames) == Array(30..<40))
+        #expect(slow.skipped == 25)
+        #expect(numbers(try drain(&machine, standby).frames) == Array(5..<40))
+    }
+
+    @Test("A copy starts with all that is held, also where its last frame is gone")
+    func copyStart() throws {
+        var machine = fanOut(stream(0..<20, keys: [2, 17]), limits: FrameRingLimits(frameCountMax: 6))
+        #expect(numbers(try drain(&machine, machine.add(.standby, after: nil)).frames) == Array(14..<20))
+        #expect(numbers(try drain(&machine, machine.add(.standby, after: at(3))).frames) == Array(14..<20))
+        let slow = machine.add(.standby, after: at(19))
+        for sequence in UInt64(20)..<40 { machine.append(relayFrame(sequence)) }
+        #expect(numbers(try drain(&machine, slow).frames) == Array(34..<40))
+    }
+
+    @Test("One write never carries more than the bound and one frame; the rest follows")
+    func batches() throws {
+        var machine = fanOut(stream(0..<10, keys: [2]), batch: 150)
+        let viewer = machine.add(.viewer, after: nil)
+        let next = machine.nextBatch(for: viewer)
+        let batch = try #require(next)
+        #expect(batch.hasMore)
+        #expect(batch.bytes.readableBytes < 300)
+    }
+
+    @Test("Receivers at the same place share one buffer")
+    func sharing() throws {
+        var machine = fanOut(stream(0..<10, keys: [2]))
+        let ids = (0..<3).map { _ in machine.add(.viewer, after: nil) }
+        for id in ids { _ = try drain(&machine, id) }
+        machine.append(relayFrame(10))
+        machine.append(relayFrame(11))
+        let addresses = try ids.map { id in
+            let batch = machine.nextBatch(for: id)
+            return try #require(batch).bytes.withUnsafeReadableBytes { UInt(bitPattern: $0.baseAddress) }
+        }
+        #expect(Set(addresses).count == 1)
+    }
+
+    @Test("A receiver that left gets nothing, and leaving twice is harmless")
+    func leaving() {
+        var machine = fanOut(stream(0..<10, keys: [2]))
+        let viewer = machine.add(.viewer, after: nil)
+        #expect(machine.viewerCount == 1)
+        let (first, second) = (machine.remove(viewer), machine.remove(viewer))
+        #expect(first && !second)
+        let batch = machine.nextBatch(for: viewer)
+        #expect(batch == nil)
+        #expect(machine.receiverCount == 0)
+    }
+}

@@ -1,0 +1,103 @@
+import ApusCore
+import ApusSessions
+import Testing
+
+@Suite("Presence of one identity (D6, IV-A5, IV-D9)")
+struct PresenceStateMachineTests {
+    private static let node = [1, 2].map { NodeID(name: NodeName(unchecked: "node\($0)"), incarnation: 1) }
+    private let home = SessionPlace(node: node[0], session: "a")
+    private let app = SessionPlace(node: node[1], session: "app")
+
+    private func time(_ seconds: UInt64) -> MonotonicTime { MonotonicTime(nanoseconds: seconds * 1_000_000_000) }
+
+    private func machine(subscribersMax: Int = 8) -> PresenceStateMachine {
+        var configuration = PresenceStateMachine.Configuration()
+        configuration.subscribersMax = subscribersMax
+        return PresenceStateMachine(configuration: configuration, wallSeconds: 100)
+    }
+
+    private func online(at second: Int64 = 101) -> PresenceStateMachine {
+        var machine = machine()
+        #expect(machine.subscribe(app) == true)
+        let result = machine.register(home, sinceMilliseconds: 5, isAsleep: false, wallSeconds: second)
+        #expect(result.isAccepted)
+        #expect(result.actions == [.push(Presence(online: .online, time: second), [app])])
+        return machine
+    }
+
+    @Test("A device that registers is online, and its subscribers hear it once (IV-D10)")
+    func register() {
+        var machine = online()
+        #expect(machine.presence == Presence(online: .online, time: 101))
+        #expect(machine.register(home, sinceMilliseconds: 5, isAsleep: false, wallSeconds: 102).actions.isEmpty)
+        #expect(machine.presence.time == 101)
+    }
+
+    @Test("A newer session kicks the older one, an older one is turned away (IV-A5)")
+    func kick() {
+        var machine = online()
+        let second = SessionPlace(node: Self.node[1], session: "b")
+        #expect(machine.register(second, sinceMilliseconds: 6, isAsleep: false, wallSeconds: 102).actions == [.kick(home)])
+        #expect(machine.register(home, sinceMilliseconds: 5, isAsleep: false, wallSeconds: 103).isAccepted == false)
+        #expect(machine.place == second)
+    }
+
+    @Test("The same session at another node is no second one: nobody is kicked and nobody hears of it")
+    func resumedElsewhere() {
+        var machine = online()
+        let moved = SessionPlace(node: Self.node[1], session: "a")
+        #expect(machine.register(moved, sinceMilliseconds: 5, isAsleep: false, wallSeconds: 102).actions.isEmpty)
+        #expect(machine.unregister(home, isResumable: true, now: time(9), wallSeconds: 103).isEmpty)
+        #expect(machine.presence.online == .online)
+        #expect(machine.place == moved)
+    }
+
+    @Test("A broken socket is offline only after the grace, and not at all where the client is back in time")
+    func grace() {
+        var machine = online()
+        #expect(machine.unregister(home, isResumable: true, now: time(10), wallSeconds: 110) == [.wake(at: time(13))])
+        #expect(machine.tick(now: time(12), wallSeconds: 112) == [.wake(at: time(13))])
+        #expect(machine.presence.online == .online)
+        var back = machine
+        _ = back.register(home, sinceMilliseconds: 5, isAsleep: false, wallSeconds: 112)
+        #expect(back.tick(now: time(20), wallSeconds: 120).isEmpty)
+        #expect(machine.tick(now: time(13), wallSeconds: 113) == [.push(Presence(online: .offline, time: 113), [app])])
+    }
+
+    @Test("A session that ends is offline at once")
+    func ends() {
+        var machine = online()
+        #expect(
+            machine.unregister(home, isResumable: false, now: time(10), wallSeconds: 110)
+                == [.push(Presence(online: .offline, time: 110), [app])])
+    }
+
+    @Test("A node's death starts the grace of the sessions there and drops the subscribers there")
+    func nodeLost() {
+        var machine = online()
+        #expect(machine.nodeLost(Self.node[0], now: time(10)) == [.wake(at: time(13))])
+        #expect(machine.nodeLost(Self.node[0], now: time(11)).isEmpty)
+        #expect(machine.nodeLost(Self.node[1], now: time(11)).isEmpty)
+        #expect(machine.subscriberCount == 0)
+        #expect(machine.tick(now: time(13), wallSeconds: 113) == [.idle])
+        #expect(machine.presence.online == .offline)
+    }
+
+    @Test("Sleep and waking are told, from the session's own socket only (`_online` 2)")
+    func sleep() {
+        var machine = online()
+        #expect(machine.setAsleep(true, from: app, wallSeconds: 102).isEmpty)
+        #expect(
+            machine.setAsleep(true, from: home, wallSeconds: 102) == [.push(Presence(online: .asleep, time: 102), [app])])
+        #expect(machine.presence.online == .asleep)
+    }
+
+    @Test("Subscribers are bounded, and the same place counts once (D13)")
+    func subscribers() {
+        var machine = machine(subscribersMax: 1)
+        #expect(machine.subscribe(app) == true)
+        #expect(machine.subscribe(app) == true)
+        #expect(machine.subscribe(home) == false)
+        #expect(machine.unsubscribe(app) == [.idle])
+    }
+}
