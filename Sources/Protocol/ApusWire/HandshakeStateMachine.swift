@@ -28,6 +28,12 @@ public struct LinkPeer: Sendable, Hashable {
     public var lane: Lane
     /// The newest wire version that both sides speak.
     public var version: UInt32
+
+    public init(id: NodeID, lane: Lane, version: UInt32) {
+        self.id = id
+        self.lane = lane
+        self.version = version
+    }
 }
 
 /// Why a link was refused or closed by this side. The raw value is the metric's label.
