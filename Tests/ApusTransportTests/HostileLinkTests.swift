@@ -162,14 +162,14 @@ struct HostileLinkTests {
 
     @Test("A handshake that does not finish in time is closed, slow bytes or none")
     func slowHandshake() async throws {
-        try await TestPair.with(configure: { $0.handshakeTimeout = .milliseconds(300) }) { pair in
+        try await TestPair.with(configure: { $0.handshakeTimeout = .seconds(1) }) { pair in
             let silent = try await RawConnection.plain(to: pair.addressOfB)
             let node = try ClusterPKI.issueNode(NodeName(unchecked: "c"), authority: pair.authority)
             let slow = try await RawConnection.secured(to: pair.addressOfB, as: node, authority: pair.authority)
             slow.send(ByteBuffer(bytes: [0, 0]))
             try await silent.isClosedByPeer()
             try await slow.isClosedByPeer()
-            #expect(pair.b.events.count(.rejected(.timeout)) == 2)
+            #expect(pair.b.events.count(.rejected(.timeout)) >= 2)
             #expect(await code { _ = try await pair.ask(1) } == nil)
         }
     }

@@ -101,6 +101,7 @@ final class ControlServer: LaneSession, Sendable {
     func readBegan() {
         // Whoever answers during the read need not schedule a flush: the read's end is one.
         state.withLock { _ = $0.output.promiseFlush() }
+        executor.promiseDrain()
     }
 
     func received(_ frame: LinkFrame) throws(ApusError) {
@@ -125,7 +126,11 @@ final class ControlServer: LaneSession, Sendable {
         }
     }
 
-    func readCompleted() { flush() }
+    func readCompleted() {
+        // Handlers that only hop to an actor are done after this, so their answers leave in one write.
+        executor.drain()
+        flush()
+    }
 
     func writabilityChanged() { flush() }
 
