@@ -69,6 +69,10 @@ package struct ClientConnectionStateMachine: Sendable {
         if case .open = state { true } else { false }
     }
 
+    package var isClosed: Bool {
+        if case .closed = state { true } else { false }
+    }
+
     package var isAuthenticating: Bool {
         if case .authenticating = state { true } else { false }
     }

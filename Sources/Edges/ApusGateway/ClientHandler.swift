@@ -239,7 +239,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
 
     /// Tells the client why and closes.
     func close(_ error: ApusError) {
-        guard let context else { return }
+        guard let context, !machine.isClosed else { return }
         gateway.service.metrics.closed(code: error.code.number)
         log.info(
             "A client's connection is closed by this node.",

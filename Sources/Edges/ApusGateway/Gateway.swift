@@ -58,6 +58,7 @@ package final class Gateway: Service, Sendable {
             .childChannelInitializer { [self] channel in
                 channel.eventLoop.makeCompletedFuture {
                     guard let loop = loops.first(where: { $0.eventLoop === channel.eventLoop }), loop.hasRoom else {
+                        metrics.closed(code: ErrorCode.tooManyConnections.number)
                         throw ApusError(.tooManyConnections)
                     }
                     try channel.pipeline.syncOperations.addHandler(NIOSSLServerHandler(context: tls))

@@ -61,7 +61,8 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         strangers.append(handler)
         let strangersMax = max(1, configuration.unauthenticatedMax / share)
         if strangers.count > strangersMax {
-            strangers[0].close(ApusError(.tooManyConnections, "too many connections wait for their hello"))
+            // Off the list first: closing takes its time where the other side does not answer.
+            strangers.removeFirst().close(ApusError(.tooManyConnections, "too many connections wait for their hello"))
         }
     }
 

@@ -101,7 +101,7 @@ final class NodeParts: Sendable {
             over: transport,
             addresses: NodeAddresses(
                 transport: configuration.advertisedTransport, clients: configuration.advertisedClients,
-                http: configuration.advertisedHTTP))
+                http: configuration.advertisedHTTP), bind: configuration.transport.bind)
     }
 
     func close() async {

@@ -118,6 +118,9 @@ public struct FrameRing: Sendable {
             keep(configuration: frame, at: index)
         } else if frame.flags.contains(.key), isStart(frame) {
             keyIndex = index
+        } else if frame.flags.contains(.endOfEpoch) {
+            // What ended is no live picture: who joins now waits for the next publisher.
+            keyIndex = nil
         }
         frames.append(frame)
         byteCount += frame.encoded.readableBytes

@@ -139,8 +139,10 @@ public struct LinkStateMachine: Sendable {
         let wasAttempt = attempts.contains { $0.id == id }
         attempts.removeAll { $0.id == id }
         if let end = error.flatMap({ Self.end(for: $0.code) }), wasAttempt || active?.id == id { return stop(end) }
-        if active?.id == id {
-            active = nil
+        if let active, active.id == id {
+            // The other doors first: this one is the least likely to open.
+            if let index = doors.firstIndex(of: active.door) { nextDoor = index + 1 }
+            self.active = nil
             lostSince = now
             failuresInRound = 0
             return attempts.isEmpty ? connectNext(now: now) : []

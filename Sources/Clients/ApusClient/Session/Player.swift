@@ -138,6 +138,7 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
         if media.header.flags.contains(.repeated) { return onFrame(media) }
         if let last, media.header.position <= last { return }
         last = media.header.position
+        if media.header.flags.contains(.endOfEpoch) { return onEvent(.waiting) }
         onFrame(media)
     }
 

@@ -73,9 +73,16 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
 
     public func start() { session.eventLoop.execute { [self] in session.add(self) } }
 
-    /// Ends the stream.
+    /// Ends the stream; a last frame without content says that nothing follows.
     public func stop() {
         session.eventLoop.execute { [self] in
+            guard !isOver else { return }
+            let end = MediaHeader(
+                position: FramePosition(epoch: epoch, sequence: nextSequence),
+                ptsMicroseconds: window.last?.header.ptsMicroseconds ?? 0, flags: .endOfEpoch)
+            nextSequence += 1
+            keep(MediaFrame(header: end, payload: ByteBuffer()))
+            write()
             isOver = true
             session.remove(self)
             connection?.request(.unpublish, ClientUnpublishRequest.with { $0.source = UInt32(source) }) { _ in }

@@ -1,7 +1,8 @@
+import ApusClient
 import ApusCore
 import ArgumentParser
 import Foundation
-import Synchronization
+import Logging
 import UnixSignals
 
 /// Ends a client verb: by its own end, a time limit, a signal, or the cluster's last word.
@@ -51,6 +52,21 @@ enum Failure {
         } catch let error as ApusError {
             FileHandle.standardError.write(Data("apus: \(error.description)\n".utf8))
             throw ExitCode.failure
+        }
+    }
+}
+
+/// Says how the link to the cluster stands, and while it is down why.
+enum LinkReport {
+    static func say(_ state: LinkState, _ error: ApusError?, to log: Logger) {
+        switch state {
+        case .online:
+            log.notice("Connected.")
+        case .offline:
+            let facts = error.map { Logger.facts(of: $0) } ?? [:]
+            log.warning("No door of the cluster can be reached; trying on.", metadata: facts)
+        case .tokenFailed, .kicked:
+            break  // The verb ends with the error itself.
         }
     }
 }

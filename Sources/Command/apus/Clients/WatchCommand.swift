@@ -43,7 +43,7 @@ struct WatchCommand: AsyncParsableCommand {
             let ending = Ending()
             let session = try ClientSession(configuration: configuration, eventLoop: group.next(), log: log) {
                 state, error in
-                log.notice("The link changed.", metadata: ["apus.link": "\(state)"])
+                LinkReport.say(state, error, to: log)
                 if state == .tokenFailed || state == .kicked { ending.end(error ?? ApusError(.tokenInvalid)) }
             }
             let viewer = Viewer(frames: frames, recorder: recorder, picture: picture, ending: ending)
