@@ -98,7 +98,10 @@ let package = Package(
         // Engine: links between nodes, storage, cluster.
         layer(
             "Engine", "ApusTransport",
-            ["ApusCore", "ApusWire", "CApusZstd", nioCore, nioPosix, nioTLS, nioSSL, x509, swiftASN1, crypto, log, coreMetrics]),
+            [
+                "ApusCore", "ApusWire", "CApusZstd", nioCore, nioPosix, nioTLS, nioSSL, x509, swiftASN1, crypto, log,
+                coreMetrics,
+            ]),
         layer("Engine", "ApusStorage", ["ApusCore", grdb, log]),
         layer(
             "Engine", "ApusCluster",
@@ -111,13 +114,15 @@ let package = Package(
         layer(
             "Services", "ApusSessions",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusTransport", "ApusCluster", nioCore, protobuf,
+                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusTransport", "ApusCluster", nioCore,
+                protobuf,
                 crypto, jwt, lifecycle, log,
             ]),
         layer(
             "Services", "ApusChannels",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusCluster", "ApusSessions", nioCore,
+                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusCluster", "ApusSessions",
+                nioCore,
                 protobuf, log, coreMetrics,
             ]),
 
@@ -137,7 +142,8 @@ let package = Package(
             "Node", "ApusNode",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage", "ApusCluster",
-                "ApusSessions", "ApusChannels", "ApusGateway", "ApusHTTP", nioCore, nioPosix, lifecycle, unixSignals, yams,
+                "ApusSessions", "ApusChannels", "ApusGateway", "ApusHTTP", nioCore, nioPosix, lifecycle, unixSignals,
+                yams,
                 protobuf, log, coreMetrics,
             ]),
 
@@ -145,19 +151,24 @@ let package = Package(
         layer(
             "Clients", "ApusClient",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "CApusMedia", nioCore, nioPosix, nioTLS, nioSSL, protobuf, crypto,
+                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "CApusMedia", nioCore, nioPosix, nioTLS, nioSSL,
+                protobuf, crypto,
                 dequeModule, log,
             ]),
         layer(
             "Clients", "ApusDevice",
-            ["ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusClient", "CApusMedia", nioCore, dequeModule, protobuf, log]),
+            [
+                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusClient", "CApusMedia", nioCore, dequeModule,
+                protobuf, log,
+            ]),
 
         // Command: one binary, one verb each.
         .executableTarget(
             name: "apus",
             dependencies: [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage", "ApusCluster",
-                "ApusSessions", "ApusNode", "ApusClient", "ApusDevice", nioCore, nioPosix, nioHTTP1, nioFoundationCompat, crypto,
+                "ApusSessions", "ApusNode", "ApusClient", "ApusDevice", nioCore, nioPosix, nioHTTP1,
+                nioFoundationCompat, crypto,
                 lifecycle, unixSignals, log, coreMetrics, arguments,
             ],
             path: "Sources/Command/apus", swiftSettings: apusSettings),
@@ -182,7 +193,8 @@ let package = Package(
         test(
             "ApusChannelsTests", ["ApusCore", "ApusWire", "ApusMedia", "ApusChannels", "ApusTestKit", nioCore]),
         test("ApusMediaTests", ["ApusCore", "ApusMedia", "ApusTestKit", nioCore]),
-        test("ApusTransportTests", ["ApusCore", "ApusWire", "ApusTransport", nioCore, nioPosix, nioSSL, protobuf, log]),
+        test(
+            "ApusTransportTests", ["ApusCore", "ApusWire", "ApusTransport", nioCore, nioPosix, nioSSL, protobuf, log]),
         test("ApusClientTests", ["ApusCore", "ApusMedia", "ApusClient", "ApusDevice", nioCore, crypto, log]),
         test("ApusDeviceTests", ["ApusCore", "ApusMedia", "ApusClient", "ApusDevice", nioCore, nioPosix, crypto, log]),
     ]

@@ -11,7 +11,8 @@ struct ChannelSimulationTests {
     private static let chunkSize: UInt64 = 50
 
     private static func report(_ world: World) -> Comment {
-        let lines = ["seed \(world.seed): \(world.failures.joined(separator: "; "))"] + world.story + [world.publisher.state]
+        let lines =
+            ["seed \(world.seed): \(world.failures.joined(separator: "; "))"] + world.story + [world.publisher.state]
         return Comment(rawValue: (lines + world.nodes.map(\.state)).joined(separator: "\n"))
     }
 

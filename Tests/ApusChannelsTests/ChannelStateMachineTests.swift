@@ -9,11 +9,14 @@ struct ChannelStateMachineTests {
     private static let nodes = ["a", "b", "c"].map { NodeID(name: NodeName(unchecked: $0), incarnation: 1) }
     private let (a, b, c) = (nodes[0], nodes[1], nodes[2])
 
-    private func time(_ milliseconds: UInt64) -> MonotonicTime { MonotonicTime(nanoseconds: 1_000_000_000 + milliseconds * 1_000_000) }
+    private func time(_ milliseconds: UInt64) -> MonotonicTime {
+        MonotonicTime(nanoseconds: 1_000_000_000 + milliseconds * 1_000_000)
+    }
 
     private func machine(at local: NodeID, term: Epoch = 1, owner: NodeID?, standby: NodeID?) -> Machine {
         var machine = Machine(
-            channel: ChannelID(device: DeviceID(unchecked: "camera")), local: local, configuration: Machine.Configuration())
+            channel: ChannelID(device: DeviceID(unchecked: "camera")), local: local,
+            configuration: Machine.Configuration())
         _ = machine.assign(Machine.Assignment(term: term, owner: owner, standby: standby), now: time(0))
         return machine
     }
@@ -88,7 +91,9 @@ struct ChannelStateMachineTests {
         var machine = primary()
         for number in UInt64(0)..<200 {
             let now = number * 20
-            #expect(!names(machine.ingest(1, frames(number..<number + 1), now: time(now))).contains("acknowledge \(number + 1)"))
+            #expect(
+                !names(machine.ingest(1, frames(number..<number + 1), now: time(now))).contains(
+                    "acknowledge \(number + 1)"))
             if number > 1 { _ = machine.copyConfirmed(at: b, epoch: 1, next: number, now: time(now + 10)) }
             _ = machine.tick(now: time(now + 10))
             #expect(machine.isProtected)
@@ -161,7 +166,8 @@ struct ChannelStateMachineTests {
     @Test("Copies of an older term are refused, and a primary takes none of its own term (D4)")
     func fenced() {
         var standby = machine(at: b, term: 5, owner: a, standby: b)
-        #expect(standby.openCopy(term: 4, epoch: 1, instance: 7, now: time(1)).answer == .refused(ApusError(.staleEpoch)))
+        #expect(
+            standby.openCopy(term: 4, epoch: 1, instance: 7, now: time(1)).answer == .refused(ApusError(.staleEpoch)))
         var owner = machine(at: b, term: 5, owner: b, standby: a)
         #expect(owner.openCopy(term: 5, epoch: 1, instance: 7, now: time(1)).answer == .refused(ApusError(.staleEpoch)))
         #expect(owner.assign(Machine.Assignment(term: 4, owner: a, standby: b), now: time(2)).isEmpty)

@@ -6,7 +6,9 @@ import Testing
 struct LinkStateMachineTests {
     private static let doors = (1...3).map { HostPort(host: "door\($0)", port: 7443) }
 
-    private func time(_ milliseconds: UInt64) -> MonotonicTime { MonotonicTime(nanoseconds: 1_000_000_000 + milliseconds * 1_000_000) }
+    private func time(_ milliseconds: UInt64) -> MonotonicTime {
+        MonotonicTime(nanoseconds: 1_000_000_000 + milliseconds * 1_000_000)
+    }
 
     private func machine() -> LinkStateMachine {
         LinkStateMachine(configuration: LinkStateMachine.Configuration(), doors: Self.doors, seed: 1)

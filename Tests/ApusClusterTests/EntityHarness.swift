@@ -108,7 +108,10 @@ struct EntityPair {
         do {
             for (from, to) in [(a, b), (b, a)] {
                 try await eventually("the nodes are linked") {
-                    await code { _ = try await from.transport.ask(to.id.name, method: 0x00fe, payload: ByteBuffer(), timeout: .seconds(1)) }
+                    await code {
+                        _ = try await from.transport.ask(
+                            to.id.name, method: 0x00fe, payload: ByteBuffer(), timeout: .seconds(1))
+                    }
                         == .methodUnknown
                 }
             }
@@ -160,7 +163,9 @@ actor SlowEntity {
 
     /// Registers: echo waits until cancelled where its number is 1, and otherwise answers with the
     /// number that was counted last.
-    static func register(in registry: EntityRegistry, facts: Shared, mailboxCountMax: Int = 4096, passivateAfter: Duration? = nil) {
+    static func register(
+        in registry: EntityRegistry, facts: Shared, mailboxCountMax: Int = 4096, passivateAfter: Duration? = nil
+    ) {
         var options = EntityOptions<SlowEntity>(make: { context in
             facts.value.withLock { $0.made.append(context) }
             return SlowEntity(context)

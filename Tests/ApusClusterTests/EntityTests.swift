@@ -157,12 +157,14 @@ struct EntityTests {
         ) { pair in
             pair.adopt(pair.map(revision: 1, owner: pair.b, epoch: 1))
             let ref = pair.a.registry.ref(SlowEntity.self, EntityPair.probe)
-            let calls = (0..<3).map { _ in Task { await code { _ = try await ref.ask(echo(1), timeout: .seconds(20)) } } }
+            let calls = (0..<3).map { _ in Task { await code { _ = try await ref.ask(echo(1), timeout: .seconds(20)) } }
+            }
             try await eventually("three are under way") { facts.read(\.waiting) == 3 }
             #expect(await code { _ = try await ref.ask(echo(0)) } == .overloaded)
             let keys = ["k1", "k2"].map { EntityAddress(kind: .probe, key: $0) }
             #expect(await code { _ = try await pair.a.registry.ref(SlowEntity.self, keys[0]).ask(echo(0)) } == nil)
-            #expect(await code { _ = try await pair.b.registry.ref(SlowEntity.self, keys[1]).ask(echo(0)) } == .overloaded)
+            #expect(
+                await code { _ = try await pair.b.registry.ref(SlowEntity.self, keys[1]).ask(echo(0)) } == .overloaded)
             for call in calls { call.cancel() }
             for call in calls { #expect(await call.value == .cancelled) }
         }
@@ -242,9 +244,10 @@ struct EntityTests {
             pair.adopt(pair.map(revision: 3, owner: pair.a, epoch: 3))
             let reply2 = try await ref.ask(echo(0))
             #expect(reply2.number == 0)
-            #expect(await code {
-                try pair.a.registry.prepare(EntityPair.probe, state: ByteBuffer(), successorEpoch: 3)
-            } == .overloaded)
+            #expect(
+                await code {
+                    try pair.a.registry.prepare(EntityPair.probe, state: ByteBuffer(), successorEpoch: 3)
+                } == .overloaded)
         }
     }
 }

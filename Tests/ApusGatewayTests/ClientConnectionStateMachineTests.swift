@@ -6,12 +6,15 @@ import Testing
 @Suite("What a client's connection may do (D6)")
 struct ClientConnectionStateMachineTests {
     private static let timing = ClientConnectionStateMachine.Timing(
-        handshakeTimeout: .seconds(5), keepalive: .seconds(4), streamKeepalive: .milliseconds(60), idleTimeout: .seconds(12),
+        handshakeTimeout: .seconds(5), keepalive: .seconds(4), streamKeepalive: .milliseconds(60),
+        idleTimeout: .seconds(12),
         slowReaderTimeout: .seconds(10))
 
     private func time(_ milliseconds: UInt64) -> MonotonicTime { MonotonicTime(nanoseconds: milliseconds * 1_000_000) }
 
-    private func fresh() -> ClientConnectionStateMachine { ClientConnectionStateMachine(timing: Self.timing, now: time(0)) }
+    private func fresh() -> ClientConnectionStateMachine {
+        ClientConnectionStateMachine(timing: Self.timing, now: time(0))
+    }
 
     private func open() -> ClientConnectionStateMachine {
         var machine = fresh()
@@ -29,7 +32,9 @@ struct ClientConnectionStateMachineTests {
         #expect(machine.received(kind, now: time(1)) == .close(ApusError(.malformed)))
     }
 
-    @Test("Nothing is taken between the hello and the welcome, not even a second hello", arguments: [FrameKind.hello, .request])
+    @Test(
+        "Nothing is taken between the hello and the welcome, not even a second hello",
+        arguments: [FrameKind.hello, .request])
     func authenticating(kind: FrameKind) {
         var machine = fresh()
         _ = machine.received(.hello, now: time(1))
@@ -49,7 +54,8 @@ struct ClientConnectionStateMachineTests {
         #expect(machine.received(kind, now: time(3)) == expected)
     }
 
-    @Test("A connection that never finishes its handshake is closed, with or without a hello", arguments: [true, false])
+    @Test(
+        "A connection that never finishes its handshake is closed, with or without a hello", arguments: [true, false])
     func handshakeTimeout(saysHello: Bool) {
         var machine = fresh()
         if saysHello { _ = machine.received(.hello, now: time(4900)) }

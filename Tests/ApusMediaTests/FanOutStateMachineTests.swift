@@ -7,7 +7,8 @@ struct FanOutStateMachineTests {
     private func fanOut(
         _ frames: [RelayFrame], limits: FrameRingLimits = FrameRingLimits(), batch: Int = 1 << 20, lag: Int = 1 << 20
     ) -> FanOutStateMachine {
-        var machine = FanOutStateMachine(ring: FrameRing(limits: limits), batchByteCountMax: batch, lagByteCountMax: lag)
+        var machine = FanOutStateMachine(
+            ring: FrameRing(limits: limits), batchByteCountMax: batch, lagByteCountMax: lag)
         for frame in frames { machine.append(frame) }
         return machine
     }

@@ -12,7 +12,8 @@ struct FrameRingTests {
     @Test(
         "A frame is taken once, in order, in the newest epoch",
         arguments: [
-            (at(10), FrameRing.Appended.appended), (at(9), .duplicate), (at(0), .duplicate), (at(12), .gap(expected: 10)),
+            (at(10), FrameRing.Appended.appended), (at(9), .duplicate), (at(0), .duplicate),
+            (at(12), .gap(expected: 10)),
             (at(0, 2), .appended), (at(7, 2), .appended), (at(99, 0), .stale),
         ])
     func order(position: FramePosition, expected: FrameRing.Appended) {
@@ -53,7 +54,8 @@ struct FrameRingTests {
     @Test(
         "A receiver goes on right after what it has, or hears how much is gone",
         arguments: [
-            (at(9), FrameRing.Resumption.at(10)), (at(5), .at(6)), (at(0), .at(1)), (at(30), .at(10)), (at(3, 2), .at(10)),
+            (at(9), FrameRing.Resumption.at(10)), (at(5), .at(6)), (at(0), .at(1)), (at(30), .at(10)),
+            (at(3, 2), .at(10)),
             (at(9, 0), .at(0)),
         ])
     func resume(position: FramePosition, expected: FrameRing.Resumption) {

@@ -8,7 +8,8 @@ import Testing
 struct MediaCodecTests {
     private static let frames: [MediaFrame] = [
         MediaFrame(
-            header: MediaHeader(position: FramePosition(epoch: 0, sequence: 0), ptsMicroseconds: 0), payload: ByteBuffer()),
+            header: MediaHeader(position: FramePosition(epoch: 0, sequence: 0), ptsMicroseconds: 0),
+            payload: ByteBuffer()),
         MediaFrame(
             header: MediaHeader(
                 term: .max, position: FramePosition(epoch: .max, sequence: .max), ptsMicroseconds: .min,
@@ -17,7 +18,8 @@ struct MediaCodecTests {
             payload: ByteBuffer(repeating: 9, count: 33)),
     ]
     private static let configurations: [TrackConfiguration] = [
-        TrackConfiguration(codec: .h264, trackCount: 2, first: 1920, second: 1080, third: 25_000, extraData: [1, 2, 3]),
+        TrackConfiguration(
+            codec: .h264, trackCount: 2, first: 1920, second: 1080, third: 25_000, extraData: [1, 2, 3]),
         TrackConfiguration(codec: .opus, trackCount: 0, first: .max, second: .max, third: .max, extraData: []),
     ]
 

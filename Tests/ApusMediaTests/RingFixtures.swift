@@ -3,16 +3,19 @@ import NIOCore
 
 /// A frame as a relay holds it; configurations are numbered like all others.
 func relayFrame(
-    _ sequence: UInt64, epoch: UInt32 = 1, track: UInt8 = 0, flags: MediaFlags = [], codec: Codec = .h264, byteCount: Int = 10
+    _ sequence: UInt64, epoch: UInt32 = 1, track: UInt8 = 0, flags: MediaFlags = [], codec: Codec = .h264,
+    byteCount: Int = 10
 ) -> RelayFrame {
     var payload = ByteBuffer()
     if flags.contains(.configuration) {
-        TrackConfiguration(codec: codec, trackCount: 2, first: 0, second: 0, third: 0, extraData: []).encode(into: &payload)
+        TrackConfiguration(codec: codec, trackCount: 2, first: 0, second: 0, third: 0, extraData: []).encode(
+            into: &payload)
     } else {
         payload.writeRepeatingByte(UInt8(truncatingIfNeeded: sequence), count: byteCount)
     }
     let header = MediaHeader(
-        position: FramePosition(epoch: epoch, sequence: sequence), ptsMicroseconds: Int64(sequence) * 40_000, flags: flags,
+        position: FramePosition(epoch: epoch, sequence: sequence), ptsMicroseconds: Int64(sequence) * 40_000,
+        flags: flags,
         track: track)
     var encoded = ByteBuffer(repeating: 0, count: RelayFrame.linkHeaderByteCount)
     MediaFrame(header: header, payload: payload).encode(into: &encoded)

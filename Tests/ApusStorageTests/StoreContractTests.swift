@@ -112,7 +112,8 @@ struct RecordStoreContractTests {
         #expect(try await store.record(of: device) == record)
     }
 
-    @Test("A write under an older epoch is refused with 10013, under the same or a later one it is taken",
+    @Test(
+        "A write under an older epoch is refused with 10013, under the same or a later one it is taken",
         arguments: StoreKind.allCases)
     func fenced(kind: StoreKind) async throws {
         let scratch = try Scratch()

@@ -122,8 +122,12 @@ struct CallTests {
 
     @Test("A payload over the frame limit is refused with 10002 before it is sent, also as an answer")
     func frameLimit() async throws {
-        try await TestPair.with(configure: { $0.frameByteCountMax = 1 << 20; $0.compressionThreshold = .max }) { pair in
-            #expect(await code { _ = try await pair.ask(1, ByteBuffer(repeating: 0, count: (1 << 20) + 1)) } == .frameTooLarge)
+        try await TestPair.with(configure: {
+            $0.frameByteCountMax = 1 << 20; $0.compressionThreshold = .max
+        }) { pair in
+            #expect(
+                await code { _ = try await pair.ask(1, ByteBuffer(repeating: 0, count: (1 << 20) + 1)) }
+                    == .frameTooLarge)
             #expect(await code { _ = try await pair.ask(5, ByteBuffer(integer: UInt32(2 << 20))) } == .frameTooLarge)
             #expect(await code { _ = try await pair.ask(1) } == nil)
         }
@@ -145,7 +149,9 @@ struct CallTests {
         #expect(failure == .linkLost)
         #expect(b.events.has(.rejected(.oversized)))
         try await eventually("the link is up again") {
-            await code { _ = try await a.transport.ask(b.id.name, method: 1, payload: ByteBuffer(), timeout: .seconds(1)) } == nil
+            await code {
+                _ = try await a.transport.ask(b.id.name, method: 1, payload: ByteBuffer(), timeout: .seconds(1))
+            } == nil
         }
         await a.transport.stop()
         await b.transport.stop()
@@ -154,7 +160,8 @@ struct CallTests {
     @Test("A refusal carries its number, the epoch and the owner")
     func moved() async throws {
         try await TestPair.with { pair in
-            let outcome = await pair.a.transport.call(pair.b.id.name, method: 4, payload: ByteBuffer(), timeout: .seconds(5))
+            let outcome = await pair.a.transport.call(
+                pair.b.id.name, method: 4, payload: ByteBuffer(), timeout: .seconds(5))
             guard case .failure(let failure) = outcome else {
                 Issue.record("the call succeeded")
                 return
@@ -171,7 +178,10 @@ struct CallTests {
         try await TestPair.with { pair in
             let stranger = NodeName(unchecked: "stranger")
             let transport = pair.a.transport
-            #expect(await code { _ = try await transport.ask(stranger, method: 1, payload: ByteBuffer(), timeout: .seconds(1)) } == .noRoute)
+            #expect(
+                await code {
+                    _ = try await transport.ask(stranger, method: 1, payload: ByteBuffer(), timeout: .seconds(1))
+                } == .noRoute)
             #expect(await code { try transport.tell(stranger, method: 1, payload: ByteBuffer()) } == .noRoute)
         }
     }

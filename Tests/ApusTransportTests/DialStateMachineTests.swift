@@ -39,7 +39,8 @@ struct DialStateMachineTests {
         }
         #expect(
             waits == [
-                .reportLost, .retry(after: .milliseconds(10)), .reportLost, .retry(after: .milliseconds(20)), .reportLost,
+                .reportLost, .retry(after: .milliseconds(10)), .reportLost, .retry(after: .milliseconds(20)),
+                .reportLost,
                 .retry(after: .milliseconds(40)),
             ])
     }

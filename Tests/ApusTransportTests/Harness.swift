@@ -173,7 +173,9 @@ struct TestPair {
         }
     }
 
-    func ask(_ method: UInt16, _ payload: ByteBuffer = ByteBuffer(), timeout: Duration = .seconds(5)) async throws -> ByteBuffer {
+    func ask(_ method: UInt16, _ payload: ByteBuffer = ByteBuffer(), timeout: Duration = .seconds(5)) async throws
+        -> ByteBuffer
+    {
         try await a.transport.ask(b.id.name, method: method, payload: payload, timeout: timeout)
     }
 
@@ -211,7 +213,9 @@ struct RawConnection {
         to address: HostPort, as node: ClusterPKI.Issued, authority: ClusterPKI.Issued
     ) async throws -> RawConnection {
         var tls = TLSConfiguration.makeClientConfiguration()
-        tls.certificateChain = try NIOSSLCertificate.fromPEMBytes(Array(node.certificatePEM.utf8)).map { .certificate($0) }
+        tls.certificateChain = try NIOSSLCertificate.fromPEMBytes(Array(node.certificatePEM.utf8)).map {
+            .certificate($0)
+        }
         tls.privateKey = .privateKey(try NIOSSLPrivateKey(bytes: Array(node.privateKeyPEM.utf8), format: .pem))
         tls.trustRoots = .certificates(try NIOSSLCertificate.fromPEMBytes(Array(authority.certificatePEM.utf8)))
         tls.certificateVerification = .noHostnameVerification
@@ -235,19 +239,26 @@ struct RawConnection {
         let channel = channel
         try await withCheckedThrowingContinuation { (continuation: CheckedContinuation<Void, any Error>) in
             let timer = channel.eventLoop.scheduleTask(in: .seconds(10)) {
-                if closed.withLock({ let was = $0; $0 = true; return !was }) {
+                if closed.withLock({
+                    let was = $0; $0 = true; return !was
+                }) {
                     continuation.resume(throwing: ApusError(.deadlineExceeded, "the connection was not closed"))
                 }
             }
             channel.closeFuture.whenComplete { _ in
                 timer.cancel()
-                if closed.withLock({ let was = $0; $0 = true; return !was }) { continuation.resume() }
+                if closed.withLock({
+                    let was = $0; $0 = true; return !was
+                }) {
+                    continuation.resume()
+                }
             }
         }
     }
 
     /// A hello as a node would say it.
-    static func hello(node: String, cluster: String = "test", version: UInt32 = 1, versionMin: UInt32 = 1) -> ByteBuffer {
+    static func hello(node: String, cluster: String = "test", version: UInt32 = 1, versionMin: UInt32 = 1) -> ByteBuffer
+    {
         var hello = ClusterNodeHello()
         hello.cluster = cluster
         hello.node = node

@@ -25,7 +25,8 @@ struct HostileLinkTests {
     @Test("A node of another cluster is refused")
     func wrongCluster() async throws {
         try await TestPair.with { pair in
-            let other = TestNode("c", cluster: ClusterID(unchecked: "other"), tls: try TestPair.tls("c", pair.authority))
+            let other = TestNode(
+                "c", cluster: ClusterID(unchecked: "other"), tls: try TestPair.tls("c", pair.authority))
             try await expectRefusal([.cluster], dialer: other, pair: pair)
         }
     }

@@ -33,7 +33,8 @@ struct LinkTests {
     func reincarnation() async throws {
         let pair = try await TestPair()
         await pair.b.transport.stop()
-        let reborn = TestNode("b", incarnation: 2, tls: try TestPair.tls("b", pair.authority), port: pair.addressOfB.port)
+        let reborn = TestNode(
+            "b", incarnation: 2, tls: try TestPair.tls("b", pair.authority), port: pair.addressOfB.port)
         _ = try await reborn.transport.start()
         try await eventually("the new life was met") { pair.a.events.has(.rejected(.incarnation)) }
         #expect(pair.a.events.has(.connectRefused(pair.b.id)))
@@ -60,7 +61,9 @@ struct LinkTests {
     func heard() async throws {
         try await TestPair.with { pair in
             _ = try await pair.ask(1)
-            try await eventually("both were heard") { pair.a.events.has(.heard(pair.b.id)) && pair.b.events.has(.heard(pair.a.id)) }
+            try await eventually("both were heard") {
+                pair.a.events.has(.heard(pair.b.id)) && pair.b.events.has(.heard(pair.a.id))
+            }
         }
     }
 
@@ -115,7 +118,8 @@ struct LinkTests {
         #expect(mode == 0o600)
         let read = try ClusterPKI.read(certificate: directory + "/ca.pem", key: directory + "/ca.key")
         #expect(read.certificatePEM == authority.certificatePEM)
-        _ = try ClusterPKI.issueNode(NodeName(unchecked: "a"), hosts: ["10.0.0.1", "fd00::1", "cam.example"], authority: read)
+        _ = try ClusterPKI.issueNode(
+            NodeName(unchecked: "a"), hosts: ["10.0.0.1", "fd00::1", "cam.example"], authority: read)
     }
 }
 
@@ -160,7 +164,11 @@ struct MediaLaneTests {
                     answer.succeed((try? result.get()).map { String(buffer: $0) } ?? "failed")
                 }
                 lane.request(method: 9, payload: ByteBuffer(), deadline: .milliseconds(30)) { result in
-                    if case .failure(let failure) = result { late.succeed(failure.error.code.number) } else { late.succeed(0) }
+                    if case .failure(let failure) = result {
+                        late.succeed(failure.error.code.number)
+                    } else {
+                        late.succeed(0)
+                    }
                 }
                 lane.flush()
             }

@@ -12,11 +12,13 @@ struct HandshakeStateMachineTests {
         cluster: String = "c", versions: ClosedRange<UInt32> = 1...2, lane: Lane = .control
     ) -> HandshakeStateMachine {
         HandshakeStateMachine(
-            role: .dialer(expecting: b, lane: lane), cluster: ClusterID(unchecked: cluster), local: a, versions: versions)
+            role: .dialer(expecting: b, lane: lane), cluster: ClusterID(unchecked: cluster), local: a,
+            versions: versions)
     }
 
     private func acceptor(_ local: NodeID? = nil, versions: ClosedRange<UInt32> = 1...2) -> HandshakeStateMachine {
-        HandshakeStateMachine(role: .acceptor, cluster: ClusterID(unchecked: "c"), local: local ?? b, versions: versions)
+        HandshakeStateMachine(
+            role: .acceptor, cluster: ClusterID(unchecked: "c"), local: local ?? b, versions: versions)
     }
 
     private func frames(_ actions: [HandshakeStateMachine.Action]) -> [LinkFrame] {

@@ -9,7 +9,9 @@ struct LinkFrameTests {
     private static let frames: [LinkFrame] = [
         LinkFrame(kind: .hello, payload: ByteBuffer(string: "hello")),
         LinkFrame(kind: .ping),
-        LinkFrame(kind: .request, flags: [.traced], method: 7, correlation: 0xffff_ffff, payload: ByteBuffer(repeating: 1, count: 25)),
+        LinkFrame(
+            kind: .request, flags: [.traced], method: 7, correlation: 0xffff_ffff,
+            payload: ByteBuffer(repeating: 1, count: 25)),
         LinkFrame(kind: .media, correlation: 3, payload: ByteBuffer(repeating: 0xff, count: 40)),
         LinkFrame(kind: FrameKind(rawValue: 0xee), flags: FrameFlags(rawValue: 0xff), method: .max),
     ]

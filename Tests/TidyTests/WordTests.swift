@@ -66,7 +66,7 @@ struct WordTests {
             for (index, line) in file.lines.enumerated() {
                 let code = line.drop { $0 == " " }
                 guard !code.hasPrefix("//"), constructs.contains(where: { code.contains($0) }) else { continue }
-                let around = file.lines[max(0, index - 8)...index]
+                let around = file.lines[max(0, index - 8)...min(index + 2, file.lines.count - 1)]
                 #expect(
                     around.contains { $0.contains("SAFETY:") }, "\(file.path):\(index + 1) has no SAFETY comment")
             }

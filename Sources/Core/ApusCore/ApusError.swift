@@ -45,7 +45,8 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     // General: this project's own.
     public static let malformed = Self(10_001, "the message cannot be read")
     public static let frameTooLarge = Self(10_002, "the frame is larger than this door takes")
-    public static let versionUnsupported = Self(10_003, "the other side speaks a protocol version that is not supported")
+    public static let versionUnsupported = Self(
+        10_003, "the other side speaks a protocol version that is not supported")
     public static let methodUnknown = Self(10_004, "the method is not known here")
     public static let deadlineExceeded = Self(10_005, "no answer came before the deadline")
     public static let cancelled = Self(10_006, "the call was cancelled")
@@ -89,7 +90,8 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
         targetOffline, targetUnknown, illegalRelation, boundToThisUser, boundToOtherUser,
         malformed, frameTooLarge, versionUnsupported, methodUnknown, deadlineExceeded, cancelled, overloaded, linkLost,
         moved, noRoute, wrongCluster, noOwnership, staleEpoch, handshakeTimeout, idleTimeout, slowReader, shuttingDown,
-        internalFailure, addressInUse, stateForeign, storageFailed, configurationInvalid, tooManyStreams, stalePublisher,
+        internalFailure, addressInUse, stateForeign, storageFailed, configurationInvalid, tooManyStreams,
+        stalePublisher,
         fenced, mediaUnreadable,
         tokenInvalid, tokenExpired, kicked, notAllowed,
         answerTimedOut, tooManyConnections, connectFailed, notConnected, unavailable, badParameter,

@@ -20,7 +20,8 @@ public struct NodeStatus: Codable, Sendable, Equatable {
         public var viewers: Int
 
         public init(
-            channel: String, role: String, primary: String?, standby: String?, term: UInt32, epoch: UInt32?, seq: UInt64?,
+            channel: String, role: String, primary: String?, standby: String?, term: UInt32, epoch: UInt32?,
+            seq: UInt64?,
             protected: Bool, fed: Bool, viewers: Int
         ) {
             self.channel = channel

@@ -98,7 +98,8 @@ extension ClientHandler {
         else { return fail(call, ApusError(.badParameter, "the device's id or source is not valid")) }
         guard hasRoomForStream else { return fail(call, ApusError(.tooManyStreams)) }
         let channel = ChannelID(device: device, source: source)
-        let after = request.hasAfter
+        let after =
+            request.hasAfter
             ? FramePosition(epoch: request.after.epoch, sequence: request.after.sequence) : nil
         // A viewer that lost its node shows what it was given there, and need not wait for the owner.
         if !request.grant.isEmpty, gateway.service.sessions.isGranted(Array(request.grant), session, device: device) {

@@ -48,11 +48,13 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
         guard let stream = receipt.stream, let session = handler.session else { return }
         isAnswered = true
         let gateway = handler.gateway.service
-        handler.send(.response, ClientPlayResponse.with {
-            $0.stream = stream
-            $0.doors = gateway.doors(of: channel)
-            $0.grant = Data(gateway.sessions.grant(session, device: channel.device))
-        }, correlation: call)
+        handler.send(
+            .response,
+            ClientPlayResponse.with {
+                $0.stream = stream
+                $0.doors = gateway.doors(of: channel)
+                $0.grant = Data(gateway.sessions.grant(session, device: channel.device))
+            }, correlation: call)
         guard !early.isEmpty else { return }
         for bytes in early { handler.writeEncoded(bytes) }
         early = []
@@ -61,19 +63,21 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
 
     func streamChanged(_ stream: StreamNumber, to state: StreamPhase) {
         guard isAnswered else { return }
-        handler.send(.tell, ClientStreamState.with {
-            $0.stream = stream
-            switch state {
-            case .live: $0.state = .live
-            case .waiting: $0.state = .waiting
-            case .skipped(let count):
-                $0.state = .skipped
-                $0.skipped = count
-            case .ended(let error):
-                $0.state = .ended
-                $0.failure = ClientFailure(error)
-            }
-        }, method: ClientMethod.streamState.rawValue)
+        handler.send(
+            .tell,
+            ClientStreamState.with {
+                $0.stream = stream
+                switch state {
+                case .live: $0.state = .live
+                case .waiting: $0.state = .waiting
+                case .skipped(let count):
+                    $0.state = .skipped
+                    $0.skipped = count
+                case .ended(let error):
+                    $0.state = .ended
+                    $0.failure = ClientFailure(error)
+                }
+            }, method: ClientMethod.streamState.rawValue)
     }
 }
 
@@ -92,35 +96,43 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
 
     func publishOpened(_ stream: StreamNumber, next: UInt64, isProtected: Bool) {
         isAnswered = true
-        handler.send(.response, ClientPublishResponse.with {
-            $0.stream = stream
-            $0.next = next
-            $0.protected = isProtected
-        }, correlation: call)
+        handler.send(
+            .response,
+            ClientPublishResponse.with {
+                $0.stream = stream
+                $0.next = next
+                $0.protected = isProtected
+            }, correlation: call)
     }
 
     func publishAcknowledged(_ stream: StreamNumber, epoch: UInt32, next: UInt64) {
-        handler.send(.tell, ClientPublishAck.with {
-            $0.stream = stream
-            $0.epoch = epoch
-            $0.next = next
-        }, method: ClientMethod.publishAck.rawValue)
+        handler.send(
+            .tell,
+            ClientPublishAck.with {
+                $0.stream = stream
+                $0.epoch = epoch
+                $0.next = next
+            }, method: ClientMethod.publishAck.rawValue)
     }
 
     func publishResume(_ stream: StreamNumber, next: UInt64) {
-        handler.send(.tell, ClientPublishResume.with {
-            $0.stream = stream
-            $0.next = next
-        }, method: ClientMethod.publishResume.rawValue)
+        handler.send(
+            .tell,
+            ClientPublishResume.with {
+                $0.stream = stream
+                $0.next = next
+            }, method: ClientMethod.publishResume.rawValue)
     }
 
     func publishFailed(_ stream: StreamNumber, _ error: ApusError) {
         if isAnswered {
-            handler.send(.tell, ClientStreamState.with {
-                $0.stream = stream
-                $0.state = .ended
-                $0.failure = ClientFailure(error)
-            }, method: ClientMethod.streamState.rawValue)
+            handler.send(
+                .tell,
+                ClientStreamState.with {
+                    $0.stream = stream
+                    $0.state = .ended
+                    $0.failure = ClientFailure(error)
+                }, method: ClientMethod.streamState.rawValue)
         } else {
             isAnswered = true
             handler.fail(call, error)

@@ -36,7 +36,8 @@ struct CorrelationTable {
     private(set) var count = 0
 
     init(countMax: Int) {
-        precondition((1...65_536).contains(countMax), "a correlation has 16 bits for the slot, not room for \(countMax)")
+        precondition(
+            (1...65_536).contains(countMax), "a correlation has 16 bits for the slot, not room for \(countMax)")
         self.countMax = countMax
     }
 

@@ -163,7 +163,8 @@ package final class MediaConnection: LaneSession, @unchecked Sendable {
         switch frame.kind {
         case .response:
             let isFailure = frame.flags.contains(.failure)
-            finish(frame.correlation, isFailure ? .failure(ClusterFailure.read(frame.payload)) : .success(frame.payload))
+            finish(
+                frame.correlation, isFailure ? .failure(ClusterFailure.read(frame.payload)) : .success(frame.payload))
         case .media, .tell, .request, .cancel:
             delegate.received(frame, on: self)
         default:

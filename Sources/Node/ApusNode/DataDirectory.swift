@@ -26,7 +26,8 @@ struct DataDirectory {
         } catch let error as ApusError {
             throw error
         } catch {
-            throw ApusError(.storageFailed, "the data directory \(path) cannot be written: \(error.localizedDescription)")
+            throw ApusError(
+                .storageFailed, "the data directory \(path) cannot be written: \(error.localizedDescription)")
         }
     }
 }

@@ -42,7 +42,8 @@ public struct FramePosition: Sendable, Hashable, Comparable, CustomStringConvert
 /// The fixed header of a media frame (D7).
 ///
 /// Layout, big endian, 40 bytes: `u32 term`, `u32 epoch`, `u64 sequence`, `i64 pts` µs, `i32 dts − pts` µs,
-/// `u32 payload bytes`, `u32 capture time` (wall clock ms, modulo 2³²), `u8 flags`, `u8 track`, `u8 rendition`, `u8 version`.
+/// `u32 payload bytes`, `u32 capture time` (wall clock ms, modulo 2³²), `u8 flags`, `u8 track`,
+/// `u8 rendition`, `u8 version`.
 public struct MediaHeader: Sendable, Hashable {
     public static let byteCount = 40
     /// The layout's version.

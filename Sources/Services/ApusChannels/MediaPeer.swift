@@ -90,11 +90,13 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
     /// Tells the primary what this standby has.
     func confirm(stream: StreamNumber, epoch: UInt32, next: UInt64) {
         eventLoop.execute { [self] in
-            send(.tell, .replicated, ChannelReplicated.with {
-                $0.stream = stream
-                $0.epoch = epoch
-                $0.next = next
-            })
+            send(
+                .tell, .replicated,
+                ChannelReplicated.with {
+                    $0.stream = stream
+                    $0.epoch = epoch
+                    $0.next = next
+                })
         }
     }
 
@@ -176,7 +178,9 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
         let bytes = frame.payload
         switch MediaMethod(rawValue: frame.method) {
         case .acknowledged:
-            guard let message = try? ChannelAcknowledged(serializedBytes: Array(bytes.readableBytesView)) else { return }
+            guard let message = try? ChannelAcknowledged(serializedBytes: Array(bytes.readableBytesView)) else {
+                return
+            }
             ingests[message.stream]?.acknowledged(epoch: message.epoch, next: message.next)
         case .resume:
             guard let message = try? ChannelResume(serializedBytes: Array(bytes.readableBytesView)) else { return }
@@ -278,10 +282,12 @@ extension MediaPeer {
                 return .failure(ApusError(.moved, "this node neither owns the channel nor stands by"))
             }
             return .success({ [self] in
-                send(.response, .subscribe, ChannelSubscribed.with {
-                    $0.stream = hub.stream
-                    $0.term = term
-                }, correlation: call)
+                send(
+                    .response, .subscribe,
+                    ChannelSubscribed.with {
+                        $0.stream = hub.stream
+                        $0.term = term
+                    }, correlation: call)
                 join(channel, kind: .viewer, after: after) { _ in }
             })
         }
@@ -296,10 +302,12 @@ extension MediaPeer {
             case .accepted(let next, let isProtected):
                 return .success({ [self] in
                     inbound[request.stream] = .ingest(hub, source.id)
-                    send(.response, .ingest, ChannelIngesting.with {
-                        $0.next = next
-                        $0.protected = isProtected
-                    }, correlation: call)
+                    send(
+                        .response, .ingest,
+                        ChannelIngesting.with {
+                            $0.next = next
+                            $0.protected = isProtected
+                        }, correlation: call)
                 })
             }
         }
@@ -315,9 +323,11 @@ extension MediaPeer {
             case .accepted(let after):
                 return .success({ [self] in
                     inbound[request.stream] = .copy(hub, request.term)
-                    send(.response, .replicate, ChannelReplicating.with {
-                        if let after { $0.after = ChannelPosition(after) }
-                    }, correlation: call)
+                    send(
+                        .response, .replicate,
+                        ChannelReplicating.with {
+                            if let after { $0.after = ChannelPosition(after) }
+                        }, correlation: call)
                 })
             }
         }
@@ -365,30 +375,36 @@ final class PeerIngest: IngestPeer, @unchecked Sendable {  // SAFETY: `id` is se
 
     func acknowledged(epoch: UInt32, next: UInt64) {
         peer.eventLoop.execute { [peer, stream] in
-            peer.send(.tell, .acknowledged, ChannelAcknowledged.with {
-                $0.stream = stream
-                $0.epoch = epoch
-                $0.next = next
-            })
+            peer.send(
+                .tell, .acknowledged,
+                ChannelAcknowledged.with {
+                    $0.stream = stream
+                    $0.epoch = epoch
+                    $0.next = next
+                })
         }
     }
 
     func resume(next: UInt64) {
         peer.eventLoop.execute { [peer, stream] in
-            peer.send(.tell, .resume, ChannelResume.with {
-                $0.stream = stream
-                $0.next = next
-            })
+            peer.send(
+                .tell, .resume,
+                ChannelResume.with {
+                    $0.stream = stream
+                    $0.next = next
+                })
         }
     }
 
     func ended(_ error: ApusError) {
         peer.eventLoop.execute { [peer, stream] in
-            peer.send(.tell, .ingestEnded, ChannelIngestEnded.with {
-                $0.stream = stream
-                $0.failure.code = error.code.number
-                $0.failure.message = error.message
-            })
+            peer.send(
+                .tell, .ingestEnded,
+                ChannelIngestEnded.with {
+                    $0.stream = stream
+                    $0.failure.code = error.code.number
+                    $0.failure.message = error.message
+                })
         }
     }
 }

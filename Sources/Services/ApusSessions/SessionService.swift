@@ -102,9 +102,14 @@ package final class SessionService: Service, Sendable {
                 return actor
             })
             entities.register(kind, options: options) { handlers in
-                handlers.on(SessionRegister.self) { actor, message throws(ApusError) in try await actor.register(message) }
-                handlers.on(SessionUnregister.self) { actor, message throws(ApusError) in try await actor.unregister(message) }
-                handlers.on(SessionInspect.self) { actor, message throws(ApusError) in try await actor.inspect(message) }
+                handlers.on(SessionRegister.self) { actor, message throws(ApusError) in
+                    try await actor.register(message)
+                }
+                handlers.on(SessionUnregister.self) { actor, message throws(ApusError) in
+                    try await actor.unregister(message)
+                }
+                handlers.on(SessionInspect.self) { actor, message throws(ApusError) in try await actor.inspect(message)
+                }
                 handlers.on(SessionForget.self) { actor, message throws(ApusError) in try await actor.forget(message) }
                 handlers.on(SessionSleep.self) { actor, message throws(ApusError) in try await actor.sleep(message) }
             }
@@ -258,7 +263,9 @@ package final class SessionService: Service, Sendable {
 
     func tell(_ id: String) {
         let isNew = state.withLock { state in
-            guard let entry = state.entries[id], !entry.isWorking, entry.version != entry.toldVersion else { return false }
+            guard let entry = state.entries[id], !entry.isWorking, entry.version != entry.toldVersion else {
+                return false
+            }
             state.entries[id]?.isWorking = true
             return true
         }
@@ -433,12 +440,14 @@ package final class SessionService: Service, Sendable {
             if node == view.local {
                 presenceChanged(device, presence, sessions: sessions)
             } else {
-                tell(node, SessionPresenceChanged.with {
-                    $0.device = device.rawValue
-                    $0.online = presence.online.rawValue
-                    $0.time = presence.time
-                    $0.sessions = sessions
-                })
+                tell(
+                    node,
+                    SessionPresenceChanged.with {
+                        $0.device = device.rawValue
+                        $0.online = presence.online.rawValue
+                        $0.time = presence.time
+                        $0.sessions = sessions
+                    })
             }
         }
     }

@@ -68,7 +68,8 @@ package enum DecoderVerifier {
         let expected = samples.map(\.output)
 
         /// Feeds parts; true for an error. Outputs so far are in `outputs`.
-        func feed(_ parts: [ByteBuffer]) throws(VerificationFailure) -> (outputs: [Output], hasFailed: Bool, held: Int) {
+        func feed(_ parts: [ByteBuffer]) throws(VerificationFailure) -> (outputs: [Output], hasFailed: Bool, held: Int)
+        {
             var decoder = make()
             var outputs: [Output] = []
             for part in parts {
@@ -89,7 +90,8 @@ package enum DecoderVerifier {
                     }
                 }
                 guard heldByteCount(decoder) <= heldByteCountMax else {
-                    throw VerificationFailure("\(heldByteCount(decoder)) bytes are held, at most \(heldByteCountMax) may be")
+                    throw VerificationFailure(
+                        "\(heldByteCount(decoder)) bytes are held, at most \(heldByteCountMax) may be")
                 }
             }
             return (outputs, false, heldByteCount(decoder))

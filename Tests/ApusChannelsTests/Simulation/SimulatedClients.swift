@@ -10,7 +10,8 @@ enum SimulatedFrames {
         var decoder = LinkFrameDecoder(lengthMax: 1 << 16)
         decoder.append(bytes)
         var frames: [RelayFrame] = []
-        while let frame = try? decoder.next(), let relayed = try? RelayFrame(copying: frame.payload, linkHeader: header) {
+        while let frame = try? decoder.next(), let relayed = try? RelayFrame(copying: frame.payload, linkHeader: header)
+        {
             frames.append(relayed)
         }
         return frames
@@ -34,7 +35,8 @@ enum SimulatedFrames {
             payload.writeInteger(content)
         }
         let header = MediaHeader(
-            position: position, ptsMicroseconds: Int64(position.sequence) * 20_000, flags: flags, track: isVideo ? 0 : 1)
+            position: position, ptsMicroseconds: Int64(position.sequence) * 20_000, flags: flags, track: isVideo ? 0 : 1
+        )
         var encoded = ByteBuffer()
         Self.header(MediaHeader.byteCount + payload.readableBytes, &encoded)
         MediaFrame(header: header, payload: payload).encode(into: &encoded)
@@ -203,7 +205,8 @@ final class SimulatedPublisher {
     var windowCount: Int { window.count }
     /// For the story of a seed that fails.
     var state: String {
-        "publisher at \(node?.id.description ?? "-") by \(connection), \(isOpen ? "open" : "not open"), \(epoch):\(oldest) to \(nextSequence), cursor \(cursor)"
+        "publisher at \(node?.id.description ?? "-") by \(connection), \(isOpen ? "open" : "not open"), "
+            + "\(epoch):\(oldest) to \(nextSequence), cursor \(cursor)"
     }
     var acknowledged: UInt64 { oldest }
 
@@ -383,7 +386,8 @@ final class SimulatedViewer {
             world.fail("viewer \(name) got \(position) before the configuration of its track")
         }
         guard let contents = world.published[position.epoch], Int(position.sequence) < contents.count,
-            frame.encoded.getInteger(at: frame.encoded.writerIndex - 8, as: UInt64.self) == contents[Int(position.sequence)]
+            frame.encoded.getInteger(at: frame.encoded.writerIndex - 8, as: UInt64.self)
+                == contents[Int(position.sequence)]
         else { return world.fail("viewer \(name) got other bytes at \(position) than the publisher sent") }
         mayStart = false
         last = position

@@ -141,7 +141,8 @@ final class SimulatedNode {
     var state: String {
         let ends = (opened + accepted).filter { $0.state != .over }.map { "\($0.kind) \($0.node) \($0.state)" }
         return """
-            \(id)\(isAlive ? "" : " dead")\(isPaused ? " stopped" : ""): \(machine.role), term \(machine.assignment.term), \
+            \(id)\(isAlive ? "" : " dead")\(isPaused ? " stopped" : ""): \
+            \(machine.role), term \(machine.assignment.term), \
             frames \(machine.ring.oldest?.description ?? "-") to \(machine.ring.last?.description ?? "-"), \
             \(machine.isFed ? "fed" : "not fed"), \(sinks.count) receivers, door \(door?.state ?? "-"), \(ends)
             """
@@ -183,7 +184,8 @@ final class SimulatedNode {
             send(link) { node in
                 node.opener(link) { node, _ in
                     guard node.copy === link else { return }
-                    node.perform(node.machine.copyConfirmed(at: link.node, epoch: epoch, next: claimed, now: node.world.time))
+                    node.perform(
+                        node.machine.copyConfirmed(at: link.node, epoch: epoch, next: claimed, now: node.world.time))
                 }
             }
         case .subscribe(let id, let node, let after): subscribe(id, at: node, after: after)
@@ -392,7 +394,9 @@ final class SimulatedNode {
         let receiver = fanOut.add(kind, after: after)
         self.fanOut = fanOut
         sinks.append((receiver, sink))
-        if fanOut.viewerCount == 1, case .viewer = kind { perform(machine.receiversChanged(hasReceivers: true, now: world.time)) }
+        if fanOut.viewerCount == 1, case .viewer = kind {
+            perform(machine.receiversChanged(hasReceivers: true, now: world.time))
+        }
         serve(receiver, sink)
         return receiver
     }
@@ -401,7 +405,9 @@ final class SimulatedNode {
         let hadViewers = (fanOut?.viewerCount ?? 0) > 0
         guard fanOut?.remove(receiver) ?? false else { return }
         sinks.removeAll { $0.id == receiver }
-        if hadViewers, fanOut?.viewerCount == 0 { perform(machine.receiversChanged(hasReceivers: false, now: world.time)) }
+        if hadViewers, fanOut?.viewerCount == 0 {
+            perform(machine.receiversChanged(hasReceivers: false, now: world.time))
+        }
     }
 
     private func serve(_ receiver: FanOutStateMachine.ReceiverID, _ sink: Sink) {

@@ -119,7 +119,8 @@ final class World {
     func addNode(named name: String) -> SimulatedNode {
         let lives = nodes.filter { $0.id.name.rawValue == name }.count
         let node = SimulatedNode(
-            index: nodes.count, id: NodeID(name: NodeName(unchecked: name), incarnation: UInt64(lives + 1)), world: self)
+            index: nodes.count, id: NodeID(name: NodeName(unchecked: name), incarnation: UInt64(lives + 1)), world: self
+        )
         nodes.append(node)
         return node
     }

@@ -75,7 +75,8 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
             self.tls = try NIOSSLContext(configuration: tls)
         } catch {
             throw ApusError(
-                .configurationInvalid, "the authority's certificate \(configuration.authorityFile) cannot be used: \(error)")
+                .configurationInvalid,
+                "the authority's certificate \(configuration.authorityFile) cannot be used: \(error)")
         }
         machine = LinkStateMachine(
             configuration: configuration.link, doors: configuration.doors, seed: UInt64.random(in: 0...(.max)))

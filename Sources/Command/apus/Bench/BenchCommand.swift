@@ -4,7 +4,8 @@ import ArgumentParser
 struct BenchCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "bench", abstract: "Measure this installation.",
-        subcommands: [BenchTransportCommand.self, BenchTransportServerCommand.self, BenchTransportClientCommand.self,
+        subcommands: [
+            BenchTransportCommand.self, BenchTransportServerCommand.self, BenchTransportClientCommand.self,
             BenchFailoverCommand.self,
         ])
 }

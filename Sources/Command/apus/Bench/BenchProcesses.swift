@@ -66,7 +66,9 @@ final class BenchProcess {
     /// Where a command is, on the search path.
     static func find(_ command: String) -> String? {
         let path = ProcessInfo.processInfo.environment["PATH"] ?? "/usr/local/bin:/usr/bin:/bin"
-        return path.split(separator: ":").map { "\($0)/\(command)" }.first { FileManager.default.isExecutableFile(atPath: $0) }
+        return path.split(separator: ":").map { "\($0)/\(command)" }.first {
+            FileManager.default.isExecutableFile(atPath: $0)
+        }
     }
 }
 
@@ -109,13 +111,16 @@ struct ErlangPair {
     private let server: BenchProcess
 
     init(directory: String, source: String) throws {
-        guard let erl = BenchProcess.find("erl"), let erlc = BenchProcess.find("erlc"), let epmd = BenchProcess.find("epmd")
+        guard let erl = BenchProcess.find("erl"), let erlc = BenchProcess.find("erlc"),
+            let epmd = BenchProcess.find("epmd")
         else {
             throw ApusError(.configurationInvalid, "erl is missing: install erlang-base and erlang-ssl, or use --alone")
         }
         self.directory = directory
         self.erl = erl
-        environment = ["ERL_EPMD_PORT": "\(Int.random(in: 20_000..<30_000))", "ERL_EPMD_ADDRESS": "127.0.0.1", "HOME": directory]
+        environment = [
+            "ERL_EPMD_PORT": "\(Int.random(in: 20_000..<30_000))", "ERL_EPMD_ADDRESS": "127.0.0.1", "HOME": directory,
+        ]
         let compiler = try BenchProcess(erlc, ["-o", directory, "\(source)/apus_bench.erl"])
         compiler.stop()
         for name in ["a", "b"] { try Self.writeOptions(directory, name) }

@@ -19,7 +19,8 @@ struct BenchTransportCommand: AsyncParsableCommand {
     private static let loads = [1, 64, 1024]
 
     func run() async throws {
-        let directory = FileManager.default.temporaryDirectory.appendingPathComponent("apus-bench-\(UUID().uuidString)").path
+        let directory = FileManager.default.temporaryDirectory.appendingPathComponent("apus-bench-\(UUID().uuidString)")
+            .path
         try FileManager.default.createDirectory(atPath: directory, withIntermediateDirectories: true)
         defer { try? FileManager.default.removeItem(atPath: directory) }
         try BenchNode.mint(into: directory)
@@ -66,7 +67,8 @@ struct BenchTransportCommand: AsyncParsableCommand {
             }
         }
         for callers in [64, 1024] {
-            guard let ours = values["calls_per_s_\(callers)"], let theirs = values["erlang_calls_per_s_\(callers)"] else { continue }
+            guard let ours = values["calls_per_s_\(callers)"], let theirs = values["erlang_calls_per_s_\(callers)"]
+            else { continue }
             values["ratio_\(callers)"] = ours / theirs
             print("\(callers) callers: \(fixed(ours / theirs, 2)) times Erlang/OTP")
         }

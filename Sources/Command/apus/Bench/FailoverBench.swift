@@ -141,7 +141,8 @@ struct BenchFailoverCommand: AsyncParsableCommand {
             let isReplaced = devices.allSatisfy { device in
                 let shard = ShardID(of: device)
                 guard let owner = map.owner(of: shard), let standby = map.standby(of: shard) else { return false }
-                return owner.id.name != victim && standby.id.name != victim && owner.state.isAlive && standby.state.isAlive
+                return owner.id.name != victim && standby.id.name != victim && owner.state.isAlive
+                    && standby.state.isAlive
             }
             if isReplaced { return MonotonicTime.now() - since }
             try await Task.sleep(for: .milliseconds(5))

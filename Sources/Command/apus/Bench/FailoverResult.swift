@@ -40,7 +40,8 @@ struct FailoverResult {
     }
 
     var line: String {
-        "gap p50 \(Self.text(gaps, 0.5)) p99 \(Self.text(gaps, 0.99)) max \(Self.text(gaps, 1)) ms, lost \(lost), doubled \(doubled), "
+        "gap p50 \(Self.text(gaps, 0.5)) p99 \(Self.text(gaps, 0.99)) max \(Self.text(gaps, 1)) ms, "
+            + "lost \(lost), doubled \(doubled), "
             + "second p99 \(Self.text(secondGaps, 0.99)) ms, standby max \(Self.text(standbyDelays, 1)) ms"
     }
 
@@ -56,7 +57,8 @@ struct FailoverResult {
 
     static func table(_ results: [FailoverResult]) -> String {
         let head = [
-            "FAILURE", "ROUNDS", "VIEWERS", "LOST", "DOUBLED", "GAP P50", "P99", "MAX ms", "2ND KILL P99", "MAX ms", "STANDBY P50",
+            "FAILURE", "ROUNDS", "VIEWERS", "LOST", "DOUBLED", "GAP P50", "P99", "MAX ms", "2ND KILL P99", "MAX ms",
+            "STANDBY P50",
             "MAX ms",
         ]
         let rows = results.map { result in

@@ -46,7 +46,8 @@ final class FailoverStage {
         try process.run()
         process.waitUntilExit()
         guard process.terminationStatus == 0 else {
-            throw ApusError(.internalFailure, "apus \(arguments.joined(separator: " ")) ended with \(process.terminationStatus)")
+            throw ApusError(
+                .internalFailure, "apus \(arguments.joined(separator: " ")) ended with \(process.terminationStatus)")
         }
     }
 
@@ -60,7 +61,9 @@ final class FailoverStage {
 
     /// The map as the store holds it.
     func map() async throws(ApusError) -> ClusterMap {
-        guard let value = try await ownership.read() else { throw ApusError(.storageFailed, "the ownership store is empty") }
+        guard let value = try await ownership.read() else {
+            throw ApusError(.storageFailed, "the ownership store is empty")
+        }
         return try ClusterMap(decoding: value.bytes, revision: value.revision, cluster: local.cluster)
     }
 
@@ -76,9 +79,11 @@ final class FailoverStage {
         while MonotonicTime.now() < deadline {
             let map = try await map()
             let placement = ShardPlacement(of: map)
-            let isSettled = map.members.count { $0.state == .up } == 3 && map.shards.indices.allSatisfy {
-                map.shards[$0].owner == placement[$0].owner && map.shards[$0].standby == placement[$0].standby
-            }
+            let isSettled =
+                map.members.count { $0.state == .up } == 3
+                && map.shards.indices.allSatisfy {
+                    map.shards[$0].owner == placement[$0].owner && map.shards[$0].standby == placement[$0].standby
+                }
             if isSettled { return }
             try await Task.sleep(for: .milliseconds(100))
         }
@@ -207,7 +212,8 @@ final class BenchViewer: Sendable {
             let now = MonotonicTime.now()
             let sequence = frame.header.position.sequence
             let expected = BenchPublisher.payload(device, Int(sequence), byteCount: 32)
-            let isRight = frame.payload.readableBytes >= 32
+            let isRight =
+                frame.payload.readableBytes >= 32
                 && frame.payload.getSlice(at: frame.payload.readerIndex, length: 32) == expected
             state.withLock { state in
                 if !isRight { state.wrongCount += 1 }
@@ -221,9 +227,11 @@ final class BenchViewer: Sendable {
         self.session = session
         let recorder = Recorder(device: device)
         state = recorder
-        player = Player(session: session, device: device, onFrame: { frame in
-            if !frame.header.flags.contains(.repeated) { recorder.received(frame) }
-        })
+        player = Player(
+            session: session, device: device,
+            onFrame: { frame in
+                if !frame.header.flags.contains(.repeated) { recorder.received(frame) }
+            })
     }
 
     func start() { player.start() }

@@ -38,7 +38,8 @@ struct ConnectOptions: ParsableArguments {
     ///
     /// - Parameter identity: who the client is; for a device its id.
     /// - Throws: 21031 for options that do not go together, 10020 for a folder that is no local cluster's.
-    func client(role: Session.Role, access: AccessID, device: DeviceID?) async throws(ApusError) -> ClientConfiguration {
+    func client(role: Session.Role, access: AccessID, device: DeviceID?) async throws(ApusError) -> ClientConfiguration
+    {
         let clientRole: ClientRole = role == .device ? .device : .app
         if !doors.isEmpty {
             guard let authority, let token else {

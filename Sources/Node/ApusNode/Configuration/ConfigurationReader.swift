@@ -54,10 +54,12 @@ public struct ConfigurationReader {
     }
 
     /// A whole number.
-    public mutating func int(_ key: String, default fallback: Int, in range: ClosedRange<Int>) throws(ApusError) -> Int {
+    public mutating func int(_ key: String, default fallback: Int, in range: ClosedRange<Int>) throws(ApusError) -> Int
+    {
         guard let text = raw(key) else { return fallback }
         guard let value = Int(text), range.contains(value) else {
-            throw invalid(key, "a whole number from \(range.lowerBound) to \(range.upperBound) is expected, not '\(text)'")
+            throw invalid(
+                key, "a whole number from \(range.lowerBound) to \(range.upperBound) is expected, not '\(text)'")
         }
         return value
     }
@@ -97,7 +99,8 @@ public struct ConfigurationReader {
     }
 
     /// One of a few words.
-    public mutating func choice(_ key: String, of words: [String], default fallback: String) throws(ApusError) -> String {
+    public mutating func choice(_ key: String, of words: [String], default fallback: String) throws(ApusError) -> String
+    {
         guard let text = raw(key) else { return fallback }
         guard words.contains(text) else {
             throw invalid(key, "one of \(words.joined(separator: ", ")) is expected, not '\(text)'")
@@ -128,7 +131,9 @@ public struct ConfigurationReader {
     }
 
     static func duration(_ text: String) -> Duration? {
-        for (suffix, unit) in [("ms", Duration.milliseconds(1)), ("s", .seconds(1)), ("m", .seconds(60)), ("h", .seconds(3600))]
+        for (suffix, unit) in [
+            ("ms", Duration.milliseconds(1)), ("s", .seconds(1)), ("m", .seconds(60)), ("h", .seconds(3600)),
+        ]
         where text.hasSuffix(suffix) {
             guard let count = Int(text.dropLast(suffix.count)), (0...1_000_000_000).contains(count) else { return nil }
             return unit * count
@@ -137,7 +142,8 @@ public struct ConfigurationReader {
     }
 
     static func bytes(_ text: String) -> Int? {
-        for (suffix, unit) in [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("", 1)] where text.hasSuffix(suffix) {
+        for (suffix, unit) in [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("", 1)]
+        where text.hasSuffix(suffix) {
             guard let count = Int(text.dropLast(suffix.count)), count >= 0 else { return nil }
             let (product, overflow) = count.multipliedReportingOverflow(by: unit)
             return overflow ? nil : product

@@ -49,7 +49,8 @@ public struct NodeConfiguration: Sendable {
         do {
             yaml = try String(contentsOfFile: file, encoding: .utf8)
         } catch {
-            throw ApusError(.configurationInvalid, "the configuration \(file) cannot be read: \(error.localizedDescription)")
+            throw ApusError(
+                .configurationInvalid, "the configuration \(file) cannot be read: \(error.localizedDescription)")
         }
         let folder = URL(fileURLWithPath: file).deletingLastPathComponent().path
         try self.init(yaml: yaml, source: file, folder: folder, environment: environment)
@@ -117,7 +118,8 @@ public struct NodeConfiguration: Sendable {
         transport.reconnectBackoffMin = try reader.duration("transport.reconnect_min", default: d.reconnectBackoffMin)
         transport.reconnectBackoffMax = try reader.duration("transport.reconnect_max", default: d.reconnectBackoffMax)
         transport.pingInterval = try reader.duration("transport.ping_interval", default: d.pingInterval)
-        transport.handshakingMax = try reader.int("transport.handshaking_max", default: d.handshakingMax, in: 1...65_536)
+        transport.handshakingMax = try reader.int(
+            "transport.handshaking_max", default: d.handshakingMax, in: 1...65_536)
     }
 
     private mutating func readMembership(_ reader: inout ConfigurationReader) throws(ApusError) {
