@@ -48,7 +48,7 @@ final class ControlLink: LaneSession, Sendable {
 
     /// Sends a request and waits for its end. Cancelling the task ends the call with 10006 and tells
     /// the other side.
-    func call(method: UInt16, payload: ByteBuffer, timeout: Duration) async -> CallOutcome {
+    func call(method: UInt16, payload: ByteBuffer, deadline: MonotonicTime) async -> CallOutcome {
         let (flags, payload) = pack(payload)
         guard payload.readableBytes <= limits.frameByteCountMax else { return .failed(.frameTooLarge) }
         let (correlation, refusal) = state.withLock { state -> (UInt32?, ErrorCode) in
@@ -62,7 +62,6 @@ final class ControlLink: LaneSession, Sendable {
             if refusal == .overloaded { metrics.overloaded.increment() }
             return .failed(refusal)
         }
-        let deadline = MonotonicTime.now() + timeout
         return await withTaskCancellationHandler {
             await withUnsafeContinuation { continuation in
                 submit(correlation, continuation, deadline.nanoseconds) { buffer in
@@ -188,6 +187,8 @@ final class ControlLink: LaneSession, Sendable {
     // MARK: LaneSession
 
     func readBegan() {}
+
+    func breathed() {}
 
     func received(_ frame: LinkFrame) throws(ApusError) {
         guard frame.kind == .response else { throw ApusError(.malformed, "a \(frame.kind) frame on a calling lane") }

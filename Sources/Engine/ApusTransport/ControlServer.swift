@@ -126,6 +126,11 @@ final class ControlServer: LaneSession, Sendable {
         }
     }
 
+    func breathed() {
+        readCompleted()
+        readBegan()
+    }
+
     func readCompleted() {
         // Handlers that only hop to an actor are done after this, so their answers leave in one write.
         executor.drain()

@@ -11,6 +11,8 @@ protocol LaneSession: AnyObject, SendableMetatype {
     ///
     /// - Throws: an error that closes the link.
     func received(_ frame: LinkFrame) throws(ApusError)
+    /// Some of a read's frames were handed over, and more are to come.
+    func breathed()
     func readCompleted()
     func writabilityChanged()
     /// The connection ended; the last call.
@@ -22,6 +24,11 @@ protocol LaneSession: AnyObject, SendableMetatype {
 final class LaneHandler<Session: LaneSession>: ChannelInboundHandler {
     typealias InboundIn = ByteBuffer
     typealias OutboundOut = ByteBuffer
+
+    /// After so many frames of one read the session may send what is ready, so that the other side
+    /// has work while the rest is handled here; without it the two sides of a busy link take turns.
+    /// Measured on two cores with 64 callers: 192 k and 168 k calls/s with 16, 137 k and 151 k without.
+    private static var breathFrameCount: Int { 16 }
 
     private let session: Session
     private let peer: LinkPeer
@@ -74,7 +81,10 @@ final class LaneHandler<Session: LaneSession>: ChannelInboundHandler {
         session.readBegan()
         decoder.append(unwrapInboundIn(data))
         do throws(ApusError) {
+            var count = 0
             while let frame = try decoder.next() {
+                count += 1
+                if count % Self.breathFrameCount == 0 { session.breathed() }
                 switch frame.kind {
                 case .ping: write(.pong, context)
                 case .pong: break

@@ -159,6 +159,8 @@ package final class MediaConnection: LaneSession, @unchecked Sendable {
 
     func readBegan() {}
 
+    func breathed() {}
+
     func received(_ frame: LinkFrame) throws(ApusError) {
         switch frame.kind {
         case .response:

@@ -12,6 +12,16 @@ import Glibc
 import Musl
 #endif
 
+/// The control lane to one life of a peer, found once and used for many calls.
+package struct PeerRoute: Sendable {
+    let link: ControlLink
+
+    /// As ``Transport/call(_:method:payload:timeout:)``.
+    package func call(method: UInt16, payload: ByteBuffer, deadline: MonotonicTime) async -> CallOutcome {
+        await link.call(method: method, payload: payload, deadline: deadline)
+    }
+}
+
 /// The links between this node and the others: mutual TLS 1.3, a control lane and a media lane to
 /// each peer (D3).
 ///
@@ -142,7 +152,7 @@ package final class Transport: Sendable {
         _ peer: NodeName, method: UInt16, payload: ByteBuffer, timeout: Duration
     ) async -> CallOutcome {
         guard let link = link(to: peer) else { return .failed(.noRoute) }
-        return await link.call(method: method, payload: payload, timeout: timeout)
+        return await link.call(method: method, payload: payload, deadline: .now() + timeout)
     }
 
     /// Sends a message that wants no answer; it is lost where the link is lost.
@@ -173,6 +183,10 @@ package final class Transport: Sendable {
         // Failing to close something that closes itself at the same moment is no failure.
         try? await EventLoopFuture.andAllComplete(closing, on: group.next()).get()
     }
+
+    /// The way to a peer, for whoever asks it often; nil where it is none. It answers 10010 for good
+    /// once the peer was dropped or replaced: then ask for it again.
+    package func route(to peer: NodeName) -> PeerRoute? { link(to: peer).map { PeerRoute(link: $0) } }
 
     private func link(to peer: NodeName) -> ControlLink? { state.withLock { $0.links[peer]?.control } }
 

@@ -37,11 +37,12 @@ package struct EntityRef<Entity: Actor>: Sendable {
         var delay = Duration.milliseconds(1)
         while true {
             let attempt: Try<M.Reply>
-            switch registry.route(address.shard) {
-            case .local(let epoch): attempt = await askHere(message, epoch)
-            case .remote(let owner, let epoch):
-                attempt = await ask(message, owner, epoch, timeout: deadline - MonotonicTime.now())
-            case .nobody: attempt = .unreachable
+            switch registry.callRoute(address.shard) {
+            case (.local(let epoch), _): attempt = await askHere(message, epoch)
+            case (.remote(_, let slot, let epoch), let peer?):
+                attempt = await ask(message, peer, epoch, deadline: deadline)
+                if case .unreachable = attempt { registry.forgetPeer(slot: slot) }
+            case (.remote, nil), (.nobody, _): attempt = .unreachable
             }
             switch attempt {
             case .done(let reply): return reply
@@ -70,7 +71,7 @@ package struct EntityRef<Entity: Actor>: Sendable {
         switch registry.route(address.shard) {
         case .nobody: throw ApusError(.noRoute)
         case .local(let epoch): try tellHere(message, epoch)
-        case .remote(let owner, let epoch):
+        case .remote(let owner, _, let epoch):
             try registry.transport.tell(owner, method: M.method, payload: try encode(message, epoch))
         }
     }
@@ -121,11 +122,11 @@ package struct EntityRef<Entity: Actor>: Sendable {
     // MARK: On another node
 
     private func ask<M: EntityMessage>(
-        _ message: M, _ owner: NodeName, _ epoch: Epoch, timeout: Duration
+        _ message: M, _ peer: PeerRoute, _ epoch: Epoch, deadline: MonotonicTime
     ) async -> Try<M.Reply> {
         do throws(ApusError) {
             let payload = try encode(message, epoch)
-            switch await registry.transport.call(owner, method: M.method, payload: payload, timeout: timeout) {
+            switch await peer.call(method: M.method, payload: payload, deadline: deadline) {
             case .reply(let reply):
                 do {
                     return .done(try M.Reply(serializedBytes: MessageBytes(reply)))

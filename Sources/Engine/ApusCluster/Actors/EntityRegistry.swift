@@ -61,6 +61,8 @@ package final class EntityRegistry: Sendable {
     private struct State {
         var hosts: [any AnyEntityHost] = []
         var routes: ShardRoutes
+        /// Ways to the owners, by the map's slots; forgotten with every map and when one leads nowhere.
+        var peers: [PeerRoute?] = []
     }
 
     let configuration: Configuration
@@ -160,7 +162,7 @@ package final class EntityRegistry: Sendable {
     private func refuse(_ request: InboundRequest, _ shard: ShardID) {
         switch route(shard) {
         case .local(let epoch): request.fail(ApusError(.moved), epoch: epoch, owner: view.local.name)
-        case .remote(let owner, let epoch): request.fail(ApusError(.moved), epoch: epoch, owner: owner)
+        case .remote(let owner, _, let epoch): request.fail(ApusError(.moved), epoch: epoch, owner: owner)
         case .nobody(let epoch): request.fail(ApusError(.moved), epoch: epoch)
         }
     }
@@ -169,11 +171,36 @@ package final class EntityRegistry: Sendable {
 
     func route(_ shard: ShardID) -> ShardRoutes.Route { state.withLock { $0.routes.route(shard) } }
 
+    /// Where a call to the shard goes, with the way to its owner where that is another node.
+    func callRoute(_ shard: ShardID) -> (route: ShardRoutes.Route, peer: PeerRoute?) {
+        let (route, known) = state.withLock { state -> (ShardRoutes.Route, PeerRoute?) in
+            let route = state.routes.route(shard)
+            guard case .remote(_, let slot, _) = route else { return (route, nil) }
+            return (route, slot < state.peers.count ? state.peers[slot] : nil)
+        }
+        guard known == nil, case .remote(let owner, let slot, _) = route, let found = transport.route(to: owner) else {
+            return (route, known)
+        }
+        state.withLock { state in
+            // A map that came meanwhile may have given the shard to another.
+            guard case .remote(owner, slot, _) = state.routes.route(shard) else { return }
+            while state.peers.count <= slot { state.peers.append(nil) }
+            state.peers[slot] = found
+        }
+        return (route, found)
+    }
+
+    /// The way to this member led nowhere: it is looked up anew.
+    func forgetPeer(slot: Int) {
+        state.withLock { if slot < $0.peers.count { $0.peers[slot] = nil } }
+    }
+
     private func mapChanged(_ map: ClusterMap) {
         let routes = ShardRoutes(map, local: view.local)
         let hosts = state.withLock { state -> [any AnyEntityHost] in
             guard routes.revision >= state.routes.revision else { return [] }
             state.routes = routes
+            state.peers = []
             return state.hosts
         }
         for host in hosts { host.routesChanged(routes) }
@@ -222,7 +249,7 @@ package final class EntityRegistry: Sendable {
         _ address: EntityAddress, state: ByteBuffer, successorEpoch: Epoch
     ) throws(ApusError) {
         guard let host = host(address.kind) else { throw ApusError(.methodUnknown) }
-        if case .remote(_, let epoch) = route(address.shard), epoch >= successorEpoch { throw ApusError(.staleEpoch) }
+        if case .remote(_, _, let epoch) = route(address.shard), epoch >= successorEpoch { throw ApusError(.staleEpoch) }
         let seed = EntitySeed(shard: address.shard, successorEpoch: successorEpoch, state: state)
         guard host.seed(address.key, seed) else { throw ApusError(.overloaded) }
     }

@@ -4,7 +4,8 @@ import ApusCore
 struct ShardRoutes: Sendable {
     enum Route: Sendable {
         case local(Epoch)
-        case remote(NodeName, Epoch)
+        /// With the owner's slot in the map.
+        case remote(NodeName, slot: Int, Epoch)
         /// Nobody owns the shard, or its owner is not alive.
         case nobody(Epoch)
     }
@@ -36,6 +37,6 @@ struct ShardRoutes: Sendable {
         let epoch = epochs[Int(shard.rawValue)]
         if slot == localSlot { return .local(epoch) }
         guard Int(slot) < names.count, let name = names[Int(slot)] else { return .nobody(epoch) }
-        return .remote(name, epoch)
+        return .remote(name, slot: Int(slot), epoch)
     }
 }
