@@ -1,3 +1,4 @@
+import ApusCluster
 import ApusCore
 
 /// What goes wrong, and the end of it.

@@ -1,5 +1,5 @@
-package import ApusCore
 import ApusCluster
+import ApusCore
 import ApusWire
 
 /// Three to five nodes on one virtual clock, from one seed: the cluster's real machines, with everything around them
