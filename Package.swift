@@ -175,6 +175,7 @@ let package = Package(
 
         // Testing.
         layer("Testing", "ApusTestKit", ["ApusCore", nioCore]),
+        layer("Testing", "ApusSimulation", ["ApusCore", "ApusWire", "ApusCluster"]),
 
         test("ApusCoreTests", ["ApusCore", coreMetrics]),
         test("ApusHTTPTests", ["ApusCore", "ApusHTTP", nioCore, nioPosix, lifecycle, log]),
@@ -189,6 +190,7 @@ let package = Package(
                 "ApusCore", "ApusWire", "ApusStorage", "ApusTransport", "ApusCluster", nioCore, nioPosix, protobuf,
                 orderedCollections, log,
             ]),
+        test("SimulationTests", ["ApusCore", "ApusSimulation"]),
         test("ApusStorageTests", ["ApusCore", "ApusStorage"]),
         test(
             "ApusChannelsTests", ["ApusCore", "ApusWire", "ApusMedia", "ApusChannels", "ApusTestKit", nioCore]),

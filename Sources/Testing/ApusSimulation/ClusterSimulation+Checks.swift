@@ -1,0 +1,144 @@
+import ApusCluster
+import ApusCore
+
+/// What must hold after every step, and what in the end.
+extension ClusterSimulation {
+    // MARK: Maps
+
+    /// Of a map that was just made.
+    func checkMap(after old: ClusterMap, by maker: SimulatedProcess) {
+        let new = store.map
+        checkMembers(of: new, after: old, by: maker)
+        for index in new.shards.indices {
+            let (before, after) = (old.shards[index], new.shards[index])
+            fold(UInt64(after.epoch) << 32 | UInt64(after.owner.rawValue) << 16 | UInt64(after.standby.rawValue))
+            if after.epoch < before.epoch {
+                fail("shard \(index) went back from epoch \(before.epoch) to \(after.epoch), by \(maker.id)")
+            }
+            let owner = new.member(at: after.owner)
+            if owner?.id != old.member(at: before.owner)?.id, after.epoch <= before.epoch {
+                fail("shard \(index) has another owner under the same epoch \(after.epoch), by \(maker.id)")
+            }
+            if let owner, !owner.state.isAlive { fail("shard \(index) is owned by \(owner.id), which is not alive") }
+            let standby = new.member(at: after.standby)
+            if after.owner != .none, after.owner == after.standby { fail("shard \(index) has its owner as standby") }
+            if let standby, !standby.state.isAlive { fail("shard \(index)'s standby \(standby.id) is not alive") }
+            if owner == nil, new.members.contains(where: { $0.state.isAlive }) {
+                fail("shard \(index) has no owner while a member is alive")
+            }
+            if standby == nil, let owner, new.members.contains(where: { $0.state == .up && $0.id != owner.id }) {
+                fail("shard \(index) has no standby while another member is up")
+            }
+        }
+    }
+
+    private func checkMembers(of new: ClusterMap, after old: ClusterMap, by maker: SimulatedProcess) {
+        if new.members.count < old.members.count { fail("a member vanished from the map, by \(maker.id)") }
+        for (slot, member) in new.members.enumerated() {
+            if member.state.isAlive, ended.contains(member.id) {
+                fail("\(member.id) is back from the dead, by \(maker.id)")
+            }
+            guard slot < old.members.count else { continue }
+            let before = old.members[slot]
+            if before.id.name != member.id.name || before.id.incarnation > member.id.incarnation {
+                fail("slot \(slot) went from \(before.id) to \(member.id)")
+            }
+            guard before.state.isAlive, member.id != before.id || !member.state.isAlive else { continue }
+            ended.append(before.id)
+            guard member.state != .left else { continue }
+            // A new life of the name is what ended the old one: nobody declared it dead.
+            guard member.id == before.id else { continue }
+            deathCount += 1
+            tell("\(before.id) was declared dead by \(maker.id)")
+            if profile != .chaos {
+                falseEvictionCount += 1
+                fail("\(before.id) lives and was declared dead by \(maker.id)")
+            }
+        }
+    }
+
+    /// Of a map that a process takes as the newest.
+    func checkAdoption(of map: ClusterMap, by process: SimulatedProcess) {
+        if map.revision < process.view.revision {
+            fail("\(process.id) goes back from revision \(process.view.revision) to \(map.revision)")
+        }
+        guard map.revision < UInt64(store.history.count) else {
+            return fail("\(process.id) holds revision \(map.revision), which the store never made")
+        }
+        if store.history[Int(map.revision)] != map {
+            fail("\(process.id) holds another map of revision \(map.revision) than the store")
+        }
+    }
+
+    /// Of a process that becomes a member: nobody was that life before.
+    func checkLife(of process: SimulatedProcess) {
+        if let other = lives.first(where: { $0.id == process.id }), other.process != process.index {
+            fail("\(process.id) is the life of two processes")
+        }
+        lives.append((process.id, process.index))
+    }
+
+    // MARK: Writes
+
+    func checkWrite(_ write: FencedWrite, after before: SimulatedFencedStore.Row) {
+        if write.epoch < before.epoch {
+            fail(
+                "the fenced store took a write of \(write.writer) to shard \(write.shard) under epoch \(write.epoch) after one under \(before.epoch)"
+            )
+        }
+        if write.epoch == before.epoch, before.process >= 0, before.process != write.process {
+            fail("shard \(write.shard) was written by two processes under epoch \(write.epoch)")
+        }
+        let owner = store.owner(of: write.shard, under: write.epoch)
+        if owner != write.writer {
+            fail(
+                "\(write.writer) wrote to shard \(write.shard) under epoch \(write.epoch), which is \(owner.map { "\($0)'s" } ?? "nobody's")"
+            )
+        }
+    }
+
+    // MARK: The end
+
+    /// Looks every 50 ms after the last fault whether all is at rest; a run in which it stays so for 400 ms is over.
+    func checkSettled() {
+        guard let unrest = unrest() else {
+            guard now - lastUnrest > .milliseconds(400) else { return later(.check, after: .milliseconds(50)) }
+            settleTime = lastUnrest - healedAt
+            isOver = true
+            return
+        }
+        lastUnrest = now
+        guard now - healedAt < settings.settleTimeMax else {
+            return fail("\(settings.settleTimeMax) after the last fault \(unrest)")
+        }
+        later(.check, after: .milliseconds(50))
+    }
+
+    /// What is not as it should be when nothing goes wrong any more; nil where all is.
+    private func unrest() -> String? {
+        let map = store.map
+        let running = processes.filter(\.isRunning)
+        for process in running {
+            guard process.isMember, map.isAlive(process.id) else { return "\(process.id) is no member" }
+            guard process.leavesAt == nil else { return "\(process.id) has not left" }
+            guard process.view.revision == map.revision else {
+                return "\(process.id) holds revision \(process.view.revision) instead of \(map.revision)"
+            }
+        }
+        for member in map.members where member.state.isAlive {
+            guard running.contains(where: { $0.id == member.id }) else { return "\(member.id) is a member and gone" }
+        }
+        let placement = ShardPlacement(of: map)
+        for index in map.shards.indices {
+            let shard = map.shards[index]
+            guard let owner = map.member(at: shard.owner), owner.state.isAlive else { return "shard \(index) is not owned" }
+            guard running.count < 2 || map.member(at: shard.standby) != nil else {
+                return "shard \(index) has no standby"
+            }
+            guard placement[index].owner == shard.owner,
+                placement[index].standby == .none || placement[index].standby == shard.standby
+            else { return "shard \(index) is not where it should be" }
+        }
+        return nil
+    }
+}

@@ -1,0 +1,115 @@
+import ApusCluster
+import ApusCore
+
+/// What goes wrong, and the end of it.
+extension ClusterSimulation {
+    /// Makes one fault and plans the next.
+    func makeFault() {
+        guard !isHealed else { return }
+        switch profile {
+        case .lossy: return
+        case .stutter:
+            if let process = anyRunning() {
+                tell("\(process.id) stutters")
+                process.stuttersUntil = now + span(400...900)
+            }
+            later(.fault, after: span(950...1400))
+        case .chaos:
+            makeChaos()
+            later(.fault, after: span(60...600))
+        }
+    }
+
+    private func anyRunning() -> SimulatedProcess? {
+        let running = processes.filter(\.isRunning)
+        return running.isEmpty ? nil : running[below(running.count)]
+    }
+
+    private func makeChaos() {
+        guard let process = anyRunning() else { return startSomebody() }
+        switch below(16) {
+        case 0, 1:
+            stop(process, "crashes")
+            if chance(0.8) { later(.start(name: process.nameIndex), after: span(5...2000)) }
+        case 2: restartAtOnce(process)
+        case 3, 4: pause(process, for: span(20...400))
+        case 5: pause(process, for: span(400...3000))
+        case 6:
+            tell("\(process.id) stutters")
+            process.stuttersUntil = now + span(200...900)
+        case 7: isolate(process.nameIndex, withStore: false, for: span(100...1500))
+        case 8: isolate(process.nameIndex, withStore: true, for: span(100...2500))
+        case 9: block(process.nameIndex, below(Self.names.count), isMutual: false, for: span(100...2000))
+        case 10: block(process.nameIndex, below(Self.names.count), isMutual: true, for: span(100...2000))
+        case 11:
+            network.burstLossRate = 0.3 + 0.6 * random.nextUnit()
+            network.burstUntil = now + span(50...400)
+            tell("a burst of loss")
+        case 12: network.surgeUntil = now + span(100...500)
+        case 13:
+            if chance(0.5) {
+                network.storeDownUntil = now + span(100...1500)
+                tell("the store is down")
+            } else {
+                network.storeSlowUntil = now + span(100...1500)
+                tell("the store is slow")
+            }
+        case 14: drain(process)
+        default: startSomebody()
+        }
+    }
+
+    /// A supervisor that is quicker than any detector.
+    private func restartAtOnce(_ process: SimulatedProcess) {
+        stop(process, "crashes and starts at once")
+        later(.start(name: process.nameIndex), after: span(1...20))
+    }
+
+    private func isolate(_ name: Int, withStore: Bool, for duration: Duration) {
+        tell("\(Self.names[name]) is cut off\(withStore ? ", also from the store," : "") for \(duration)")
+        for other in Self.names.indices where other != name {
+            network.blockedUntil[name][other] = now + duration
+            network.blockedUntil[other][name] = now + duration
+        }
+        if withStore { network.storeCutUntil[name] = now + duration }
+    }
+
+    private func block(_ from: Int, _ to: Int, isMutual: Bool, for duration: Duration) {
+        guard from != to else { return }
+        tell("nothing passes from \(Self.names[from]) to \(Self.names[to])\(isMutual ? " and back" : "") for \(duration)")
+        network.blockedUntil[from][to] = now + duration
+        if isMutual { network.blockedUntil[to][from] = now + duration }
+    }
+
+    private func drain(_ process: SimulatedProcess) {
+        guard process.isMember, process.leavesAt == nil else { return }
+        tell("\(process.id) is drained")
+        process.leavesAt = now + .seconds(4)
+        propose(.drain(process.id), waiter: .drain, at: process)
+    }
+
+    /// A node that is not there joins, as one that is new to the cluster or comes back.
+    private func startSomebody() {
+        start(below(Self.names.count))
+    }
+
+    /// From now on nothing goes wrong.
+    func heal() {
+        tell("all faults end")
+        isHealed = true
+        healedAt = now
+        lastUnrest = now
+        network = SimulatedNetwork()
+        for process in processes where process.isRunning {
+            process.stuttersUntil = .zero
+            guard process.pausedUntil != nil else { continue }
+            process.pausedUntil = now
+            later(.resume, process: process.index, after: span(0...5))
+        }
+        // Whether the nodes that are gone come back is chance; one node at least is there.
+        for name in Self.names.indices.prefix(settings.nodeCount) where chance(0.5) || name == 0 {
+            later(.start(name: name), after: span(0...300))
+        }
+        later(.check, after: .milliseconds(350))
+    }
+}

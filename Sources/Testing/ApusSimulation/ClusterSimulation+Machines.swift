@@ -1,0 +1,199 @@
+import ApusCluster
+import ApusCore
+
+/// What the machines of a process say, carried out as a node's shell does.
+extension ClusterSimulation {
+    // MARK: Detection
+
+    func membership(_ input: MembershipStateMachine.Input, at process: SimulatedProcess) {
+        for action in process.membership.handle(input, now: now) {
+            switch action {
+            case .send(let message, let receiver): send(message, from: process, to: receiver)
+            case .suspected(let peer, let reason):
+                tell("\(process.id) suspects \(peer): \(reason.rawValue)")
+                if mutant == .declaresUnconfirmed { ownership(.confirmedDead(peer), at: process) }
+            case .confirmedDead(let peer, let reason):
+                tell("\(process.id) confirms the death of \(peer): \(reason.rawValue)")
+                ownership(.confirmedDead(peer), at: process)
+            case .recovered(let peer), .discarded(let peer): ownership(.recovered(peer), at: process)
+            }
+        }
+    }
+
+    // MARK: Ownership
+
+    func ownership(_ input: OwnershipStateMachine.Input, at process: SimulatedProcess) {
+        // A machine that stopped in the middle of its actions acts no more.
+        for action in process.ownership.handle(input, now: now) where process.isRunning {
+            switch action {
+            case .read: submit(.read, by: process)
+            case .compareAndSwap(let expected, let map):
+                submit(.compareAndSwap(expected: expected, altered(map, after: process.ownership.map)), by: process)
+            case .adopt(let map): adopted(map, by: process)
+            case .announce(let revision):
+                for peer in process.peers {
+                    guard let receiver = runningProcess(of: peer) else { continue }
+                    sendOverLink(.announced(revision: revision, from: process.id), from: process, to: receiver)
+                }
+            case .settled(let id, let outcome): settle(id, outcome, at: process)
+            case .fenced: isFenced(process)
+            }
+        }
+    }
+
+    func answered(_ answer: StoreAnswer, to process: SimulatedProcess) {
+        if case .opening = process.phase {
+            guard case .read(let map) = answer else { return submit(.read, by: process) }
+            return open(process, map: map)
+        }
+        switch answer {
+        case .read(let map): ownership(.read(map), at: process)
+        case .swapWon(let revision): ownership(.swapWon(revision: revision), at: process)
+        case .swapLost: ownership(.swapLost, at: process)
+        case .failed(isPoll: false): ownership(.storeFailed, at: process)
+        case .failed(isPoll: true):
+            process.isPolling = false
+            ownership(.refresh, at: process)
+        case .revision(let revision):
+            process.isPolling = false
+            if revision > process.view.revision { ownership(.refresh, at: process) }
+        }
+    }
+
+    /// The map is read for the first time: the process takes its life and asks to join.
+    private func open(_ process: SimulatedProcess, map: ClusterMap) {
+        let name = Self.names[process.nameIndex]
+        var id = map.nextLife(of: name)
+        if mutant == .reusesIncarnation, id.incarnation > 1 { id.incarnation -= 1 }
+        process.open(id, map: map, settings: settings)
+        let host = HostPort(host: name.rawValue, port: 7400)
+        let addresses = NodeAddresses(transport: host, clients: host, http: host)
+        propose(.join(id, addresses: addresses, weight: 100), waiter: .join, at: process)
+    }
+
+    func propose(_ decision: OwnershipDecision, waiter: SimulatedProcess.Waiter, at process: SimulatedProcess) {
+        process.lastProposal += 1
+        process.waiters.append((process.lastProposal, waiter))
+        ownership(.propose(process.lastProposal, decision), at: process)
+    }
+
+    func adopted(_ map: ClusterMap, by process: SimulatedProcess) {
+        checkAdoption(of: map, by: process)
+        process.view = map
+        guard process.isMember else { return }
+        let peers = map.members.filter { $0.state.isAlive && $0.id != process.id }.map(\.id)
+        for peer in peers where !process.peers.contains(peer) {
+            later(.dial(peer), process: process.index, after: span(0...5))
+        }
+        process.peers = peers
+        process.linked.removeAll { !peers.contains($0) }
+        membership(.membersChanged(map.isAlive(process.id) ? peers : []), at: process)
+        handover(.mapChanged(map), at: process)
+    }
+
+    private func settle(
+        _ id: OwnershipStateMachine.ProposalID, _ outcome: OwnershipStateMachine.Outcome, at process: SimulatedProcess
+    ) {
+        guard let waiter = process.takeWaiter(id) else { return }
+        switch (waiter, outcome) {
+        case (.join, .decided(let map)):
+            checkLife(of: process)
+            process.phase = .member
+            tell("process \(process.index) joined as \(process.id)")
+            adopted(map, by: process)
+        case (.join, .failed):
+            stop(process, "is not let in and starts again")
+            later(.start(name: process.nameIndex), after: span(20...100))
+        case (.drain, .decided): process.leavesAt = now + .seconds(2)
+        case (.drain, .failed): process.leavesAt = nil
+        case (.leave, _): stop(process, "leaves")
+        case (.moves(let moves, let isHandover), let outcome):
+            let failed = moves.filter { move in
+                guard case .decided(let map) = outcome else { return true }
+                let holder = isHandover ? map.owner(of: move.shard) : map.standby(of: move.shard)
+                return holder?.id != move.target
+            }
+            if !failed.isEmpty { handover(.proposalFailed(failed), at: process) }
+        }
+    }
+
+    /// The process found itself dead in the map: it ends, and its supervisor starts another.
+    private func isFenced(_ process: SimulatedProcess) {
+        if mutant == .revivesItself, let slot = store.map.slot(of: process.id.name) {
+            var map = store.map
+            map.members[Int(slot.rawValue)] = Member(
+                id: process.id, state: .up, addresses: map.members[Int(slot.rawValue)].addresses)
+            submit(.compareAndSwap(expected: map.revision, map), by: process)
+        }
+        stop(process, "is fenced and starts again")
+        later(.start(name: process.nameIndex), after: span(20...100))
+    }
+
+    /// The map that a deliberate error makes of the one that the machine decided on.
+    private func altered(_ map: ClusterMap, after old: ClusterMap) -> ClusterMap {
+        guard mutant == .keepsEpochOnTakeover || mutant == .keepsStandbyOnTakeover else { return map }
+        var map = map
+        for index in map.shards.indices where map.shards[index].owner != old.shards[index].owner {
+            if mutant == .keepsEpochOnTakeover {
+                map.shards[index].epoch = old.shards[index].epoch
+            } else {
+                map.shards[index].standby = map.shards[index].owner
+            }
+        }
+        return map
+    }
+
+    // MARK: Hand-over
+
+    func handover(_ input: HandoverStateMachine.Input, at process: SimulatedProcess) {
+        guard process.isMember else { return }
+        for action in process.handover.handle(input, now: now) where process.isRunning {
+            switch action {
+            case .setStandby(let moves):
+                propose(.setStandby(moves), waiter: .moves(moves, isHandover: false), at: process)
+            case .handOver(let moves):
+                if mutant == .movesBeforeSwap {
+                    for move in moves {
+                        guard let target = runningProcess(of: move.target) else { continue }
+                        sendOverLink(.toldToOwn(move), from: process, to: target)
+                    }
+                }
+                propose(.handOver(moves), waiter: .moves(moves, isHandover: true), at: process)
+            case .awaitReplica(let move):
+                // Now and then the replica never catches up, and the machine's own deadline ends the wait.
+                if isHealed || chance(0.95) {
+                    later(.replicaReady(move), process: process.index, after: span(1...40))
+                }
+            case .stream(let move): stream(move, from: process)
+            case .completed: handoverCount += 1
+            case .release, .abandoned: break
+            }
+        }
+    }
+
+    private func stream(_ move: ShardMove, from process: SimulatedProcess) {
+        guard let target = runningProcess(of: move.target) else {
+            return later(.streamAnswered(move, isDone: false), process: process.index, after: span(1...20))
+        }
+        let timeout = settings.handover.streamTimeout
+        let asked = SimulationEvent.streamAsked(move, from: process.index, until: now + timeout * 0.6)
+        sendOverLink(asked, from: process, to: target)
+        later(.streamAnswered(move, isDone: false), process: process.index, after: timeout)
+    }
+
+    /// At the target: takes the states when its map shows the move, which may be a moment later.
+    func take(_ move: ShardMove, from asker: Int, until deadline: MonotonicTime, at process: SimulatedProcess) {
+        guard process.isMember else { return }
+        let owner = processes[asker]
+        let isExpected =
+            process.view.owner(of: move.shard)?.id == owner.id
+            && process.view.standby(of: move.shard)?.id == process.id && process.view[move.shard].epoch == move.epoch
+        if isExpected || now >= deadline {
+            sendOverLink(.streamAnswered(move, isDone: isExpected), from: process, to: owner)
+            return
+        }
+        ownership(.refresh, at: process)
+        later(
+            .streamAsked(move, from: asker, until: deadline), process: process.index, after: .milliseconds(10))
+    }
+}

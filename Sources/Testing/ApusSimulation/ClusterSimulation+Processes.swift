@@ -1,0 +1,168 @@
+import ApusCluster
+import ApusCore
+import ApusWire
+
+/// The life of processes: start, stop, and what reaches them.
+extension ClusterSimulation {
+    func nameIndex(of name: NodeName) -> Int? { Self.names.firstIndex(of: name) }
+
+    /// The process that runs under a name, where its life is the given one.
+    func runningProcess(of id: NodeID) -> SimulatedProcess? {
+        processes.last { $0.isRunning && $0.id == id }
+    }
+
+    func runningProcess(named name: Int) -> SimulatedProcess? {
+        processes.last { $0.isRunning && $0.nameIndex == name }
+    }
+
+    /// Starts a process under a name that nobody runs under.
+    func start(_ name: Int) {
+        guard runningProcess(named: name) == nil else { return }
+        let none = NodeID(name: Self.names[name], incarnation: 0)
+        let process = SimulatedProcess(
+            index: processes.count, nameIndex: name, id: none, map: store.history[0], settings: settings)
+        processes.append(process)
+        tell("a process \(process.index) starts as \(none.name)")
+        submit(.read, by: process)
+        later(.tick, process: process.index, after: span(1...10))
+    }
+
+    /// The process is gone from one moment to the next; what it had sent is on its way.
+    func stop(_ process: SimulatedProcess, _ reason: String) {
+        guard process.isRunning else { return }
+        tell("\(process.id) \(reason)")
+        process.phase = .stopped
+        process.inbox = []
+        process.pausedUntil = nil
+        dropLinks(of: process)
+    }
+
+    func pause(_ process: SimulatedProcess, for duration: Duration) {
+        guard process.isRunning, process.pausedUntil == nil else { return }
+        tell("\(process.id) is paused for \(duration)")
+        process.pausedUntil = now + duration
+        later(.resume, process: process.index, after: duration)
+    }
+
+    /// The process goes on; which of its threads comes first, the one with the timer or those that read, is chance.
+    func resume(_ process: SimulatedProcess) {
+        guard process.isRunning, let until = process.pausedUntil, until <= now else { return }
+        tell("\(process.id) goes on")
+        process.pausedUntil = nil
+        let inbox = process.inbox
+        process.inbox = []
+        let isTimerFirst = chance(0.5)
+        for event in inbox where event.isTick == isTimerFirst { handle(event, at: process) }
+        for event in inbox where event.isTick != isTimerFirst { handle(event, at: process) }
+    }
+
+    /// Hands an event to a process, now or when it goes on.
+    func deliver(_ event: SimulationEvent, to process: SimulatedProcess) {
+        guard process.isRunning else { return }
+        if case .resume = event { return resume(process) }
+        let isDatagram = if case .datagram = event { true } else { false }
+        // While it stutters, datagrams wait in the socket until it comes to read them.
+        let waits = process.pausedUntil != nil || (isDatagram && now < process.stuttersUntil)
+        guard waits else { return handle(event, at: process) }
+        guard !isDatagram || process.inbox.count < SimulatedProcess.inboxCountMax else { return }
+        process.inbox.append(event)
+    }
+
+    private func handle(_ event: SimulationEvent, at process: SimulatedProcess) {
+        guard process.isRunning else { return }
+        switch event {
+        case .tick: tick(process)
+        case .datagram(let message, let sender): membership(.received(message, from: sender), at: process)
+        case .linkUp(let peer): membership(.linkUp(peer), at: process)
+        case .linkLost(let peer): membership(.linkLost(peer), at: process)
+        case .connectRefused(let peer): membership(.connectRefused(peer), at: process)
+        case .dial(let peer): dial(peer, by: process)
+        case .answer(let answer): answered(answer, to: process)
+        case .announced(let revision, let sender): announced(revision, from: sender, to: process)
+        case .replicaReady(let move): handover(.replicaReady(move), at: process)
+        case .streamAsked(let move, let asker, let deadline): take(move, from: asker, until: deadline, at: process)
+        case .streamAnswered(let move, let isDone):
+            handover(isDone ? .streamed(move) : .streamFailed(move), at: process)
+        case .toldToOwn(let move): write(to: Int(move.shard.rawValue), epoch: move.epoch + 1, by: process)
+        case .writeRefused: ownership(.refresh, at: process)
+        case .start, .apply, .write, .resume, .fault, .heal, .check: break
+        }
+    }
+
+    private func announced(_ revision: UInt64, from sender: NodeID, to process: SimulatedProcess) {
+        guard process.isMember else { return }
+        membership(.heard(sender), at: process)
+        if mutant == .adoptsStaleMap, revision < UInt64(store.history.count), chance(0.1) {
+            adopted(store.history[Int(revision)], by: process)
+        } else if revision > process.view.revision {
+            ownership(.refresh, at: process)
+        }
+    }
+
+    // MARK: Time at a process
+
+    private func tick(_ process: SimulatedProcess) {
+        if now < process.stuttersUntil {
+            later(.tick, process: process.index, after: span(60...140))
+            process.ticksUntilRead -= 1
+        } else {
+            later(.tick, process: process.index, after: .milliseconds(10) + span(0...1))
+            process.ticksUntilRead = 0
+        }
+        guard process.phase != .opening else { return }
+        membership(.tick, at: process)
+        if process.ticksUntilRead <= 0, process.pausedUntil == nil, !process.inbox.isEmpty {
+            let inbox = process.inbox
+            process.inbox = []
+            for event in inbox { handle(event, at: process) }
+        }
+        if now < process.stuttersUntil, process.ticksUntilRead <= 0 { process.ticksUntilRead = 2 + below(5) }
+        if process.ownership.isBusy { ownership(.tick, at: process) }
+        guard process.isMember else { return }
+        if now >= process.nextPoll, !process.isPolling {
+            process.nextPoll = now + .milliseconds(100)
+            process.isPolling = true
+            submit(.revision, by: process)
+        }
+        if now >= process.nextHandoverTick {
+            process.nextHandoverTick = now + .milliseconds(20)
+            handover(.tick, at: process)
+        }
+        if now >= process.nextWrite {
+            process.nextWrite = now + span(10...40)
+            writeSomewhere(process)
+        }
+        leaveWhenDrained(process)
+    }
+
+    /// Writes to one of the shards that the process believes to own.
+    private func writeSomewhere(_ process: SimulatedProcess) {
+        guard process.isMember, let slot = process.view.aliveSlot(of: process.id) else { return }
+        let first = below(SimulationSettings.shardCount)
+        for offset in 0..<SimulationSettings.shardCount {
+            let shard = (first + offset) % SimulationSettings.shardCount
+            guard process.view.shards[shard].owner == slot else { continue }
+            return write(to: shard, epoch: process.view.shards[shard].epoch, by: process)
+        }
+    }
+
+    private func write(to shard: Int, epoch: Epoch, by process: SimulatedProcess) {
+        let write = FencedWrite(shard: shard, epoch: epoch, writer: process.id, process: process.index)
+        later(.write(write), after: chance(0.1) ? span(50...2500) : span(1...8))
+    }
+
+    private func leaveWhenDrained(_ process: SimulatedProcess) {
+        guard let leavesAt = process.leavesAt, !process.isLeaving else { return }
+        let isAlone = !process.view.members.contains { $0.state == .up }
+        guard process.view.isDrained(process.id) || isAlone || now >= leavesAt else { return }
+        process.isLeaving = true
+        propose(.leave(process.id), waiter: .leave, at: process)
+    }
+}
+
+extension SimulationEvent {
+    /// What a process's own timer brings.
+    fileprivate var isTick: Bool {
+        if case .tick = self { true } else { false }
+    }
+}

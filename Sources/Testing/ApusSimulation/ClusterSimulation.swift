@@ -1,0 +1,168 @@
+import ApusCluster
+import ApusCore
+import ApusWire
+
+/// Three to five nodes on one virtual clock, from one seed: the cluster's real machines, with everything around them
+/// simulated and going wrong (D4, D5).
+///
+/// Each process runs ``MembershipStateMachine``, ``OwnershipStateMachine`` and ``HandoverStateMachine`` over maps of 64
+/// shards, as a node's shell does. Around them: an ownership store that is slow, fails, or fails after it made the
+/// swap; datagrams that are lost, doubled, delayed and overtaken; partitions of one direction or two; processes that
+/// are killed, stopped and continued, starved, drained, and started again. Every process writes to a fenced store
+/// under the epochs that it believes in, some of it late.
+///
+/// **Checked after each step:** epochs never go back; every change of owner raises the epoch; a standby is never the
+/// owner; all processes that hold a revision hold the same map; a process's map never goes back; a life is taken
+/// by one process and never returns from the dead; the fenced store takes nothing under an older epoch than it has
+/// seen, and each epoch's rows come from one process, which the map named as owner. **At the end:** within
+/// a bound after the last fault every process that runs is a member and holds the newest map, all shards are
+/// owned by such members, with another as standby, where their placement wants them. **In runs where only datagrams
+/// are lost, or observers are late:** nobody is declared dead.
+///
+/// The same seed gives the same run, event by event: ``traceHash`` folds all of them. Not thread-safe; each run is
+/// confined to its caller.
+package final class ClusterSimulation {
+    static let names = ["a", "b", "c", "d", "e"].map { NodeName(unchecked: $0) }
+    /// More events than any run needs; one that reaches it does not come to rest.
+    private static let eventCountMax = 1_000_000
+    private static let storyCountMax = 4000
+
+    package let seed: UInt64
+    package let mutant: SimulationMutant
+    package let profile: SimulationProfile
+    let isTraced: Bool
+    var random: SeededRandom
+    let settings: SimulationSettings
+    var now = MonotonicTime.zero + .seconds(1)
+    var queue = SimulationQueue()
+    var processes: [SimulatedProcess] = []
+    var store: SimulatedOwnershipStore
+    var fenced: SimulatedFencedStore
+    var requests: [(process: Int, request: StoreRequest, isSilent: Bool)] = []
+    var network = SimulatedNetwork()
+    /// Which process acted under a life first.
+    var lives: [(id: NodeID, process: Int)] = []
+    /// Lives that a map called dead or left.
+    var ended: [NodeID] = []
+    var isHealed = false
+    var healedAt = MonotonicTime.zero
+    /// When the check after the last fault last found something not at rest.
+    var lastUnrest = MonotonicTime.zero
+    var isOver = false
+    /// How long the cluster took to come to rest after the last fault.
+    package internal(set) var settleTime: Duration = .zero
+    package private(set) var eventCount = 0
+    /// Folds every event of the run and every map that was made.
+    package private(set) var traceHash: UInt64 = 0
+    /// What the checks found; empty where all held.
+    package private(set) var failures: [String] = []
+    /// What happened, for a person; only of a run that is traced.
+    package private(set) var story: [String] = []
+    /// Lives that others declared dead.
+    package internal(set) var deathCount = 0
+    /// Deaths in a run where nobody died.
+    package internal(set) var falseEvictionCount = 0
+    package internal(set) var writeCount = 0
+    /// Writes that the fenced store refused as stale.
+    package internal(set) var refusedWriteCount = 0
+    package internal(set) var handoverCount = 0
+
+    private init(seed: UInt64, mutant: SimulationMutant, profile: SimulationProfile, isTraced: Bool) {
+        self.seed = seed
+        self.mutant = mutant
+        self.profile = profile
+        self.isTraced = isTraced
+        random = SeededRandom(seed: StableHash.mix(seed &+ 1))
+        settings = SimulationSettings(profile: profile, mutant: mutant, random: &random)
+        var map = ClusterMap(cluster: ClusterID(unchecked: "simulation"))
+        map.shards = Array(repeating: ShardAssignment(), count: SimulationSettings.shardCount)
+        store = SimulatedOwnershipStore(map: map)
+        fenced = SimulatedFencedStore(
+            shardCount: SimulationSettings.shardCount, checksEpochs: mutant != .dropsEpochCheck)
+    }
+
+    /// Runs one seed to its end, or to its first failure.
+    ///
+    /// - Parameters:
+    ///   - profile: What goes wrong; without it what the seed stands for.
+    ///   - isTraced: Keep the ``story``; it changes nothing else.
+    package static func run(
+        seed: UInt64, mutant: SimulationMutant = .none, profile: SimulationProfile? = nil, isTraced: Bool = false
+    ) -> ClusterSimulation {
+        let simulation = ClusterSimulation(
+            seed: seed, mutant: mutant, profile: profile ?? SimulationProfile(seed: seed), isTraced: isTraced)
+        simulation.run()
+        return simulation
+    }
+
+    package var isFailed: Bool { !failures.isEmpty }
+
+    /// The failures of a run and how to see it again.
+    package var report: String {
+        "seed \(seed) (\(profile.rawValue), a node that \(mutant.rawValue)): \(failures.joined(separator: "; "))"
+    }
+
+    private func run() {
+        tell("\(settings.nodeCount) nodes, \(profile.rawValue), loss \(settings.lossRate), delay \(settings.delayMax)")
+        for name in 0..<settings.nodeCount { later(.start(name: name), after: span(0...200)) }
+        later(.fault, after: settings.faultsBegin)
+        later(.heal, after: settings.faultsEnd)
+        while !isOver, !isFailed, let entry = queue.takeFirst() {
+            now = MonotonicTime(nanoseconds: entry.time)
+            eventCount += 1
+            fold(entry.time ^ entry.event.kind << 56 ^ UInt64(bitPattern: Int64(entry.process)) << 48)
+            guard eventCount < Self.eventCountMax else { return fail("the run does not come to rest") }
+            if entry.process < 0 {
+                happen(entry.event)
+            } else {
+                deliver(entry.event, to: processes[entry.process])
+            }
+        }
+    }
+
+    private func happen(_ event: SimulationEvent) {
+        switch event {
+        case .start(let name): start(name)
+        case .apply(let request): apply(request)
+        case .write(let write): take(write)
+        case .fault: makeFault()
+        case .heal: heal()
+        case .check: checkSettled()
+        case .tick, .datagram, .linkUp, .linkLost, .connectRefused, .dial, .answer, .announced, .replicaReady,
+            .streamAsked, .streamAnswered, .toldToOwn, .writeRefused, .resume:
+            break
+        }
+    }
+
+    // MARK: Time and chance
+
+    func later(_ event: SimulationEvent, process: Int = -1, after delay: Duration) {
+        queue.add(event, process: process, at: now + delay)
+    }
+
+    func below(_ bound: Int) -> Int { Int(random.next() % UInt64(bound)) }
+
+    func chance(_ probability: Double) -> Bool { probability > 0 && random.nextUnit() < probability }
+
+    /// A span between two numbers of milliseconds, to the microsecond.
+    func span(_ milliseconds: ClosedRange<Int>) -> Duration {
+        let microseconds = (milliseconds.upperBound - milliseconds.lowerBound) * 1000
+        return .microseconds(milliseconds.lowerBound * 1000 + below(microseconds + 1))
+    }
+
+    // MARK: Trace
+
+    func fold(_ value: UInt64) { traceHash = StableHash.mix(traceHash ^ value) }
+
+    func tell(_ sentence: @autoclosure () -> String) {
+        guard isTraced, story.count < Self.storyCountMax else { return }
+        story.append("\((now - .zero).milliseconds - 1000) ms: \(sentence())")
+    }
+
+    func fail(_ sentence: @autoclosure () -> String) {
+        guard failures.count < 3 else { return }
+        let failure = "at \((now - .zero).milliseconds - 1000) ms: \(sentence())"
+        failures.append(failure)
+        tell("FAILED: \(failure)")
+    }
+}

@@ -1,0 +1,159 @@
+import ApusCluster
+import ApusCore
+import ApusWire
+
+/// What stands between the nodes, by their places among the names.
+struct SimulatedNetwork {
+    /// Nothing passes from a node to another until then.
+    var blockedUntil = Array(
+        repeating: Array(repeating: MonotonicTime.zero, count: ClusterSimulation.names.count),
+        count: ClusterSimulation.names.count)
+    /// A node does not reach the ownership store until then.
+    var storeCutUntil = Array(repeating: MonotonicTime.zero, count: ClusterSimulation.names.count)
+    var storeDownUntil = MonotonicTime.zero
+    var storeSlowUntil = MonotonicTime.zero
+    var burstUntil = MonotonicTime.zero
+    var burstLossRate = 0.0
+    var surgeUntil = MonotonicTime.zero
+}
+
+extension ClusterSimulation {
+    func isBlocked(from: Int, to: Int) -> Bool { now < network.blockedUntil[from][to] }
+
+    private func wayDelay() -> Duration {
+        let longest = Int(settings.delayMax.nanoseconds / 1000)
+        var delay = Duration.microseconds(50 + below(longest))
+        if now < network.surgeUntil { delay += span(0...150) }
+        return delay
+    }
+
+    // MARK: Datagrams
+
+    /// Sends a datagram to the process that has the name now; one of another life drops it, as the seal does.
+    func send(_ message: HeartbeatMessage, from sender: SimulatedProcess, to id: NodeID) {
+        guard let receiver = runningProcess(of: id) else { return }
+        guard !isBlocked(from: sender.nameIndex, to: receiver.nameIndex) else { return }
+        let lossRate = now < network.burstUntil ? network.burstLossRate : isHealed ? 0 : settings.lossRate
+        if chance(lossRate) { return }
+        later(.datagram(message, from: sender.id), process: receiver.index, after: wayDelay())
+        // Overtaken by later ones as the ways differ; doubled with a copy that is late.
+        if chance(settings.duplicateRate) {
+            later(.datagram(message, from: sender.id), process: receiver.index, after: wayDelay() + span(0...20))
+        }
+    }
+
+    // MARK: Links
+
+    /// Delivers over a link, where there is one way; what a partition stops is lost with its link.
+    func sendOverLink(_ event: SimulationEvent, from: SimulatedProcess, to: SimulatedProcess) {
+        guard to.isRunning, !isBlocked(from: from.nameIndex, to: to.nameIndex),
+            !isBlocked(from: to.nameIndex, to: from.nameIndex)
+        else { return }
+        later(event, process: to.index, after: wayDelay())
+    }
+
+    /// One try to reach a peer; goes on while there is no link.
+    func dial(_ id: NodeID, by process: SimulatedProcess) {
+        guard process.isMember, process.peers.contains(id) else { return }
+        guard let target = nameIndex(of: id.name) else { return }
+        let isReachable =
+            !isBlocked(from: process.nameIndex, to: target) && !isBlocked(from: target, to: process.nameIndex)
+        guard isReachable else { return later(.dial(id), process: process.index, after: span(50...150)) }
+        let holder = processes.last { $0.nameIndex == target && $0.isRunning }
+        if let holder, holder.id == id {
+            // The kernel takes the connection of a stopped process; its handshake does not end.
+            if holder.pausedUntil != nil || !holder.isMember {
+                return later(.dial(id), process: process.index, after: span(50...150))
+            }
+            guard !process.linked.contains(id) else { return }
+            process.linked.append(id)
+            later(.linkUp(id), process: process.index, after: wayDelay())
+            if !holder.linked.contains(process.id), holder.peers.contains(process.id) {
+                holder.linked.append(process.id)
+                later(.linkUp(process.id), process: holder.index, after: wayDelay())
+            }
+            return
+        }
+        if let gone = process.linked.firstIndex(of: id) {
+            process.linked.remove(at: gone)
+            later(.linkLost(id), process: process.index, after: .zero)
+        }
+        // A process of another life answers on the port, and is turned away: that is no refusal.
+        if holder == nil { later(.connectRefused(id), process: process.index, after: span(0...2)) }
+        later(.dial(id), process: process.index, after: span(20...100))
+    }
+
+    /// The kernel ends all connections of a process that is gone.
+    func dropLinks(of gone: SimulatedProcess) {
+        for peer in processes where peer.isRunning && peer !== gone && peer.linked.contains(gone.id) {
+            let delay =
+                isBlocked(from: gone.nameIndex, to: peer.nameIndex) ? span(200...400) : wayDelay() + span(0...5)
+            later(.dial(gone.id), process: peer.index, after: delay)
+        }
+    }
+
+    // MARK: The ownership store
+
+    func submit(_ request: StoreRequest, by process: SimulatedProcess) {
+        let latency = now < network.storeSlowUntil ? span(50...800) : span(1...8)
+        let isPoll = if case .revision = request { true } else { false }
+        let number = requests.count
+        if now < network.storeDownUntil || now < network.storeCutUntil[process.nameIndex] {
+            later(.answer(.failed(isPoll: isPoll)), process: process.index, after: span(5...60))
+            return
+        }
+        if case .compareAndSwap(let expected, _) = request, mutant == .acknowledgesBeforeApply {
+            requests.append((process.index, request, true))
+            later(.apply(request: number), after: latency + span(0...20))
+            later(.answer(.swapWon(revision: expected + 1)), process: process.index, after: latency / 2)
+            return
+        }
+        let isFailing = !isHealed && chance(settings.storeFailureRate)
+        requests.append((process.index, request, isFailing))
+        if isFailing {
+            // Reported as failed: half of these are made nevertheless, before the report or after it.
+            later(.answer(.failed(isPoll: isPoll)), process: process.index, after: latency)
+            if chance(0.5) { later(.apply(request: number), after: span(0...40)) }
+            return
+        }
+        later(.apply(request: number), after: latency / 2)
+    }
+
+    func apply(_ number: Int) {
+        let (index, request, isSilent) = requests[number]
+        // A map is large: it is not kept longer than it is needed.
+        requests[number].request = .revision
+        let answer: StoreAnswer
+        switch request {
+        case .read: answer = .read(store.map)
+        case .revision: answer = .revision(store.map.revision)
+        case .compareAndSwap(let expected, let map):
+            let old = store.map
+            let compares = mutant != .swapsWithoutComparing
+            if let revision = store.compareAndSwap(expected: expected, map, compares: compares) {
+                tell("\(processes[index].id) made revision \(revision)")
+                checkMap(after: old, by: processes[index])
+                answer = .swapWon(revision: revision)
+            } else {
+                answer = .swapLost
+            }
+        }
+        guard !isSilent else { return }
+        later(.answer(answer), process: index, after: span(0...4))
+    }
+
+    // MARK: The fenced store
+
+    func take(_ write: FencedWrite) {
+        let before = fenced.rows[write.shard]
+        writeCount += 1
+        guard fenced.accept(write) else {
+            refusedWriteCount += 1
+            if processes[write.process].isRunning {
+                later(.writeRefused, process: write.process, after: wayDelay())
+            }
+            return
+        }
+        checkWrite(write, after: before)
+    }
+}

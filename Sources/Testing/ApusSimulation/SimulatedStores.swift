@@ -1,0 +1,83 @@
+import ApusCluster
+import ApusCore
+
+/// A request of a process to the ownership store.
+enum StoreRequest {
+    case read
+    case compareAndSwap(expected: UInt64, ClusterMap)
+    case revision
+}
+
+/// What the ownership store's client reports.
+enum StoreAnswer {
+    case read(ClusterMap)
+    case swapWon(revision: UInt64)
+    case swapLost
+    case revision(UInt64)
+    case failed(isPoll: Bool)
+}
+
+/// The ownership store: one value, all its earlier values, and who owned which shard under which epoch.
+struct SimulatedOwnershipStore {
+    private(set) var map: ClusterMap
+    /// By revision, from 0.
+    private(set) var history: [ClusterMap]
+    /// By shard, in the order of epochs.
+    private var owners: [[(epoch: Epoch, owner: NodeID?)]]
+
+    init(map: ClusterMap) {
+        self.map = map
+        history = [map]
+        owners = Array(repeating: [], count: map.shards.count)
+    }
+
+    /// Makes the swap if the revision is the expected one; the new revision then.
+    mutating func compareAndSwap(expected: UInt64, _ next: ClusterMap, compares: Bool) -> UInt64? {
+        guard map.revision == expected || !compares else { return nil }
+        var next = next
+        next.revision = map.revision + 1
+        for index in next.shards.indices where next.shards[index].epoch != map.shards[index].epoch {
+            owners[index].append((next.shards[index].epoch, next.member(at: next.shards[index].owner)?.id))
+        }
+        map = next
+        history.append(next)
+        return next.revision
+    }
+
+    /// The life that some map named as owner under the epoch; nil where no map did.
+    func owner(of shard: Int, under epoch: Epoch) -> NodeID? {
+        owners[shard].last { $0.epoch == epoch }?.owner
+    }
+}
+
+/// A row written on the strength of owning a shard, with its fencing token.
+struct FencedWrite {
+    var shard: Int
+    var epoch: Epoch
+    var writer: NodeID
+    /// The process; tells two that share a life.
+    var process: Int
+}
+
+/// A store that takes a write only under the newest epoch that it has seen of the shard (D4).
+struct SimulatedFencedStore {
+    struct Row {
+        var epoch: Epoch = 0
+        var process = -1
+    }
+
+    private(set) var rows: [Row]
+    private let checksEpochs: Bool
+
+    init(shardCount: Int, checksEpochs: Bool) {
+        rows = Array(repeating: Row(), count: shardCount)
+        self.checksEpochs = checksEpochs
+    }
+
+    /// Takes the write, or refuses it as stale.
+    mutating func accept(_ write: FencedWrite) -> Bool {
+        guard write.epoch >= rows[write.shard].epoch || !checksEpochs else { return false }
+        rows[write.shard] = Row(epoch: write.epoch, process: write.process)
+        return true
+    }
+}

@@ -1,0 +1,58 @@
+/// A deliberate error in what stands around the machines; the simulation's checks must find each.
+package enum SimulationMutant: String, Sendable, CaseIterable {
+    case none = "does everything right"
+    /// The fenced store takes every write.
+    case dropsEpochCheck = "drops the epoch check in the fenced store"
+    /// The store's client reports `swapWon` before the store has made the swap.
+    case acknowledgesBeforeApply = "acknowledges a swap before it is applied"
+    /// A process that starts takes its name's last life again.
+    case reusesIncarnation = "reuses an incarnation after a restart"
+    /// One direct probe decides over a suspicion.
+    case probesOnce = "probes once instead of in a burst"
+    /// An observer that was late trusts the silence that it saw.
+    case trustsLateObserver = "does not veto its own lateness"
+    /// A node takes the map that an announcement names, whatever it holds already.
+    case adoptsStaleMap = "adopts an older map"
+    /// A change of owner leaves the epoch.
+    case keepsEpochOnTakeover = "does not bump the epoch on a take-over"
+    /// A change of owner leaves the new owner as its own standby.
+    case keepsStandbyOnTakeover = "leaves the standby equal to the owner"
+    /// The target of a hand-over is told that it is the owner before the map says so.
+    case movesBeforeSwap = "answers moved before the swap"
+    /// A suspicion is passed on as a death.
+    case declaresUnconfirmed = "declares a death without confirmation"
+    /// A node that finds itself dead in the map writes itself back.
+    case revivesItself = "returns under a dead incarnation"
+    /// The store replaces its value whatever revision it holds.
+    case swapsWithoutComparing = "swaps without comparing"
+
+    /// The profile of runs in which the error does harm.
+    package var profile: SimulationProfile {
+        switch self {
+        case .probesOnce, .declaresUnconfirmed: .lossy
+        case .trustsLateObserver: .stutter
+        case .none, .dropsEpochCheck, .acknowledgesBeforeApply, .reusesIncarnation, .adoptsStaleMap,
+            .keepsEpochOnTakeover, .keepsStandbyOnTakeover, .movesBeforeSwap, .revivesItself, .swapsWithoutComparing:
+            .chaos
+        }
+    }
+}
+
+/// What goes wrong in a run.
+package enum SimulationProfile: String, Sendable, CaseIterable {
+    /// Everything: crashes, pauses, partitions, a failing store, joins, drains.
+    case chaos
+    /// Datagrams are lost, doubled and overtaken, and nothing else: nobody may be declared dead.
+    case lossy
+    /// One node after the other runs late and reads its datagrams late: nobody may be declared dead.
+    case stutter
+
+    /// The profile of a seed: three of five runs are chaos.
+    package init(seed: UInt64) {
+        switch seed % 5 {
+        case 0: self = .lossy
+        case 1: self = .stutter
+        default: self = .chaos
+        }
+    }
+}

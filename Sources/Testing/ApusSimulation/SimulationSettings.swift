@@ -1,0 +1,49 @@
+import ApusCluster
+import ApusCore
+
+/// The numbers of a run, drawn from its seed.
+struct SimulationSettings {
+    /// Shards of the simulated map: enough for every member to own several, few enough to be fast.
+    static let shardCount = 64
+
+    var nodeCount: Int
+    var membership = MembershipConfiguration()
+    var handover = HandoverStateMachine.Configuration()
+    /// Datagrams lost, of all, outside bursts.
+    var lossRate: Double
+    var duplicateRate = 0.02
+    /// The longest way of a datagram or a message.
+    var delayMax: Duration
+    /// Swaps and reads that fail, of all, where the store is well; every second of these was made nevertheless.
+    var storeFailureRate: Double
+    var faultsBegin: Duration = .milliseconds(800)
+    var faultsEnd: Duration
+    /// After the faults' end all must be at rest within this time.
+    var settleTimeMax: Duration = .seconds(15)
+
+    init(profile: SimulationProfile, mutant: SimulationMutant, random: inout SeededRandom) {
+        nodeCount = 3 + Int(random.next() % 3)
+        delayMax = .milliseconds([1, 3, 10][Int(random.next() % 3)])
+        switch profile {
+        case .chaos:
+            lossRate = [0, 0.01, 0.05, 0.2][Int(random.next() % 4)]
+            storeFailureRate = [0, 0.02, 0.1][Int(random.next() % 3)]
+            faultsEnd = .seconds(5)
+        case .lossy:
+            lossRate = [0.05, 0.1, 0.15][Int(random.next() % 3)]
+            storeFailureRate = 0
+            faultsEnd = .seconds(8)
+        case .stutter:
+            lossRate = 0
+            storeFailureRate = 0
+            faultsEnd = .seconds(4)
+        }
+        // With 64 shards the default share would be a single one at a time.
+        handover.movingShareMax = 0.25
+        if mutant == .probesOnce {
+            membership.probeCount = 1
+            membership.helperCountMax = 0
+        }
+        if mutant == .trustsLateObserver { membership.latenessMax = .seconds(3600) }
+    }
+}

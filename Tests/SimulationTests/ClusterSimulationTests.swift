@@ -1,0 +1,87 @@
+import ApusCore
+import ApusSimulation
+import Testing
+
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
+
+/// The cluster's machines of several nodes, on a virtual clock, with seeded faults (D4, D5).
+///
+/// A seed that fails is named in the failure; `APUS_SIM_SEED=n` runs that one alone and prints what happened in it.
+@Suite("A cluster where things go wrong (D4, D5)")
+struct ClusterSimulationTests {
+    /// Runs without optimization are some fifteen times slower; they take a part of the seeds.
+    #if DEBUG
+    static let seedCount: UInt64 = 200
+    #else
+    static let seedCount: UInt64 = 2500
+    #endif
+    private static let chunkSize: UInt64 = 50
+    /// The most seeds until a deliberate error must have shown itself.
+    private static let mutantSeedCountMax: UInt64 = 300
+
+    @Test("Every invariant holds, and the cluster comes to rest after the last fault", arguments: 0..<seedCount / chunkSize)
+    func invariantsHold(chunk: UInt64) {
+        for seed in chunk * Self.chunkSize..<(chunk + 1) * Self.chunkSize {
+            let run = ClusterSimulation.run(seed: seed)
+            if run.isFailed { Issue.record("\(run.report); see it with APUS_SIM_SEED=\(seed)") }
+        }
+    }
+
+    @Test("At 5 % loss and more no living node is declared dead: 0 false evictions")
+    func noFalseEvictions() {
+        let evictions = (0..<UInt64(40)).reduce(0) { sum, seed in
+            sum + ClusterSimulation.run(seed: seed, profile: .lossy).falseEvictionCount
+        }
+        #expect(evictions == 0)
+    }
+
+    @Test("The faults reach what they aim at: deaths, stale writes and hand-overs happen")
+    func faultsHappen() {
+        var (deaths, refusals, handovers) = (0, 0, 0)
+        for seed in 0..<UInt64(20) {
+            let run = ClusterSimulation.run(seed: seed, profile: .chaos)
+            deaths += run.deathCount
+            refusals += run.refusedWriteCount
+            handovers += run.handoverCount
+        }
+        #expect(deaths >= 20)
+        #expect(refusals >= 20)
+        #expect(handovers >= 200)
+    }
+
+    @Test("A seed replays exactly, traced or not", arguments: [2, 5, 6, 13] as [UInt64])
+    func replay(seed: UInt64) {
+        let first = ClusterSimulation.run(seed: seed)
+        let second = ClusterSimulation.run(seed: seed, isTraced: true)
+        #expect(first.traceHash == second.traceHash)
+        #expect(first.eventCount == second.eventCount)
+        #expect(ClusterSimulation.run(seed: seed + 1).traceHash != first.traceHash)
+    }
+
+    @Test("Each deliberate error is caught", arguments: SimulationMutant.allCases.filter { $0 != .none })
+    func mutantIsCaught(mutant: SimulationMutant) {
+        let caught = (0..<Self.mutantSeedCountMax).first { seed in
+            ClusterSimulation.run(seed: seed, mutant: mutant, profile: mutant.profile).isFailed
+        }
+        #expect(caught != nil, "no seed of \(Self.mutantSeedCountMax) notices a node that \(mutant.rawValue)")
+    }
+
+    @Test("One seed with its story", .enabled(if: chosenSeed != nil))
+    func oneSeed() {
+        guard let seed = Self.chosenSeed else { return }
+        let run = ClusterSimulation.run(seed: seed, isTraced: true)
+        for line in run.story { print(line) }
+        print("trace hash \(run.traceHash), \(run.eventCount) events, at rest after \(run.settleTime)")
+        if run.isFailed { Issue.record("\(run.report)") }
+    }
+
+    static var chosenSeed: UInt64? {
+        // SAFETY: the text is read before anything in this process changes its environment.
+        guard let text = getenv("APUS_SIM_SEED") else { return nil }
+        return UInt64(String(cString: text))
+    }
+}
