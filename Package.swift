@@ -182,6 +182,7 @@ let package = Package(
         test("ApusSessionsTests", ["ApusCore", "ApusSessions", crypto, jwt]),
         test("ApusGatewayTests", ["ApusCore", "ApusWire", "ApusGateway"]),
         test("ApusNodeTests", ["ApusCore", "ApusNode"]),
+        test("ClusterTests", [nioCore, nioPosix, nioSSL]),
         test("TidyTests", ["ApusCore", "ApusNode"]),
         test("ApusWireTests", ["ApusCore", "ApusWire", "ApusTestKit", nioCore]),
         test(

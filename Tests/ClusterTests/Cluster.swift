@@ -1,0 +1,151 @@
+import Foundation
+import Testing
+
+/// A local cluster of real processes, made for one test and ended with it.
+final class Cluster {
+    let directory: String
+    let basePort: Int
+    private var children: [Process] = []
+
+    /// The binary that was built beside the tests.
+    static let apus: String = {
+        if let path = ProcessInfo.processInfo.environment["APUS"] { return path }
+        let folder = URL(fileURLWithPath: CommandLine.arguments[0]).deletingLastPathComponent().path
+        return "\(folder)/apus"
+    }()
+
+    /// What a command said, and how it ended.
+    struct Outcome {
+        var status: Int32
+        var output: String
+        var errors: String
+        var all: String { output + errors }
+    }
+
+    init(nodes: Int, basePort: Int) throws {
+        self.basePort = basePort
+        directory = NSTemporaryDirectory() + "/apus-test-\(UUID().uuidString)"
+        let up = try Self.run([
+            "cluster", "up", "--nodes", "\(nodes)", "--dir", directory, "--base-port", "\(basePort)",
+        ])
+        try #require(up.status == 0, "\(up.all)")
+    }
+
+    func down() {
+        for child in children where child.isRunning { child.terminate() }
+        for child in children { child.waitUntilExit() }
+        _ = try? Self.run(["cluster", "down", "--dir", directory])
+        try? FileManager.default.removeItem(atPath: directory)
+    }
+
+    /// Runs the binary to its end.
+    static func run(_ arguments: [String]) throws -> Outcome {
+        let process = Process()
+        process.executableURL = URL(fileURLWithPath: apus)
+        process.arguments = arguments
+        let (output, errors) = (scratch(), scratch())
+        defer { for path in [output, errors] { try? FileManager.default.removeItem(atPath: path) } }
+        process.standardOutput = FileHandle(forWritingAtPath: output)
+        process.standardError = FileHandle(forWritingAtPath: errors)
+        try process.run()
+        process.waitUntilExit()
+        return Outcome(
+            status: process.terminationStatus, output: text(output), errors: text(errors))
+    }
+
+    /// Runs a verb of this cluster to its end.
+    func run(_ arguments: String...) throws -> Outcome { try Self.run(arguments + ["--dir", directory]) }
+
+    /// Starts a verb of this cluster; it ends with the test or by itself.
+    @discardableResult
+    func start(_ arguments: String...) throws -> Process {
+        let process = Process()
+        process.executableURL = URL(fileURLWithPath: Self.apus)
+        process.arguments = arguments + ["--dir", directory]
+        process.standardOutput = FileHandle.nullDevice
+        process.standardError = FileHandle.nullDevice
+        try process.run()
+        children.append(process)
+        return process
+    }
+
+    func file(_ name: String) -> String { "\(directory)/\(name)" }
+    func doorPort(_ node: Int) -> Int { basePort + (node - 1) * 10 + 1 }
+
+    /// The node that is a channel's primary, from 1; waits until it is known and protected.
+    func primary(of channel: String) async throws -> Int {
+        for _ in 0..<100 {
+            let status = try run("cluster", "status", "--json")
+            if let node = Self.primary(of: channel, in: status.output) { return node }
+            try await Task.sleep(for: .milliseconds(100))
+        }
+        throw Missing(what: "a protected primary of \(channel)")
+    }
+
+    struct Missing: Error { var what: String }
+
+    private static func primary(of channel: String, in json: String) -> Int? {
+        let root = (try? JSONSerialization.jsonObject(with: Data(json.utf8))) as? [String: Any]
+        for node in root?["nodes"] as? [[String: Any]] ?? [] {
+            for entry in node["channels"] as? [[String: Any]] ?? []
+            where entry["channel"] as? String == channel && entry["role"] as? String == "primary" {
+                guard entry["protected"] as? Bool == true, let name = node["name"] as? String else { continue }
+                return Int(name.dropFirst())
+            }
+        }
+        return nil
+    }
+
+    private static func scratch() -> String {
+        let path = NSTemporaryDirectory() + "/apus-out-\(UUID().uuidString)"
+        _ = FileManager.default.createFile(atPath: path, contents: nil)
+        return path
+    }
+
+    static func text(_ path: String) -> String { (try? String(contentsOfFile: path, encoding: .utf8)) ?? "" }
+}
+
+/// A frame log as `apus device --log` and `apus watch --log` write it.
+struct Frames {
+    struct Line: Decodable, Equatable {
+        var seq: UInt64
+        var epoch: UInt32
+        var track: Int
+        var pts_us: Int64
+        var key: Bool
+        var bytes: Int
+        var sha256: String
+        var at_ns: UInt64
+    }
+
+    var lines: [Line]
+
+    init(_ path: String) {
+        let decoder = JSONDecoder()
+        lines = Cluster.text(path).split(separator: "\n").compactMap { try? decoder.decode(Line.self, from: Data($0.utf8)) }
+    }
+
+    /// Frames missing between the first and the last.
+    var lostCount: Int {
+        guard let first = lines.first, let last = lines.last else { return 0 }
+        return Int(last.seq - first.seq) + 1 - Set(lines.map(\.seq)).count
+    }
+
+    var doubledCount: Int { lines.count - Set(lines.map(\.seq)).count }
+
+    /// The longest time between two arrivals, in milliseconds.
+    var gapLongest: Double {
+        zip(lines, lines.dropFirst()).map { Double($1.at_ns - $0.at_ns) / 1e6 }.max() ?? 0
+    }
+
+    /// Frames that are not, byte for byte, what was sent.
+    func differing(from sent: Frames) -> Int {
+        var known: [UInt64: Line] = [:]
+        for line in sent.lines { known[line.seq] = line }
+        return lines.count { line in
+            guard var original = known[line.seq] else { return true }
+            original.at_ns = line.at_ns
+            return original != line
+        }
+    }
+}
