@@ -13,7 +13,7 @@ struct PresenceStateMachineTests {
     private func machine(subscribersMax: Int = 8) -> PresenceStateMachine {
         var configuration = PresenceStateMachine.Configuration()
         configuration.subscribersMax = subscribersMax
-        return PresenceStateMachine(configuration: configuration, wallSeconds: 100)
+        return PresenceStateMachine(configuration: configuration, now: time(0), wallSeconds: 100)
     }
 
     private func online(at second: Int64 = 101) -> PresenceStateMachine {
