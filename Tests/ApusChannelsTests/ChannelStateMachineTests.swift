@@ -7,7 +7,9 @@ import Testing
 struct ChannelStateMachineTests {
     private typealias Machine = ChannelStateMachine
     private static let nodes = ["a", "b", "c"].map { NodeID(name: NodeName(unchecked: $0), incarnation: 1) }
-    private let (a, b, c) = (nodes[0], nodes[1], nodes[2])
+    private let a = nodes[0]
+    private let b = nodes[1]
+    private let c = nodes[2]
 
     private func time(_ milliseconds: UInt64) -> MonotonicTime { MonotonicTime(nanoseconds: 1_000_000_000 + milliseconds * 1_000_000) }
 
