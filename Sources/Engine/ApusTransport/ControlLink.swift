@@ -27,14 +27,16 @@ final class ControlLink: LaneSession, Sendable {
     }
 
     let loop: any EventLoop
+    let executor: LoopTaskExecutor
     private let limits: Limits
     private let metrics: TransportMetrics
     private let state: Mutex<State>
     private let codec = Mutex(ZstdCodec())
     private let answers: NIOLoopBoundBox<[(UInt32, CallOutcome)]>
 
-    init(loop: any EventLoop, limits: Limits, metrics: TransportMetrics) {
+    init(loop: any EventLoop, executor: LoopTaskExecutor, limits: Limits, metrics: TransportMetrics) {
         self.loop = loop
+        self.executor = executor
         self.limits = limits
         self.metrics = metrics
         state = Mutex(State(calls: CorrelationTable(countMax: limits.inFlightMax)))
@@ -186,9 +188,15 @@ final class ControlLink: LaneSession, Sendable {
 
     // MARK: LaneSession
 
-    func readBegan() {}
+    func readBegan() {
+        // Callers that run on the loop call again within the read: its end flushes for them.
+        state.withLock { _ = $0.output.promiseFlush() }
+    }
 
-    func breathed() {}
+    func breathed() {
+        readCompleted()
+        readBegan()
+    }
 
     func received(_ frame: LinkFrame) throws(ApusError) {
         guard frame.kind == .response else { throw ApusError(.malformed, "a \(frame.kind) frame on a calling lane") }
@@ -199,6 +207,12 @@ final class ControlLink: LaneSession, Sendable {
     }
 
     func readCompleted() {
+        resumeAnswered()
+        executor.drain()
+        flush()
+    }
+
+    private func resumeAnswered() {
         guard !answers.value.isEmpty else { return }
         var batch: [(UInt32, CallOutcome)] = []
         swap(&batch, &answers.value)
@@ -211,7 +225,7 @@ final class ControlLink: LaneSession, Sendable {
     func writabilityChanged() { flush() }
 
     func closed() {
-        readCompleted()
+        resumeAnswered()
         end()
     }
 

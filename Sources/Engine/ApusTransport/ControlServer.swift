@@ -84,11 +84,11 @@ final class ControlServer: LaneSession, Sendable {
     private let codec = Mutex(ZstdCodec())
 
     init(
-        channel: any Channel, peer: NodeID, limits: ControlLink.Limits, metrics: TransportMetrics,
-        handler: any ControlHandler
+        channel: any Channel, peer: NodeID, executor: LoopTaskExecutor, limits: ControlLink.Limits,
+        metrics: TransportMetrics, handler: any ControlHandler
     ) {
         loop = channel.eventLoop
-        executor = LoopTaskExecutor(channel.eventLoop)
+        self.executor = executor
         self.peer = peer
         self.limits = limits
         self.metrics = metrics
@@ -101,7 +101,6 @@ final class ControlServer: LaneSession, Sendable {
     func readBegan() {
         // Whoever answers during the read need not schedule a flush: the read's end is one.
         state.withLock { _ = $0.output.promiseFlush() }
-        executor.promiseDrain()
     }
 
     func received(_ frame: LinkFrame) throws(ApusError) {

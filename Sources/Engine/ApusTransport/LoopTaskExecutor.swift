@@ -40,9 +40,6 @@ package final class LoopTaskExecutor: TaskExecutor, @unchecked Sendable {
         if isFirst { loop.execute { self.takeForeign() } }
     }
 
-    /// A read begins: what becomes ready waits for ``drain()``, which its end calls. On the loop.
-    func promiseDrain() { isScheduled = true }
-
     /// Runs what is ready now, so that its effects leave with the caller's flush. On the loop.
     func drain() {
         isScheduled = false

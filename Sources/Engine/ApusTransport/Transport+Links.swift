@@ -17,10 +17,21 @@ extension Transport {
             deadlineScanInterval: TimeAmount(configuration.deadlineScanInterval))
     }
 
+    /// The one executor of a loop, so that all its connections' tasks run in the same turns.
+    private func executor(of loop: any EventLoop) -> LoopTaskExecutor {
+        executors.withLock { executors in
+            if let known = executors[ObjectIdentifier(loop)] { return known }
+            let made = LoopTaskExecutor(loop)
+            executors[ObjectIdentifier(loop)] = made
+            return made
+        }
+    }
+
     // MARK: Dialled
 
     func makeLinks(to peer: Peer) -> PeerLinks {
-        let link = ControlLink(loop: group.next(), limits: controlLimits, metrics: metrics)
+        let loop = group.next()
+        let link = ControlLink(loop: loop, executor: executor(of: loop), limits: controlLimits, metrics: metrics)
         let control = makeDialer(to: peer, lane: .control, loop: link.loop) { linkPeer, channel in
             link.opened(channel)
             return self.makeHandler(link, linkPeer, isInitiator: true)
@@ -104,7 +115,8 @@ extension Transport {
             return makeMediaHandler(peer, channel, isInitiator: false)
         case .control:
             let server = ControlServer(
-                channel: channel, peer: peer.id, limits: controlLimits, metrics: metrics, handler: control)
+                channel: channel, peer: peer.id, executor: executor(of: channel.eventLoop), limits: controlLimits,
+                metrics: metrics, handler: control)
             return makeHandler(server, peer, isInitiator: false)
         }
     }

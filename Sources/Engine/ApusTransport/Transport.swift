@@ -16,6 +16,10 @@ import Musl
 package struct PeerRoute: Sendable {
     let link: ControlLink
 
+    /// Runs tasks on the link's event loop. A task that calls this peer often does best there: its
+    /// calls leave and its answers come without waking another thread.
+    package var executor: LoopTaskExecutor { link.executor }
+
     /// As ``Transport/call(_:method:payload:timeout:)``.
     package func call(method: UInt16, payload: ByteBuffer, deadline: MonotonicTime) async -> CallOutcome {
         await link.call(method: method, payload: payload, deadline: deadline)
@@ -61,6 +65,8 @@ package final class Transport: Sendable {
     let state = Mutex(State())
     let contexts = Mutex<TLSContexts?>(nil)
     let logBudget = Mutex(LogBudget())
+    /// By event loop, of which a group has a fixed few.
+    let executors = Mutex<[ObjectIdentifier: LoopTaskExecutor]>([:])
 
     /// - Parameters:
     ///   - identity: this life of this node; its name is the name in its certificate.

@@ -87,8 +87,9 @@ struct ApusPair {
         self.address = address
     }
 
-    func measure(callers: Int, seconds: Double) throws -> BenchCallResult {
-        try client(["--callers", "\(callers)", "--seconds", "\(seconds)"]).result(within: seconds + 30)
+    func measure(callers: Int, seconds: Double, onPool: Bool) throws -> BenchCallResult {
+        try client(["--callers", "\(callers)", "--seconds", "\(seconds)"] + (onPool ? ["--pool"] : []))
+            .result(within: seconds + 30)
     }
 
     func checkOrder() throws -> BenchCallResult { try client(["--order"]).result(within: 60) }

@@ -15,6 +15,7 @@ struct BenchTransportClientCommand: AsyncParsableCommand {
     @Option(help: "The serving node's address.") var connect: String
     @Option(help: "Callers at the same time.") var callers = 1
     @Option(help: "How long to measure.") var seconds = 3.0
+    @Flag(help: "Run the callers on the shared pool of threads, not on the link's event loop.") var pool = false
     @Flag(help: "Check the order of tells instead.") var order = false
 
     func run() async throws {
@@ -25,7 +26,8 @@ struct BenchTransportClientCommand: AsyncParsableCommand {
         node.transport.setPeers([Peer(id: server, address: address)])
         let ref = node.registry.ref(ProbeEntity.self, EntityAddress(kind: .probe, key: "bench"))
         _ = try await ref.ask(Self.message, timeout: .seconds(10))
-        let result = order ? try await checkOrder(ref) : try await measure(ref)
+        let executor = pool ? nil : node.transport.route(to: server.name)?.executor
+        let result = order ? try await checkOrder(ref) : try await measure(ref, executor)
         FileHandle.standardOutput.write(try JSONEncoder().encode(result) + Data("\n".utf8))
         await node.transport.stop()
     }
@@ -39,19 +41,23 @@ struct BenchTransportClientCommand: AsyncParsableCommand {
         return message
     }()
 
-    private func measure(_ ref: EntityRef<ProbeEntity>) async throws -> BenchCallResult {
-        let warming = try await call(ref, for: .milliseconds(500))
+    private func measure(
+        _ ref: EntityRef<ProbeEntity>, _ executor: LoopTaskExecutor?
+    ) async throws -> BenchCallResult {
+        let warming = try await call(ref, executor, for: .milliseconds(500))
         precondition(warming.calls > 0, "no call succeeded")
-        return try await call(ref, for: .milliseconds(Int(seconds * 1000)))
+        return try await call(ref, executor, for: .milliseconds(Int(seconds * 1000)))
     }
 
-    private func call(_ ref: EntityRef<ProbeEntity>, for span: Duration) async throws -> BenchCallResult {
+    private func call(
+        _ ref: EntityRef<ProbeEntity>, _ executor: LoopTaskExecutor?, for span: Duration
+    ) async throws -> BenchCallResult {
         let isOver = StopFlag()
         let start = MonotonicTime.now()
         let callers = callers
         let parts = try await withThrowingTaskGroup(of: (Int, [UInt64]).self) { group in
             for _ in 0..<callers {
-                group.addTask {
+                group.addTask(executorPreference: executor) {
                     // Every call of a lone caller is timed, and one in 16 of many.
                     let mask = callers == 1 ? 0 : 15
                     var calls = 0

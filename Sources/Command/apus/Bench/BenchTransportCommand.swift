@@ -5,7 +5,8 @@ import Foundation
 /// Calls between two nodes over mutual TLS, beside Erlang/OTP's in the same run (issue 2, item 5).
 ///
 /// Each round measures both systems at each load, one after the other, so that both see the same
-/// machine; the medians of the rounds are reported.
+/// machine; the medians of the rounds are reported. This node's callers run once on the link's event
+/// loop, as the handlers of a node's own requests do, and once on the shared pool of threads.
 struct BenchTransportCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "transport", abstract: "Calls between two nodes over TLS, beside Erlang/OTP.")
@@ -34,8 +35,10 @@ struct BenchTransportCommand: AsyncParsableCommand {
         for round in 1...max(1, rounds) {
             for callers in Self.loads {
                 say("round \(round), \(callers) callers")
-                results["apus", default: [:]][callers, default: []].append(
-                    try ours.measure(callers: callers, seconds: seconds))
+                for onPool in [false, true] {
+                    results[onPool ? "apus, pool" : "apus", default: [:]][callers, default: []].append(
+                        try ours.measure(callers: callers, seconds: seconds, onPool: onPool))
+                }
                 if let theirs {
                     results["erlang", default: [:]][callers, default: []].append(
                         try theirs.measure(callers: callers, seconds: seconds))
@@ -51,13 +54,12 @@ struct BenchTransportCommand: AsyncParsableCommand {
         print("calls of 64 bytes between two nodes, mutual TLS 1.3, medians of \(rounds) rounds")
         print(row(["callers", "system", "calls/s", "p50 µs", "p99 µs"]))
         for callers in Self.loads {
-            for system in ["apus", "erlang"] {
+            for (system, prefix) in [("apus", ""), ("apus, pool", "pool_"), ("erlang", "erlang_")] {
                 guard let runs = results[system]?[callers] else { continue }
                 let rate = median(runs.map(\.callsPerSecond))
                 let p50 = median(runs.map(\.p50Microseconds))
                 let p99 = median(runs.map(\.p99Microseconds))
                 print(row(["\(callers)", system, fixed(rate, 0), fixed(p50, 1), fixed(p99, 1)]))
-                let prefix = system == "apus" ? "" : "erlang_"
                 if callers == 1 {
                     values["\(prefix)sequential_p50_us"] = p50
                     values["\(prefix)sequential_p99_us"] = p99
@@ -87,7 +89,7 @@ struct BenchTransportCommand: AsyncParsableCommand {
 
     private func row(_ cells: [String]) -> String {
         cells.enumerated().map { index, cell in
-            let width = index < 2 ? 8 : 12
+            let width = index < 2 ? 10 : 12
             let padding = String(repeating: " ", count: max(0, width - cell.count))
             return index < 2 ? cell + padding : padding + cell
         }.joined(separator: " ")
