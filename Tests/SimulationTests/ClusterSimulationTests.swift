@@ -21,9 +21,11 @@ struct ClusterSimulationTests {
     #endif
     private static let chunkSize: UInt64 = 50
     /// The most seeds until a deliberate error must have shown itself.
-    private static let mutantSeedCountMax: UInt64 = 300
+    private static let mutantSeedCountMax: UInt64 = 600
 
-    @Test("Every invariant holds, and the cluster comes to rest after the last fault", arguments: 0..<seedCount / chunkSize)
+    @Test(
+        "Every invariant holds, and the cluster comes to rest after the last fault",
+        arguments: 0..<seedCount / chunkSize)
     func invariantsHold(chunk: UInt64) {
         for seed in chunk * Self.chunkSize..<(chunk + 1) * Self.chunkSize {
             let run = ClusterSimulation.run(seed: seed)

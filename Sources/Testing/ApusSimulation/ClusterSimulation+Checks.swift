@@ -19,6 +19,7 @@ extension ClusterSimulation {
             if owner?.id != old.member(at: before.owner)?.id, after.epoch <= before.epoch {
                 fail("shard \(index) has another owner under the same epoch \(after.epoch), by \(maker.id)")
             }
+            if owner?.id != old.member(at: before.owner)?.id { checkTakeover(of: index, after: old, by: maker) }
             if let owner, !owner.state.isAlive { fail("shard \(index) is owned by \(owner.id), which is not alive") }
             let standby = new.member(at: after.standby)
             if after.owner != .none, after.owner == after.standby { fail("shard \(index) has its owner as standby") }
@@ -29,6 +30,19 @@ extension ClusterSimulation {
             if standby == nil, let owner, new.members.contains(where: { $0.state == .up && $0.id != owner.id }) {
                 fail("shard \(index) has no standby while another member is up")
             }
+        }
+    }
+
+    /// Of a shard that another node owns now: where the old owner lives, its states went over first.
+    private func checkTakeover(of index: Int, after old: ClusterMap, by maker: SimulatedProcess) {
+        let before = old.shards[index]
+        guard let loser = old.member(at: before.owner)?.id, store.map.isAlive(loser) else { return }
+        guard let sent = sentStates[index], sent.epoch == before.epoch,
+            sent.target == store.map.member(at: store.map.shards[index].owner)?.id
+        else { return fail("shard \(index) went from \(loser) without its states, by \(maker.id)") }
+        sentStates[index]?.isHandedOver = true
+        if let write = lastWrites[index], write.epoch == before.epoch, write.issuedAt > sent.at {
+            fail("\(write.writer) wrote to shard \(index) after its states were sent to \(sent.target)")
         }
     }
 
@@ -82,18 +96,18 @@ extension ClusterSimulation {
 
     func checkWrite(_ write: FencedWrite, after before: SimulatedFencedStore.Row) {
         if write.epoch < before.epoch {
-            fail(
-                "the fenced store took a write of \(write.writer) to shard \(write.shard) under epoch \(write.epoch) after one under \(before.epoch)"
-            )
+            fail("shard \(write.shard)'s store took a write under epoch \(write.epoch) after one under \(before.epoch)")
         }
         if write.epoch == before.epoch, before.process >= 0, before.process != write.process {
             fail("shard \(write.shard) was written by two processes under epoch \(write.epoch)")
         }
+        if let sent = sentStates[write.shard], sent.isHandedOver, sent.epoch == write.epoch, write.issuedAt > sent.at {
+            fail("a write of \(write.writer) to shard \(write.shard) is lost: \(sent.target) has the states before it")
+        }
         let owner = store.owner(of: write.shard, under: write.epoch)
         if owner != write.writer {
-            fail(
-                "\(write.writer) wrote to shard \(write.shard) under epoch \(write.epoch), which is \(owner.map { "\($0)'s" } ?? "nobody's")"
-            )
+            let rightful = owner.map { "\($0)'s" } ?? "nobody's"
+            fail("\(write.writer) wrote to shard \(write.shard) under epoch \(write.epoch), which is \(rightful)")
         }
     }
 
@@ -131,7 +145,9 @@ extension ClusterSimulation {
         let placement = ShardPlacement(of: map)
         for index in map.shards.indices {
             let shard = map.shards[index]
-            guard let owner = map.member(at: shard.owner), owner.state.isAlive else { return "shard \(index) is not owned" }
+            guard let owner = map.member(at: shard.owner), owner.state.isAlive else {
+                return "shard \(index) is not owned"
+            }
             guard running.count < 2 || map.member(at: shard.standby) != nil else {
                 return "shard \(index) has no standby"
             }

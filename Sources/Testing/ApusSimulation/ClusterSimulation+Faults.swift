@@ -48,7 +48,7 @@ extension ClusterSimulation {
         case 12: network.surgeUntil = now + span(100...500)
         case 13:
             if chance(0.5) {
-                network.storeDownUntil = now + span(100...1500)
+                network.storeDownUntil = now + (chance(0.3) ? span(3000...5000) : span(100...1500))
                 tell("the store is down")
             } else {
                 network.storeSlowUntil = now + span(100...1500)
@@ -76,7 +76,8 @@ extension ClusterSimulation {
 
     private func block(_ from: Int, _ to: Int, isMutual: Bool, for duration: Duration) {
         guard from != to else { return }
-        tell("nothing passes from \(Self.names[from]) to \(Self.names[to])\(isMutual ? " and back" : "") for \(duration)")
+        let way = isMutual ? "between \(Self.names[from]) and" : "from \(Self.names[from]) to"
+        tell("nothing passes \(way) \(Self.names[to]) for \(duration)")
         network.blockedUntil[from][to] = now + duration
         if isMutual { network.blockedUntil[to][from] = now + duration }
     }

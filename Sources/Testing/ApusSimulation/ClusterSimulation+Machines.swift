@@ -133,7 +133,8 @@ extension ClusterSimulation {
     private func altered(_ map: ClusterMap, after old: ClusterMap) -> ClusterMap {
         guard mutant == .keepsEpochOnTakeover || mutant == .keepsStandbyOnTakeover else { return map }
         var map = map
-        for index in map.shards.indices where map.shards[index].owner != old.shards[index].owner {
+        for index in map.shards.indices
+        where old.shards[index].owner != .none && map.shards[index].owner != old.shards[index].owner {
             if mutant == .keepsEpochOnTakeover {
                 map.shards[index].epoch = old.shards[index].epoch
             } else {
@@ -164,9 +165,14 @@ extension ClusterSimulation {
                 if isHealed || chance(0.95) {
                     later(.replicaReady(move), process: process.index, after: span(1...40))
                 }
-            case .stream(let move): stream(move, from: process)
-            case .completed: handoverCount += 1
-            case .release, .abandoned: break
+            case .stream(let move):
+                if mutant != .writesWhileHeld { process.held.append(move.shard) }
+                stream(move, from: process)
+            case .completed(let move):
+                process.held.removeAll { $0 == move.shard }
+                handoverCount += 1
+            case .release(let move): process.held.removeAll { $0 == move.shard }
+            case .abandoned: break
             }
         }
     }
@@ -174,6 +180,9 @@ extension ClusterSimulation {
     private func stream(_ move: ShardMove, from process: SimulatedProcess) {
         guard let target = runningProcess(of: move.target) else {
             return later(.streamAnswered(move, isDone: false), process: process.index, after: span(1...20))
+        }
+        if mutant == .skipsStates {
+            return later(.streamAnswered(move, isDone: true), process: process.index, after: span(1...5))
         }
         let timeout = settings.handover.streamTimeout
         let asked = SimulationEvent.streamAsked(move, from: process.index, until: now + timeout * 0.6)
@@ -189,6 +198,9 @@ extension ClusterSimulation {
             process.view.owner(of: move.shard)?.id == owner.id
             && process.view.standby(of: move.shard)?.id == process.id && process.view[move.shard].epoch == move.epoch
         if isExpected || now >= deadline {
+            if isExpected {
+                sentStates[Int(move.shard.rawValue)] = SentStates(epoch: move.epoch, target: process.id, at: now)
+            }
             sendOverLink(.streamAnswered(move, isDone: isExpected), from: process, to: owner)
             return
         }

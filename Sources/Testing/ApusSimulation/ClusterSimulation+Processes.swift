@@ -141,13 +141,17 @@ extension ClusterSimulation {
         let first = below(SimulationSettings.shardCount)
         for offset in 0..<SimulationSettings.shardCount {
             let shard = (first + offset) % SimulationSettings.shardCount
-            guard process.view.shards[shard].owner == slot else { continue }
+            guard process.view.shards[shard].owner == slot, !process.held.contains(ShardID(UInt16(shard))) else {
+                continue
+            }
             return write(to: shard, epoch: process.view.shards[shard].epoch, by: process)
         }
     }
 
     private func write(to shard: Int, epoch: Epoch, by process: SimulatedProcess) {
-        let write = FencedWrite(shard: shard, epoch: epoch, writer: process.id, process: process.index)
+        let write = FencedWrite(
+            shard: shard, epoch: epoch, writer: process.id, process: process.index, issuedAt: now)
+        lastWrites[shard] = write
         later(.write(write), after: chance(0.1) ? span(50...2500) : span(1...8))
     }
 

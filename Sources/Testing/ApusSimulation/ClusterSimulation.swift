@@ -8,16 +8,17 @@ import ApusWire
 /// Each process runs ``MembershipStateMachine``, ``OwnershipStateMachine`` and ``HandoverStateMachine`` over maps of 64
 /// shards, as a node's shell does. Around them: an ownership store that is slow, fails, or fails after it made the
 /// swap; datagrams that are lost, doubled, delayed and overtaken; partitions of one direction or two; processes that
-/// are killed, stopped and continued, starved, drained, and started again. Every process writes to a fenced store
+/// are killed, stopped and continued, starved, drained, and started again. Every process writes to a fenced store,
 /// under the epochs that it believes in, some of it late.
 ///
 /// **Checked after each step:** epochs never go back; every change of owner raises the epoch; a standby is never the
 /// owner; all processes that hold a revision hold the same map; a process's map never goes back; a life is taken
 /// by one process and never returns from the dead; the fenced store takes nothing under an older epoch than it has
-/// seen, and each epoch's rows come from one process, which the map named as owner. **At the end:** within
-/// a bound after the last fault every process that runs is a member and holds the newest map, all shards are
-/// owned by such members, with another as standby, where their placement wants them. **In runs where only datagrams
-/// are lost, or observers are late:** nobody is declared dead.
+/// seen, and each epoch's rows come from one process, which the map named as owner; a shard goes from one living
+/// node to another only when the target has its states, and no write decided on after they were sent is taken.
+/// **At the end:** within a bound after the last fault every process that runs is a member and holds the newest
+/// map, all shards are owned by such members, with another as standby, where their placement wants them. **In
+/// runs where only datagrams are lost, or observers are late:** nobody is declared dead.
 ///
 /// The same seed gives the same run, event by event: ``traceHash`` folds all of them. Not thread-safe; each run is
 /// confined to its caller.
@@ -40,6 +41,10 @@ package final class ClusterSimulation {
     var fenced: SimulatedFencedStore
     var requests: [(process: Int, request: StoreRequest, isSilent: Bool)] = []
     var network = SimulatedNetwork()
+    /// By shard, the states that a hand-over's target took last.
+    var sentStates: [SentStates?] = Array(repeating: nil, count: SimulationSettings.shardCount)
+    /// By shard, the last write that was decided on.
+    var lastWrites: [FencedWrite?] = Array(repeating: nil, count: SimulationSettings.shardCount)
     /// Which process acted under a life first.
     var lives: [(id: NodeID, process: Int)] = []
     /// Lives that a map called dead or left.

@@ -139,6 +139,11 @@ extension ClusterSimulation {
             }
         }
         guard !isSilent else { return }
+        if now < network.storeDownUntil {
+            // It went down with the request: whether that was made, nobody is told.
+            let isPoll = if case .revision = request { true } else { false }
+            return later(.answer(.failed(isPoll: isPoll)), process: index, after: span(5...60))
+        }
         later(.answer(answer), process: index, after: span(0...4))
     }
 

@@ -46,6 +46,8 @@ final class SimulatedProcess {
     /// Runs late until this time: ticks are rare, datagrams wait for several of them.
     var stuttersUntil = MonotonicTime.zero
     var ticksUntilRead = 0
+    /// Shards whose entities are held for a hand-over: nothing is written to them.
+    var held: [ShardID] = []
     /// Drains, and leaves at the latest then.
     var leavesAt: MonotonicTime?
     var isLeaving = false

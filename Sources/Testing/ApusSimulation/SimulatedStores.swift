@@ -57,6 +57,17 @@ struct FencedWrite {
     var writer: NodeID
     /// The process; tells two that share a life.
     var process: Int
+    /// When the writer decided on it; it may arrive much later.
+    var issuedAt: MonotonicTime
+}
+
+/// A shard's last planned move, as far as its target goes: until when the states that it took are complete.
+struct SentStates {
+    var epoch: Epoch
+    var target: NodeID
+    var at: MonotonicTime
+    /// The map made the target the owner.
+    var isHandedOver = false
 }
 
 /// A store that takes a write only under the newest epoch that it has seen of the shard (D4).

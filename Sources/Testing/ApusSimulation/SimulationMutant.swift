@@ -19,6 +19,10 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
     case keepsStandbyOnTakeover = "leaves the standby equal to the owner"
     /// The target of a hand-over is told that it is the owner before the map says so.
     case movesBeforeSwap = "answers moved before the swap"
+    /// The owner takes a hand-over's states as sent before the target has them.
+    case skipsStates = "hands over before the target has the states"
+    /// Entities go on while their states are on the way.
+    case writesWhileHeld = "goes on writing while a shard is handed over"
     /// A suspicion is passed on as a death.
     case declaresUnconfirmed = "declares a death without confirmation"
     /// A node that finds itself dead in the map writes itself back.
@@ -32,7 +36,8 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
         case .probesOnce, .declaresUnconfirmed: .lossy
         case .trustsLateObserver: .stutter
         case .none, .dropsEpochCheck, .acknowledgesBeforeApply, .reusesIncarnation, .adoptsStaleMap,
-            .keepsEpochOnTakeover, .keepsStandbyOnTakeover, .movesBeforeSwap, .revivesItself, .swapsWithoutComparing:
+            .keepsEpochOnTakeover, .keepsStandbyOnTakeover, .movesBeforeSwap, .skipsStates, .writesWhileHeld,
+            .revivesItself, .swapsWithoutComparing:
             .chaos
         }
     }

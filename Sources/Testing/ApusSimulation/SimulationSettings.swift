@@ -28,7 +28,8 @@ struct SimulationSettings {
         case .chaos:
             lossRate = [0, 0.01, 0.05, 0.2][Int(random.next() % 4)]
             storeFailureRate = [0, 0.02, 0.1][Int(random.next() % 3)]
-            faultsEnd = .seconds(5)
+            // Some runs are long enough for a store that is down until nodes give their proposals up.
+            faultsEnd = .seconds(random.next() % 8 == 0 ? 10 : 5)
         case .lossy:
             lossRate = [0.05, 0.1, 0.15][Int(random.next() % 3)]
             storeFailureRate = 0
