@@ -40,7 +40,11 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     }
 
     var eventLoop: any EventLoop { gateway.eventLoop }
-    var isWritable: Bool { context?.channel.isWritable ?? false }
+    /// False while the socket is behind. Kept here because the way to the channel's own word touches
+    /// five objects, once for each viewer and frame.
+    private(set) var isWritable = true
+    /// This connection's place among those with streams; see ``GatewayLoop/sent(_:now:)``.
+    var streamingSlot: Int?
     var log: Logger { gateway.service.log }
 
     // MARK: - The channel
@@ -53,6 +57,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
 
     func handlerRemoved(context: ChannelHandlerContext) {
         self.context = nil
+        isWritable = false
         gone()
     }
 
@@ -74,7 +79,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     }
 
     func channelWritabilityChanged(context: ChannelHandlerContext) {
-        let isWritable = context.channel.isWritable
+        isWritable = context.channel.isWritable
         machine.writabilityChanged(isWritable: isWritable, now: .now())
         guard isWritable else { return }
         for stream in played.values { stream.receipt?.becameWritable() }
@@ -206,17 +211,25 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     private func write(_ frame: LinkFrame) {
         var buffer = ByteBufferAllocator().buffer(capacity: LinkFrame.headerByteCount + frame.payload.readableBytes)
         frame.encode(into: &buffer)
-        writeEncoded(buffer)
-        flush()
+        sendEncoded(buffer, now: .now())
     }
 
-    /// Queues whole frames; the streams of this connection write through here.
-    func writeEncoded(_ bytes: ByteBuffer) { context?.write(wrapOutboundOut(bytes), promise: nil) }
-
-    func flush() {
-        context?.flush()
-        machine.sent(now: .now())
+    /// Sends whole frames; the streams of this connection write through here.
+    ///
+    /// TLS keeps a buffer for each connection that grows to the largest write and never shrinks, so a key
+    /// frame, or the picture group of a join, goes out in pieces that fit its first size.
+    func sendEncoded(_ bytes: ByteBuffer, now: MonotonicTime) {
+        var rest = bytes
+        while rest.readableBytes > Self.writeByteCountMax, let piece = rest.readSlice(length: Self.writeByteCountMax) {
+            context?.writeAndFlush(wrapOutboundOut(piece), promise: nil)
+        }
+        context?.writeAndFlush(wrapOutboundOut(rest), promise: nil)
+        machine.sent(now: now)
+        if let streamingSlot { gateway.sent(streamingSlot, now: now) }
     }
+
+    /// One TLS record (RFC 8446 §5.1: at most 2^14 bytes of content) that fits 16 KiB with its own bytes.
+    private static let writeByteCountMax = 16_000
 
     // MARK: - Time and the end
 

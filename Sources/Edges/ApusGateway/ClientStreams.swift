@@ -37,11 +37,9 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
     var isWritable: Bool { handler.isWritable }
 
     /// The first batch can come before the receipt that names the stream; it waits for the answer.
-    func write(_ bytes: ByteBuffer) {
-        if isAnswered { handler.writeEncoded(bytes) } else { early.append(bytes) }
+    func send(_ bytes: ByteBuffer, now: MonotonicTime) {
+        if isAnswered { handler.sendEncoded(bytes, now: now) } else { early.append(bytes) }
     }
-
-    func flush() { if isAnswered { handler.flush() } }
 
     /// Answers the request, then sends what was written before.
     func opened(_ receipt: Receipt) {
@@ -56,9 +54,9 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
                 $0.grant = Data(gateway.sessions.grant(session, device: channel.device))
             }, correlation: call)
         guard !early.isEmpty else { return }
-        for bytes in early { handler.writeEncoded(bytes) }
+        let now = MonotonicTime.now()
+        for bytes in early { handler.sendEncoded(bytes, now: now) }
         early = []
-        handler.flush()
     }
 
     func streamChanged(_ stream: StreamNumber, to state: StreamPhase) {

@@ -12,7 +12,10 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     private var connections: [ObjectIdentifier: ClientHandler] = [:]
     /// Connections without a session, oldest first.
     private var strangers: [ClientHandler] = []
-    private var streaming: [ObjectIdentifier: ClientHandler] = [:]
+    /// Connections with streams, and beside each when something was last sent on it: the clock's ticks
+    /// read the times in one row, and touch only connections that were silent for too long.
+    private var streaming: [ClientHandler] = []
+    private var lastSent: [MonotonicTime] = []
     private var ticks = 0
 
     init(eventLoop: any EventLoop, service: Gateway) {
@@ -71,7 +74,7 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     /// True where the connection was there.
     func removed(_ handler: ClientHandler) -> Bool {
         guard connections.removeValue(forKey: ObjectIdentifier(handler)) != nil else { return false }
-        streaming[ObjectIdentifier(handler)] = nil
+        stopStreaming(handler)
         if handler.session == nil { strangers.removeAll { $0 === handler } }
         service.metrics.connections.decrement()
         return true
@@ -79,7 +82,25 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
 
     func streamsChanged(_ handler: ClientHandler) {
         guard connections[ObjectIdentifier(handler)] != nil else { return }
-        streaming[ObjectIdentifier(handler)] = handler.machine.streamCount > 0 ? handler : nil
+        guard handler.machine.streamCount > 0 else { return stopStreaming(handler) }
+        guard handler.streamingSlot == nil else { return }
+        handler.streamingSlot = streaming.count
+        streaming.append(handler)
+        lastSent.append(.now())
+    }
+
+    /// Something was sent on the connection of this slot.
+    func sent(_ slot: Int, now: MonotonicTime) { lastSent[slot] = now }
+
+    /// The last connection of the row takes the place that becomes free.
+    private func stopStreaming(_ handler: ClientHandler) {
+        guard let slot = handler.streamingSlot else { return }
+        handler.streamingSlot = nil
+        let (last, time) = (streaming.removeLast(), lastSent.removeLast())
+        guard last !== handler else { return }
+        last.streamingSlot = slot
+        streaming[slot] = last
+        lastSent[slot] = time
     }
 
     func closeAll(_ error: ApusError) {
@@ -96,11 +117,13 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     }
     private static let sendAwaySpacing = TimeAmount.milliseconds(4)
 
-    /// Connections with streams are looked at every time, the others once a second or so.
+    /// Connections with streams that were silent are looked at every time, all of them once a second or so.
     private func tick() {
         let now = MonotonicTime.now()
         ticks += 1
-        for handler in Array(streaming.values) { handler.tick(now: now) }
+        let keepalive = configuration.streamKeepalive
+        let silent = lastSent.indices.filter { now - lastSent[$0] >= keepalive }.map { streaming[$0] }
+        for handler in silent { handler.tick(now: now) }
         guard ticks % 40 == 0 else { return }
         for handler in Array(connections.values) { handler.tick(now: now) }
     }

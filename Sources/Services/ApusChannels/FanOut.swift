@@ -38,7 +38,7 @@ final class FanOut {
         sinks.append((id, sink))
         loop.service.metrics.receivers.increment()
         if !hadViewers, kind == .viewer { loop.receiversChanged(of: channel, hasReceivers: true, after: after) }
-        serve(id, sink)
+        count(serve(id, sink, now: .now()))
         return Receipt(fanOut: self, id: id)
     }
 
@@ -75,7 +75,7 @@ final class FanOut {
     /// The receiver's socket takes bytes again.
     func becameWritable(_ id: FanOutStateMachine.ReceiverID) {
         guard let entry = sinks.first(where: { $0.id == id }) else { return }
-        serve(id, entry.sink)
+        count(serve(id, entry.sink, now: .now()))
     }
 
     func announce(_ phase: StreamPhase) {
@@ -85,26 +85,35 @@ final class FanOut {
     private func flushAll() {
         heldAudio?.cancel()
         heldAudio = nil
+        let now = MonotonicTime.now()
+        var byteCount = 0
         var index = 0
         while index < sinks.count {
             let entry = sinks[index]
-            if entry.sink.isWritable { serve(entry.id, entry.sink) }
+            byteCount += serve(entry.id, entry.sink, now: now)
             // A write can close the connection and so remove the receiver.
             if index < sinks.count, sinks[index].id == entry.id { index += 1 }
         }
+        count(byteCount)
     }
 
-    private func serve(_ id: FanOutStateMachine.ReceiverID, _ sink: any FrameSink) {
+    private func count(_ byteCount: Int) {
+        if byteCount > 0 { loop.service.metrics.bytesOut.increment(by: Int64(byteCount)) }
+    }
+
+    /// Gives a receiver what it can take; returns the bytes.
+    private func serve(_ id: FanOutStateMachine.ReceiverID, _ sink: any FrameSink, now: MonotonicTime) -> Int {
+        var byteCount = 0
         while sink.isWritable, let batch = machine.nextBatch(for: id) {
             if batch.skippedCount > 0 {
                 loop.service.metrics.framesSkipped.increment(by: Int64(clamping: batch.skippedCount))
                 sink.streamChanged(stream, to: .skipped(batch.skippedCount))
             }
-            sink.write(batch.bytes)
-            sink.flush()
-            loop.service.metrics.bytesOut.increment(by: Int64(batch.bytes.readableBytes))
-            guard batch.hasMore else { return }
+            sink.send(batch.bytes, now: now)
+            byteCount += batch.bytes.readableBytes
+            guard batch.hasMore else { break }
         }
+        return byteCount
     }
 }
 

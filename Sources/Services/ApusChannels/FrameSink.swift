@@ -8,9 +8,8 @@ package protocol FrameSink: AnyObject, Sendable {
     var eventLoop: any EventLoop { get }
     /// False while the socket is behind; the sink calls ``Receipt/becameWritable()`` when it is true again.
     var isWritable: Bool { get }
-    /// Queues whole link frames; nothing is sent before ``flush()``.
-    func write(_ bytes: ByteBuffer)
-    func flush()
+    /// Sends whole link frames; `now` spares the sink a look at the clock for each receiver.
+    func send(_ bytes: ByteBuffer, now: MonotonicTime)
     /// The stream went live, waits, ended, or left frames out.
     func streamChanged(_ stream: StreamNumber, to state: StreamPhase)
 }

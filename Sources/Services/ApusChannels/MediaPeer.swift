@@ -354,8 +354,10 @@ final class MediaPeerSink: FrameSink {
     init(peer: MediaPeer) { self.peer = peer }
     var eventLoop: any EventLoop { peer.eventLoop }
     var isWritable: Bool { peer.connection.isWritable }
-    func write(_ bytes: ByteBuffer) { peer.connection.write(bytes) }
-    func flush() { peer.connection.flush() }
+    func send(_ bytes: ByteBuffer, now: MonotonicTime) {
+        peer.connection.write(bytes)
+        peer.connection.flush()
+    }
     /// Other nodes see from their own links whether a channel is fed.
     func streamChanged(_ stream: StreamNumber, to state: StreamPhase) {}
 }
