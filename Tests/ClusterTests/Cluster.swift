@@ -122,7 +122,9 @@ struct Frames {
 
     init(_ path: String) {
         let decoder = JSONDecoder()
-        lines = Cluster.text(path).split(separator: "\n").compactMap { try? decoder.decode(Line.self, from: Data($0.utf8)) }
+        lines = Cluster.text(path).split(separator: "\n").compactMap {
+            try? decoder.decode(Line.self, from: Data($0.utf8))
+        }
     }
 
     /// Frames missing between the first and the last.

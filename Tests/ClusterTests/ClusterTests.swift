@@ -19,7 +19,8 @@ struct ClusterTests {
     @Test("Killed and paused nodes lose and double nothing, and a second kill neither (D4, D7)")
     func failover() throws {
         let outcome = try Cluster.run([
-            "bench", "failover", "--repeats", "1", "--channels", "2", "--viewers", "3", "--base-port", "28100", "--json",
+            "bench", "failover", "--repeats", "1", "--channels", "2", "--viewers", "3", "--base-port", "28100",
+            "--json",
         ])
         #expect(outcome.status == 0, "\(outcome.all)")
         let last = outcome.output.split(separator: "\n").last.map(String.init) ?? ""
@@ -34,7 +35,8 @@ struct ClusterTests {
     func drain() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 28_200)
         defer { cluster.down() }
-        try cluster.start("device", "--id", "cam", "--test-pattern", "320x240@25", "--node", "1", "--log", cluster.file("d"))
+        try cluster.start(
+            "device", "--id", "cam", "--test-pattern", "320x240@25", "--node", "1", "--log", cluster.file("d"))
         try await Task.sleep(for: .seconds(1))
         let viewers = try (1...3).map { node in
             try cluster.start("watch", "cam", "--node", "\(node)", "--seconds", "9", "--log", cluster.file("w\(node)"))

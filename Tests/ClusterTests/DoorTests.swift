@@ -75,7 +75,8 @@ struct FaultTests {
         let cluster = try Cluster(nodes: 1, basePort: 28_400)
         defer { cluster.down() }
         let outcome = try cluster.run("device", "--id", "cam", "--file", path, "--seconds", "10")
-        #expect(outcome.status != 0 && outcome.errors.contains("10026") && outcome.errors.contains(path), "\(outcome.all)")
+        #expect(
+            outcome.status != 0 && outcome.errors.contains("10026") && outcome.errors.contains(path), "\(outcome.all)")
     }
 
     @Test("A port in use, a foreign folder and a full disk are said with their numbers")
@@ -98,7 +99,8 @@ struct FaultTests {
         let cluster = try Cluster(nodes: 1, basePort: 28_600)
         defer { cluster.down() }
         let outcome = try Cluster.run([
-            "watch", "cam", "--connect", "127.0.0.1:9", "--ca", cluster.file("pki/ca.pem"), "--token", "x", "--seconds", "3",
+            "watch", "cam", "--connect", "127.0.0.1:9", "--ca", cluster.file("pki/ca.pem"), "--token", "x", "--seconds",
+            "3",
         ])
         #expect(outcome.errors.contains("127.0.0.1:9"), "\(outcome.all)")
     }

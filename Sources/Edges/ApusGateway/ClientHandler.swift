@@ -154,18 +154,20 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
             decoder.lengthMax =
                 opened.session.role == .device
                 ? configuration.deviceFrameByteCountMax : configuration.appFrameByteCountMax
-            send(.welcome, ClientWelcome.with {
-                $0.version = 1
-                $0.session = opened.session.id
-                $0.ticket = Data(opened.ticket)
-                $0.ticketSeconds = opened.ticketSeconds
-                $0.node = gateway.service.node.name.rawValue
-                $0.doors = gateway.service.doors()
-                $0.keepaliveMs = UInt32(configuration.keepalive.milliseconds)
-                $0.streamKeepaliveMs = UInt32(configuration.streamKeepalive.milliseconds)
-                $0.access = opened.session.access.rawValue
-                $0.account = opened.session.account.rawValue
-            })
+            send(
+                .welcome,
+                ClientWelcome.with {
+                    $0.version = 1
+                    $0.session = opened.session.id
+                    $0.ticket = Data(opened.ticket)
+                    $0.ticketSeconds = opened.ticketSeconds
+                    $0.node = gateway.service.node.name.rawValue
+                    $0.doors = gateway.service.doors()
+                    $0.keepaliveMs = UInt32(configuration.keepalive.milliseconds)
+                    $0.streamKeepaliveMs = UInt32(configuration.streamKeepalive.milliseconds)
+                    $0.access = opened.session.access.rawValue
+                    $0.account = opened.session.account.rawValue
+                })
             context?.channel.setOption(ChannelOptions.autoRead, value: true).whenFailure { _ in }
             decode()
             deliver()
@@ -244,10 +246,12 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     /// Asks the client to go on at another door.
     func sendAway() {
         guard machine.isOpen else { return close(ApusError(.shuttingDown)) }
-        send(.tell, ClientDoorsChanged.with {
-            $0.doors = gateway.service.otherDoors()
-            $0.leaving = true
-        }, method: ClientMethod.doorsChanged.rawValue)
+        send(
+            .tell,
+            ClientDoorsChanged.with {
+                $0.doors = gateway.service.otherDoors()
+                $0.leaving = true
+            }, method: ClientMethod.doorsChanged.rawValue)
     }
 
     /// Tells the client why and closes.

@@ -31,7 +31,8 @@ final class NodeParts: Sendable {
     private let log: Logger
 
     init(
-        _ configuration: NodeConfiguration, metrics: PrometheusMetrics, log: Logger, fenced: @escaping @Sendable () -> Void
+        _ configuration: NodeConfiguration, metrics: PrometheusMetrics, log: Logger,
+        fenced: @escaping @Sendable () -> Void
     ) async throws(ApusError) {
         self.configuration = configuration
         self.log = log
@@ -127,7 +128,8 @@ final class NodeParts: Sendable {
     private static func clusterKey(_ path: String) throws(ApusError) -> [UInt8] {
         let bytes = [UInt8](FileManager.default.contents(atPath: path) ?? Data())
         guard bytes.count == 32 else {
-            throw ApusError(.configurationInvalid, "the cluster key \(path) must hold 32 bytes; `apus admin pki` makes one")
+            throw ApusError(
+                .configurationInvalid, "the cluster key \(path) must hold 32 bytes; `apus admin pki` makes one")
         }
         return bytes
     }

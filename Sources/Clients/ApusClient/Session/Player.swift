@@ -86,7 +86,9 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
             guard let self, connection === self.connection, !isOver else { return }
             switch result {
             case .success(let bytes):
-                guard let answer = try? ClientPlayResponse(serializedBytes: Array(bytes.readableBytesView)) else { return }
+                guard let answer = try? ClientPlayResponse(serializedBytes: Array(bytes.readableBytesView)) else {
+                    return
+                }
                 stream = answer.stream
                 grant = answer.grant
             case .failure(let error): refused(error, on: connection)

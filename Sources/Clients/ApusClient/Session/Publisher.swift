@@ -23,7 +23,8 @@ public struct PublisherLimits: Sendable, Hashable {
 /// publisher goes on from there: nothing is lost as long as the gap fits into ``PublisherLimits``.
 /// Past them the oldest frames go; ``framesAbandoned`` counts them.
 ///
-/// Concurrency model: confined to the session's event loop; ``send(track:ptsMicroseconds:dtsDeltaMicroseconds:flags:payload:)``
+/// Concurrency model: confined to the session's event loop;
+/// ``send(track:ptsMicroseconds:dtsDeltaMicroseconds:flags:payload:)``
 /// may be called from one thread at a time, which keeps the frames in order.
 public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: confined to the session's loop.
     /// What the publisher tells.

@@ -48,7 +48,8 @@ struct DeviceCommand: AsyncParsableCommand {
             }
             session.start()
             let agent = DeviceAgent(
-                session: session, source: media, channel: source, epoch: UInt32(clamping: Int(Date().timeIntervalSince1970)),
+                session: session, source: media, channel: source,
+                epoch: UInt32(clamping: Int(Date().timeIntervalSince1970)),
                 frameLog: frames, log: log)
             let result = await ending.race(seconds: seconds) { () throws(ApusError) in try await agent.run() }
             session.close()
