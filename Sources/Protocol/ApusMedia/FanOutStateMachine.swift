@@ -165,7 +165,7 @@ public struct FanOutStateMachine: Sendable {
         if let cursor = receivers[index].cursor {
             let isGone = cursor < ring.firstIndex
             if isGone, receivers[index].kind == .standby {
-                receivers[index].skippedCount += ring.firstIndex - cursor
+                skip(from: cursor, to: ring.firstIndex, at: index)
                 receivers[index].cursor = ring.firstIndex
                 return
             }
@@ -173,17 +173,22 @@ public struct FanOutStateMachine: Sendable {
             guard let live = ring.liveIndex, live > cursor else {
                 if isGone {
                     receivers[index].cursor = nil
-                    receivers[index].skippedCount += ring.firstIndex - cursor
+                    skip(from: cursor, to: ring.firstIndex, at: index)
                     receivers[index].wantsConfigurations = true
                 }
                 return
             }
-            receivers[index].skippedCount += live - cursor
+            skip(from: cursor, to: live, at: index)
             receivers[index].cursor = live
             receivers[index].wantsConfigurations = true
         } else {
             receivers[index].cursor = ring.liveIndex
         }
+    }
+
+    /// Counts what a receiver loses; where its last position is still noted, that tells it exactly later.
+    private mutating func skip(from cursor: UInt64, to start: UInt64, at index: Int) {
+        if receivers[index].floor == nil { receivers[index].skippedCount += start - cursor }
     }
 
     private func isLagging(_ cursor: UInt64) -> Bool {
