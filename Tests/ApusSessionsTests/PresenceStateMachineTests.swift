@@ -13,12 +13,12 @@ struct PresenceStateMachineTests {
     private func machine(subscribersMax: Int = 8) -> PresenceStateMachine {
         var configuration = PresenceStateMachine.Configuration()
         configuration.subscribersMax = subscribersMax
-        return PresenceStateMachine(configuration: configuration, wallSeconds: 100)
+        return PresenceStateMachine(configuration: configuration, now: time(0), wallSeconds: 100)
     }
 
     private func online(at second: Int64 = 101) -> PresenceStateMachine {
         var machine = machine()
-        #expect(machine.subscribe(app) == true)
+        #expect(machine.subscribe(app, now: time(5)).isAccepted == true)
         let result = machine.register(home, sinceMilliseconds: 5, isAsleep: false, wallSeconds: second)
         #expect(result.isAccepted)
         #expect(result.actions == [.push(Presence(online: .online, time: second), [app])])
@@ -92,12 +92,20 @@ struct PresenceStateMachineTests {
         #expect(machine.presence.online == .asleep)
     }
 
+    @Test("A new owner calls nobody offline before the edges had the grace to speak, then says what it knows")
+    func settling() {
+        var machine = machine()
+        #expect(machine.subscribe(app, now: time(1)).actions == [.wake(at: time(3))])
+        #expect(machine.tick(now: time(3), wallSeconds: 103) == [.push(Presence(online: .offline, time: 100), [app])])
+        #expect(machine.tick(now: time(4), wallSeconds: 104).isEmpty)
+    }
+
     @Test("Subscribers are bounded, and the same place counts once (D13)")
     func subscribers() {
         var machine = machine(subscribersMax: 1)
-        #expect(machine.subscribe(app) == true)
-        #expect(machine.subscribe(app) == true)
-        #expect(machine.subscribe(home) == false)
+        #expect(machine.subscribe(app, now: time(5)).isAccepted == true)
+        #expect(machine.subscribe(app, now: time(5)).isAccepted == true)
+        #expect(machine.subscribe(home, now: time(5)).isAccepted == false)
         #expect(machine.unsubscribe(app) == [.idle])
     }
 }

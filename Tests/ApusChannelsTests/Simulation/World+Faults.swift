@@ -230,6 +230,9 @@ extension World {
             let last = viewer.last.map(\.description) ?? "nothing"
             fail("viewer \(viewer.name) at \(viewer.node?.id.description ?? "no door") has \(last), not \(end)")
         }
+        for viewer in viewers where viewer.skippedCount > 0 && !viewer.isLateForEdge {
+            fail("viewer \(viewer.name) lost \(viewer.skippedCount) frames that its nodes could have held")
+        }
         if publisher.windowCount > 0 { fail("\(publisher.windowCount) frames are still not acknowledged") }
     }
 }
