@@ -7,18 +7,15 @@ import Testing
 struct ChannelStateMachineTests {
     private typealias Machine = ChannelStateMachine
     private static let nodes = ["a", "b", "c"].map { NodeID(name: NodeName(unchecked: $0), incarnation: 1) }
-    private let a = Self.nodes[0]
-    private let b = Self.nodes[1]
-    private let c = Self.nodes[2]
+    private let a = nodes[0]
+    private let b = nodes[1]
+    private let c = nodes[2]
 
-    private func time(_ milliseconds: UInt64) -> MonotonicTime {
-        MonotonicTime(nanoseconds: 1_000_000_000 + milliseconds * 1_000_000)
-    }
+    private func time(_ milliseconds: UInt64) -> MonotonicTime { MonotonicTime(nanoseconds: 1_000_000_000 + milliseconds * 1_000_000) }
 
     private func machine(at local: NodeID, term: Epoch = 1, owner: NodeID?, standby: NodeID?) -> Machine {
         var machine = Machine(
-            channel: ChannelID(device: DeviceID(unchecked: "camera")), local: local,
-            configuration: Machine.Configuration())
+            channel: ChannelID(device: DeviceID(unchecked: "camera")), local: local, configuration: Machine.Configuration())
         _ = machine.assign(Machine.Assignment(term: term, owner: owner, standby: standby), now: time(0))
         return machine
     }
@@ -93,9 +90,7 @@ struct ChannelStateMachineTests {
         var machine = primary()
         for number in UInt64(0)..<200 {
             let now = number * 20
-            #expect(
-                !names(machine.ingest(1, frames(number..<number + 1), now: time(now))).contains(
-                    "acknowledge \(number + 1)"))
+            #expect(!names(machine.ingest(1, frames(number..<number + 1), now: time(now))).contains("acknowledge \(number + 1)"))
             if number > 1 { _ = machine.copyConfirmed(at: b, epoch: 1, next: number, now: time(now + 10)) }
             _ = machine.tick(now: time(now + 10))
             #expect(machine.isProtected)
@@ -168,12 +163,23 @@ struct ChannelStateMachineTests {
     @Test("Copies of an older term are refused, and a primary takes none of its own term (D4)")
     func fenced() {
         var standby = machine(at: b, term: 5, owner: a, standby: b)
-        #expect(
-            standby.openCopy(term: 4, epoch: 1, instance: 7, now: time(1)).answer == .refused(ApusError(.staleEpoch)))
+        #expect(standby.openCopy(term: 4, epoch: 1, instance: 7, now: time(1)).answer == .refused(ApusError(.staleEpoch)))
         var owner = machine(at: b, term: 5, owner: b, standby: a)
         #expect(owner.openCopy(term: 5, epoch: 1, instance: 7, now: time(1)).answer == .refused(ApusError(.staleEpoch)))
         #expect(owner.assign(Machine.Assignment(term: 4, owner: a, standby: b), now: time(2)).isEmpty)
         #expect(owner.role == .primary)
+    }
+
+    @Test("A primary that is asked to take a copy of a later term steps down before its map says so, and loses no frame")
+    func stepsDownForCopy() {
+        var machine = primary()
+        _ = machine.ingest(1, frames(0..<3), now: time(2))
+        let opened = machine.openCopy(term: 2, epoch: 1, instance: 7, now: time(3))
+        #expect(opened.answer == .accepted(after: FramePosition(epoch: 1, sequence: 2)))
+        #expect(names(opened.actions) == ["closeCopy", "endIngest 1 10009"])
+        #expect(names(machine.copied(frames(3..<4), term: 2)) == ["distribute [3]", "confirmCopy 4"])
+        #expect(machine.assign(Machine.Assignment(term: 2, owner: b, standby: a), now: time(5)).isEmpty)
+        #expect(names(machine.copied(frames(4..<5), term: 2)) == ["distribute [4]", "confirmCopy 5"])
     }
 
     @Test("A primary that is one no longer ends its publisher's stream and its copy")

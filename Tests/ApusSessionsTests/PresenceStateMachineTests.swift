@@ -18,7 +18,7 @@ struct PresenceStateMachineTests {
 
     private func online(at second: Int64 = 101) -> PresenceStateMachine {
         var machine = machine()
-        #expect(machine.subscribe(app, now: time(0)).isAccepted == true)
+        #expect(machine.subscribe(app, now: time(5)).isAccepted == true)
         let result = machine.register(home, sinceMilliseconds: 5, isAsleep: false, wallSeconds: second)
         #expect(result.isAccepted)
         #expect(result.actions == [.push(Presence(online: .online, time: second), [app])])
@@ -37,8 +37,7 @@ struct PresenceStateMachineTests {
     func kick() {
         var machine = online()
         let second = SessionPlace(node: Self.node[1], session: "b")
-        #expect(
-            machine.register(second, sinceMilliseconds: 6, isAsleep: false, wallSeconds: 102).actions == [.kick(home)])
+        #expect(machine.register(second, sinceMilliseconds: 6, isAsleep: false, wallSeconds: 102).actions == [.kick(home)])
         #expect(machine.register(home, sinceMilliseconds: 5, isAsleep: false, wallSeconds: 103).isAccepted == false)
         #expect(machine.place == second)
     }
@@ -89,18 +88,24 @@ struct PresenceStateMachineTests {
         var machine = online()
         #expect(machine.setAsleep(true, from: app, wallSeconds: 102).isEmpty)
         #expect(
-            machine.setAsleep(true, from: home, wallSeconds: 102) == [
-                .push(Presence(online: .asleep, time: 102), [app])
-            ])
+            machine.setAsleep(true, from: home, wallSeconds: 102) == [.push(Presence(online: .asleep, time: 102), [app])])
         #expect(machine.presence.online == .asleep)
+    }
+
+    @Test("A new owner calls nobody offline before the edges had the grace to speak, then says what it knows")
+    func settling() {
+        var machine = machine()
+        #expect(machine.subscribe(app, now: time(1)).actions == [.wake(at: time(3))])
+        #expect(machine.tick(now: time(3), wallSeconds: 103) == [.push(Presence(online: .offline, time: 100), [app])])
+        #expect(machine.tick(now: time(4), wallSeconds: 104).isEmpty)
     }
 
     @Test("Subscribers are bounded, and the same place counts once (D13)")
     func subscribers() {
         var machine = machine(subscribersMax: 1)
-        #expect(machine.subscribe(app, now: time(0)).isAccepted == true)
-        #expect(machine.subscribe(app, now: time(0)).isAccepted == true)
-        #expect(machine.subscribe(home, now: time(0)).isAccepted == false)
+        #expect(machine.subscribe(app, now: time(5)).isAccepted == true)
+        #expect(machine.subscribe(app, now: time(5)).isAccepted == true)
+        #expect(machine.subscribe(home, now: time(5)).isAccepted == false)
         #expect(machine.unsubscribe(app) == [.idle])
     }
 }

@@ -407,11 +407,17 @@ package struct ChannelStateMachine: Sendable {
         guard term >= assignment.term, role != .primary || term > assignment.term else {
             return (.refused(ApusError(.staleEpoch, "term \(assignment.term) is known here")), [])
         }
+        var actions: [Action] = []
+        if role == .primary {
+            // A copy of a later term is news of the map that has not come yet: this node is the standby now.
+            assignment = Assignment(term: term, owner: nil, standby: local)
+            actions += stepDown()
+        }
         copyTerm = term
         if publisher.map({ $0.epoch <= epoch }) ?? true {
             publisher = Publisher(epoch: epoch, instance: instance, ingest: nil, startsAt: 0)
         }
-        return (.accepted(after: ring.last), dropUpstreams())
+        return (.accepted(after: ring.last), actions + dropUpstreams())
     }
 
     /// Frames from the primary, in the order they came. A copy has no holes: a gap ends it.

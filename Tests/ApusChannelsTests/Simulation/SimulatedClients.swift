@@ -315,6 +315,9 @@ final class SimulatedViewer {
     private(set) var frameCount = 0
     private(set) var skippedCount: UInt64 = 0
     private(set) var isWatching = false
+    /// It once went on at an edge that other viewers had made begin after its last frame: what lies
+    /// between is announced as skipped, since an edge does not go back.
+    private(set) var isLateForEdge = false
     /// Frames were left out, or none came yet: the next may be any key frame.
     private var mayStart = true
     /// Tracks whose configuration of an epoch came.
@@ -334,6 +337,7 @@ final class SimulatedViewer {
         self.node = node
         let (connection, last) = (connection, last)
         send { [unowned self] node in
+            if let last { isLateForEdge = isLateForEdge || node.isLate(for: last) }
             let receiver = node.join(.viewer, after: last, .viewer(self, connection: connection))
             if connection == self.connection { self.receiver = receiver } else { node.leave(receiver) }
         }

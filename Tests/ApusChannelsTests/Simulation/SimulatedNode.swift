@@ -410,6 +410,13 @@ final class SimulatedNode {
         }
     }
 
+    /// This node is an edge whose frames begin, or will begin, after what a receiver wants.
+    func isLate(for position: FramePosition) -> Bool {
+        guard machine.role == .edge else { return false }
+        guard let oldest = machine.ring.oldest else { return !sinks.isEmpty }
+        return oldest.epoch == position.epoch && oldest.sequence > position.sequence + 1
+    }
+
     private func serve(_ receiver: FanOutStateMachine.ReceiverID, _ sink: Sink) {
         while let batch = fanOut?.nextBatch(for: receiver) {
             switch sink {
