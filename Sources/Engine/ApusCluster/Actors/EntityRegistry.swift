@@ -249,7 +249,9 @@ package final class EntityRegistry: Sendable {
         _ address: EntityAddress, state: ByteBuffer, successorEpoch: Epoch
     ) throws(ApusError) {
         guard let host = host(address.kind) else { throw ApusError(.methodUnknown) }
-        if case .remote(_, _, let epoch) = route(address.shard), epoch >= successorEpoch { throw ApusError(.staleEpoch) }
+        if case .remote(_, _, let epoch) = route(address.shard), epoch >= successorEpoch {
+            throw ApusError(.staleEpoch)
+        }
         let seed = EntitySeed(shard: address.shard, successorEpoch: successorEpoch, state: state)
         guard host.seed(address.key, seed) else { throw ApusError(.overloaded) }
     }
