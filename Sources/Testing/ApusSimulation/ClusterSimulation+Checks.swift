@@ -37,10 +37,11 @@ extension ClusterSimulation {
     private func checkTakeover(of index: Int, after old: ClusterMap, by maker: SimulatedProcess) {
         let before = old.shards[index]
         guard let loser = old.member(at: before.owner)?.id, store.map.isAlive(loser) else { return }
-        guard let sent = sentStates[index], sent.epoch == before.epoch,
-            sent.target == store.map.member(at: store.map.shards[index].owner)?.id
-        else { return fail("shard \(index) went from \(loser) without its states, by \(maker.id)") }
-        sentStates[index]?.isHandedOver = true
+        let winner = store.map.member(at: store.map.shards[index].owner)?.id
+        let place = sentStates[index].firstIndex { $0.epoch == before.epoch && $0.target == winner }
+        guard let place else { return fail("shard \(index) went from \(loser) without its states, by \(maker.id)") }
+        sentStates[index][place].isHandedOver = true
+        let sent = sentStates[index][place]
         if let write = lastWrites[index], write.epoch == before.epoch, write.issuedAt > sent.at {
             fail("\(write.writer) wrote to shard \(index) after its states were sent to \(sent.target)")
         }
@@ -101,7 +102,8 @@ extension ClusterSimulation {
         if write.epoch == before.epoch, before.process >= 0, before.process != write.process {
             fail("shard \(write.shard) was written by two processes under epoch \(write.epoch)")
         }
-        if let sent = sentStates[write.shard], sent.isHandedOver, sent.epoch == write.epoch, write.issuedAt > sent.at {
+        let sent = sentStates[write.shard].last { $0.isHandedOver && $0.epoch == write.epoch }
+        if let sent, write.issuedAt > sent.at {
             fail("a write of \(write.writer) to shard \(write.shard) is lost: \(sent.target) has the states before it")
         }
         let owner = store.owner(of: write.shard, under: write.epoch)

@@ -199,7 +199,9 @@ extension ClusterSimulation {
             && process.view.standby(of: move.shard)?.id == process.id && process.view[move.shard].epoch == move.epoch
         if isExpected || now >= deadline {
             if isExpected {
-                sentStates[Int(move.shard.rawValue)] = SentStates(epoch: move.epoch, target: process.id, at: now)
+                let shard = Int(move.shard.rawValue)
+                sentStates[shard].removeAll { $0.epoch == move.epoch && $0.target == process.id }
+                sentStates[shard].append(SentStates(epoch: move.epoch, target: process.id, at: now))
             }
             sendOverLink(.streamAnswered(move, isDone: isExpected), from: process, to: owner)
             return

@@ -41,8 +41,9 @@ package final class ClusterSimulation {
     var fenced: SimulatedFencedStore
     var requests: [(process: Int, request: StoreRequest, isSilent: Bool)] = []
     var network = SimulatedNetwork()
-    /// By shard, the states that a hand-over's target took last.
-    var sentStates: [SentStates?] = Array(repeating: nil, count: SimulationSettings.shardCount)
+    /// By shard, the states that targets of hand-overs took, one entry for each target and epoch: a target that was
+    /// paused may take the states of a move that its owner gave up long ago.
+    var sentStates: [[SentStates]] = Array(repeating: [], count: SimulationSettings.shardCount)
     /// By shard, the last write that was decided on.
     var lastWrites: [FencedWrite?] = Array(repeating: nil, count: SimulationSettings.shardCount)
     /// Which process acted under a life first.
