@@ -11,11 +11,14 @@ struct ChannelStateMachineTests {
     private let b = nodes[1]
     private let c = nodes[2]
 
-    private func time(_ milliseconds: UInt64) -> MonotonicTime { MonotonicTime(nanoseconds: 1_000_000_000 + milliseconds * 1_000_000) }
+    private func time(_ milliseconds: UInt64) -> MonotonicTime {
+        MonotonicTime(nanoseconds: 1_000_000_000 + milliseconds * 1_000_000)
+    }
 
     private func machine(at local: NodeID, term: Epoch = 1, owner: NodeID?, standby: NodeID?) -> Machine {
         var machine = Machine(
-            channel: ChannelID(device: DeviceID(unchecked: "camera")), local: local, configuration: Machine.Configuration())
+            channel: ChannelID(device: DeviceID(unchecked: "camera")), local: local,
+            configuration: Machine.Configuration())
         _ = machine.assign(Machine.Assignment(term: term, owner: owner, standby: standby), now: time(0))
         return machine
     }
@@ -90,7 +93,9 @@ struct ChannelStateMachineTests {
         var machine = primary()
         for number in UInt64(0)..<200 {
             let now = number * 20
-            #expect(!names(machine.ingest(1, frames(number..<number + 1), now: time(now))).contains("acknowledge \(number + 1)"))
+            #expect(
+                !names(machine.ingest(1, frames(number..<number + 1), now: time(now))).contains(
+                    "acknowledge \(number + 1)"))
             if number > 1 { _ = machine.copyConfirmed(at: b, epoch: 1, next: number, now: time(now + 10)) }
             _ = machine.tick(now: time(now + 10))
             #expect(machine.isProtected)
@@ -163,14 +168,16 @@ struct ChannelStateMachineTests {
     @Test("Copies of an older term are refused, and a primary takes none of its own term (D4)")
     func fenced() {
         var standby = machine(at: b, term: 5, owner: a, standby: b)
-        #expect(standby.openCopy(term: 4, epoch: 1, instance: 7, now: time(1)).answer == .refused(ApusError(.staleEpoch)))
+        #expect(
+            standby.openCopy(term: 4, epoch: 1, instance: 7, now: time(1)).answer == .refused(ApusError(.staleEpoch)))
         var owner = machine(at: b, term: 5, owner: b, standby: a)
         #expect(owner.openCopy(term: 5, epoch: 1, instance: 7, now: time(1)).answer == .refused(ApusError(.staleEpoch)))
         #expect(owner.assign(Machine.Assignment(term: 4, owner: a, standby: b), now: time(2)).isEmpty)
         #expect(owner.role == .primary)
     }
 
-    @Test("A primary that is asked to take a copy of a later term steps down before its map says so, and loses no frame")
+    @Test(
+        "A primary that is asked to take a copy of a later term steps down before its map says so, and loses no frame")
     func stepsDownForCopy() {
         var machine = primary()
         _ = machine.ingest(1, frames(0..<3), now: time(2))

@@ -37,7 +37,8 @@ struct PresenceStateMachineTests {
     func kick() {
         var machine = online()
         let second = SessionPlace(node: Self.node[1], session: "b")
-        #expect(machine.register(second, sinceMilliseconds: 6, isAsleep: false, wallSeconds: 102).actions == [.kick(home)])
+        #expect(
+            machine.register(second, sinceMilliseconds: 6, isAsleep: false, wallSeconds: 102).actions == [.kick(home)])
         #expect(machine.register(home, sinceMilliseconds: 5, isAsleep: false, wallSeconds: 103).isAccepted == false)
         #expect(machine.place == second)
     }
@@ -88,7 +89,9 @@ struct PresenceStateMachineTests {
         var machine = online()
         #expect(machine.setAsleep(true, from: app, wallSeconds: 102).isEmpty)
         #expect(
-            machine.setAsleep(true, from: home, wallSeconds: 102) == [.push(Presence(online: .asleep, time: 102), [app])])
+            machine.setAsleep(true, from: home, wallSeconds: 102) == [
+                .push(Presence(online: .asleep, time: 102), [app])
+            ])
         #expect(machine.presence.online == .asleep)
     }
 
