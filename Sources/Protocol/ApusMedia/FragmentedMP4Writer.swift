@@ -85,6 +85,11 @@ public struct FragmentedMP4Writer: Sendable {
         if frame.header.flags.contains(.configuration) {
             try configure(frame)
         } else if !hasHead {
+            // Without any configuration nothing can be written; the oldest frame gives way.
+            if waiting.count >= limits.waitingCountMax {
+                waiting.removeFirst()
+                framesOmitted += 1
+            }
             waiting.append(frame)
         } else {
             add(frame)

@@ -48,6 +48,11 @@ public struct MediaHeader: Sendable, Hashable {
     public static let byteCount = 40
     /// The layout's version.
     public static let version: UInt8 = 1
+    /// The largest presentation time, in microseconds either way: 142 years. Sums and differences of such
+    /// times cannot overflow, so nobody behind the decoder has to check.
+    public static let ptsMicrosecondsMax: Int64 = 1 << 52
+    /// The largest distance of decode time and presentation time, in microseconds either way.
+    public static let dtsDeltaMicrosecondsMax: Int32 = 60_000_000
 
     /// The term of the relay that sent it: the shard's epoch. A receiver drops older terms than the
     /// highest it has seen, so a primary that was paused cannot emit stale frames (D7).
@@ -111,7 +116,8 @@ public struct MediaFrame: Sendable, Hashable {
 
     /// Reads one frame that fills the buffer.
     ///
-    /// - Throws: 10001 where the header is cut off, the version is unknown, or the length does not match.
+    /// - Throws: 10001 where the header is cut off, the length does not match, or a time is out of its
+    ///   bounds; 10003 where the version is unknown.
     public init(decoding buffer: ByteBuffer) throws(ApusError) {
         var buffer = buffer
         guard
@@ -126,6 +132,11 @@ public struct MediaFrame: Sendable, Hashable {
         }
         guard Int(byteCount) == buffer.readableBytes, buffer.readableBytes <= Self.payloadByteCountMax else {
             throw ApusError(.malformed, "the media frame's length does not match its header")
+        }
+        guard pts.magnitude <= UInt64(MediaHeader.ptsMicrosecondsMax),
+            dtsDelta.magnitude <= UInt32(MediaHeader.dtsDeltaMicrosecondsMax)
+        else {
+            throw ApusError(.malformed, "the media frame's times are out of bounds")
         }
         header = MediaHeader(
             term: term, position: FramePosition(epoch: epoch, sequence: sequence), ptsMicroseconds: pts,
