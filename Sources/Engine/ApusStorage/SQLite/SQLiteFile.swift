@@ -132,7 +132,11 @@ final class SQLiteFile: Sendable {
 
     private static func checkIsOurs(_ database: Database, path: String) throws {
         let applicationID = try Int.fetchOne(database, sql: "PRAGMA application_id") ?? 0
-        let tableCount = try Int.fetchOne(database, sql: "SELECT count(*) FROM sqlite_master") ?? 0
+        // The migrator's own table comes in a transaction of its own, before the one that says whose file this
+        // is: between the two, another process that makes the same file has left a table and no id.
+        let tableCount =
+            try Int.fetchOne(
+                database, sql: "SELECT count(*) FROM sqlite_master WHERE tbl_name <> 'grdb_migrations'") ?? 0
         guard applicationID == Self.applicationID || (applicationID == 0 && tableCount == 0) else {
             throw ApusError(.stateForeign, "\(path) is a database of another program; choose another directory")
         }
