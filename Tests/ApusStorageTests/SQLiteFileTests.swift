@@ -16,8 +16,8 @@ struct SQLiteFileTests {
         #expect(try await second.read() == OwnershipValue(revision: 1, bytes: [7]))
     }
 
-    @Test("Many that open a new file at once all find the same store")
-    func openedAtOnce() async throws {
+    @Test("Many that open a new file at once all find the same store", arguments: 0..<20)
+    func openedAtOnce(round: Int) async throws {
         let scratch = try Scratch()
         let path = scratch.path + "/ownership.sqlite"
         try await withThrowingTaskGroup(of: LocalOwnershipStore.self) { group in
