@@ -13,13 +13,14 @@ struct MediaTimeTests {
         return buffer
     }
 
-    @Test(
-        "A time that could overflow a sum is refused with 10001",
-        arguments: [
-            (Int64.max, Int32(0)), (Int64.min, 0), (MediaHeader.ptsMicrosecondsMax + 1, 0), (0, Int32.min),
-            (0, MediaHeader.dtsDeltaMicrosecondsMax + 1),
-        ])
-    func refused(_ pts: Int64, _ dtsDelta: Int32) {
+    private static let wildTimes: [(pts: Int64, dtsDelta: Int32)] = [
+        (.max, 0), (.min, 0), (MediaHeader.ptsMicrosecondsMax + 1, 0), (0, .min),
+        (0, MediaHeader.dtsDeltaMicrosecondsMax + 1),
+    ]
+
+    @Test("A time that could overflow a sum is refused with 10001", arguments: wildTimes.indices)
+    func refused(_ index: Int) {
+        let (pts, dtsDelta) = Self.wildTimes[index]
         #expect(throws: ApusError(.malformed)) { try MediaFrame(decoding: encoded(pts: pts, dtsDelta: dtsDelta)) }
     }
 
