@@ -12,9 +12,10 @@ struct MediaCodecTests {
             payload: ByteBuffer()),
         MediaFrame(
             header: MediaHeader(
-                term: .max, position: FramePosition(epoch: .max, sequence: .max), ptsMicroseconds: .min,
-                dtsDeltaMicroseconds: .min, captureMilliseconds: .max, flags: [.key, .discardable], track: 255,
-                rendition: 255),
+                term: .max, position: FramePosition(epoch: .max, sequence: MediaHeader.sequenceMax),
+                ptsMicroseconds: -MediaHeader.ptsMicrosecondsMax,
+                dtsDeltaMicroseconds: -MediaHeader.dtsDeltaMicrosecondsMax, captureMilliseconds: .max,
+                flags: [.key, .discardable], track: 255, rendition: 255),
             payload: ByteBuffer(repeating: 9, count: 33)),
     ]
     private static let configurations: [TrackConfiguration] = [

@@ -48,6 +48,8 @@ public struct MediaHeader: Sendable, Hashable {
     public static let byteCount = 40
     /// The layout's version.
     public static let version: UInt8 = 1
+    /// The largest sequence number: a publisher that starts at 0 never gets there, and one more never overflows.
+    public static let sequenceMax: UInt64 = 1 << 62
     /// The largest presentation time, in microseconds either way: 142 years. Sums and differences of such
     /// times cannot overflow, so nobody behind the decoder has to check.
     public static let ptsMicrosecondsMax: Int64 = 1 << 52
@@ -132,6 +134,9 @@ public struct MediaFrame: Sendable, Hashable {
         }
         guard Int(byteCount) == buffer.readableBytes, buffer.readableBytes <= Self.payloadByteCountMax else {
             throw ApusError(.malformed, "the media frame's length does not match its header")
+        }
+        guard sequence <= MediaHeader.sequenceMax else {
+            throw ApusError(.malformed, "the media frame's sequence number is out of bounds")
         }
         guard pts.magnitude <= UInt64(MediaHeader.ptsMicrosecondsMax),
             dtsDelta.magnitude <= UInt32(MediaHeader.dtsDeltaMicrosecondsMax)
