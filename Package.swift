@@ -89,6 +89,9 @@ let package = Package(
         .systemLibrary(
             name: "CApusZstd", path: "Sources/Native/CApusZstd", pkgConfig: "libzstd",
             providers: [.apt(["libzstd-dev"])]),
+        .target(
+            name: "CApusTLS", path: "Sources/Native/CApusTLS",
+            linkerSettings: [.linkedLibrary("ssl"), .linkedLibrary("crypto")]),
 
         // Protocol: codecs and machines, no I/O.
         layer("Protocol", "ApusWire", ["ApusCore", nioCore, protobuf]),
@@ -130,8 +133,8 @@ let package = Package(
         layer(
             "Edges", "ApusGateway",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusSessions", "ApusChannels", nioCore, nioPosix,
-                nioTLS, nioSSL, protobuf, lifecycle, "ApusCluster", log, coreMetrics,
+                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusSessions", "ApusChannels", "CApusTLS", nioCore,
+                nioPosix, protobuf, lifecycle, "ApusCluster", log, coreMetrics,
             ]),
         layer(
             "Edges", "ApusHTTP",

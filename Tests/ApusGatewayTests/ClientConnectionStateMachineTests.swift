@@ -59,8 +59,8 @@ struct ClientConnectionStateMachineTests {
     func handshakeTimeout(saysHello: Bool) {
         var machine = fresh()
         if saysHello { _ = machine.received(.hello, now: time(4900)) }
-        #expect(machine.tick(now: time(4999)) == .nothing)
-        #expect(machine.tick(now: time(5000)) == .close(ApusError(.handshakeTimeout)))
+        #expect(machine.tick(now: time(4999), lastSent: time(0)) == .nothing)
+        #expect(machine.tick(now: time(5000), lastSent: time(0)) == .close(ApusError(.handshakeTimeout)))
     }
 
     @Test("A client that came in while its welcome was made is not admitted after it was closed")
@@ -71,31 +71,30 @@ struct ClientConnectionStateMachineTests {
         machine.admitted(now: time(2))
         #expect(!machine.isOpen)
         #expect(machine.received(.request, now: time(3)) == .ignore)
-        #expect(machine.tick(now: time(60_000)) == .nothing)
+        #expect(machine.tick(now: time(60_000), lastSent: time(0)) == .nothing)
     }
 
     @Test("The node is never silent for longer than its keepalive, which is shorter while a stream is open (D7)")
     func keepalive() {
         var machine = open()
-        #expect(machine.tick(now: time(3999)) == .nothing)
-        #expect(machine.tick(now: time(4000)) == .ping)
-        machine.sent(now: time(4000))
+        #expect(machine.tick(now: time(3999), lastSent: time(0)) == .nothing)
+        #expect(machine.tick(now: time(4000), lastSent: time(0)) == .ping)
         machine.streamCount = 1
-        #expect(machine.tick(now: time(4059)) == .nothing)
-        #expect(machine.tick(now: time(4060)) == .ping)
+        #expect(machine.tick(now: time(4059), lastSent: time(4000)) == .nothing)
+        #expect(machine.tick(now: time(4060), lastSent: time(4000)) == .ping)
     }
 
     @Test("A client that is silent, or never reads, is closed")
     func closes() {
         var machine = open()
-        #expect(machine.tick(now: time(12_002)) == .close(ApusError(.idleTimeout)))
+        #expect(machine.tick(now: time(12_002), lastSent: time(0)) == .close(ApusError(.idleTimeout)))
         var slow = open()
         slow.writabilityChanged(isWritable: false, now: time(100))
         slow.writabilityChanged(isWritable: false, now: time(5000))
         _ = slow.received(.ping, now: time(10_000))
-        #expect(slow.tick(now: time(10_099)) == .nothing)
-        #expect(slow.tick(now: time(10_100)) == .close(ApusError(.slowReader)))
+        #expect(slow.tick(now: time(10_099), lastSent: time(0)) == .nothing)
+        #expect(slow.tick(now: time(10_100), lastSent: time(0)) == .close(ApusError(.slowReader)))
         slow.writabilityChanged(isWritable: true, now: time(10_100))
-        #expect(slow.tick(now: time(10_101)) == .ping)
+        #expect(slow.tick(now: time(10_101), lastSent: time(0)) == .ping)
     }
 }

@@ -53,7 +53,6 @@ package struct ClientConnectionStateMachine: Sendable {
     private var state = State.awaitingHello
     private let since: MonotonicTime
     private var lastHeard: MonotonicTime
-    private var lastSent: MonotonicTime
     private var behindSince: MonotonicTime?
     /// Streams that are open; with one, the shorter keepalive holds.
     package var streamCount = 0
@@ -62,7 +61,6 @@ package struct ClientConnectionStateMachine: Sendable {
         self.timing = timing
         since = now
         lastHeard = now
-        lastSent = now
     }
 
     package var isOpen: Bool {
@@ -109,13 +107,12 @@ package struct ClientConnectionStateMachine: Sendable {
 
     package mutating func closed() { state = .closed }
 
-    package mutating func sent(now: MonotonicTime) { lastSent = now }
-
     package mutating func writabilityChanged(isWritable: Bool, now: MonotonicTime) {
         behindSince = isWritable ? nil : (behindSince ?? now)
     }
 
-    package mutating func tick(now: MonotonicTime) -> OnTick {
+    /// Time has passed; `lastSent` is when this node last sent something.
+    package mutating func tick(now: MonotonicTime, lastSent: MonotonicTime) -> OnTick {
         switch state {
         case .awaitingHello, .authenticating:
             return now - since >= timing.handshakeTimeout ? .close(ApusError(.handshakeTimeout)) : .nothing

@@ -17,7 +17,6 @@ import SwiftProtobuf
 /// they came, one at a time, by the gateway's workers.
 final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFETY: confined to the event loop.
     typealias InboundIn = ByteBuffer
-    typealias OutboundOut = ByteBuffer
 
     let gateway: GatewayLoop
     var machine: ClientConnectionStateMachine
@@ -27,23 +26,23 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     /// Requests that wait for a worker, oldest first; bounded by `requestsPerConnectionMax`.
     var waiting: [@Sendable () async -> Void] = []
     var isWorking = false
+    /// What the connection's frames are sent through.
+    let door: TLSServerHandler
     private var decoder: LinkFrameDecoder
     private var context: ChannelHandlerContext?
     private var gathered: [(stream: StreamNumber, frames: [RelayFrame])] = []
     private var isDecoding = false
     private var remote = "?"
 
-    init(gateway: GatewayLoop) {
+    init(gateway: GatewayLoop, door: TLSServerHandler) {
         self.gateway = gateway
+        self.door = door
         decoder = LinkFrameDecoder(lengthMax: gateway.configuration.helloByteCountMax)
         machine = ClientConnectionStateMachine(timing: gateway.timing, now: .now())
     }
 
     var eventLoop: any EventLoop { gateway.eventLoop }
-    /// False while the socket is behind. Kept here because the way to the channel's own word touches
-    /// five objects, once for each viewer and frame.
-    private(set) var isWritable = true
-    /// This connection's place among those with streams; see ``GatewayLoop/sent(_:now:)``.
+    /// This connection's place among those with streams; see ``GatewayLoop/streamsChanged(_:)``.
     var streamingSlot: Int?
     var log: Logger { gateway.service.log }
 
@@ -57,7 +56,6 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
 
     func handlerRemoved(context: ChannelHandlerContext) {
         self.context = nil
-        isWritable = false
         gone()
     }
 
@@ -79,9 +77,8 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     }
 
     func channelWritabilityChanged(context: ChannelHandlerContext) {
-        isWritable = context.channel.isWritable
-        machine.writabilityChanged(isWritable: isWritable, now: .now())
-        guard isWritable else { return }
+        machine.writabilityChanged(isWritable: door.isWritable, now: .now())
+        guard door.isWritable else { return }
         for stream in played.values { stream.receipt?.becameWritable() }
     }
 
@@ -213,30 +210,13 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     private func write(_ frame: LinkFrame) {
         var buffer = ByteBufferAllocator().buffer(capacity: LinkFrame.headerByteCount + frame.payload.readableBytes)
         frame.encode(into: &buffer)
-        sendEncoded(buffer, now: .now())
+        door.send(buffer, now: .now())
     }
-
-    /// Sends whole frames; the streams of this connection write through here.
-    ///
-    /// TLS keeps a buffer for each connection that grows to the largest write and never shrinks, so a key
-    /// frame, or the picture group of a join, goes out in pieces that fit its first size.
-    func sendEncoded(_ bytes: ByteBuffer, now: MonotonicTime) {
-        var rest = bytes
-        while rest.readableBytes > Self.writeByteCountMax, let piece = rest.readSlice(length: Self.writeByteCountMax) {
-            context?.writeAndFlush(wrapOutboundOut(piece), promise: nil)
-        }
-        context?.writeAndFlush(wrapOutboundOut(rest), promise: nil)
-        machine.sent(now: now)
-        if let streamingSlot { gateway.sent(streamingSlot, now: now) }
-    }
-
-    /// One TLS record (RFC 8446 §5.1: at most 2^14 bytes of content) that fits 16 KiB with its own bytes.
-    private static let writeByteCountMax = 16_000
 
     // MARK: - Time and the end
 
     func tick(now: MonotonicTime) {
-        switch machine.tick(now: now) {
+        switch machine.tick(now: now, lastSent: door.lastSent) {
         case .nothing: break
         case .ping: write(LinkFrame(kind: .ping))
         case .close(let error): close(error)

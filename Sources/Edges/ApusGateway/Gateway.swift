@@ -5,7 +5,6 @@ package import ApusSessions
 package import Logging
 package import NIOCore
 import NIOPosix
-import NIOSSL
 import ServiceLifecycle
 import Synchronization
 
@@ -46,7 +45,8 @@ package final class Gateway: Service, Sendable {
 
     /// Opens the door. Throws 10019 where the address is in use, 10022 where the certificate cannot be read.
     package func start() async throws(ApusError) -> HostPort {
-        let tls = try tlsContext()
+        let tls = try TLSServerContext(
+            certificateFile: configuration.certificateFile, keyFile: configuration.keyFile)
         let bootstrap = ServerBootstrap(group: group)
             .serverChannelOption(.backlog, value: 4096)
             .serverChannelOption(.socketOption(.so_reuseaddr), value: 1)
@@ -61,8 +61,9 @@ package final class Gateway: Service, Sendable {
                         metrics.closed(code: ErrorCode.tooManyConnections.number)
                         throw ApusError(.tooManyConnections)
                     }
-                    try channel.pipeline.syncOperations.addHandler(NIOSSLServerHandler(context: tls))
-                    try channel.pipeline.syncOperations.addHandler(ClientHandler(gateway: loop))
+                    let door = TLSServerHandler(context: tls)
+                    try channel.pipeline.syncOperations.addHandler(door)
+                    try channel.pipeline.syncOperations.addHandler(ClientHandler(gateway: loop, door: door))
                 }
             }
         do {
@@ -141,20 +142,5 @@ package final class Gateway: Service, Sendable {
         let first = names.compactMap { name in alive.first { $0.id.name == name } }
         let rest = alive.filter { !names.contains($0.id.name) }
         return (first + rest).map { $0.addresses.clients.description }
-    }
-
-    private func tlsContext() throws(ApusError) -> NIOSSLContext {
-        do {
-            let chain = try NIOSSLCertificate.fromPEMFile(configuration.certificateFile)
-            var tls = TLSConfiguration.makeServerConfiguration(
-                certificateChain: chain.map { .certificate($0) },
-                privateKey: .privateKey(try NIOSSLPrivateKey(file: configuration.keyFile, format: .pem)))
-            tls.minimumTLSVersion = .tlsv13
-            return try NIOSSLContext(configuration: tls)
-        } catch {
-            throw ApusError(
-                .configurationInvalid,
-                "the client door's certificate \(configuration.certificateFile) cannot be used: \(error)")
-        }
     }
 }

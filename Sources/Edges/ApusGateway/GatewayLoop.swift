@@ -12,11 +12,11 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     private var connections: [ObjectIdentifier: ClientHandler] = [:]
     /// Connections without a session, oldest first.
     private var strangers: [ClientHandler] = []
-    /// Connections with streams, and beside each when something was last sent on it: the clock's ticks
-    /// read the times in one row, and touch only connections that were silent for too long.
+    /// Connections with streams; each knows its place.
     private var streaming: [ClientHandler] = []
-    private var lastSent: [MonotonicTime] = []
-    private var ticks = 0
+    /// The next look at the clock; nil before the door opens.
+    private var nextTick: (task: Scheduled<Void>, time: MonotonicTime)?
+    private var nextLookAtAll = MonotonicTime.zero
 
     init(eventLoop: any EventLoop, service: Gateway) {
         self.eventLoop = eventLoop
@@ -49,13 +49,7 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         return counts
     }
 
-    func start() {
-        let delay = TimeAmount.nanoseconds(configuration.streamKeepalive.nanoseconds / 2)
-        eventLoop.scheduleRepeatedTask(initialDelay: delay, delay: delay) { [weak self] task in
-            guard let self else { return task.cancel() }
-            tick()
-        }
-    }
+    func start() { scheduleTick(at: .now() + Self.lookInterval) }
 
     func added(_ handler: ClientHandler) {
         connections[ObjectIdentifier(handler)] = handler
@@ -86,21 +80,20 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         guard handler.streamingSlot == nil else { return }
         handler.streamingSlot = streaming.count
         streaming.append(handler)
-        lastSent.append(.now())
+        let due = MonotonicTime.now() + configuration.streamKeepalive
+        guard let next = nextTick, next.time > due else { return }
+        next.task.cancel()
+        scheduleTick(at: due)
     }
-
-    /// Something was sent on the connection of this slot.
-    func sent(_ slot: Int, now: MonotonicTime) { lastSent[slot] = now }
 
     /// The last connection of the row takes the place that becomes free.
     private func stopStreaming(_ handler: ClientHandler) {
         guard let slot = handler.streamingSlot else { return }
         handler.streamingSlot = nil
-        let (last, time) = (streaming.removeLast(), lastSent.removeLast())
+        let last = streaming.removeLast()
         guard last !== handler else { return }
         last.streamingSlot = slot
         streaming[slot] = last
-        lastSent[slot] = time
     }
 
     func closeAll(_ error: ApusError) {
@@ -117,14 +110,27 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     }
     private static let sendAwaySpacing = TimeAmount.milliseconds(4)
 
-    /// Connections with streams that were silent are looked at every time, all of them once a second or so.
+    private func scheduleTick(at time: MonotonicTime) {
+        let delay = TimeAmount.nanoseconds(max(time - .now(), .zero).nanoseconds)
+        let task = eventLoop.assumeIsolated().scheduleTask(in: delay) { [weak self] () -> Void in self?.tick() }
+        nextTick = (task, time)
+    }
+
+    /// Connections with streams are looked at as soon as one of them may have been silent for too long, all
+    /// connections once a second.
     private func tick() {
         let now = MonotonicTime.now()
-        ticks += 1
         let keepalive = configuration.streamKeepalive
-        let silent = lastSent.indices.filter { now - lastSent[$0] >= keepalive }.map { streaming[$0] }
+        let silent = streaming.filter { now - $0.door.lastSent >= keepalive }
         for handler in silent { handler.tick(now: now) }
-        guard ticks % 40 == 0 else { return }
-        for handler in Array(connections.values) { handler.tick(now: now) }
+        if now >= nextLookAtAll {
+            nextLookAtAll = now + Self.lookInterval
+            for handler in Array(connections.values) { handler.tick(now: now) }
+        }
+        var next = nextLookAtAll
+        // One that is behind is not pinged and stays silent; it must not make the clock run hot.
+        if let oldest = streaming.lazy.map(\.door.lastSent).min() { next = min(next, max(oldest + keepalive, now + keepalive / 2)) }
+        scheduleTick(at: next)
     }
+    private static let lookInterval = Duration.seconds(1)
 }

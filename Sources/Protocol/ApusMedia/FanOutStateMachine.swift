@@ -212,14 +212,10 @@ public struct FanOutStateMachine: Sendable {
             byteCount += ring[end].encoded.readableBytes
             end += 1
         } while end < ring.endIndex && byteCount < batchByteCountMax
-        let bytes: ByteBuffer
-        if head.count == 1 {
-            bytes = head[0]
-        } else {
-            var joined = ByteBufferAllocator().buffer(capacity: byteCount)
-            for part in head { joined.writeImmutableBuffer(part) }
-            bytes = joined
-        }
+        // A copy even of one frame: its bytes are shared with other loops, and the count of their users, which every
+        // receiver's write moves up and down, would travel between the cores.
+        var bytes = ByteBufferAllocator().buffer(capacity: byteCount)
+        for part in head { bytes.writeImmutableBuffer(part) }
         if !withConfigurations { shared = (start, bytes, end) }
         return (bytes, end)
     }

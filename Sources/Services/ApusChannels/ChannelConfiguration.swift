@@ -13,6 +13,9 @@ package struct ChannelConfiguration: Sendable {
     package var audioHold: Duration = .milliseconds(50)
     /// How often what is waited for is looked at again. Key `channels.tick`.
     package var tick: Duration = .milliseconds(10)
+    /// How often a node's channels are looked at that wait for nothing: well below the 200 ms after which a channel
+    /// takes its own node for late. Key `channels.idle_tick`.
+    package var idleTick: Duration = .milliseconds(100)
     /// How long a channel without publisher and viewers is remembered. Key `channels.idle_timeout`.
     package var idleTimeout: Duration = .seconds(60)
     /// The most channels of a node; one more is refused with 10007. Key `channels.channels_max`.

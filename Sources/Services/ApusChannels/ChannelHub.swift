@@ -27,6 +27,8 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     private var idleSince: MonotonicTime?
     private var releasesAwaited = 0
     private var wasFed = false
+    /// Audio that waits for the next video frame, and when it goes without one.
+    private var held: (frames: [RelayFrame], release: Scheduled<Void>)?
 
     var service: ChannelService { loop.service }
     var log: Logger { service.log }
@@ -114,6 +116,44 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         run(machine.receiversChanged(hasReceivers: attached.contains(where: \.hasReceivers), now: .now()))
     }
 
+    /// Sends frames to the fan-outs.
+    ///
+    /// Audio alone waits for the next video frame, at most ``ChannelConfiguration/audioHold``: one write a viewer for
+    /// both is 2.3 times cheaper than two (D7), and the other loops sleep on meanwhile.
+    private func distribute(_ frames: [RelayFrame]) {
+        let hold = service.configuration.audioHold
+        let isAudioOnly = machine.ring.hasVideo && !frames.contains { machine.ring.isVideo(track: $0.track) }
+        guard isAudioOnly, hold > .zero, !frames.contains(where: { $0.flags.contains(.configuration) }) else {
+            let earlier = takeHeld()
+            return send(earlier.isEmpty ? frames : earlier + frames)
+        }
+        guard held == nil else {
+            held?.frames += frames
+            return
+        }
+        let delay = TimeAmount.nanoseconds(hold.nanoseconds)
+        let release = loop.eventLoop.assumeIsolated().scheduleTask(in: delay) { [weak self] () -> Void in
+            self?.sendHeld()
+        }
+        held = (frames, release)
+    }
+
+    private func takeHeld() -> [RelayFrame] {
+        defer { held = nil }
+        held?.release.cancel()
+        return held?.frames ?? []
+    }
+
+    private func sendHeld() {
+        let frames = takeHeld()
+        if !frames.isEmpty { send(frames) }
+    }
+
+    private func send(_ frames: [RelayFrame]) {
+        let channel = channel
+        onEachFanOut { $0.distribute(frames, of: channel) }
+    }
+
     private func onEachFanOut(_ body: @escaping @Sendable (ChannelLoop) -> Void) {
         for entry in attached {
             let other = entry.loop
@@ -126,6 +166,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         let isFed = machine.isFed
         guard isFed != wasFed else { return }
         wasFed = isFed
+        sendHeld()
         let channel = channel
         onEachFanOut { $0.announce(isFed ? .live : .waiting, of: channel) }
     }
@@ -134,15 +175,21 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
 
     func run(_ actions: [ChannelStateMachine.Action]) {
         for action in actions { run(action) }
+        if !wasFed { announceFeed() }
+        if machine.isWaiting { loop.hastenTick() }
     }
+
+    /// Time will bring something about.
+    var isWaiting: Bool { machine.isWaiting || door?.isWaiting == true }
 
     private func run(_ action: ChannelStateMachine.Action) {
         let channel = channel
         switch action {
         case .distribute(let frames):
             service.metrics.framesIn.increment(by: Int64(frames.count))
-            onEachFanOut { $0.distribute(frames, of: channel) }
+            distribute(frames)
         case .adopt(let frame):
+            sendHeld()
             onEachFanOut { $0.adopt(frame, of: channel) }
         case .acknowledge(let id, let epoch, let next):
             ingests[id]?.acknowledged(epoch: epoch, next: next)

@@ -14,7 +14,8 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     unowned let service: ChannelService
     private(set) var hubs: [ChannelID: ChannelHub] = [:]
     private var fanOuts: [ChannelID: FanOut] = [:]
-    private var ticking = false
+    /// The next look at the clock, and whether something waits for it; nil without hubs.
+    private var nextTick: (task: Scheduled<Void>, isSoon: Bool)?
 
     init(eventLoop: any EventLoop, service: ChannelService) {
         self.eventLoop = eventLoop
@@ -32,8 +33,7 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         if let fanOut = fanOuts[channel] {
             return completion(.success(fanOut.add(sink, kind: kind, after: after)))
         }
-        let home = service.home(of: channel)
-        home.eventLoop.execute {
+        service.atHome(of: channel, from: eventLoop) { home in
             switch home.hub(for: channel) {
             case .failure(let error):
                 self.eventLoop.execute { completion(.failure(error)) }
@@ -61,8 +61,7 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     }
 
     func receiversChanged(of channel: ChannelID, hasReceivers: Bool, after: FramePosition? = nil) {
-        let home = service.home(of: channel)
-        home.eventLoop.execute {
+        service.atHome(of: channel, from: eventLoop) { home in
             home.hubs[channel]?.receiversChanged(on: self, hasReceivers: hasReceivers, after: after)
         }
     }
@@ -88,15 +87,17 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         }
         let hub = ChannelHub(channel: channel, stream: stream, loop: self)
         hubs[channel] = hub
+        service.stayHome(of: channel)
         service.metrics.channels.increment()
         hub.assign()
-        startTicking()
+        if nextTick == nil { scheduleTick(isSoon: hub.isWaiting) }
         return .success(hub)
     }
 
     func drop(_ hub: ChannelHub) {
         guard hubs[hub.channel] === hub else { return }
         hubs[hub.channel] = nil
+        service.leaveHome(of: hub.channel)
         service.returnStreamNumber()
         service.metrics.channels.decrement()
     }
@@ -107,24 +108,26 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         for hub in hubs.values { hub.assign() }
     }
 
-    private func startTicking() {
-        guard !ticking else { return }
-        ticking = true
-        scheduleTick()
+    /// A hub waits for time: the next look at the clock comes soon.
+    func hastenTick() {
+        guard nextTick?.isSoon != true else { return }
+        nextTick?.task.cancel()
+        scheduleTick(isSoon: true)
     }
 
-    private func scheduleTick() {
-        let delay = TimeAmount.nanoseconds(service.configuration.tick.nanoseconds)
-        eventLoop.assumeIsolated().scheduleTask(in: delay) { [weak self] in self?.tick() }
+    private func scheduleTick(isSoon: Bool) {
+        let configuration = service.configuration
+        let delay = TimeAmount.nanoseconds((isSoon ? configuration.tick : configuration.idleTick).nanoseconds)
+        let task = eventLoop.assumeIsolated().scheduleTask(in: delay) { [weak self] () -> Void in self?.tick() }
+        nextTick = (task, isSoon)
     }
 
     private func tick() {
-        guard !hubs.isEmpty else {
-            ticking = false
-            return
-        }
+        nextTick = nil
+        guard !hubs.isEmpty else { return }
         let now = MonotonicTime.now()
         for hub in Array(hubs.values) { hub.tick(now: now) }
-        scheduleTick()
+        guard nextTick == nil else { return }
+        scheduleTick(isSoon: hubs.values.contains(where: \.isWaiting))
     }
 }

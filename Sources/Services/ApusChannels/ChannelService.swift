@@ -25,6 +25,8 @@ package final class ChannelService: Sendable {
     private struct Shared {
         var peers: [NodeID: MediaPeer] = [:]
         var all: [ObjectIdentifier: MediaPeer] = [:]
+        /// Where channels are at home, with their hubs and all who are on the way to them counted as uses.
+        var homes: [ChannelID: (loop: ChannelLoop, uses: Int)] = [:]
         var streamCount = 0
         var nextStream: StreamNumber = 1
         var nextIngest: ChannelStateMachine.IngestID = 1
@@ -60,8 +62,7 @@ package final class ChannelService: Sendable {
         _ channel: ChannelID, offer: PublishOffer, sink: any PublisherSink,
         completion: @escaping @Sendable (Result<PublishHandle, ApusError>) -> Void
     ) {
-        let home = home(of: channel)
-        home.eventLoop.execute {
+        atHome(of: channel, from: sink.eventLoop) { home in
             let result: Result<PublishHandle, ApusError> = home.hub(for: channel).flatMap { hub in
                 if let previous = hub.door {
                     guard previous.epoch <= offer.epoch else { return .failure(ApusError(.stalePublisher)) }
@@ -82,8 +83,31 @@ package final class ChannelService: Sendable {
 
     // MARK: - For the parts of this module
 
-    func home(of channel: ChannelID) -> ChannelLoop {
-        loops[Int(StableHash.hash(channel.device.rawValue, seed: UInt64(channel.source)) % UInt64(loops.count))]
+    /// Runs work on the channel's home loop, which becomes the asking one where the channel has none yet.
+    ///
+    /// So a camera that is watched by few has its door, its hub and often its viewers on one loop, and a frame wakes
+    /// one thread where it else would wake two or three.
+    func atHome(of channel: ChannelID, from eventLoop: any EventLoop, _ body: @escaping @Sendable (ChannelLoop) -> Void) {
+        let asking = loop(for: eventLoop)
+        let home = shared.withLock { shared in
+            let home = shared.homes[channel]?.loop ?? asking
+            shared.homes[channel, default: (home, 0)].uses += 1
+            return home
+        }
+        home.eventLoop.execute { [self] in
+            body(home)
+            leaveHome(of: channel)
+        }
+    }
+
+    /// The channel has a hub at its home and stays there until ``leaveHome(of:)``; called from ``atHome(of:from:_:)``.
+    func stayHome(of channel: ChannelID) { shared.withLock { $0.homes[channel]?.uses += 1 } }
+
+    func leaveHome(of channel: ChannelID) {
+        shared.withLock { shared in
+            guard let uses = shared.homes[channel]?.uses else { return }
+            if uses > 1 { shared.homes[channel]?.uses = uses - 1 } else { shared.homes[channel] = nil }
+        }
     }
 
     func loop(for eventLoop: any EventLoop) -> ChannelLoop {
@@ -186,6 +210,7 @@ package final class PublishHandle: Sendable {
 
     /// Frames from the device, whole link frames whose correlation is ``stream``, in order.
     package func send(_ frames: [RelayFrame]) {
+        if hub.loop.eventLoop.inEventLoop { return door.send(frames) }
         hub.loop.eventLoop.execute { [door] in door.send(frames) }
     }
 

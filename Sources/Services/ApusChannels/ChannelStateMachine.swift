@@ -208,6 +208,14 @@ package struct ChannelStateMachine: Sendable {
         return role == .primary ? [] : adjustUpstream(now: now)
     }
 
+    /// Time, soon, will bring something about: a copy or a subscription is to be tried again.
+    ///
+    /// A standby that owes a confirmation is not counted: it is looked at with every frame.
+    package var isWaiting: Bool {
+        if case .waiting = copy, role == .primary { return true }
+        return role != .primary && hasReceivers && retryAt != nil
+    }
+
     /// Something that was waited for may be due.
     package mutating func tick(now: MonotonicTime) -> [Action] {
         var actions: [Action] = []
@@ -336,8 +344,8 @@ package struct ChannelStateMachine: Sendable {
             owed = (held, now)
         }
     }
-    /// A node that did not look for this long was itself late.
-    private static let lateness = Duration.milliseconds(100)
+    /// A node that did not look for this long was itself late: its peers take it for dead no sooner (D4).
+    private static let lateness = Duration.milliseconds(200)
 
     // MARK: - As primary: the copy at the standby
 

@@ -13,8 +13,6 @@ final class FanOut {
     private unowned let loop: ChannelLoop
     private var machine: FanOutStateMachine
     private var sinks: [(id: FanOutStateMachine.ReceiverID, sink: any FrameSink)] = []
-    private var hasVideo: Bool
-    private var heldAudio: Scheduled<Void>?
 
     init(channel: ChannelID, stream: StreamNumber, ring: FrameRing, loop: ChannelLoop) {
         self.channel = channel
@@ -24,7 +22,6 @@ final class FanOut {
         machine = FanOutStateMachine(
             ring: ring, batchByteCountMax: configuration.batchByteCountMax,
             lagByteCountMax: configuration.lagByteCountMax)
-        hasVideo = ring.hasVideo
     }
 
     var eventLoop: any EventLoop { loop.eventLoop }
@@ -51,26 +48,12 @@ final class FanOut {
     }
 
     /// Takes frames that the channel accepted and sends them on.
-    ///
-    /// Audio alone waits for the next video frame, at most ``ChannelConfiguration/audioHold``: one write
-    /// a viewer for both is 2.3 times cheaper than two (D7).
     func append(_ frames: [RelayFrame]) {
-        var isAudioOnly = hasVideo
-        for frame in frames {
-            machine.append(frame)
-            if frame.flags.contains(.configuration) { hasVideo = machine.ring.hasVideo }
-            if machine.ring.isVideo(track: frame.track) { isAudioOnly = false }
-        }
-        guard isAudioOnly, hasVideo else { return flushAll() }
-        guard heldAudio == nil else { return }
-        let hold = TimeAmount.nanoseconds(loop.service.configuration.audioHold.nanoseconds)
-        heldAudio = loop.eventLoop.assumeIsolated().scheduleTask(in: hold) { [weak self] in self?.flushAll() }
+        for frame in frames { machine.append(frame) }
+        flushAll()
     }
 
-    func adopt(_ frame: RelayFrame) {
-        machine.adopt(repeated: frame)
-        hasVideo = machine.ring.hasVideo
-    }
+    func adopt(_ frame: RelayFrame) { machine.adopt(repeated: frame) }
 
     /// The receiver's socket takes bytes again.
     func becameWritable(_ id: FanOutStateMachine.ReceiverID) {
@@ -83,8 +66,6 @@ final class FanOut {
     }
 
     private func flushAll() {
-        heldAudio?.cancel()
-        heldAudio = nil
         let now = MonotonicTime.now()
         var byteCount = 0
         var index = 0

@@ -259,8 +259,7 @@ extension MediaPeer {
         of channel: ChannelID, _ call: UInt32,
         _ body: @escaping @Sendable (ChannelHub) -> Result<@Sendable () -> Void, ApusError>
     ) {
-        let home = service.home(of: channel)
-        home.eventLoop.execute { [self] in
+        service.atHome(of: channel, from: eventLoop) { [self] home in
             let result = home.hub(for: channel).flatMap(body)
             eventLoop.execute { [self] in
                 switch result {

@@ -53,6 +53,11 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
         open(now: now)
     }
 
+    /// Time will bring the next attempt.
+    var isWaiting: Bool {
+        if case .waiting = state { true } else { false }
+    }
+
     func tick(now: MonotonicTime) {
         if case .waiting(let until) = state, now >= until { open(now: now) }
     }
@@ -117,6 +122,7 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
 
     private func wait(now: MonotonicTime) {
         state = .waiting(until: now + retryDelay)
+        hub.loop.hastenTick()
         retryDelay = min(retryDelay * 2, hub.service.configuration.machine.retryDelayMax)
     }
 

@@ -56,7 +56,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     /// How often silence is looked at.
     private static let tickInterval = TimeAmount.milliseconds(20)
     /// The client is not silent for longer.
-    private static let pingInterval = Duration.seconds(3)
+    private static let pingInterval = Duration.seconds(8)
 
     /// - Parameter onLinkState: called on the event loop at every change, with the last error.
     /// - Throws: 10022 where the authority's file cannot be used.

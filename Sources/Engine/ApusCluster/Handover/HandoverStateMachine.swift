@@ -112,6 +112,9 @@ package struct HandoverStateMachine: Sendable {
     /// Shards that are on their way.
     package var movingCount: Int { moving.count }
 
+    /// A move waits for time, or for another node; ticks are wanted meanwhile.
+    package var isBusy: Bool { !moving.isEmpty || !resting.isEmpty }
+
     /// Shards that are not where they should be, over all nodes; 0 where the map is at rest.
     package var misplacedCount: Int {
         guard let map, let placement else { return 0 }

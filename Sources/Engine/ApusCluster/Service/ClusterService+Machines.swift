@@ -13,8 +13,38 @@ extension ClusterService {
     /// The largest part of a shard's entity states that goes in one message, in bytes.
     static let statePartByteCountMax = 1 << 20
 
+    /// Ticks while the service runs: every ``ClusterConfiguration/tickInterval`` while a machine waits for time, and
+    /// otherwise when the store is to be asked for its revision, since an idle node should cost nothing.
     func tick() {
         let now = MonotonicTime.now()
+        state.value.nextTick = nil
+        lookAtClock(now: now)
+        let soon = now + configuration.tickInterval
+        scheduleTick(at: isBusy ? soon : max(soon, state.value.nextPoll))
+    }
+
+    func stopTicking() {
+        state.value.nextTick?.task.cancel()
+        state.value.nextTick = nil
+    }
+
+    /// Brings the next tick forward where a machine began to wait for time.
+    private func hastenTick() {
+        guard isBusy, let next = state.value.nextTick else { return }
+        let soon = MonotonicTime.now() + configuration.tickInterval
+        guard next.time > soon else { return }
+        next.task.cancel()
+        scheduleTick(at: soon)
+    }
+
+    private var isBusy: Bool { state.value.ownership.isBusy || state.value.handover.isBusy }
+
+    private func scheduleTick(at time: MonotonicTime) {
+        let delay = max(time - .now(), .zero)
+        state.value.nextTick = (thread.loop.scheduleTask(in: TimeAmount(delay)) { self.tick() }, time)
+    }
+
+    private func lookAtClock(now: MonotonicTime) {
         if now >= state.value.nextPoll, !state.value.isPolling, state.value.isRunning {
             state.value.nextPoll = now + configuration.revisionPollInterval
             state.value.isPolling = true
@@ -71,6 +101,7 @@ extension ClusterService {
             }
         }
         metrics.storeReachable.record(state.value.ownership.isStoreReachable ? 1 : 0)
+        hastenTick()
     }
 
     func propose(_ decision: OwnershipDecision, waiter: Waiter) {
@@ -147,6 +178,7 @@ extension ClusterService {
             case .completed: metrics.handoversCompleted.increment()
             }
         }
+        hastenTick()
     }
 
     // MARK: Jobs

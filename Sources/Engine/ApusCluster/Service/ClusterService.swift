@@ -34,6 +34,8 @@ package final class ClusterService: Service {
         var isPolling = false
         var nextPoll: MonotonicTime = .zero
         var nextHandoverTick: MonotonicTime = .zero
+        /// The next tick; nil before the service runs and after its end.
+        var nextTick: (task: Scheduled<Void>, time: MonotonicTime)?
         var isRunning = false
     }
 
@@ -200,9 +202,7 @@ package final class ClusterService: Service {
     /// Keeps the node in the cluster until the task is cancelled or the service group stops gracefully; then, with
     /// ``ClusterConfiguration/leavesOnShutdown``, hands over and leaves first. The service cannot be run again.
     package func run() async throws {
-        let ticks = thread.loop.scheduleRepeatedTask(
-            initialDelay: .zero, delay: TimeAmount(configuration.tickInterval)
-        ) { _ in self.tick() }
+        thread.loop.execute { self.tick() }
         await withTaskExecutorPreference(thread.executor) {
             await withDiscardingTaskGroup { group in
                 thread.loop.execute { self.state.value.isRunning = true }
@@ -218,13 +218,13 @@ package final class ClusterService: Service {
                 group.cancelAll()
             }
         }
-        ticks.cancel()
         await stop()
     }
 
     private func stop() async {
         let waiters = try? await thread.loop.submit { () -> [Waiter] in
             self.state.value.isRunning = false
+            self.stopTicking()
             defer { self.state.value.waiters = [:] }
             return Array(self.state.value.waiters.values)
         }.get()

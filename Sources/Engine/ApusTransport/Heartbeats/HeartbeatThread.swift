@@ -126,6 +126,7 @@ package final class HeartbeatThread<Driver: HeartbeatDriver>: Sendable {
                 return PeerState(id: peer.id, address: peer.address, socketAddress: literal)
             }
             for peer in self.state.value.peers where peer.socketAddress == nil { self.resolve(peer.address) }
+            self.startOrStopTicks()
         }
     }
 
@@ -155,14 +156,25 @@ package final class HeartbeatThread<Driver: HeartbeatDriver>: Sendable {
 
     private func began(on channel: any Channel) {
         state.value.channel = channel
+        startOrStopTicks()
+        channel.closeFuture.whenComplete { _ in
+            guard self.state.value.channel === channel else { return }
+            self.logger.error("The heartbeat socket closed by itself; peers will take this node for dead")
+        }
+    }
+
+    /// The clock runs while there are peers to watch: a node that is alone costs nothing.
+    private func startOrStopTicks() {
+        guard state.value.channel != nil, !state.value.peers.isEmpty else {
+            state.value.ticks?.cancel()
+            state.value.ticks = nil
+            return
+        }
+        guard state.value.ticks == nil else { return }
         state.value.ticks = thread.loop.scheduleRepeatedTask(
             initialDelay: .zero, delay: TimeAmount(configuration.tickInterval)
         ) { _ in
             self.send(self.state.value.driver.tick(now: .now()))
-        }
-        channel.closeFuture.whenComplete { _ in
-            guard self.state.value.channel === channel else { return }
-            self.logger.error("The heartbeat socket closed by itself; peers will take this node for dead")
         }
     }
 

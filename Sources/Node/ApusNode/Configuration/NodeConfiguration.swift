@@ -169,6 +169,7 @@ public struct NodeConfiguration: Sendable {
         channels.lagByteCountMax = try reader.bytes("channels.lag_bytes_max", default: d.lagByteCountMax)
         channels.audioHold = try reader.duration("channels.audio_hold", default: d.audioHold)
         channels.tick = try reader.duration("channels.tick", default: d.tick)
+        channels.idleTick = try reader.duration("channels.idle_tick", default: d.idleTick)
         channels.idleTimeout = try reader.duration("channels.idle_timeout", default: d.idleTimeout)
         channels.channelsMax = try reader.int("channels.channels_max", default: d.channelsMax, in: 1...1_000_000)
         channels.answerTimeout = try reader.duration("channels.answer_timeout", default: d.answerTimeout)

@@ -1,0 +1,175 @@
+import ApusCore
+import NIOCore
+
+/// TLS of a client's connection, on libssl: decrypts what comes, and sends what ``send(_:now:)`` is given.
+///
+/// Sending does not go through the channel's pipeline. A viewer gets one buffer a frame, and the pipeline with its
+/// list of pending writes cost more than the encryption (docs/decisions/5). Ciphertext goes to the socket at once;
+/// only what the socket does not take goes to the channel, and all that follows until the channel has sent it, so that
+/// order, water marks and writability are the channel's.
+///
+/// Concurrency model: confined to the channel's event loop.
+final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler {
+    typealias InboundIn = ByteBuffer
+    typealias InboundOut = ByteBuffer
+    typealias OutboundIn = ByteBuffer
+    typealias OutboundOut = ByteBuffer
+
+    private enum State {
+        case handshaking
+        case open
+        /// close_notify is sent; what comes is dropped until the peer closes too, or time is up.
+        case closing
+        case closed
+    }
+
+    /// False while the socket is behind.
+    private(set) var isWritable = true
+    /// When bytes were last sent.
+    private(set) var lastSent = MonotonicTime.now()
+    private let context: TLSServerContext
+    private var session: TLSSession?
+    private var state = State.handshaking
+    private var channelContext: ChannelHandlerContext?
+    /// Writes that the channel has not finished; while there are any, all others queue up behind them.
+    private var channelWriteCount = 0
+    private var scratch = ByteBuffer()
+
+    init(context: TLSServerContext) { self.context = context }
+
+    // MARK: - The channel
+
+    func handlerAdded(context: ChannelHandlerContext) {
+        channelContext = context
+        let socket = try? context.pipeline.syncOperations.withUnsafeTransportIfAvailable(
+            of: NIOBSDSocket.Handle.self
+        ) { $0 }
+        session = TLSSession(self.context, socket: socket ?? -1)
+        // Without a socket of its own everything goes through the channel.
+        if socket == nil { session?.setDirect(false) }
+    }
+
+    func handlerRemoved(context: ChannelHandlerContext) { ended() }
+
+    func channelInactive(context: ChannelHandlerContext) {
+        ended()
+        context.fireChannelInactive()
+    }
+
+    /// The socket is not this connection's any more.
+    private func ended() {
+        state = .closed
+        isWritable = false
+        session = nil
+        channelContext = nil
+    }
+
+    func channelRead(context: ChannelHandlerContext, data: NIOAny) {
+        let bytes = unwrapInboundIn(data)
+        guard state == .handshaking || state == .open else { return }
+        bytes.withUnsafeReadableBytes { ciphertext in
+            session?.feed(ciphertext)
+            if state == .handshaking { shakeHands(context: context) }
+            while state == .open, read(context: context) {}
+            session?.feed(UnsafeRawBufferPointer(start: nil, count: 0))
+        }
+    }
+
+    func channelWritabilityChanged(context: ChannelHandlerContext) {
+        isWritable = context.channel.isWritable && state != .closed
+        context.fireChannelWritabilityChanged()
+    }
+
+    private func shakeHands(context: ChannelHandlerContext) {
+        let isDone = session?.handshake() ?? nil
+        sendPending()
+        guard let isDone else { return fail(context: context) }
+        if isDone { state = .open }
+    }
+
+    /// Hands one record's content on; false when there is no more.
+    private func read(context: ChannelHandlerContext) -> Bool {
+        scratch.clear(minimumCapacity: Self.recordByteCountMax)
+        var read = TLSSession.Read.failed
+        scratch.writeWithUnsafeMutableBytes(minimumWritableBytes: Self.recordByteCountMax) { bytes in
+            read = session?.read(into: bytes) ?? .failed
+            if case .bytes(let count) = read { return count }
+            return 0
+        }
+        switch read {
+        case .bytes:
+            context.fireChannelRead(wrapInboundOut(scratch))
+            return true
+        case .wantsMore:
+            // Reading may have made an answer, such as to a change of keys (RFC 8446 §4.6.3).
+            sendPending()
+            return false
+        case .ended:
+            context.close(promise: nil)
+            return false
+        case .failed:
+            fail(context: context)
+            return false
+        }
+    }
+    /// RFC 8446 §5.1.
+    private static let recordByteCountMax = 1 << 14
+
+    private func fail(context: ChannelHandlerContext) {
+        state = .closing
+        let reason = TLSSession.reason()
+        // The alert that says why.
+        sendPending()
+        context.fireErrorCaught(ApusError(.malformed, "TLS failed: \(reason)"))
+        closeNow(context: context, promise: nil)
+    }
+
+    // MARK: - Out
+
+    /// Sends bytes; nothing is sent before the handshake is done or after the end.
+    func send(_ bytes: ByteBuffer, now: MonotonicTime) {
+        guard state == .open else { return }
+        lastSent = now
+        let waiting = bytes.withUnsafeReadableBytes { session?.write($0) } ?? nil
+        if waiting == 0 { return }
+        guard waiting != nil else {
+            if let channelContext { fail(context: channelContext) }
+            return
+        }
+        sendPending()
+    }
+
+    /// Leaves the ciphertext that waits to the channel.
+    private func sendPending() {
+        guard let channelContext, let ciphertext = session?.takePending() else { return }
+        let promise = channelContext.eventLoop.makePromise(of: Void.self)
+        channelWriteCount += 1
+        session?.setDirect(false)
+        promise.futureResult.assumeIsolated().whenComplete { [self] _ in
+            channelWriteCount -= 1
+            if channelWriteCount == 0, self.channelContext?.channel.isActive == true { session?.setDirect(true) }
+        }
+        channelContext.writeAndFlush(wrapOutboundOut(ciphertext), promise: promise)
+    }
+
+    /// Says goodbye and waits a little for the peer to close, so that what was sent before is not lost to a reset.
+    func close(context: ChannelHandlerContext, mode: CloseMode, promise: EventLoopPromise<Void>?) {
+        guard mode == .all else { return context.close(mode: mode, promise: promise) }
+        guard state == .open else { return closeNow(context: context, promise: promise) }
+        state = .closing
+        session?.close()
+        sendPending()
+        context.channel.closeFuture.cascade(to: promise)
+        context.eventLoop.assumeIsolated().scheduleTask(in: Self.closeTimeout) { [self] () -> Void in
+            guard let channelContext else { return }
+            closeNow(context: channelContext, promise: nil)
+        }
+    }
+    private static let closeTimeout = TimeAmount.seconds(1)
+
+    private func closeNow(context: ChannelHandlerContext, promise: EventLoopPromise<Void>?) {
+        state = .closing
+        session?.setDirect(false)
+        context.close(promise: promise)
+    }
+}

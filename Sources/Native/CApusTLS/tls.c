@@ -1,0 +1,198 @@
+#include "CApusTLS.h"
+
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+struct apus_tls_context {
+    SSL_CTX *settings;
+    BIO_METHOD *socket_method;
+};
+
+struct apus_tls {
+    SSL *ssl;
+    int socket;
+    int is_direct;
+    const uint8_t *input;
+    size_t input_count;
+    uint8_t *output;
+    size_t output_count, output_capacity;
+};
+
+// MARK: Between libssl and the socket
+
+static int keep_output(apus_tls *tls, const char *bytes, size_t count) {
+    if (tls->output_capacity - tls->output_count < count) {
+        size_t capacity = tls->output_capacity * 2 > tls->output_count + count ? tls->output_capacity * 2 : tls->output_count + count;
+        uint8_t *output = realloc(tls->output, capacity);
+        if (!output) return 0;
+        tls->output = output;
+        tls->output_capacity = capacity;
+    }
+    memcpy(tls->output + tls->output_count, bytes, count);
+    tls->output_count += count;
+    return 1;
+}
+
+/// Takes everything: libssl never sees a full socket.
+static int socket_write(BIO *bio, const char *bytes, int count) {
+    apus_tls *tls = BIO_get_data(bio);
+    ssize_t sent = 0;
+    if (tls->is_direct && tls->output_count == 0) {
+        sent = send(tls->socket, bytes, (size_t)count, MSG_NOSIGNAL | MSG_DONTWAIT);
+        // Full, or broken: the caller waits for the one, and finds and reports the other.
+        if (sent < 0) sent = 0;
+    }
+    if (sent < count && !keep_output(tls, bytes + sent, (size_t)(count - sent))) return -1;
+    return count;
+}
+
+static int socket_read(BIO *bio, char *bytes, int capacity) {
+    apus_tls *tls = BIO_get_data(bio);
+    BIO_clear_retry_flags(bio);
+    if (tls->input_count == 0) {
+        BIO_set_retry_read(bio);
+        return -1;
+    }
+    size_t count = tls->input_count < (size_t)capacity ? tls->input_count : (size_t)capacity;
+    memcpy(bytes, tls->input, count);
+    tls->input += count;
+    tls->input_count -= count;
+    return (int)count;
+}
+
+static long socket_control(BIO *bio, int command, long number, void *pointer) {
+    (void)bio, (void)number, (void)pointer;
+    return command == BIO_CTRL_FLUSH ? 1 : 0;
+}
+
+// MARK: Contexts
+
+void apus_tls_reason(char *reason, size_t reason_size) {
+    unsigned long error = ERR_peek_last_error();
+    if (error) ERR_error_string_n(error, reason, reason_size);
+    else snprintf(reason, reason_size, "the peer broke off");
+    ERR_clear_error();
+}
+
+apus_tls_context *apus_tls_server_context(
+    const char *certificate_file, const char *key_file, char *reason, size_t reason_size) {
+    apus_tls_context *context = calloc(1, sizeof *context);
+    if (!context) {
+        snprintf(reason, reason_size, "out of memory");
+        return NULL;
+    }
+    ERR_clear_error();
+    context->settings = SSL_CTX_new(TLS_server_method());
+    context->socket_method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "apus socket");
+    SSL_CTX *settings = context->settings;
+    // AES-128-GCM first: the cheapest where the processor has AES; a client without it still gets ChaCha20.
+    if (!settings || !context->socket_method
+        || !BIO_meth_set_write(context->socket_method, socket_write)
+        || !BIO_meth_set_read(context->socket_method, socket_read)
+        || !BIO_meth_set_ctrl(context->socket_method, socket_control)
+        || !SSL_CTX_set_min_proto_version(settings, TLS1_3_VERSION)
+        || !SSL_CTX_set_ciphersuites(settings, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384")
+        || SSL_CTX_use_certificate_chain_file(settings, certificate_file) != 1
+        || SSL_CTX_use_PrivateKey_file(settings, key_file, SSL_FILETYPE_PEM) != 1
+        || SSL_CTX_check_private_key(settings) != 1) {
+        apus_tls_reason(reason, reason_size);
+        apus_tls_context_free(context);
+        return NULL;
+    }
+    // Buffers are given back between writes: an idle connection keeps little.
+    SSL_CTX_set_mode(settings, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_options(settings, SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_PRIORITIZE_CHACHA);
+    SSL_CTX_set_session_cache_mode(settings, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_num_tickets(settings, 0);
+    return context;
+}
+
+void apus_tls_context_free(apus_tls_context *context) {
+    if (!context) return;
+    SSL_CTX_free(context->settings);
+    BIO_meth_free(context->socket_method);
+    free(context);
+}
+
+// MARK: Connections
+
+apus_tls *apus_tls_new_server(apus_tls_context *context, int socket) {
+    apus_tls *tls = calloc(1, sizeof *tls);
+    if (!tls) return NULL;
+    tls->socket = socket;
+    tls->is_direct = 1;
+    tls->ssl = SSL_new(context->settings);
+    BIO *bio = tls->ssl ? BIO_new(context->socket_method) : NULL;
+    if (!bio) {
+        apus_tls_free(tls);
+        return NULL;
+    }
+    BIO_set_data(bio, tls);
+    BIO_set_init(bio, 1);
+    SSL_set_bio(tls->ssl, bio, bio);
+    SSL_set_accept_state(tls->ssl);
+    return tls;
+}
+
+void apus_tls_free(apus_tls *tls) {
+    if (!tls) return;
+    SSL_free(tls->ssl);
+    free(tls->output);
+    free(tls);
+}
+
+void apus_tls_feed(apus_tls *tls, const void *bytes, size_t count) {
+    tls->input = bytes;
+    tls->input_count = count;
+}
+
+int apus_tls_handshake(apus_tls *tls) {
+    ERR_clear_error();
+    int result = SSL_do_handshake(tls->ssl);
+    if (result == 1) return 1;
+    return SSL_get_error(tls->ssl, result) == SSL_ERROR_WANT_READ ? 0 : -1;
+}
+
+ssize_t apus_tls_read(apus_tls *tls, void *bytes, size_t capacity) {
+    ERR_clear_error();
+    size_t count = 0;
+    int result = SSL_read_ex(tls->ssl, bytes, capacity, &count);
+    if (result == 1) return (ssize_t)count;
+    switch (SSL_get_error(tls->ssl, result)) {
+    case SSL_ERROR_WANT_READ: return 0;
+    case SSL_ERROR_ZERO_RETURN: return -1;
+    default: return -2;
+    }
+}
+
+ssize_t apus_tls_write(apus_tls *tls, const void *bytes, size_t count) {
+    size_t written = 0;
+    ERR_clear_error();
+    if (SSL_write_ex(tls->ssl, bytes, count, &written) != 1) return -1;
+    return (ssize_t)tls->output_count;
+}
+
+void apus_tls_close(apus_tls *tls) {
+    ERR_clear_error();
+    SSL_shutdown(tls->ssl);
+    ERR_clear_error();
+}
+
+void apus_tls_set_direct(apus_tls *tls, int is_direct) { tls->is_direct = is_direct; }
+
+size_t apus_tls_pending(const apus_tls *tls, const void **bytes) {
+    *bytes = tls->output;
+    return tls->output_count;
+}
+
+void apus_tls_forget_pending(apus_tls *tls) {
+    free(tls->output);
+    tls->output = NULL;
+    tls->output_count = 0;
+    tls->output_capacity = 0;
+}
