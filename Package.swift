@@ -192,6 +192,10 @@ let package = Package(
                 orderedCollections, log,
             ]),
         test("SimulationTests", ["ApusCore", "ApusSimulation"]),
+        .testTarget(
+            name: "FuzzTests",
+            dependencies: ["ApusCore", "ApusWire", "ApusMedia", "ApusSessions", "ApusNode", nioCore, crypto],
+            path: "Tests/Fuzz", exclude: ["Entry.swift", "Corpus", "Crashes"], swiftSettings: apusSettings),
         test("ApusStorageTests", ["ApusCore", "ApusStorage"]),
         test(
             "ApusChannelsTests", ["ApusCore", "ApusWire", "ApusMedia", "ApusChannels", "ApusTestKit", nioCore]),
