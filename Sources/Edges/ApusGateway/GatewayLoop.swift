@@ -12,10 +12,7 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     private var connections: [ObjectIdentifier: ClientHandler] = [:]
     /// Connections without a session, oldest first.
     private var strangers: [ClientHandler] = []
-    /// Connections with streams, and beside each when something was last sent on it: the clock's ticks
-    /// read the times in one row, and touch only connections that were silent for too long.
-    private var streaming: [ClientHandler] = []
-    private var lastSent: [MonotonicTime] = []
+    private var streaming = StreamingRow<ClientHandler>()
     private var ticks = 0
 
     init(eventLoop: any EventLoop, service: Gateway) {
@@ -84,23 +81,16 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         guard connections[ObjectIdentifier(handler)] != nil else { return }
         guard handler.machine.streamCount > 0 else { return stopStreaming(handler) }
         guard handler.streamingSlot == nil else { return }
-        handler.streamingSlot = streaming.count
-        streaming.append(handler)
-        lastSent.append(.now())
+        handler.streamingSlot = streaming.append(handler, now: .now())
     }
 
     /// Something was sent on the connection of this slot.
-    func sent(_ slot: Int, now: MonotonicTime) { lastSent[slot] = now }
+    func sent(_ slot: Int, now: MonotonicTime) { streaming.sent(slot, now: now) }
 
-    /// The last connection of the row takes the place that becomes free.
     private func stopStreaming(_ handler: ClientHandler) {
         guard let slot = handler.streamingSlot else { return }
         handler.streamingSlot = nil
-        let (last, time) = (streaming.removeLast(), lastSent.removeLast())
-        guard last !== handler else { return }
-        last.streamingSlot = slot
-        streaming[slot] = last
-        lastSent[slot] = time
+        streaming.remove(slot)?.streamingSlot = slot
     }
 
     func closeAll(_ error: ApusError) {
@@ -121,9 +111,7 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     private func tick() {
         let now = MonotonicTime.now()
         ticks += 1
-        let keepalive = configuration.streamKeepalive
-        let silent = lastSent.indices.filter { now - lastSent[$0] >= keepalive }.map { streaming[$0] }
-        for handler in silent { handler.tick(now: now) }
+        for handler in streaming.silent(for: configuration.streamKeepalive, now: now) { handler.tick(now: now) }
         guard ticks % 40 == 0 else { return }
         for handler in Array(connections.values) { handler.tick(now: now) }
     }
