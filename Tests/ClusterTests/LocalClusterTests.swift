@@ -85,24 +85,4 @@ struct LocalClusterTests {
         #expect(down.status == 0, "\(down.all)")
         #expect(Cluster.text("/proc/\(pid)/cmdline").isEmpty)
     }
-
-    @Test("A process that took a dead node's number is left alone")
-    func strangersNumber() throws {
-        let cluster = try Cluster(nodes: 1, basePort: 28_740)
-        defer { cluster.down() }
-        let stranger = Process()
-        stranger.executableURL = URL(fileURLWithPath: "/bin/sleep")
-        stranger.arguments = ["60"]
-        try stranger.run()
-        defer {
-            stranger.terminate()
-            stranger.waitUntilExit()
-        }
-        #expect(try cluster.run("cluster", "kill", "1").status == 0)
-        try "\(stranger.processIdentifier)\n".write(
-            toFile: cluster.file("n1/pid"), atomically: true, encoding: .utf8)
-        #expect(try cluster.run("cluster", "kill", "1").status != 0)
-        #expect(try cluster.run("cluster", "down").status == 0)
-        #expect(stranger.isRunning)
-    }
 }
