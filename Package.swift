@@ -185,23 +185,32 @@ let package = Package(
         test("ApusSessionsTests", ["ApusCore", "ApusSessions", crypto, jwt]),
         test("ApusGatewayTests", ["ApusCore", "ApusWire", "ApusGateway"]),
         test("ApusNodeTests", ["ApusCore", "ApusNode"]),
-        test("ClusterTests", [nioCore, nioPosix, nioSSL]),
+        test("ClusterTests", ["ApusCore", "ApusSessions", nioCore, nioPosix, nioSSL]),
         test("TidyTests", ["ApusCore", "ApusNode"]),
         test("ApusWireTests", ["ApusCore", "ApusWire", "ApusTestKit", nioCore]),
         test(
             "ApusClusterTests",
             [
-                "ApusCore", "ApusWire", "ApusStorage", "ApusTransport", "ApusCluster", nioCore, nioPosix, protobuf,
-                orderedCollections, log,
+                "ApusCore", "ApusWire", "ApusStorage", "ApusTransport", "ApusCluster", "ApusTestKit", nioCore,
+                nioPosix, protobuf, orderedCollections, log,
             ]),
         test("SimulationTests", ["ApusCore", "ApusSimulation"]),
+        .testTarget(
+            name: "FuzzTests",
+            dependencies: ["ApusCore", "ApusWire", "ApusMedia", "ApusSessions", "ApusNode", nioCore, crypto],
+            path: "Tests/Fuzz", exclude: ["Entry.swift", "Corpus", "Crashes"], swiftSettings: apusSettings),
         test("ApusStorageTests", ["ApusCore", "ApusStorage"]),
         test(
             "ApusChannelsTests", ["ApusCore", "ApusWire", "ApusMedia", "ApusChannels", "ApusTestKit", nioCore]),
         test("ApusMediaTests", ["ApusCore", "ApusMedia", "ApusTestKit", nioCore]),
         test(
-            "ApusTransportTests", ["ApusCore", "ApusWire", "ApusTransport", nioCore, nioPosix, nioSSL, protobuf, log]),
-        test("ApusClientTests", ["ApusCore", "ApusMedia", "ApusClient", "ApusDevice", nioCore, crypto, log]),
-        test("ApusDeviceTests", ["ApusCore", "ApusMedia", "ApusClient", "ApusDevice", nioCore, nioPosix, crypto, log]),
+            "ApusTransportTests",
+            ["ApusCore", "ApusWire", "ApusTransport", "ApusTestKit", nioCore, nioPosix, nioSSL, protobuf, log]),
+        test(
+            "ApusClientTests",
+            ["ApusCore", "ApusMedia", "ApusClient", "ApusDevice", "ApusTestKit", nioCore, crypto, log]),
+        test(
+            "ApusDeviceTests",
+            ["ApusCore", "ApusMedia", "ApusClient", "ApusDevice", "ApusTestKit", nioCore, nioPosix, crypto, log]),
     ]
 )

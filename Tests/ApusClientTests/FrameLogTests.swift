@@ -1,6 +1,7 @@
 import ApusClient
 import ApusCore
 import ApusMedia
+import ApusTestKit
 import Crypto
 import Foundation
 import NIOCore

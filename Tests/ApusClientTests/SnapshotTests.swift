@@ -2,6 +2,7 @@ import ApusClient
 import ApusCore
 import ApusDevice
 import ApusMedia
+import ApusTestKit
 import Foundation
 import NIOCore
 import Testing

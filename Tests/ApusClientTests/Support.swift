@@ -1,7 +1,6 @@
 import ApusCore
 import ApusDevice
 import ApusMedia
-import Foundation
 import NIOCore
 import Synchronization
 
@@ -55,40 +54,4 @@ func pattern(_ text: String = "320x240@25", frames: UInt64 = 75, tone: Bool = tr
     pattern.keyIntervalSeconds = 1
     pattern.hasTone = tone
     return TestPatternSource(pattern, frameCountMax: frames, isPaced: false)
-}
-
-/// A folder of the test's own, removed at its end.
-final class Folder: Sendable {
-    let path: String
-    init() {
-        path = FileManager.default.temporaryDirectory.appendingPathComponent("apus-\(UUID().uuidString)").path
-        try? FileManager.default.createDirectory(atPath: path, withIntermediateDirectories: true)
-    }
-    func file(_ name: String) -> String { path + "/" + name }
-    deinit { try? FileManager.default.removeItem(atPath: path) }
-}
-
-/// Tools of others that tests use as makers of clips and as judges, where the machine has them.
-enum Tool {
-    static let ffmpeg = find("ffmpeg")
-    static let ffprobe = find("ffprobe")
-
-    private static func find(_ name: String) -> String? {
-        ["/usr/bin/", "/usr/local/bin/"].map { $0 + name }.first { FileManager.default.isExecutableFile(atPath: $0) }
-    }
-
-    /// Runs a tool and gives its standard output; nil where it failed.
-    static func run(_ tool: String, _ arguments: [String]) -> String? {
-        let process = Process()
-        process.executableURL = URL(fileURLWithPath: tool)
-        process.arguments = arguments
-        let output = Pipe()
-        process.standardOutput = output
-        process.standardError = FileHandle.nullDevice
-        process.standardInput = FileHandle.nullDevice
-        do { try process.run() } catch { return nil }
-        let data = output.fileHandleForReading.readDataToEndOfFile()
-        process.waitUntilExit()
-        return process.terminationStatus == 0 ? String(decoding: data, as: UTF8.self) : nil
-    }
 }

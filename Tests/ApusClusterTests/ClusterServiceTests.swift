@@ -1,6 +1,7 @@
 import ApusCluster
 import ApusCore
 import ApusStorage
+import ApusTestKit
 import ApusTransport
 import ApusWire
 import Logging

@@ -1,5 +1,6 @@
 import ApusCluster
 import ApusCore
+import ApusTestKit
 import ApusTransport
 import ApusWire
 import Logging
@@ -7,29 +8,6 @@ import NIOCore
 import NIOPosix
 import SwiftProtobuf
 import Synchronization
-import Testing
-
-/// Waits until something holds, at most ten seconds; the failure names it.
-func eventually(_ what: String, _ condition: () async throws -> Bool) async throws {
-    let deadline = MonotonicTime.now() + .seconds(10)
-    while MonotonicTime.now() < deadline {
-        if try await condition() { return }
-        try await Task.sleep(for: .milliseconds(2))
-    }
-    Issue.record("it never came to pass that \(what)")
-}
-
-/// The number of a call's failure; nil where it succeeded.
-func code(_ body: () async throws -> Void) async -> ErrorCode? {
-    do {
-        try await body()
-        return nil
-    } catch let error as ApusError {
-        return error.code
-    } catch {
-        return .internalFailure
-    }
-}
 
 /// A transport, a view of the map and a registry of entities: what a node has of this layer.
 final class EntityNode: Sendable {

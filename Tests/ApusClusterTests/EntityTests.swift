@@ -1,5 +1,6 @@
 import ApusCluster
 import ApusCore
+import ApusTestKit
 import ApusTransport
 import ApusWire
 import Foundation
@@ -192,6 +193,43 @@ struct EntityTests {
             _ = try await pair.a.registry.ref(ProbeEntity.self, EntityPair.probe).ask(echo(0))
             pair.b.registry.passivate(EntityPair.probe)
             #expect(pair.b.registry.entityCount == 0)
+        }
+    }
+
+    @Test("A call whose link is lost under it goes to the next owner if its message may come twice, and only then")
+    func linkLost() async throws {
+        let calls = Mutex(0)
+        let register: (EntityRegistry) -> Void = { registry in
+            registry.register(.probe, make: { _ in ProbeEntity() }, passivateAfter: nil) { handlers in
+                // The first two calls are never answered.
+                let wait: @Sendable () async -> Void = {
+                    let number = calls.withLock { calls in
+                        calls += 1
+                        return calls
+                    }
+                    if number <= 2 { try? await Task.sleep(for: .seconds(60)) }
+                }
+                handlers.on(ProbeEcho.self) { _, message async throws(ApusError) in
+                    await wait()
+                    return message
+                }
+                handlers.on(ProbeCount.self) { _, _ async throws(ApusError) in
+                    await wait()
+                    return ProbeReport()
+                }
+            }
+        }
+        try await EntityPair.with(register: register) { pair in
+            pair.adopt(pair.map(revision: 1, owner: pair.b, epoch: 1))
+            let ref = pair.a.registry.ref(ProbeEntity.self, EntityPair.probe)
+            async let twice = ref.ask(echo(42), timeout: .seconds(20))
+            async let once = code { _ = try await ref.ask(count(1), timeout: .seconds(20)) }
+            try await eventually("both calls are under way") { calls.withLock { $0 } == 2 }
+            await pair.b.stop()
+            #expect(await once == .linkLost)
+            pair.a.view.update(pair.map(revision: 2, owner: pair.a, epoch: 2))
+            #expect(try await twice.number == 42)
+            #expect(calls.withLock { $0 } == 3)
         }
     }
 

@@ -1,5 +1,6 @@
 import ApusCluster
 import ApusCore
+import ApusTestKit
 import ApusTransport
 import ApusWire
 import Logging

@@ -1,6 +1,7 @@
 import ApusCore
 import ApusDevice
 import ApusMedia
+import ApusTestKit
 import Foundation
 import Logging
 import NIOCore

@@ -34,6 +34,30 @@ struct MediaTimeTests {
         }
     }
 
+    @Test("A new epoch starts behind a track that is centuries ahead of the others")
+    func farTrack() throws {
+        var writer = FragmentedMP4Writer()
+        var sequence: UInt64 = 0
+        func write(
+            _ track: UInt8, epoch: UInt32 = 1, pts: Int64, flags: MediaFlags = [], _ payload: ByteBuffer
+        ) throws {
+            let header = MediaHeader(
+                position: FramePosition(epoch: epoch, sequence: sequence), ptsMicroseconds: pts, flags: flags,
+                track: track)
+            sequence += 1
+            _ = try writer.write(MediaFrame(header: header, payload: payload))
+        }
+        var configuration = ByteBuffer()
+        TrackConfiguration(codec: .opus, trackCount: 2, first: 48_000, second: 1, third: 960, extraData: [])
+            .encode(into: &configuration)
+        for track in [0, 1] as [UInt8] { try write(track, pts: 0, flags: .configuration, configuration) }
+        try write(0, pts: -MediaHeader.ptsMicrosecondsMax, ByteBuffer(bytes: [1]))
+        try write(1, pts: MediaHeader.ptsMicrosecondsMax, ByteBuffer(bytes: [2]))
+        for epoch in [2, 3] as [UInt32] { try write(0, epoch: epoch, pts: 0, ByteBuffer(bytes: [3])) }
+        _ = try writer.finish()
+        #expect(writer.frameCount == 4)
+    }
+
     @Test("Frames that wait for a configuration that never comes are bounded (D13)")
     func waiting() throws {
         var limits = FragmentedMP4Writer.Limits()

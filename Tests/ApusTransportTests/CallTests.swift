@@ -1,4 +1,5 @@
 import ApusCore
+import ApusTestKit
 import ApusTransport
 import ApusWire
 import NIOCore

@@ -1,14 +1,13 @@
 import ApusCore
+import ApusTestKit
 import ApusTransport
 import ApusWire
-import Foundation
 import Logging
 import NIOCore
 import NIOPosix
 import NIOSSL
 import SwiftProtobuf
 import Synchronization
-import Testing
 
 /// One authority for all tests of a process, and certificates of it.
 enum TestPKI {
@@ -21,28 +20,6 @@ enum TestPKI {
             authority: .bytes(Array(authority.certificatePEM.utf8)),
             certificateChain: .bytes(Array(node.certificatePEM.utf8)),
             privateKey: .bytes(Array(node.privateKeyPEM.utf8)))
-    }
-}
-
-/// Waits until something holds, at most ten seconds; the failure names it.
-func eventually(_ what: String, _ condition: () async throws -> Bool) async throws {
-    let deadline = MonotonicTime.now() + .seconds(10)
-    while MonotonicTime.now() < deadline {
-        if try await condition() { return }
-        try await Task.sleep(for: .milliseconds(2))
-    }
-    Issue.record("it never came to pass that \(what)")
-}
-
-/// The number of a call's failure; nil where it succeeded.
-func code(_ body: () async throws -> Void) async -> ErrorCode? {
-    do {
-        try await body()
-        return nil
-    } catch let error as ApusError {
-        return error.code
-    } catch {
-        return .internalFailure
     }
 }
 

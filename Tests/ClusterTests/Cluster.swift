@@ -22,12 +22,12 @@ final class Cluster {
         var all: String { output + errors }
     }
 
-    init(nodes: Int, basePort: Int) throws {
+    init(nodes: Int, basePort: Int, binary: String = apus) throws {
         self.basePort = basePort
         directory = NSTemporaryDirectory() + "/apus-test-\(UUID().uuidString)"
-        let up = try Self.run([
-            "cluster", "up", "--nodes", "\(nodes)", "--dir", directory, "--base-port", "\(basePort)",
-        ])
+        let up = try Self.run(
+            ["cluster", "up", "--nodes", "\(nodes)", "--dir", directory, "--base-port", "\(basePort)"],
+            binary: binary)
         try #require(up.status == 0, "\(up.all)")
     }
 
@@ -39,9 +39,9 @@ final class Cluster {
     }
 
     /// Runs the binary to its end.
-    static func run(_ arguments: [String]) throws -> Outcome {
+    static func run(_ arguments: [String], binary: String = apus) throws -> Outcome {
         let process = Process()
-        process.executableURL = URL(fileURLWithPath: apus)
+        process.executableURL = URL(fileURLWithPath: binary)
         process.arguments = arguments
         let (output, errors) = (scratch(), scratch())
         defer { for path in [output, errors] { try? FileManager.default.removeItem(atPath: path) } }

@@ -2,7 +2,7 @@ import ApusCore
 import ApusNode
 
 /// A settings file is read, or refused with a sentence; it never stops the process.
-func fuzz(_ input: [UInt8]) {
+func fuzzConfiguration(_ input: [UInt8]) {
     let yaml = String(decoding: input, as: UTF8.self)
     guard var reader = try? ConfigurationReader(yaml: yaml, source: "node.yaml", environment: [:]) else { return }
     _ = try? reader.identifier("node", as: NodeName.self)

@@ -1,7 +1,23 @@
-/// What libFuzzer calls for each input; every decoder has a `fuzz` of its own, linked with this file.
+/// What libFuzzer calls for each input. Every decoder has a function of its own, which the corpus test calls too;
+/// a flag of the compiler says which one this fuzzer is for.
 @_cdecl("LLVMFuzzerTestOneInput")
 public func fuzzerTestOneInput(_ start: UnsafePointer<UInt8>?, _ count: Int) -> CInt {
     // SAFETY: libFuzzer owns the input and keeps it until this call returns; it is copied here at once.
-    fuzz([UInt8](UnsafeBufferPointer(start: start, count: count)))
+    let input = [UInt8](UnsafeBufferPointer(start: start, count: count))
+    #if FUZZ_LINK
+    fuzzLink(input)
+    #elseif FUZZ_MEDIA
+    fuzzMedia(input)
+    #elseif FUZZ_TRACK
+    fuzzTrack(input)
+    #elseif FUZZ_HEARTBEAT
+    fuzzHeartbeat(input)
+    #elseif FUZZ_TICKET
+    fuzzTicket(input)
+    #elseif FUZZ_CONFIGURATION
+    fuzzConfiguration(input)
+    #else
+    #error("scripts/fuzz names the decoder")
+    #endif
     return 0
 }

@@ -2,7 +2,7 @@ import ApusWire
 import NIOCore
 
 /// D4: a datagram is refused or means the same when written again, within its longest length.
-func fuzz(_ input: [UInt8]) {
+func fuzzHeartbeat(_ input: [UInt8]) {
     var bytes = ByteBuffer(bytes: input)
     guard let datagram = try? HeartbeatDatagram(decoding: &bytes) else { return }
     var written = ByteBuffer()

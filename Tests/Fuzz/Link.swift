@@ -2,7 +2,7 @@ import ApusWire
 import NIOCore
 
 /// D3: a link's bytes, cut anywhere, are the same frames, and a frame that was read is written as it came.
-func fuzz(_ input: [UInt8]) {
+func fuzzLink(_ input: [UInt8]) {
     guard let cut = input.first else { return }
     let bytes = ByteBuffer(bytes: input.dropFirst())
     let whole = frames([bytes])

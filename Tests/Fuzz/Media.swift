@@ -4,7 +4,7 @@ import NIOCore
 /// D7: frames that a publisher may send are refused or written as they came, and a recorder takes them.
 ///
 /// The input is a list of frames, each behind its length in two bytes.
-func fuzz(_ input: [UInt8]) {
+func fuzzMedia(_ input: [UInt8]) {
     var bytes = ByteBuffer(bytes: input)
     var writer = FragmentedMP4Writer()
     while let encoded = bytes.readLengthPrefixedSlice(as: UInt16.self) {

@@ -7,7 +7,7 @@ private let clusterKey = [UInt8](repeating: 7, count: 32)
 private let sealer = TicketSealer(clusterKey: clusterKey)
 
 /// D6: what no node sealed is never opened, and what is inside a seal may be anything.
-func fuzz(_ input: [UInt8]) {
+func fuzzTicket(_ input: [UInt8]) {
     precondition((try? sealer.open(input, wallSeconds: 0)) == nil, "a forged ticket is opened")
     // The same bytes behind a true seal, so that the reading of a ticket's content is reached.
     let key = HKDF<SHA256>.deriveKey(

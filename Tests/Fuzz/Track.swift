@@ -2,7 +2,7 @@ import ApusMedia
 import NIOCore
 
 /// D7: a track's configuration is refused or means the same when written again; its records may be anything.
-func fuzz(_ input: [UInt8]) {
+func fuzzTrack(_ input: [UInt8]) {
     guard let track = try? TrackConfiguration(decoding: ByteBuffer(bytes: input)) else { return }
     var written = ByteBuffer()
     track.encode(into: &written)

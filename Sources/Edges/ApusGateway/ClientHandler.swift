@@ -42,8 +42,6 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     }
 
     var eventLoop: any EventLoop { gateway.eventLoop }
-    /// This connection's place among those with streams; see ``GatewayLoop/streamsChanged(_:)``.
-    var streamingSlot: Int?
     var log: Logger { gateway.service.log }
 
     // MARK: - The channel

@@ -12,8 +12,7 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     private var connections: [ObjectIdentifier: ClientHandler] = [:]
     /// Connections without a session, oldest first.
     private var strangers: [ClientHandler] = []
-    /// Connections with streams; each knows its place.
-    private var streaming: [ClientHandler] = []
+    private var streaming: [ObjectIdentifier: ClientHandler] = [:]
     /// The next look at the clock; nil before the door opens.
     private var nextTick: (task: Scheduled<Void>, time: MonotonicTime)?
     private var nextLookAtAll = MonotonicTime.zero
@@ -77,24 +76,14 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     func streamsChanged(_ handler: ClientHandler) {
         guard connections[ObjectIdentifier(handler)] != nil else { return }
         guard handler.machine.streamCount > 0 else { return stopStreaming(handler) }
-        guard handler.streamingSlot == nil else { return }
-        handler.streamingSlot = streaming.count
-        streaming.append(handler)
+        streaming[ObjectIdentifier(handler)] = handler
         let due = MonotonicTime.now() + configuration.streamKeepalive
         guard let next = nextTick, next.time > due else { return }
         next.task.cancel()
         scheduleTick(at: due)
     }
 
-    /// The last connection of the row takes the place that becomes free.
-    private func stopStreaming(_ handler: ClientHandler) {
-        guard let slot = handler.streamingSlot else { return }
-        handler.streamingSlot = nil
-        let last = streaming.removeLast()
-        guard last !== handler else { return }
-        last.streamingSlot = slot
-        streaming[slot] = last
-    }
+    private func stopStreaming(_ handler: ClientHandler) { streaming[ObjectIdentifier(handler)] = nil }
 
     func closeAll(_ error: ApusError) {
         for handler in Array(connections.values) { handler.close(error) }
@@ -121,7 +110,7 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     private func tick() {
         let now = MonotonicTime.now()
         let keepalive = configuration.streamKeepalive
-        let silent = streaming.filter { now - $0.door.lastSent >= keepalive }
+        let silent = streaming.values.filter { now - $0.door.lastSent >= keepalive }
         for handler in silent { handler.tick(now: now) }
         if now >= nextLookAtAll {
             nextLookAtAll = now + Self.lookInterval
@@ -129,7 +118,9 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         }
         var next = nextLookAtAll
         // One that is behind is not pinged and stays silent; it must not make the clock run hot.
-        if let oldest = streaming.lazy.map(\.door.lastSent).min() { next = min(next, max(oldest + keepalive, now + keepalive / 2)) }
+        if let oldest = streaming.values.lazy.map(\.door.lastSent).min() {
+            next = min(next, max(oldest + keepalive, now + keepalive / 2))
+        }
         scheduleTick(at: next)
     }
     private static let lookInterval = Duration.seconds(1)

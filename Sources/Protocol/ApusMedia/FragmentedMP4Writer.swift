@@ -205,10 +205,11 @@ public struct FragmentedMP4Writer: Sendable {
         let end = tracks.map { $0.time + $0.sampleDuration }.max() ?? 0
         origin = decodeTime - end
         for index in tracks.indices where tracks[index].hasStarted {
-            // The last sample of a shorter track lasts until the new epoch starts.
+            // The last sample of a shorter track lasts until the new epoch starts, or as long as one can (71 minutes).
             let short = end - (tracks[index].time + tracks[index].sampleDuration)
             if let last = tracks[index].samples.indices.last {
-                tracks[index].samples[last].duration += UInt32(clamping: short)
+                let duration = Int64(tracks[index].samples[last].duration) + short
+                tracks[index].samples[last].duration = UInt32(clamping: duration)
             } else {
                 tracks[index].time += short
             }

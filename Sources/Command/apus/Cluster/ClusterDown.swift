@@ -12,12 +12,16 @@ struct ClusterDown: AsyncParsableCommand {
 
     func run() async throws {
         let state = StateDirectory(directory.path)
-        guard let mark = try state.mark() else {
+        guard try state.mark() != nil else {
             print("There is no local cluster in \(state.path).")
             return
         }
-        try await Self.stop(mark.nodes.map { NodeProcess($0.name, in: state) })
-        if purge { try FileManager.default.removeItem(atPath: state.path) }
+        let mark = try await state.locked {
+            let mark = try state.requireMark()
+            try await Self.stop(mark.nodes.map { NodeProcess($0.name, in: state) })
+            if purge { try FileManager.default.removeItem(atPath: state.path) }
+            return mark
+        }
         print("The cluster \(mark.cluster) is down\(purge ? " and its state is removed" : "").")
     }
 

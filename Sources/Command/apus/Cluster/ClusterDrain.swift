@@ -17,6 +17,10 @@ struct ClusterDrain: AsyncParsableCommand {
 
     func run() async throws {
         let local = try directory.cluster()
+        try await local.directory.locked { try await drain(local) }
+    }
+
+    private func drain(_ local: LocalCluster) async throws {
         let found = try StateDirectory.node(node.node, in: local.mark)
         let process = NodeProcess(found.name, in: local.directory)
         guard process.state == .running, let address = HostPort(found.http) else {

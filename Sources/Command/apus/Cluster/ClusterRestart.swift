@@ -12,6 +12,10 @@ struct ClusterRestart: AsyncParsableCommand {
 
     func run() async throws {
         let local = try directory.cluster()
+        try await local.directory.locked { try await restart(local) }
+    }
+
+    private func restart(_ local: LocalCluster) async throws {
         let found = try StateDirectory.node(node.node, in: local.mark)
         let process = NodeProcess(found.name, in: local.directory)
         try await process.stop()

@@ -17,9 +17,13 @@ struct ClusterStarter: Sendable {
 
     /// Starts, and waits until every node serves and the shards are spread.
     ///
-    /// - Throws: 10019 with a port in use, 10020 for a foreign directory, 10005 after the deadline, 10018 where a
-    ///   node ended.
+    /// - Throws: 10007 where another command is at work on the directory, 10019 with a port in use, 10020 for a
+    ///   foreign directory, 10005 after the deadline, 10018 where a node ended.
     func start(timeout: Duration) async throws -> LocalCluster {
+        try await state.locked { try await startLocked(timeout: timeout) }
+    }
+
+    private func startLocked(timeout: Duration) async throws -> LocalCluster {
         try prepare(try plan())
         let local = try LocalCluster(directory: state.path)
         let pairs = local.mark.nodes.map { ($0, NodeProcess($0.name, in: state)) }.filter { $0.1.state == .stopped }

@@ -76,11 +76,12 @@ struct DemoCommand: AsyncParsableCommand {
 
     /// Removes what an earlier demo left, so that each begins from nothing.
     private static func clear(_ state: StateDirectory, clients: [String]) async throws {
-        guard let mark = try state.mark() else { return }
-        let processes =
-            clients.map { DemoStage.process($0, in: state) } + mark.nodes.map { NodeProcess($0.name, in: state) }
-        try await ClusterDown.stop(processes)
-        try FileManager.default.removeItem(atPath: state.path)
+        guard try state.mark() != nil else { return }
+        try await state.locked {
+            let nodes = try state.requireMark().nodes.map { NodeProcess($0.name, in: state) }
+            try await ClusterDown.stop(clients.map { DemoStage.process($0, in: state) } + nodes)
+            try FileManager.default.removeItem(atPath: state.path)
+        }
     }
 
     private static func stop(_ state: StateDirectory) async throws {

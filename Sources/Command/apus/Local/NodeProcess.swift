@@ -9,12 +9,16 @@ import Musl
 
 /// An `apus` process that was started detached: a node of a local cluster, or a client beside one.
 ///
-/// Its pid file is never trusted alone: before any signal, the process of that number must be an `apus`
-/// with exactly these arguments, so that a number that the system gave to another program is left alone.
+/// Its pid file is never trusted alone: before any signal, the process of that number must have exactly the name
+/// and arguments that ``start()`` gave it, so that a number that the system gave to another program is left alone.
+/// The name is given, not the file's: the binary may be called otherwise, or be another build than this one.
 struct NodeProcess: Sendable {
     enum State: String, Codable, Sendable {
         case running, paused, stopped
     }
+
+    /// The program's name among the arguments of every process, whatever its file is called.
+    private static let programName = "apus"
 
     let name: String
     /// What follows the program's name.
@@ -88,7 +92,7 @@ struct NodeProcess: Sendable {
             throw ApusError(.storageFailed, "\(folder) cannot be made: \(error.localizedDescription)")
         }
         let pid = try DetachedProcess.start(
-            executable: Self.executable, arguments: ["apus"] + arguments, output: logFile)
+            executable: Self.executable, arguments: [Self.programName] + arguments, output: logFile)
         do {
             try Data("\(pid)\n".utf8).write(to: URL(fileURLWithPath: pidFile), options: .atomic)
         } catch {
@@ -113,18 +117,14 @@ struct NodeProcess: Sendable {
     }
 
     private func isOurs(_ pid: pid_t) -> Bool {
-        guard Self.statusLetter(pid) != "Z",
-            let file = try? FileManager.default.destinationOfSymbolicLink(atPath: "/proc/\(pid)/exe"),
-            let line = FileManager.default.contents(atPath: "/proc/\(pid)/cmdline")
-        else { return false }
-        // A file that was replaced by a new build is shown as "PATH (deleted)".
-        let program = file.split(separator: "/").last?.split(separator: " ").first ?? ""
+        // Empty for a process that is dead and not yet waited for (proc(5)).
+        guard let line = FileManager.default.contents(atPath: "/proc/\(pid)/cmdline") else { return false }
         let found = line.split(separator: 0, omittingEmptySubsequences: false).dropLast()
             .map { String(decoding: $0, as: UTF8.self) }
-        return program == "apus" && Array(found.dropFirst()) == arguments
+        return found == [Self.programName] + arguments
     }
 
-    /// The state letter of `stat` (proc(5)): R, S, D running; T stopped; Z dead. Nil: no such process.
+    /// The state letter of `stat` (proc(5)): R, S, D running; T stopped. Nil: no such process.
     private static func statusLetter(_ pid: pid_t) -> Character? {
         guard let data = FileManager.default.contents(atPath: "/proc/\(pid)/stat") else { return nil }
         let text = String(decoding: data, as: UTF8.self)

@@ -42,7 +42,7 @@ struct StateDirectory: Sendable {
     func logFile(_ node: String) -> String { "\(path)/\(node)/log" }
     func pidFile(_ node: String) -> String { "\(path)/\(node)/pid" }
 
-    /// The mark; nil where there is no directory or an empty one.
+    /// The mark; nil where there is no directory, or one that is empty but for the lock.
     ///
     /// - Throws: 10020 where the directory belongs to something else.
     func mark() throws(ApusError) -> Mark? {
@@ -50,7 +50,7 @@ struct StateDirectory: Sendable {
             let names = (try? FileManager.default.contentsOfDirectory(atPath: path)) ?? []
             var isDirectory: ObjCBool = false
             let exists = FileManager.default.fileExists(atPath: path, isDirectory: &isDirectory)
-            guard !exists || (isDirectory.boolValue && names.isEmpty) else {
+            guard !exists || (isDirectory.boolValue && names.allSatisfy { $0 == Self.lockName }) else {
                 throw ApusError(
                     .stateForeign, "\(path) holds other things and no local cluster; give an empty directory with --dir"
                 )

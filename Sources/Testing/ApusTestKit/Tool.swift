@@ -1,0 +1,28 @@
+import Foundation
+
+/// Tools of others that tests use as makers of clips and as judges, where the machine has them.
+package enum Tool {
+    /// The path of ffmpeg; nil where it is not installed.
+    package static let ffmpeg = find("ffmpeg")
+    /// The path of ffprobe; nil where it is not installed.
+    package static let ffprobe = find("ffprobe")
+
+    private static func find(_ name: String) -> String? {
+        ["/usr/bin/", "/usr/local/bin/"].map { $0 + name }.first { FileManager.default.isExecutableFile(atPath: $0) }
+    }
+
+    /// Runs a tool and gives its standard output; nil where it failed.
+    package static func run(_ tool: String, _ arguments: [String]) -> String? {
+        let process = Process()
+        process.executableURL = URL(fileURLWithPath: tool)
+        process.arguments = arguments
+        let output = Pipe()
+        process.standardOutput = output
+        process.standardError = FileHandle.nullDevice
+        process.standardInput = FileHandle.nullDevice
+        do { try process.run() } catch { return nil }
+        let data = output.fileHandleForReading.readDataToEndOfFile()
+        process.waitUntilExit()
+        return process.terminationStatus == 0 ? String(decoding: data, as: UTF8.self) : nil
+    }
+}

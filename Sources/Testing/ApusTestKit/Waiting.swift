@@ -1,0 +1,25 @@
+package import ApusCore
+
+/// Waits until something holds, at most ten seconds, looking every 2 ms.
+///
+/// - Throws: 10005 with the words of what never came; what the condition throws.
+package func eventually(_ what: String, _ condition: () async throws -> Bool) async throws {
+    let deadline = MonotonicTime.now() + .seconds(10)
+    while MonotonicTime.now() < deadline {
+        if try await condition() { return }
+        try await Task.sleep(for: .milliseconds(2))
+    }
+    throw ApusError(.deadlineExceeded, "it never came to pass that \(what)")
+}
+
+/// The number of a call's failure; nil where it succeeded.
+package func code(_ body: () async throws -> Void) async -> ErrorCode? {
+    do {
+        try await body()
+        return nil
+    } catch let error as ApusError {
+        return error.code
+    } catch {
+        return .internalFailure
+    }
+}
