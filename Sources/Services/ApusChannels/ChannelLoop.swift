@@ -107,6 +107,12 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         for hub in hubs.values { hub.assign() }
     }
 
+    /// The shard is to have another standby, or not any more.
+    func setCandidate(_ node: NodeID?, of shard: ShardID) {
+        eventLoop.assertInEventLoop()
+        for hub in hubs.values where ShardID(of: hub.channel.device) == shard { hub.setCandidate(node) }
+    }
+
     private func startTicking() {
         guard !ticking else { return }
         ticking = true
