@@ -241,6 +241,84 @@ struct ChannelStateMachineTests {
         #expect(names(actions) == ["subscribe a#1 after 1:2"])
     }
 
+    @Test("A candidate gets everything beside the standby; once it has it, only what both have is acknowledged (D5)")
+    func candidate() {
+        var machine = primary()
+        _ = machine.ingest(1, frames(0..<3), now: time(2))
+        _ = machine.copyConfirmed(at: b, epoch: 1, next: 3, now: time(3))
+        #expect(names(machine.setCandidate(c, now: time(4))) == ["openCopy c#1"])
+        #expect(!machine.isCopied(to: c))
+        // While the candidate catches up the standby alone counts.
+        _ = machine.copyOpened(at: c, after: nil, now: time(5))
+        _ = machine.ingest(1, frames(3..<4), now: time(5))
+        #expect(names(machine.copyConfirmed(at: c, epoch: 1, next: 2, now: time(6))).isEmpty)
+        #expect(names(machine.copyConfirmed(at: b, epoch: 1, next: 4, now: time(6))) == ["acknowledge 4"])
+        _ = machine.copyConfirmed(at: c, epoch: 1, next: 3, now: time(7))
+        #expect(!machine.isCopied(to: c))
+        _ = machine.copyConfirmed(at: c, epoch: 1, next: 4, now: time(7))
+        #expect(machine.isCopied(to: c))
+        // From here on both.
+        _ = machine.ingest(1, frames(4..<6), now: time(8))
+        #expect(names(machine.copyConfirmed(at: b, epoch: 1, next: 6, now: time(9))).isEmpty)
+        #expect(names(machine.copyConfirmed(at: c, epoch: 1, next: 5, now: time(9))) == ["acknowledge 5"])
+        #expect(names(machine.copyFailed(at: c, now: time(9))) == ["closeCopy"])
+        #expect(!machine.isCopied(to: c))
+        #expect(names(machine.tick(now: time(10))).isEmpty)
+        // The map names it, and the earlier standby gets no more.
+        let actions = machine.assign(Machine.Assignment(term: 1, owner: a, standby: c), now: time(11))
+        #expect(names(actions) == ["closeCopy"])
+        #expect(names(machine.tick(now: time(30))) == ["openCopy c#1"])
+        #expect(names(machine.copyOpened(at: c, after: FramePosition(epoch: 1, sequence: 5), now: time(31)))
+            == ["acknowledge 6"])
+    }
+
+    @Test("A candidate that is given up leaves the standby as the one that counts")
+    func candidateGivenUp() {
+        var machine = primary()
+        #expect(names(machine.setCandidate(c, now: time(2))) == ["openCopy c#1"])
+        _ = machine.copyOpened(at: c, after: nil, now: time(3))
+        _ = machine.ingest(1, frames(0..<3), now: time(4))
+        #expect(names(machine.copyConfirmed(at: b, epoch: 1, next: 3, now: time(5))).isEmpty)
+        #expect(names(machine.setCandidate(nil, now: time(6))) == ["closeCopy", "acknowledge 3"])
+    }
+
+    @Test("A candidate that is silent for a second no longer holds the publisher up; it may not be named then")
+    func candidateSilent() {
+        var machine = primary()
+        _ = machine.setCandidate(c, now: time(2))
+        _ = machine.copyOpened(at: c, after: nil, now: time(3))
+        #expect(machine.isCopied(to: c))
+        _ = machine.ingest(1, frames(0..<3), now: time(4))
+        _ = machine.copyConfirmed(at: b, epoch: 1, next: 3, now: time(5))
+        var acknowledgedAt: UInt64?
+        for millisecond in stride(from: UInt64(10), through: 1100, by: 10) where acknowledgedAt == nil {
+            if names(machine.tick(now: time(millisecond))) == ["acknowledge 3"] { acknowledgedAt = millisecond }
+        }
+        #expect(acknowledgedAt.map { (1000...1040).contains($0) } ?? false)
+        #expect(!machine.isCopied(to: c))
+        #expect(!machine.isProtected)
+        _ = machine.copyConfirmed(at: c, epoch: 1, next: 3, now: time(1200))
+        #expect(machine.isCopied(to: c))
+        #expect(machine.isProtected)
+    }
+
+    @Test("A primary that was just promoted names no standby without the frames that the one before it acknowledged")
+    func candidateOfPromoted() {
+        var machine = machine(at: b, owner: a, standby: b)
+        _ = machine.openCopy(term: 1, epoch: 1, instance: 7, now: time(1))
+        _ = machine.copied(frames(0..<4), term: 1)
+        _ = machine.assign(Machine.Assignment(term: 2, owner: b, standby: c), now: time(2))
+        _ = machine.setCandidate(a, now: time(3))
+        _ = machine.copyOpened(at: a, after: FramePosition(epoch: 1, sequence: 2), now: time(4))
+        #expect(!machine.isCopied(to: a))
+        _ = machine.copyConfirmed(at: a, epoch: 1, next: 4, now: time(5))
+        #expect(!machine.isCopied(to: c))
+        #expect(machine.setCandidate(a, now: time(6)).isEmpty)
+        _ = machine.openIngest(1, epoch: 1, instance: 7, oldest: 2, now: time(7))
+        _ = machine.tick(now: time(8))
+        #expect(machine.isCopied(to: a))
+    }
+
     @Test("A channel that nobody uses ends its copy, and copies again for the next publisher")
     func letGo() {
         var machine = primary()

@@ -30,6 +30,53 @@ struct HandoverStateMachineTests {
         #expect(machine.handle(.mapChanged(after), now: at(8)).contains(.completed(move)))
     }
 
+    /// A machine of the owner `a` that moves a shard to a node that does not stand by for it yet.
+    private func moving() throws -> (machine: Machine, map: ClusterMap, move: ShardMove) {
+        let map = try map(join("a"), join("b")).atRest().after(join("c"))
+        var machine = Machine(local: node("a"))
+        let moves = replicas(in: machine.handle(.mapChanged(map), now: at(0)))
+        #expect(moves.allSatisfy { $0.target == node("c") && map.standby(of: $0.shard)?.id == node("b") })
+        return (machine, map, try #require(moves.first))
+    }
+
+    private func standbys(in actions: [Machine.Action]) -> [ShardMove] {
+        actions.flatMap { action -> [ShardMove] in
+            guard case .setStandby(let moves) = action else { return [] }
+            return moves
+        }
+    }
+
+    @Test("A node is named standby when it has caught up, not before, and with the others of the same 20 ms (D5)")
+    func namedLast() throws {
+        var (machine, map, move) = try moving()
+        #expect(standbys(in: machine.handle(.tick, now: at(20))).isEmpty)
+        #expect(machine.handle(.replicaReady(move), now: at(30)).isEmpty)
+        #expect(machine.handle(.tick, now: at(40)) == [.setStandby([move])])
+        #expect(machine.handle(.tick, now: at(60)).isEmpty)
+        map = try map.after(.setStandby([move]))
+        let actions = machine.handle(.mapChanged(map), now: at(70))
+        #expect(actions.contains(.stream(move)) || actions.contains(.completed(move)))
+    }
+
+    @Test("A standby that was proposed stays fed until the map or its failure says what happened")
+    func proposedStandby() throws {
+        var (machine, _, move) = try moving()
+        _ = machine.handle(.replicaReady(move), now: at(30))
+        _ = machine.handle(.tick, now: at(40))
+        let late = machine.handle(.tick, now: at(60_000))
+        #expect(!late.contains(.abandoned(move, .prepareTimeout)))
+        #expect(machine.handle(.proposalFailed([move]), now: at(60_001)).first == .abandoned(move, .proposalFailed))
+    }
+
+    @Test("A candidate that does not catch up in 5 s is given up, and the standby that is stays named")
+    func candidateIsLate() throws {
+        var (machine, _, move) = try moving()
+        let late = machine.handle(.tick, now: at(5000))
+        #expect(late.contains(.abandoned(move, .prepareTimeout)))
+        #expect(standbys(in: late).isEmpty)
+        #expect(machine.handle(.replicaReady(move), now: at(5010)).isEmpty)
+    }
+
     @Test("Repeated and late reports are ignored")
     func repeated() throws {
         let map = try map(join("a"), join("b"))

@@ -85,6 +85,34 @@ struct OwnershipStateMachineTests {
         #expect(outcome == .settled(2, .failed(ApusError(.noOwnership))))
     }
 
+    @Test("A planned move whose swap was not answered is never called failed before the store was read (D4, D5)")
+    func unanswered() throws {
+        var (machine, map) = try member("a", of: map(join("b")))
+        map = try map.after(.declareDead([node("b")])).after(join("b", 2))
+        _ = machine.handle(.refresh, now: at(2))
+        _ = machine.handle(.read(map), now: at(2))
+        let move = ShardMove(
+            shard: ShardID(1), epoch: map[ShardID(1)].epoch, owner: node("a"), target: node("b", 2))
+        let made = try #require(swap(in: machine.handle(.propose(2, .handOver([move])), now: at(3))))
+        var actions: [Machine.Action] = []
+        for step in 0..<200 {
+            actions += machine.handle(.storeFailed, now: at(100 + step * 60))
+            actions += machine.handle(.tick, now: at(155 + step * 60))
+        }
+        // The store was away for 12 s: it may hold the swap or not.
+        #expect(actions.allSatisfy { $0 == .read })
+        // Unchanged, it may still take the swap that was not answered: only another one settles it.
+        var unmade = machine
+        #expect(swap(in: unmade.handle(.read(map), now: at(20_000))) == made)
+        #expect(unmade.handle(.swapLost, now: at(20_001)) == [.read])
+        var next = made
+        next.revision = map.revision + 1
+        #expect(machine.handle(.read(next), now: at(20_000)) == [.adopt(next), .settled(2, .decided(next))])
+        // In another map than it was made for it cannot come any more, and what that says holds.
+        let other = try map.after(.declareDead([node("b", 2)]))
+        #expect(unmade.handle(.read(other), now: at(20_002)) == [.adopt(other), .settled(2, .decided(other))])
+    }
+
     @Test("A node that finds its own death in the map is fenced once and swaps no more")
     func fenced() throws {
         var (machine, map) = try member("b", of: map(join("a")))

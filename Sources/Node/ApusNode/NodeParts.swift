@@ -49,6 +49,7 @@ final class NodeParts: Sendable {
         let late = LateHooks()
         var hooks = ClusterHooks()
         hooks.fenced = fenced
+        hooks.feedReplica = { shard, node in late.channels?.setCandidate(shard, node) }
         hooks.replicaCaughtUp = { shard, node in await late.channels?.isCopied(shard, to: node) ?? true }
         hooks.takeStates = { shard throws(ApusError) in try await late.entities?.takeStates(shard) ?? [] }
         hooks.giveStates = { shard, epoch, part throws(ApusError) in

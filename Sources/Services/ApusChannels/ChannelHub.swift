@@ -20,7 +20,8 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     /// Publishers that the machine knows, each with who is told of acknowledgements.
     private var ingests: [ChannelStateMachine.IngestID: any IngestPeer] = [:]
     private var subscriptions: [ChannelStateMachine.SubscriptionID: UpstreamLink] = [:]
-    private var copy: CopyLink?
+    /// At the standby, and at the node that is to become it.
+    private var copies: [CopyLink] = []
     /// As standby: who is told what this node has.
     private var copySource: (peer: MediaPeer, stream: StreamNumber, term: Epoch)?
     private var attached: [(loop: ChannelLoop, hasReceivers: Bool)] = []
@@ -51,6 +52,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
             term: shard.epoch, owner: shard.owner?.id, standby: shard.standby?.id)
         let had = machine.assignment
         run(machine.assign(assignment, now: .now()))
+        setCandidate(service.candidate(of: ShardID(of: channel.device)))
         if machine.role == .primary, before != .primary, had.term > 0 {
             service.metrics.promotions.increment()
             log.notice(
@@ -59,6 +61,9 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         }
         door?.assign(now: .now())
     }
+
+    /// A node is to become the channel's standby, or none any more.
+    func setCandidate(_ node: NodeID?) { run(machine.setCandidate(node, now: .now())) }
 
     func tick(now: MonotonicTime) {
         run(machine.tick(now: now))
@@ -199,9 +204,9 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
             ingests.removeValue(forKey: id)?.ended(error)
         case .openCopy(let node):
             openCopy(at: node)
-        case .closeCopy:
-            copy?.close()
-            copy = nil
+        case .closeCopy(let node):
+            for copy in copies where copy.node == node { copy.close() }
+            copies.removeAll { $0.node == node }
         case .confirmCopy(let epoch, let next):
             copySource?.peer.confirm(stream: copySource?.stream ?? 0, epoch: epoch, next: next)
         case .subscribe(let id, let node, let after):
@@ -241,24 +246,24 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
 
     private func openCopy(at node: NodeID) {
         let link = CopyLink(node: node, hub: self)
-        copy = link
+        copies.append(link)
         let publisher = machine.publisherIdentity
         link.open(term: machine.assignment.term, epoch: publisher.epoch, instance: publisher.instance)
     }
 
     func copyOpened(_ link: CopyLink, after: FramePosition?) {
-        guard copy === link else { return link.close() }
+        guard copies.contains(where: { $0 === link }) else { return link.close() }
         service.metrics.copiesOpened.increment()
         run(machine.copyOpened(at: link.node, after: after, now: .now()))
     }
 
     func copyConfirmed(_ link: CopyLink, epoch: UInt32, next: UInt64) {
-        guard copy === link else { return }
+        guard copies.contains(where: { $0 === link }) else { return }
         run(machine.copyConfirmed(at: link.node, epoch: epoch, next: next, now: .now()))
     }
 
     func copyFailed(_ link: CopyLink) {
-        guard copy === link else { return }
+        guard copies.contains(where: { $0 === link }) else { return }
         run(machine.copyFailed(at: link.node, now: .now()))
     }
 

@@ -115,6 +115,12 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         scheduleTick(isSoon: true)
     }
 
+    /// The shard is to have another standby, or not any more.
+    func setCandidate(_ node: NodeID?, of shard: ShardID) {
+        eventLoop.assertInEventLoop()
+        for hub in hubs.values where ShardID(of: hub.channel.device) == shard { hub.setCandidate(node) }
+    }
+
     private func scheduleTick(isSoon: Bool) {
         let configuration = service.configuration
         let delay = TimeAmount.nanoseconds((isSoon ? configuration.tick : configuration.idleTick).nanoseconds)

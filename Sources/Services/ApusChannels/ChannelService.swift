@@ -30,6 +30,8 @@ package final class ChannelService: Sendable {
         var streamCount = 0
         var nextStream: StreamNumber = 1
         var nextIngest: ChannelStateMachine.IngestID = 1
+        /// Who is to become the standby of a shard; at most as many as the cluster moves at once.
+        var candidates: [ShardID: NodeID] = [:]
     }
 
     package init(
@@ -157,7 +159,20 @@ package final class ChannelService: Sendable {
         return result.sorted { $0.channel < $1.channel }
     }
 
-    /// True where the standby has all that this node holds of a shard's channels; a hand-over waits for it.
+    /// A node is to become the standby of a shard that this node owns: its channels are copied there too, beside the
+    /// standby that is (D5). Nil: no node is, any more. From any thread; later calls find it done.
+    package func setCandidate(_ shard: ShardID, _ node: NodeID?) {
+        shared.withLock { $0.candidates[shard] = node }
+        for loop in loops {
+            loop.eventLoop.execute { loop.setCandidate(node, of: shard) }
+        }
+    }
+
+    /// Who is to become the shard's standby.
+    func candidate(of shard: ShardID) -> NodeID? { shared.withLock { $0.candidates[shard] } }
+
+    /// True where a node has all that was acknowledged of a shard's channels, and nothing more is without it: the map
+    /// may name it. Of the standby, or of the one that ``setCandidate(_:_:)`` named.
     package func isCopied(_ shard: ShardID, to node: NodeID) async -> Bool {
         for loop in loops {
             let isBehind = try? await loop.eventLoop.submit {

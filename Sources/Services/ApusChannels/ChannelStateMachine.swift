@@ -13,6 +13,11 @@ package import ApusMedia
 /// from it. Nothing acknowledged can be lost, and positions make everything sent twice harmless: a
 /// frame with a given position is always the same frame, because only the publisher numbers.
 ///
+/// **Another standby, planned.** The node that is to stand by is a **candidate** first
+/// (``setCandidate(_:now:)``): it is copied to beside the standby, and once it has all that was ever
+/// acknowledged, the publisher hears only of what both have. From then on the map may name it at any moment,
+/// noticed here or not, and a primary that dies finds everything acknowledged at whoever stands by.
+///
 /// Terms (the shard's epoch) fence the streams between nodes: a standby refuses copies of an older term,
 /// an edge refuses a subscription of an older term, so a primary that was paused gets no
 /// acknowledgement from anybody and learns that it is not one any more.
@@ -58,10 +63,11 @@ package struct ChannelStateMachine: Sendable {
         case resume(IngestID, next: UInt64)
         /// The publisher's stream is no longer wanted here.
         case endIngest(IngestID, ApusError)
-        /// Open a copy at the standby; answer with ``copyOpened(at:after:now:)`` or ``copyFailed(at:code:now:)``.
+        /// Open a copy at the standby or the candidate; answer with ``copyOpened(at:after:now:)`` or
+        /// ``copyFailed(at:now:)``.
         case openCopy(NodeID)
-        /// Stop copying.
-        case closeCopy
+        /// Stop copying to a node.
+        case closeCopy(NodeID)
         /// Tell the primary what this standby has.
         case confirmCopy(epoch: UInt32, next: UInt64)
         /// Ask a node for frames; answer with ``subscribed(_:term:now:)`` or ``subscriptionLost(_:now:)``.
@@ -93,11 +99,29 @@ package struct ChannelStateMachine: Sendable {
         var startsAt: UInt64
     }
 
-    private enum Copy: Sendable {
-        case none
-        case opening(NodeID)
-        case active(NodeID, confirmed: FramePosition?)
-        case waiting(NodeID, until: MonotonicTime)
+    /// What one other node gets of this primary's frames.
+    private struct Copy: Sendable {
+        enum Step: Sendable {
+            case opening
+            case active(confirmed: FramePosition?)
+            case waiting(until: MonotonicTime)
+        }
+
+        let node: NodeID
+        var step = Step.opening
+        var retryDelay: Duration
+
+        /// The newest frame that the node has told of, while the copy is open.
+        var confirmed: FramePosition? {
+            if case .active(let confirmed) = step { confirmed } else { nil }
+        }
+        var isActive: Bool {
+            if case .active = step { true } else { false }
+        }
+        func has(_ position: FramePosition?) -> Bool {
+            guard let position else { return true }
+            return confirmed.map { $0 >= position } ?? false
+        }
     }
 
     private struct Upstream: Sendable {
@@ -115,9 +139,16 @@ package struct ChannelStateMachine: Sendable {
     private var hasReceivers = false
     /// The earliest position after which a receiver wants frames, while none are held.
     private var wantedAfter: FramePosition?
-    /// As primary.
-    private var copy = Copy.none
-    private var copyRetryDelay: Duration
+    /// As primary: at the standby, and at the candidate where there is one.
+    private var copies: [Copy] = []
+    /// As primary: who is to stand by, as soon as it has everything.
+    private var candidate: NodeID?
+    /// The candidate had everything that was acknowledged: nothing is acknowledged any more without it.
+    private var isCandidateCounted = false
+    /// The candidate was counted, and then owed a confirmation for too long.
+    private var isCandidateLate = false
+    /// As primary: no frame after this one was ever acknowledged, by this node or by one before it.
+    private var promised: FramePosition?
     /// What the standby owes longest: every sequence below `next`, since a time.
     private var owed: (next: UInt64, since: MonotonicTime)?
     private var lastLooked = MonotonicTime.zero
@@ -140,7 +171,6 @@ package struct ChannelStateMachine: Sendable {
         self.local = local
         self.configuration = configuration
         ring = FrameRing(limits: configuration.ring)
-        copyRetryDelay = configuration.retryDelay
         retryDelay = configuration.retryDelay
     }
 
@@ -151,9 +181,11 @@ package struct ChannelStateMachine: Sendable {
 
     /// True where every frame that was acknowledged is held by two nodes.
     package var isProtected: Bool {
-        guard case .active(_, let confirmed) = copy, role == .primary, !isUnprotected else { return false }
+        guard role == .primary, !isUnprotected, !isCandidateLate, let copy = copy(at: assignment.standby),
+            copy.isActive
+        else { return false }
         guard let publisher, let acknowledged, acknowledged > 0 else { return true }
-        return confirmed.map { $0 >= FramePosition(epoch: publisher.epoch, sequence: acknowledged - 1) } ?? false
+        return copy.confirmed.map { $0 >= FramePosition(epoch: publisher.epoch, sequence: acknowledged - 1) } ?? false
     }
 
     /// A publisher is attached to this node's copy of the channel, or its frames come from upstream.
@@ -175,12 +207,15 @@ package struct ChannelStateMachine: Sendable {
     package mutating func assign(_ new: Assignment, now: MonotonicTime) -> [Action] {
         guard new != assignment, new.term >= assignment.term else { return [] }
         let (wasPrimary, wasStandby) = (role == .primary, role == .standby)
+        let isNewTerm = new.term != assignment.term
         assignment = new
         var actions: [Action] = []
         // A standby that is replaced goes on as an edge, under the same term.
         if let term = copyTerm, term < new.term || (wasStandby && role != .standby) { copyTerm = nil }
         if role == .primary {
             copyTerm = nil
+            if !wasPrimary || isNewTerm { promised = ring.last }
+            if candidate == new.standby || candidate == local { setNoCandidate() }
             actions += dropUpstreams()
             actions += adjustCopy(now: now)
             actions += acknowledgements(now: now)
@@ -212,8 +247,8 @@ package struct ChannelStateMachine: Sendable {
     ///
     /// A standby that owes a confirmation is not counted: it is looked at with every frame.
     package var isWaiting: Bool {
-        if case .waiting = copy, role == .primary { return true }
-        return role != .primary && hasReceivers && retryAt != nil
+        let hasWaitingCopy = copies.contains { if case .waiting = $0.step { true } else { false } }
+        return role == .primary && hasWaitingCopy || role != .primary && hasReceivers && retryAt != nil
     }
 
     /// Something that was waited for may be due.
@@ -233,13 +268,15 @@ package struct ChannelStateMachine: Sendable {
         guard isIdle, !isLetGo else { return [] }
         isLetGo = true
         guard role == .primary else { return [] }
-        copy = .none
-        return [.closeCopy]
+        // The standby may forget it too: nothing of it is promised any more.
+        promised = nil
+        return closeCopies()
     }
 
     private mutating func stepDown() -> [Action] {
-        var actions: [Action] = [.closeCopy]
-        copy = .none
+        var actions = closeCopies()
+        setNoCandidate()
+        promised = nil
         owed = nil
         isUnprotected = false
         if let ingest = publisher?.ingest {
@@ -319,27 +356,45 @@ package struct ChannelStateMachine: Sendable {
     private mutating func acknowledgements(now: MonotonicTime) -> [Action] {
         guard role == .primary, let publisher, let last = ring.last, last.epoch == publisher.epoch else { return [] }
         let held = last.sequence + 1
-        var confirmed: UInt64?
-        if case .active(_, let position) = copy, let position, position.epoch == publisher.epoch {
-            confirmed = position.sequence + 1
+        countCandidate()
+        var confirmed = assignment.standby == nil ? held : confirmedCount(at: assignment.standby, of: publisher.epoch)
+        if isCandidateCounted { confirmed = min(confirmed, confirmedCount(at: candidate, of: publisher.epoch)) }
+        measureDebt(epoch: publisher.epoch, held: held, confirmed: confirmed, now: now)
+        if !isCandidateCounted, assignment.standby != nil {
+            confirmed = confirmedCount(at: assignment.standby, of: publisher.epoch)
         }
-        measureDebt(held: held, confirmed: confirmed ?? 0, now: now)
-        let safe = assignment.standby == nil || isUnprotected ? held : (confirmed ?? 0)
+        let safe = isUnprotected ? held : confirmed
         guard let ingest = publisher.ingest, safe > 0, safe != acknowledged else { return [] }
         acknowledged = safe
+        let newest = FramePosition(epoch: publisher.epoch, sequence: safe - 1)
+        promised = promised.map { max($0, newest) } ?? newest
+        // Without protection the candidate is left behind too.
+        if isUnprotected { leaveCandidateBehind() }
         return [.acknowledge(ingest, epoch: publisher.epoch, next: safe)]
+    }
+
+    /// The number below which a node has every frame of an epoch.
+    private func confirmedCount(at node: NodeID?, of epoch: UInt32) -> UInt64 {
+        guard let confirmed = copy(at: node)?.confirmed, confirmed.epoch == epoch else { return 0 }
+        return confirmed.sequence + 1
     }
 
     /// Looks whether the standby owes a confirmation for too long. Time in which this node itself did
     /// not look does not count: one that was stopped may have been replaced meanwhile (D4).
-    private mutating func measureDebt(held: UInt64, confirmed: UInt64, now: MonotonicTime) {
+    private mutating func measureDebt(epoch: UInt32, held: UInt64, confirmed: UInt64, now: MonotonicTime) {
         let wasStopped = now - lastLooked >= Self.lateness
         lastLooked = now
-        if confirmed >= held || assignment.standby == nil {
+        if confirmed >= held {
             owed = nil
             isUnprotected = false
         } else if let debt = owed, confirmed < debt.next, !wasStopped {
-            if now - debt.since >= configuration.protectionTimeout { isUnprotected = true }
+            guard now - debt.since >= configuration.protectionTimeout else { return }
+            if confirmedCount(at: assignment.standby, of: epoch) >= debt.next {
+                leaveCandidateBehind()
+                owed = nil
+            } else {
+                isUnprotected = true
+            }
         } else {
             owed = (held, now)
         }
@@ -349,30 +404,39 @@ package struct ChannelStateMachine: Sendable {
 
     // MARK: - As primary: the copy at the standby
 
+    private func copy(at node: NodeID?) -> Copy? { copies.first { $0.node == node } }
+
+    private mutating func closeCopies() -> [Action] {
+        defer { copies = [] }
+        return copies.map { .closeCopy($0.node) }
+    }
+
     private mutating func adjustCopy(now: MonotonicTime) -> [Action] {
         guard role == .primary, !isLetGo, publisher != nil || ring.last != nil else { return [] }
-        guard let standby = assignment.standby, standby != local else {
-            if case .none = copy { return [] }
-            copy = .none
-            return [.closeCopy]
+        let wanted = [assignment.standby, candidate].compactMap { $0 }.filter { $0 != local }
+        var actions: [Action] = []
+        for copy in copies where !wanted.contains(copy.node) { actions.append(.closeCopy(copy.node)) }
+        copies.removeAll { !wanted.contains($0.node) }
+        for node in wanted {
+            guard let index = copies.firstIndex(where: { $0.node == node }) else {
+                copies.append(Copy(node: node, retryDelay: configuration.retryDelay))
+                actions.append(.openCopy(node))
+                continue
+            }
+            guard case .waiting(let until) = copies[index].step, now >= until else { continue }
+            copies[index].step = .opening
+            actions.append(.openCopy(node))
         }
-        switch copy {
-        case .opening(standby), .active(standby, _): return []
-        case .waiting(standby, let until) where now < until: return []
-        case .opening, .active:
-            copy = .opening(standby)
-            return [.closeCopy, .openCopy(standby)]
-        case .none, .waiting:
-            copy = .opening(standby)
-            return [.openCopy(standby)]
-        }
+        return actions
     }
 
     /// The standby takes the copy and wants everything after a position.
     package mutating func copyOpened(at node: NodeID, after: FramePosition?, now: MonotonicTime) -> [Action] {
-        guard case .opening(node) = copy else { return [] }
-        copy = .active(node, confirmed: after)
-        copyRetryDelay = configuration.retryDelay
+        guard let index = copies.firstIndex(where: { $0.node == node }), case .opening = copies[index].step else {
+            return []
+        }
+        copies[index].step = .active(confirmed: after)
+        copies[index].retryDelay = configuration.retryDelay
         return acknowledgements(now: now)
     }
 
@@ -380,30 +444,66 @@ package struct ChannelStateMachine: Sendable {
     package mutating func copyConfirmed(
         at node: NodeID, epoch: UInt32, next: UInt64, now: MonotonicTime
     ) -> [Action] {
-        guard case .active(node, let confirmed) = copy, next > 0 else { return [] }
+        guard next > 0, let index = copies.firstIndex(where: { $0.node == node }), copies[index].isActive else {
+            return []
+        }
         let position = FramePosition(epoch: epoch, sequence: next - 1)
-        if let confirmed, position <= confirmed { return [] }
-        copy = .active(node, confirmed: position)
+        if let confirmed = copies[index].confirmed, position <= confirmed { return [] }
+        copies[index].step = .active(confirmed: position)
         return acknowledgements(now: now)
     }
 
     /// The copy could not be opened, or was lost.
     package mutating func copyFailed(at node: NodeID, now: MonotonicTime) -> [Action] {
-        switch copy {
-        case .opening(node), .active(node, _):
-            copy = .waiting(node, until: now + copyRetryDelay)
-            copyRetryDelay = min(copyRetryDelay * 2, configuration.retryDelayMax)
-            return [.closeCopy]
-        case .none, .opening, .active, .waiting:
-            return []
-        }
+        guard let index = copies.firstIndex(where: { $0.node == node }) else { return [] }
+        if case .waiting = copies[index].step { return [] }
+        copies[index].step = .waiting(until: now + copies[index].retryDelay)
+        copies[index].retryDelay = min(copies[index].retryDelay * 2, configuration.retryDelayMax)
+        return [.closeCopy(node)]
     }
 
-    /// True where the standby has every frame of this channel: a hand-over may go on.
+    /// True where a node has every frame of this channel that was ever acknowledged, and none is acknowledged from
+    /// now on that it has not: the map may name it.
     package func isCopied(to node: NodeID) -> Bool {
-        guard let last = ring.last, !isLetGo else { return true }
-        if case .active(node, let confirmed) = copy { return confirmed == last }
-        return false
+        guard ring.last != nil, !isLetGo else { return true }
+        guard role == .primary, node == assignment.standby || (node == candidate && isCandidateCounted),
+            let copy = copy(at: node), copy.isActive
+        else { return false }
+        return copy.has(promised)
+    }
+
+    // MARK: - As primary: another standby, planned
+
+    /// A node is to become the standby: it is copied to beside the one that is. Nil: no node is, any more.
+    ///
+    /// Only while no map may name it without this node's knowledge may a candidate be taken back.
+    package mutating func setCandidate(_ node: NodeID?, now: MonotonicTime) -> [Action] {
+        let node = role == .primary && node != assignment.standby && node != local ? node : nil
+        guard node != candidate else { return [] }
+        setNoCandidate()
+        candidate = node
+        countCandidate()
+        return adjustCopy(now: now) + acknowledgements(now: now)
+    }
+
+    private mutating func setNoCandidate() {
+        candidate = nil
+        (isCandidateCounted, isCandidateLate) = (false, false)
+    }
+
+    /// The publisher no longer waits for the candidate; should the map name it now, the channel is unprotected.
+    private mutating func leaveCandidateBehind() {
+        guard isCandidateCounted else { return }
+        (isCandidateCounted, isCandidateLate) = (false, true)
+    }
+
+    /// Of what nothing was acknowledged yet, the candidate has everything from the beginning, unless it was late.
+    private mutating func countCandidate() {
+        guard let candidate, !isCandidateCounted, !isUnprotected else { return }
+        let copy = copy(at: candidate)
+        let isFresh = promised == nil && !isCandidateLate
+        guard isFresh || (copy?.confirmed != nil && copy?.has(promised) ?? false) else { return }
+        (isCandidateCounted, isCandidateLate) = (true, false)
     }
 
     // MARK: - As standby
@@ -519,7 +619,7 @@ package struct ChannelStateMachine: Sendable {
         if let retryAt, now < retryAt { return actions }
         if upstreams.contains(where: { $0.node == assignment.owner }) { return actions }
         if upstreams.contains(where: { !$0.isOpen }) { return actions }
-        guard let target = candidate() else { return actions }
+        guard let target = nextUpstreamNode() else { return actions }
         if upstreams.contains(where: { $0.node == target }) { return actions }
         retryAt = nil
         let upstream = Upstream(id: nextSubscription, node: target, isOpen: false)
@@ -529,7 +629,7 @@ package struct ChannelStateMachine: Sendable {
         return actions
     }
 
-    private mutating func candidate() -> NodeID? {
+    private mutating func nextUpstreamNode() -> NodeID? {
         let standby = assignment.standby.flatMap { $0 == local ? nil : $0 }
         if triesStandbyNext, let standby {
             triesStandbyNext = false

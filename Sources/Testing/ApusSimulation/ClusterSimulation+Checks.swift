@@ -21,6 +21,7 @@ extension ClusterSimulation {
             }
             if owner?.id != old.member(at: before.owner)?.id { checkTakeover(of: index, after: old, by: maker) }
             if let owner, !owner.state.isAlive { fail("shard \(index) is owned by \(owner.id), which is not alive") }
+            checkStandby(of: index, after: old, by: maker)
             let standby = new.member(at: after.standby)
             if after.owner != .none, after.owner == after.standby { fail("shard \(index) has its owner as standby") }
             if let standby, !standby.state.isAlive { fail("shard \(index)'s standby \(standby.id) is not alive") }
@@ -31,6 +32,16 @@ extension ClusterSimulation {
                 fail("shard \(index) has no standby while another member is up")
             }
         }
+    }
+
+    /// Of a shard that another node stands by for now: where the earlier standby lives, the new one has everything.
+    private func checkStandby(of index: Int, after old: ClusterMap, by maker: SimulatedProcess) {
+        let (before, after) = (old.shards[index], store.map.shards[index])
+        guard before.epoch == after.epoch, let earlier = old.member(at: before.standby)?.id,
+            let later = store.map.member(at: after.standby)?.id, later != earlier, store.map.isAlive(earlier)
+        else { return }
+        guard !caughtUp[index].contains(where: { $0.epoch == after.epoch && $0.target == later }) else { return }
+        fail("shard \(index) went from standby \(earlier) to \(later), which has not caught up, by \(maker.id)")
     }
 
     /// Of a shard that another node owns now: where the old owner lives, its states went over first.

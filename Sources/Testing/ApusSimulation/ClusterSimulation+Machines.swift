@@ -50,7 +50,9 @@ extension ClusterSimulation {
         case .read(let map): ownership(.read(map), at: process)
         case .swapWon(let revision): ownership(.swapWon(revision: revision), at: process)
         case .swapLost: ownership(.swapLost, at: process)
-        case .failed(isPoll: false): ownership(.storeFailed, at: process)
+        case .failed(isPoll: false):
+            ownership(.storeFailed, at: process)
+            if mutant == .releasesUnanswered { releaseUnanswered(at: process) }
         case .failed(isPoll: true):
             process.isPolling = false
             ownership(.refresh, at: process)
@@ -161,6 +163,9 @@ extension ClusterSimulation {
                 }
                 propose(.handOver(moves), waiter: .moves(moves, isHandover: true), at: process)
             case .awaitReplica(let move):
+                if mutant == .namesStandbyEarly {
+                    propose(.setStandby([move]), waiter: .moves([], isHandover: false), at: process)
+                }
                 // Now and then the replica never catches up, and the machine's own deadline ends the wait.
                 if isHealed || chance(0.95) {
                     later(.replicaReady(move), process: process.index, after: span(1...40))
@@ -170,11 +175,26 @@ extension ClusterSimulation {
                 stream(move, from: process)
             case .completed(let move):
                 process.held.removeAll { $0 == move.shard }
+                caughtUp[Int(move.shard.rawValue)].removeAll { $0 == move }
                 handoverCount += 1
             case .release(let move): process.held.removeAll { $0 == move.shard }
-            case .abandoned: break
+            case .abandoned(let move, _):
+                // From now on it is fed no more.
+                caughtUp[Int(move.shard.rawValue)].removeAll { $0 == move }
             }
         }
+    }
+
+    private func releaseUnanswered(at process: SimulatedProcess) {
+        for case .moves(let moves, isHandover: true) in process.waiters.map(\.waiter) where process.isRunning {
+            handover(.proposalFailed(moves), at: process)
+        }
+    }
+
+    /// The target of a move has everything of the shard, and gets whatever comes until the move ends.
+    func replicaReady(_ move: ShardMove, at process: SimulatedProcess) {
+        caughtUp[Int(move.shard.rawValue)].append(move)
+        handover(.replicaReady(move), at: process)
     }
 
     private func stream(_ move: ShardMove, from process: SimulatedProcess) {

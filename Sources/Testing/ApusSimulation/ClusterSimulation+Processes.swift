@@ -79,7 +79,7 @@ extension ClusterSimulation {
         case .dial(let peer): dial(peer, by: process)
         case .answer(let answer): answered(answer, to: process)
         case .announced(let revision, let sender): announced(revision, from: sender, to: process)
-        case .replicaReady(let move): handover(.replicaReady(move), at: process)
+        case .replicaReady(let move): replicaReady(move, at: process)
         case .streamAsked(let move, let asker, let deadline): take(move, from: asker, until: deadline, at: process)
         case .streamAnswered(let move, let isDone):
             handover(isDone ? .streamed(move) : .streamFailed(move), at: process)

@@ -15,7 +15,8 @@ import ApusWire
 /// owner; all processes that hold a revision hold the same map; a process's map never goes back; a life is taken
 /// by one process and never returns from the dead; the fenced store takes nothing under an older epoch than it has
 /// seen, and each epoch's rows come from one process, which the map named as owner; a shard goes from one living
-/// node to another only when the target has its states, and no write decided on after they were sent is taken.
+/// node to another only when the target has its states, and another standby is named only when it has all that the
+/// earlier one has, and no write decided on after they were sent is taken.
 /// **At the end:** within a bound after the last fault every process that runs is a member and holds the newest
 /// map, all shards are owned by such members, with another as standby, where their placement wants them. **In
 /// runs where only datagrams are lost, or observers are late:** nobody is declared dead.
@@ -44,6 +45,8 @@ package final class ClusterSimulation {
     /// By shard, the states that targets of hand-overs took, one entry for each target and epoch: a target that was
     /// paused may take the states of a move that its owner gave up long ago.
     var sentStates: [[SentStates]] = Array(repeating: [], count: SimulationSettings.shardCount)
+    /// By shard, the moves under way whose targets have everything of it.
+    var caughtUp: [[ShardMove]] = Array(repeating: [], count: SimulationSettings.shardCount)
     /// By shard, the last write that was decided on.
     var lastWrites: [FencedWrite?] = Array(repeating: nil, count: SimulationSettings.shardCount)
     /// Which process acted under a life first.

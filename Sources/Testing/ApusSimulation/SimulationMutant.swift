@@ -23,6 +23,10 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
     case skipsStates = "hands over before the target has the states"
     /// Entities go on while their states are on the way.
     case writesWhileHeld = "goes on writing while a shard is handed over"
+    /// The map names another standby before that has caught up.
+    case namesStandbyEarly = "names a standby before it has caught up"
+    /// A hand-over whose swap was not answered is taken as failed.
+    case releasesUnanswered = "releases a shard whose hand-over was not answered"
     /// A suspicion is passed on as a death.
     case declaresUnconfirmed = "declares a death without confirmation"
     /// A node that finds itself dead in the map writes itself back.
@@ -37,6 +41,7 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
         case .trustsLateObserver: .stutter
         case .none, .dropsEpochCheck, .acknowledgesBeforeApply, .reusesIncarnation, .adoptsStaleMap,
             .keepsEpochOnTakeover, .keepsStandbyOnTakeover, .movesBeforeSwap, .skipsStates, .writesWhileHeld,
+            .namesStandbyEarly, .releasesUnanswered,
             .revivesItself, .swapsWithoutComparing:
             .chaos
         }

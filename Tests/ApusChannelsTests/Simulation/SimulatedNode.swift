@@ -43,6 +43,8 @@ final class SimulatedNode {
     var door: SimulatedDoor?
     /// The newest connection of the publisher to this door.
     var publisherConnection = 0
+    /// Its first frames came by a subscription: it may hold fewer than the primary, also as its standby later.
+    private var beganAsEdge = false
     var isAlive = true
     /// The revision of the map that this node has.
     private(set) var revision = 0
@@ -57,7 +59,7 @@ final class SimulatedNode {
     /// Streams that this node opened, and those that others opened here.
     private var opened: [Link] = []
     private var accepted: [Link] = []
-    private var copy: Link?
+    private var copies: [Link] = []
     private var copySource: Link?
     private var ingests: [ChannelStateMachine.IngestID: IngestSource] = [:]
     private var nextIngest: ChannelStateMachine.IngestID = 1
@@ -125,6 +127,9 @@ final class SimulatedNode {
         }
     }
 
+    /// The owner's hand-over says who is to stand by (D5).
+    func setCandidate(_ node: NodeID?) { perform(machine.setCandidate(node, now: world.time)) }
+
     func doorClosed(_ connection: Int) {
         guard publisherConnection == connection else { return }
         door?.close()
@@ -175,17 +180,21 @@ final class SimulatedNode {
             case nil: break
             }
         case .openCopy(let node): openCopy(at: node)
-        case .closeCopy:
-            if let copy { close(copy) }
-            copy = nil
+        case .closeCopy(let node):
+            for copy in copies where copy.node == node { close(copy) }
+            copies.removeAll { $0.node == node }
         case .confirmCopy(let epoch, let next):
             guard let link = copySource else { return }
             let claimed = world.mutant == .confirmsBeforeItHolds ? next + 4 : next
             send(link) { node in
                 node.opener(link) { node, _ in
-                    guard node.copy === link else { return }
-                    node.perform(
-                        node.machine.copyConfirmed(at: link.node, epoch: epoch, next: claimed, now: node.world.time))
+                    guard node.copies.contains(where: { $0 === link }) else { return }
+                    let isTakenForAll = node.world.mutant == .countsOneCopyForAll
+                    for copy in node.copies where copy === link || isTakenForAll {
+                        node.perform(
+                            node.machine.copyConfirmed(
+                                at: copy.node, epoch: epoch, next: claimed, now: node.world.time))
+                    }
                 }
             }
         case .subscribe(let id, let node, let after): subscribe(id, at: node, after: after)
@@ -249,7 +258,7 @@ final class SimulatedNode {
         case .ingest: door?.lost(link, code)
         case .copy:
             if let receiver = link.receiver { leave(receiver) }
-            guard copy === link else { return }
+            guard copies.contains(where: { $0 === link }) else { return }
             perform(machine.copyFailed(at: link.node, now: world.time))
         case .upstream(let id): perform(machine.subscriptionLost(id, now: world.time))
         }
@@ -276,11 +285,11 @@ final class SimulatedNode {
             return
         }
         link.term = term
-        copy = link
+        copies.append(link)
     }
 
     private func copyAccepted(_ link: Link, after: FramePosition?) {
-        guard link.state == .opening, copy === link else { return }
+        guard link.state == .opening, copies.contains(where: { $0 === link }) else { return }
         link.state = .open
         perform(machine.copyOpened(at: link.node, after: after, now: world.time))
         guard link.state == .open else { return }
@@ -410,9 +419,9 @@ final class SimulatedNode {
         }
     }
 
-    /// This node is an edge whose frames begin, or will begin, after what a receiver wants.
+    /// This node is an edge, or was one, whose frames begin, or will begin, after what a receiver wants.
     func isLate(for position: FramePosition) -> Bool {
-        guard machine.role == .edge else { return false }
+        guard machine.role == .edge || beganAsEdge else { return false }
         guard let oldest = machine.ring.oldest else { return !sinks.isEmpty }
         return oldest.epoch == position.epoch && oldest.sequence > position.sequence + 1
     }
@@ -435,6 +444,7 @@ final class SimulatedNode {
                 node.perform(node.machine.copied(SimulatedFrames.decode(bytes), term: link.term))
             case .upstream(let id):
                 guard link.state == .open else { return }
+                if node.machine.ring.last == nil { node.beganAsEdge = true }
                 node.perform(node.machine.received(id, SimulatedFrames.decode(bytes)))
             case .ingest: return
             }

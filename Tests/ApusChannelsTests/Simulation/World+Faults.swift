@@ -46,11 +46,57 @@ extension World {
         }
     }
 
-    private func change(_ sentence: String, _ body: (inout ChannelStateMachine.Assignment) -> Void) {
+    private func change(
+        _ sentence: String, isHarmless: Bool = false, _ body: (inout ChannelStateMachine.Assignment) -> Void
+    ) {
         body(&truth)
         tell("map: \(sentence): \(truth)")
-        copiedAt = nil
+        if !isHarmless { copiedAt = nil }
         broadcast()
+    }
+
+    // MARK: - Planned moves
+
+    /// What the owner's hand-over does for another standby (D5): feeds it, and names it when it has everything. The
+    /// swap may be made long after it was asked for, and also when the owner has died meanwhile.
+    private func moveStandby(of primary: SimulatedNode, to target: NodeID) {
+        guard candidate == nil else { return }
+        tell("\(target) is to stand by")
+        candidate = target
+        primary.run { primary.setCandidate(target) }
+        if mutant == .namesStandbyEarly {
+            nameStandby(target, after: 1...40, under: truth.term)
+        } else {
+            awaitReplica(of: primary, at: target, under: truth.term, until: now + 1000 * Self.millisecond)
+        }
+    }
+
+    private func awaitReplica(of primary: SimulatedNode, at target: NodeID, under term: Epoch, until deadline: UInt64) {
+        // The owner may have died: its hand-over is over with it.
+        after(deadline + 10 * Self.millisecond - now) { [unowned self] in
+            if !primary.isAlive, candidate == target { candidate = nil }
+        }
+        poll(primary, target, term, deadline)
+    }
+
+    private func poll(_ primary: SimulatedNode, _ target: NodeID, _ term: Epoch, _ deadline: UInt64) {
+        after(10 * Self.millisecond, at: primary) { [unowned self] in
+            guard truth.term == term, !retired.contains(target), now < deadline else {
+                primary.setCandidate(nil)
+                return candidate = nil
+            }
+            guard primary.machine.isCopied(to: target) else { return poll(primary, target, term, deadline) }
+            nameStandby(target, after: 1...120, under: term)
+        }
+    }
+
+    private func nameStandby(_ target: NodeID, after milliseconds: ClosedRange<UInt64>, under term: Epoch) {
+        after(span(milliseconds)) { [unowned self] in
+            candidate = nil
+            guard truth.term == term, truth.owner != target, !retired.contains(target) else { return }
+            change("another standby", isHarmless: true) { $0.standby = target }
+            checkNamed(target)
+        }
     }
 
     /// A node was found dead: its standby takes over, and somebody else stands by.
@@ -98,7 +144,8 @@ extension World {
     /// The channel has survived what came before: one more failure must not cost anything.
     private var isSettled: Bool {
         guard let copiedAt, now - copiedAt < 400 * Self.millisecond else { return false }
-        return [truth.owner, truth.standby].allSatisfy { id in
+        let needed = [truth.owner, truth.standby] + (candidate == nil ? [] : [candidate])
+        return needed.allSatisfy { id in
             id.flatMap(node).map { $0.isAlive && !$0.isPaused } ?? false
         }
     }
@@ -116,7 +163,7 @@ extension World {
     private func makeFault() {
         let primary = truth.owner.flatMap(node)
         let standby = truth.standby.flatMap(node)
-        let edges = doors.filter { $0 !== primary && $0 !== standby }
+        let edges = doors.filter { $0 !== primary && $0 !== standby && ($0.id != candidate || isSettled) }
         let hasSpare = doors.count >= 3
         switch below(14) {
         case 0, 1: if let primary, isSettled, hasSpare { kill(primary) }
@@ -131,7 +178,7 @@ extension World {
                 truth.term += 1
             }
         }
-        case 9: if let edge = edges.first, isSettled { change("another standby") { $0.standby = edge.id } }
+        case 9: if let primary, let edge = edges.first, isSettled { moveStandby(of: primary, to: edge.id) }
         case 10:
             tell("the publisher starts anew")
             publisher.start()
@@ -215,6 +262,17 @@ extension World {
         let holders = [truth.owner, truth.standby].compactMap { $0.flatMap(node) }.filter(\.isAlive)
         guard holders.contains(where: { $0.machine.ring.last.map { $0 >= position } ?? false }) else {
             return fail("\(position) was acknowledged, but neither primary nor standby has it")
+        }
+    }
+
+    /// A standby that the map names by plan has all that was acknowledged (D5), unless the primary says otherwise.
+    private func checkNamed(_ target: NodeID) {
+        guard publisher.acknowledged > 0, let standby = node(target), let primary = truth.owner.flatMap(node),
+            primary.machine.isProtected
+        else { return }
+        let position = FramePosition(epoch: publisher.epoch, sequence: publisher.acknowledged - 1)
+        guard standby.machine.ring.last.map({ $0 >= position }) ?? false else {
+            return fail("\(target) was named standby without \(position), which was acknowledged")
         }
     }
 

@@ -19,6 +19,10 @@ enum Mutant: String, CaseIterable, Sendable {
     case ingestsOneTooLate
     /// The standby takes copies of any term.
     case ignoresTerms
+    /// Another standby is named before it has caught up.
+    case namesStandbyEarly
+    /// The primary takes what one copy confirmed as confirmed by the standby and the candidate.
+    case countsOneCopyForAll
 }
 
 /// A cluster of one channel on a virtual clock: nodes, links, a publisher, viewers, and what goes wrong.
@@ -54,6 +58,8 @@ final class World {
     var faultsEnd: UInt64 = 0
     /// Of the newest map.
     var revision = 0
+    /// Who is to become the standby, by a planned move under way.
+    var candidate: NodeID?
     /// When the standby was last seen to have nearly all that the primary has, under this map.
     var copiedAt: UInt64?
 

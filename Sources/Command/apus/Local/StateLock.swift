@@ -39,24 +39,15 @@ extension StateDirectory {
                 close(file)
                 throw busy()
             }
-            // `down --purge` removes the file under its own lock; a lock on a removed file keeps nobody out.
-            guard isInPlace(file) else {
-                close(file)
-                continue
-            }
-            // The number is for the message alone.
-            let number = Array("\(getpid())\n".utf8)
+            // The number is for the message, and shows that the file is in its place: `down --purge` removes it under
+            // its own lock, and a lock on a removed file keeps nobody out.
+            let number = "\(getpid())\n"
             ftruncate(file, 0)
-            _ = pwrite(file, number, number.count, 0)
-            return file
+            _ = pwrite(file, number, number.utf8.count, 0)
+            if (try? String(contentsOfFile: lockFile, encoding: .utf8)) == number { return file }
+            close(file)
         }
         throw busy()
-    }
-
-    private func isInPlace(_ file: CInt) -> Bool {
-        var (held, named) = (stat(), stat())
-        return fstat(file, &held) == 0 && stat(lockFile, &named) == 0
-            && held.st_ino == named.st_ino && held.st_dev == named.st_dev
     }
 
     private func busy() -> ApusError {

@@ -7,21 +7,25 @@ import OrderedCollections
 /// All nodes together move at most `movingCountMax` shards at once. One shard's way:
 ///
 /// ```
-/// stable ─▶ settingStandby ─▶ catchingUp ─▶ streaming ─▶ handingOver ─▶ owned by the target, epoch + 1
-///           (map changes)     (media channels (entities held, (map changes)
-///                              replicate)      states sent)
+/// stable ─▶ catchingUp ─▶ settingStandby ─▶ streaming ─▶ handingOver ─▶ owned by the target, epoch + 1
+///           (media channels (map changes)   (entities held, (map changes)
+///            replicate)                      states sent)
 /// ```
 ///
-/// A move that only changes the standby ends after `catchingUp`. Every step can be repeated without harm and
+/// **The map names no standby that has not caught up**, else the death of the owner would lose what only the earlier
+/// one had. While the target catches up the earlier standby stays named and fed, and from `caughtUp` on nothing is
+/// acknowledged that one of the two has not, so that it does not matter when the swap is made.
+///
+/// A move that only changes the standby ends after `settingStandby`. Every step can be repeated without harm and
 /// has its own deadline; when one passes, or the map changed underneath, the move is abandoned: entities are
 /// released, the shard stays where it is, and is tried again after `retryDelay`. Calls wait only from
 /// `streaming` on, and only once the states were sent does the map change; whoever then asks here is told
 /// `moved`.
 ///
 /// **Crashes.** The target dies: the map shows it, the move is abandoned. The owner dies: the target is its
-/// standby and becomes owner as after any death. A hand-over that was proposed is not given up by time: until the
-/// map or the proposal's failure says what happened, the shard's entities stay held, since changes made
-/// meanwhile would be lost if the swap had been made.
+/// standby, or its candidate, and the named one becomes owner as after any death. What was proposed is not given up by
+/// time: until the map or the proposal's failure says what happened, the target stays fed and the shard's
+/// entities stay held, since changes made meanwhile would be lost if the swap had been made.
 ///
 /// Pure: confined to whoever owns it; the shell carries out the actions and reports back.
 package struct HandoverStateMachine: Sendable {
@@ -30,7 +34,7 @@ package struct HandoverStateMachine: Sendable {
         package var movingCountMax: Int = 64
         /// …and the most of all shards.
         package var movingShareMax: Double = 0.02
-        /// From the new standby until it caught up.
+        /// For the target to catch up; then it is given up.
         package var prepareTimeout: Duration = .seconds(5)
         /// For the states of the entities, while calls to them wait.
         package var streamTimeout: Duration = .milliseconds(250)
@@ -56,7 +60,8 @@ package struct HandoverStateMachine: Sendable {
     package enum Action: Sendable, Equatable {
         /// Propose ``OwnershipDecision/setStandby(_:)``.
         case setStandby([ShardMove])
-        /// Tell with `replicaReady` when the target has caught up.
+        /// Feed the target beside the standby until the move is `completed` or `abandoned`; tell with `replicaReady`
+        /// when it has everything, and nothing is acknowledged any more that it has not.
         case awaitReplica(ShardMove)
         /// Hold the shard's entities, send their states, answer with `streamed` or `streamFailed`.
         case stream(ShardMove)
@@ -77,8 +82,9 @@ package struct HandoverStateMachine: Sendable {
     }
 
     private enum Step: Sendable, Equatable {
-        case settingStandby
         case catchingUp(deadline: MonotonicTime)
+        case caughtUp
+        case settingStandby
         case streaming(deadline: MonotonicTime)
         case streamed
         case handingOver
@@ -90,6 +96,9 @@ package struct HandoverStateMachine: Sendable {
         var isHandover: Bool
         var step: Step
 
+        var isCatchingUp: Bool {
+            if case .catchingUp = step { true } else { false }
+        }
         var isStreaming: Bool {
             if case .streaming = step { true } else { false }
         }
@@ -128,12 +137,11 @@ package struct HandoverStateMachine: Sendable {
         case .mapChanged(let newer): adopt(newer, now: now, actions: &actions)
         case .replicaReady(let move):
             guard let current = moving[move.shard], current.move == move, case .catchingUp = current.step else { break }
-            guard current.isHandover else {
-                complete(move, actions: &actions)
-                break
+            if map?.standby(of: move.shard)?.id == move.target {
+                goOn(current, now: now, actions: &actions)
+            } else {
+                moving[move.shard]?.step = .caughtUp
             }
-            moving[move.shard]?.step = .streaming(deadline: now + configuration.streamTimeout)
-            actions.append(.stream(move))
         case .streamed(let move):
             guard let current = moving[move.shard], current.move == move, case .streaming = current.step else { break }
             moving[move.shard]?.step = .streamed
@@ -144,16 +152,14 @@ package struct HandoverStateMachine: Sendable {
             for move in moves where moving[move.shard]?.move == move {
                 switch moving[move.shard]?.step {
                 case .settingStandby, .handingOver: abandon(move, .proposalFailed, now: now, actions: &actions)
-                case .catchingUp, .streaming, .streamed, nil: break
+                case .catchingUp, .caughtUp, .streaming, .streamed, nil: break
                 }
             }
         case .tick: expire(now: now, actions: &actions)
         }
-        if case .tick = input {
-            proposeHandovers(actions: &actions)
-        } else if !moving.values.contains(where: \.isStreaming) {
-            proposeHandovers(actions: &actions)
-        }
+        let isTick = if case .tick = input { true } else { false }
+        if isTick || !moving.values.contains(where: \.isCatchingUp) { proposeStandbys(actions: &actions) }
+        if isTick || !moving.values.contains(where: \.isStreaming) { proposeHandovers(actions: &actions) }
         plan(now: now, actions: &actions)
         return actions
     }
@@ -179,14 +185,20 @@ package struct HandoverStateMachine: Sendable {
                 continue
             }
             switch current.step {
-            case .settingStandby where standby?.id == move.target:
-                moving[move.shard]?.step = .catchingUp(deadline: now + configuration.prepareTimeout)
-                actions.append(.awaitReplica(move))
-            case .settingStandby: break
-            case .catchingUp, .streaming, .streamed, .handingOver:
+            case .caughtUp, .settingStandby:
+                if standby?.id == move.target { goOn(current, now: now, actions: &actions) }
+            case .catchingUp: break
+            case .streaming, .streamed, .handingOver:
                 if standby?.id != move.target { abandon(move, .mapChanged, now: now, actions: &actions) }
             }
         }
+    }
+
+    /// The target is the standby that the map names, and has everything.
+    private mutating func goOn(_ current: Moving, now: MonotonicTime, actions: inout [Action]) {
+        guard current.isHandover else { return complete(current.move, actions: &actions) }
+        moving[current.move.shard]?.step = .streaming(deadline: now + configuration.streamTimeout)
+        actions.append(.stream(current.move))
     }
 
     private mutating func expire(now: MonotonicTime, actions: inout [Action]) {
@@ -196,13 +208,21 @@ package struct HandoverStateMachine: Sendable {
                 abandon(current.move, .prepareTimeout, now: now, actions: &actions)
             case .streaming(let deadline) where now >= deadline:
                 abandon(current.move, .streamTimeout, now: now, actions: &actions)
-            case .settingStandby, .catchingUp, .streaming, .streamed, .handingOver: break
+            case .catchingUp, .caughtUp, .settingStandby, .streaming, .streamed, .handingOver: break
             }
         }
         while let (shard, until) = resting.elements.first, until <= now {
             resting[shard] = nil
             isPlanWanted = true
         }
+    }
+
+    /// All shards whose targets caught up go in one swap, as with hand-overs.
+    private mutating func proposeStandbys(actions: inout [Action]) {
+        let moves = moving.values.filter { $0.step == .caughtUp }.map(\.move)
+        guard !moves.isEmpty else { return }
+        for move in moves { moving[move.shard]?.step = .settingStandby }
+        actions.append(.setStandby(moves))
     }
 
     /// All shards whose states were sent go in one swap: at once when no other's are on their way, with the next tick
@@ -224,7 +244,7 @@ package struct HandoverStateMachine: Sendable {
         guard let current = moving.removeValue(forKey: move.shard) else { return }
         switch current.step {
         case .streaming, .streamed, .handingOver: actions.append(.release(move))
-        case .settingStandby, .catchingUp: break
+        case .catchingUp, .caughtUp, .settingStandby: break
         }
         resting[move.shard] = now + configuration.retryDelay
         isPlanWanted = true
@@ -238,9 +258,9 @@ package struct HandoverStateMachine: Sendable {
         isPlanWanted = false
         let room = movingCountMax(map: map, placement: placement) - moving.count
         guard room > 0 else { return }
-        var added: [Moving] = []
+        var addedCount = 0
         for index in map.shards.indices where map.shards[index].owner == slot {
-            guard added.count < room else { break }
+            guard addedCount < room else { break }
             let assignment = map.shards[index]
             let goal = placement[index]
             let shard = ShardID(UInt16(index))
@@ -250,19 +270,11 @@ package struct HandoverStateMachine: Sendable {
             let isHandover = goal.owner != slot
             guard let target = map.member(at: isHandover ? goal.owner : goal.standby) else { continue }
             let move = ShardMove(shard: shard, epoch: assignment.epoch, owner: local, target: target.id)
-            added.append(Moving(move: move, isHandover: isHandover, step: .settingStandby))
+            addedCount += 1
+            moving[shard] = Moving(
+                move: move, isHandover: isHandover, step: .catchingUp(deadline: now + configuration.prepareTimeout))
+            actions.append(.awaitReplica(move))
         }
-        var wanted: [ShardMove] = []
-        for var adding in added {
-            if map.standby(of: adding.move.shard)?.id == adding.move.target {
-                adding.step = .catchingUp(deadline: now + configuration.prepareTimeout)
-                actions.append(.awaitReplica(adding.move))
-            } else {
-                wanted.append(adding.move)
-            }
-            moving[adding.move.shard] = adding
-        }
-        if !wanted.isEmpty { actions.append(.setStandby(wanted)) }
     }
 
     /// This node's part of what may move at once: every owner of misplaced shards gets the same, and all of

@@ -16,8 +16,9 @@ import OrderedCollections
 /// `plannedPace`, and all that came up meanwhile go in the next one. Joins, drains and deaths go at once.
 ///
 /// **A store that cannot be reached.** Nothing is decided: proposals fail with 10012 after `attemptCountMax`
-/// tries, deaths stay and are tried again. A swap whose answer was lost may have been made: the map is read
-/// before the next decision.
+/// tries, deaths stay and are tried again. A swap whose answer was lost may have been made, or may yet be: the map is
+/// read before the next decision, and a planned move does not fail by tries while its own swap may still stand in
+/// the store. Who proposed it would otherwise go on with a shard that is another's.
 ///
 /// **The own death.** When a map shows this life as dead, ``Action/fenced`` is given once and no swap is
 /// made any more: what this node still does carries epochs that nobody takes.
@@ -85,6 +86,8 @@ package struct OwnershipStateMachine: Sendable {
         var id: ProposalID
         var decision: OwnershipDecision
         var attemptCount = 0
+        /// The revision that a swap expected whose answer was lost: until the map is past it, it may have been made.
+        var unansweredAt: UInt64?
 
         /// Can wait for what is more urgent.
         var isPlanned: Bool {
@@ -149,6 +152,7 @@ package struct OwnershipStateMachine: Sendable {
             isStoreReachable = false
             isReadWanted = true
             idleUntil = now + configuration.retryDelay
+            noteUnanswered()
             countAttempt(actions: &actions)
             flight = .idle
         case .tick: break
@@ -196,6 +200,18 @@ package struct OwnershipStateMachine: Sendable {
         actions.append(.announce(revision: revision))
     }
 
+    private mutating func noteUnanswered() {
+        guard case .swapping(_, let ids) = flight else { return }
+        for index in proposals.indices where ids.contains(proposals[index].id) {
+            proposals[index].unansweredAt = map.revision
+        }
+    }
+
+    /// True for a planned move that may stand in the store without this node's knowledge.
+    private func isOpen(_ proposal: Proposal) -> Bool {
+        proposal.isPlanned && proposal.unansweredAt == map.revision
+    }
+
     /// One more try went wrong: of the proposals that swapped, or of the first where the store cannot be read.
     private mutating func countAttempt(actions: inout [Action]) {
         let tried: [ProposalID]
@@ -207,7 +223,9 @@ package struct OwnershipStateMachine: Sendable {
         for id in tried {
             guard let index = proposals.firstIndex(where: { $0.id == id }) else { continue }
             proposals[index].attemptCount += 1
-            guard proposals[index].attemptCount >= configuration.attemptCountMax else { continue }
+            guard proposals[index].attemptCount >= configuration.attemptCountMax, !isOpen(proposals[index]) else {
+                continue
+            }
             proposals.remove(at: index)
             actions.append(.settled(id, .failed(ApusError(.noOwnership))))
         }

@@ -33,6 +33,9 @@ package struct ClusterConfiguration: Sendable {
 
 /// What the layers above do for the cluster. All may be called from any thread.
 package struct ClusterHooks: Sendable {
+    /// The node is to become the shard's standby: it gets everything of the shard's media channels from now on, beside
+    /// the standby that is, which stays fed. Nil: no node is, any more. Called on the owner; must not wait.
+    package var feedReplica: @Sendable (ShardID, NodeID?) -> Void
     /// True when the node has everything of the shard's media channels. Asked on the owner, every 10 ms, until it
     /// says yes or the move is given up.
     package var replicaCaughtUp: @Sendable (ShardID, NodeID) async -> Bool
@@ -55,6 +58,7 @@ package struct ClusterHooks: Sendable {
 
     /// Hooks of a node that holds nothing but its shards.
     package init() {
+        feedReplica = { _, _ in }
         replicaCaughtUp = { _, _ in true }
         takeStates = { _ in [] }
         giveStates = { _, _, _ in }

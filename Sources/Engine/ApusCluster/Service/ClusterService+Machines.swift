@@ -163,11 +163,14 @@ extension ClusterService {
             switch action {
             case .setStandby(let moves): propose(.setStandby(moves), waiter: .moves(moves, isHandover: false))
             case .handOver(let moves): propose(.handOver(moves), waiter: .moves(moves, isHandover: true))
-            case .awaitReplica(let move): _ = submit(.awaitReplica(move))
+            case .awaitReplica(let move):
+                hooks.feedReplica(move.shard, move.target)
+                _ = submit(.awaitReplica(move))
             case .stream(let move):
                 if !submit(.stream(move)) { handle(handover: .streamFailed(move)) }
             case .release(let move): hooks.releaseEntities(move.shard)
             case .abandoned(let move, let reason):
+                hooks.feedReplica(move.shard, nil)
                 metrics.handoversAbandoned.increment()
                 logger.info(
                     "A hand-over was abandoned",
@@ -175,7 +178,9 @@ extension ClusterService {
                         LogKey.shard: "\(move.shard)", LogKey.peer: "\(move.target)",
                         LogKey.reason: "\(reason.rawValue)",
                     ])
-            case .completed: metrics.handoversCompleted.increment()
+            case .completed(let move):
+                hooks.feedReplica(move.shard, nil)
+                metrics.handoversCompleted.increment()
             }
         }
         hastenTick()
@@ -217,7 +222,7 @@ extension ClusterService {
         let deadline = MonotonicTime.now() + configuration.handover.prepareTimeout
         while MonotonicTime.now() < deadline, !Task.isCancelled {
             let shard = view.lookUp(move.shard)
-            guard shard.owner?.id == identity, shard.standby?.id == move.target else { return }
+            guard shard.owner?.id == identity, shard.epoch == move.epoch, view.map.isAlive(move.target) else { return }
             if await hooks.replicaCaughtUp(move.shard, move.target) {
                 thread.loop.execute { self.handle(handover: .replicaReady(move)) }
                 return
