@@ -47,7 +47,8 @@ struct PeerPolicyTests {
 
     @Test("An address inside an address is judged too where the outer range is open")
     func embedded() throws {
-        let policy = PeerPolicy(opened: [.nat64, .sixToFour, .teredo], own: [TransportAddress(v4: 0x0909_0909, port: 1)])
+        let node = TransportAddress(v4: 0x0909_0909, port: 1)
+        let policy = PeerPolicy(opened: [.nat64, .sixToFour, .teredo], own: [node])
         for text in [
             "64:ff9b::127.0.0.1", "64:ff9b::10.0.0.1", "2002:7f00:1::1", "2002:c0a8:101::1", "64:ff9b::9.9.9.9",
             "2001:0:7f00:1::1", "2001:0:808:808:0:0:80ff:fffe",

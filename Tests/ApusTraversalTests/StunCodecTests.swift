@@ -35,7 +35,9 @@ struct StunCodecTests {
 
     @Test(
         "An attribute that leaves its message is refused (CVE-2020-6061, CVE-2020-6062)",
-        arguments: ["00060001", "0006ffff 00000000", "00060005 61626364", "00060004 61626364 0008", "0013fffd 00000000"])
+        arguments: [
+            "00060001", "0006ffff 00000000", "00060005 61626364", "00060004 61626364 0008", "0013fffd 00000000",
+        ])
     func attributesBeyondTheEnd(attributes: String) {
         expectMalformed("\(attributes)") { _ = try StunMessage(message(attributes)) }
     }

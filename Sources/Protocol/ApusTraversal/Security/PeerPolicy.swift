@@ -1,10 +1,10 @@
 /// Which peers a relay may send to (D8): none of the addresses that are special, none of the cluster's own.
 ///
 /// A relay stands inside a network that its clients stand outside of; without this rule any client could reach
-/// the machines behind it (Slack 2020, CVE-2020-26262, CVE-2026-27624). Refused are all ranges of IANA's special-purpose
-/// registries (RFC 6890 and later entries), multicast, reserved space and the addresses of this cluster. An address that
-/// carries an IPv4 address inside (v4-mapped, NAT64, 6to4, Teredo) is judged by that one too. A configuration opens
-/// ranges by name, for use inside a LAN and for tests.
+/// the machines behind it (Slack 2020, CVE-2020-26262, CVE-2026-27624). Refused are all ranges of IANA's
+/// special-purpose registries (RFC 6890 and later entries), multicast, reserved space and the addresses of this
+/// cluster. An address that carries an IPv4 address inside (v4-mapped, NAT64, 6to4, Teredo) is judged by that one too.
+/// A configuration opens ranges by name, for use inside a LAN and for tests.
 public struct PeerPolicy: Sendable {
     /// A range that can be opened by its name.
     public enum Range: String, Sendable, Hashable, CaseIterable {
@@ -99,8 +99,8 @@ public struct PeerPolicy: Sendable {
         return address.high == entry.high && (address.low ^ entry.low) >> (128 - UInt64(entry.bits)) == 0
     }
 
-    /// The IPv4 addresses that an IPv6 address carries: NAT64 (RFC 6052 §2.1), 6to4 (RFC 3056 §2), and client and server
-    /// of Teredo (RFC 4380 §4). A v4-mapped one has become IPv4 before.
+    /// The IPv4 addresses that an IPv6 address carries: NAT64 (RFC 6052 §2.1), 6to4 (RFC 3056 §2), and client and
+    /// server of Teredo (RFC 4380 §4). A v4-mapped one has become IPv4 before.
     static func embedded(in address: TransportAddress) -> [TransportAddress] {
         guard address.family == .v6 else { return [] }
         let low = UInt32(truncatingIfNeeded: address.low)

@@ -1,4 +1,5 @@
-/// Time-limited TURN credentials that need no table of users (the "TURN REST" scheme, draft-uberti-behave-turn-rest-00).
+/// Time-limited TURN credentials that need no table of users (the "TURN REST" scheme,
+/// draft-uberti-behave-turn-rest-00).
 ///
 /// The user name is `EXPIRY:USER`, EXPIRY in seconds since 1970; the password is the base64 of HMAC-SHA1 over the user
 /// name under a secret that issuers and relays share. Two secrets live at once, so that one can be replaced
@@ -86,8 +87,8 @@ struct UserhashTable: Sendable {
 /// Nonces that need no memory: a time and a code over it and the client's address under a key of the cluster (D8).
 ///
 /// Any node of the cluster checks what another has made, and a flood of requests from invented addresses leaves nothing
-/// behind. The text begins with the nonce cookie and the security features of RFC 8489 §9.2, and the code covers them by
-/// covering the whole prefix, so that nobody on the way can take "password algorithms" out (bid-down protection).
+/// behind. The text begins with the nonce cookie and the security features of RFC 8489 §9.2, and the code covers them
+/// by covering the whole prefix, so that nobody on the way can take "password algorithms" out (bid-down protection).
 struct StatelessNonce: Sendable {
     /// `obMatJos2` and the base64 of 24 bits, of which the first says "password algorithms" (RFC 8489 §9.2, §18.1).
     static let prefix = "obMatJos2gAAA"

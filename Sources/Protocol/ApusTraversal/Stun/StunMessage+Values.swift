@@ -50,7 +50,8 @@ extension StunMessage {
     /// An address that is written plainly: MAPPED-ADDRESS, ALTERNATE-SERVER (RFC 8489 §14.1).
     public func address(_ type: StunAttribute) throws(ApusError) -> TransportAddress? {
         guard let range = range(of: type) else { return nil }
-        guard range.count == 8 && bytes[range.lowerBound + 1] == 1 || range.count == 20 && bytes[range.lowerBound + 1] == 2,
+        let familyOfCount: UInt8? = range.count == 8 ? 1 : range.count == 20 ? 2 : nil
+        guard let familyOfCount, bytes[range.lowerBound + 1] == familyOfCount,
             let address = TransportAddress(
                 bytes: bytes[(range.lowerBound + 4)..<range.upperBound],
                 port: bytes.bigEndian16(at: range.lowerBound + 2))
@@ -69,7 +70,11 @@ extension StunMessage {
     ///
     /// - Throws: 10001 for an address that is none, and for more than `countMax`.
     public func xorAddresses(_ type: StunAttribute, countMax: Int) throws(ApusError) -> [TransportAddress] {
-        guard let integrityStart = slots.first(where: { $0.type == .messageIntegrity || $0.type == .messageIntegritySHA256 })
+        // Only what the integrity covers is taken; a message without one has the first alone.
+        guard
+            let integrityStart = slots.first(where: {
+                $0.type == .messageIntegrity || $0.type == .messageIntegritySHA256
+            })
         else { return try xorAddress(type).map { [$0] } ?? [] }
         var found: [TransportAddress] = []
         var position = Self.headerByteCount
@@ -98,8 +103,8 @@ extension StunMessage {
         case (20, 2):
             let mask = UInt64(Self.magicCookie) << 32 | UInt64(transaction.high)
             return TransportAddress(
-                v6High: bytes.bigEndian64(at: start + 4) ^ mask, low: bytes.bigEndian64(at: start + 12) ^ transaction.low,
-                port: port)
+                v6High: bytes.bigEndian64(at: start + 4) ^ mask,
+                low: bytes.bigEndian64(at: start + 12) ^ transaction.low, port: port)
         default:
             throw ApusError(.malformed, "an address has a family and the bytes of that family")
         }

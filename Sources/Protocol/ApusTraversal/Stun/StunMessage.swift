@@ -22,8 +22,6 @@ public struct StunMessage: Sendable {
         /// Of the value, without padding.
         let start: Int
         let end: Int
-        /// True where the integrity of the message does not cover the attribute.
-        let isUncovered: Bool
     }
 
     /// The whole message.
@@ -93,8 +91,7 @@ public struct StunMessage: Sendable {
             default: isIgnored = type != .fingerprint
             }
             if !isIgnored, !slots.contains(where: { $0.type == type }) {
-                slots.append(
-                    Slot(type: type, start: start, end: start + valueCount, isUncovered: integrity != nil))
+                slots.append(Slot(type: type, start: start, end: start + valueCount))
             }
             if type == .messageIntegrity || type == .messageIntegritySHA256 { integrity = type }
             position = paddedEnd

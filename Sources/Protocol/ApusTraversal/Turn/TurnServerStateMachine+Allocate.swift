@@ -105,7 +105,8 @@ extension TurnServerStateMachine {
         ]
     }
 
-    /// The shell has opened the relayed addresses of an opening, in the order of its families; the second may be missing.
+    /// The shell has opened the relayed addresses of an opening, in the order of its families; the second may be
+    /// missing.
     ///
     /// An opening that is not waited for any more is closed again.
     public mutating func relayOpened(

@@ -5,7 +5,8 @@ extension TurnServerStateMachine {
     /// How long the last counters of an allocation that ended are waited for.
     static let finalCountersTimeout = Duration.seconds(2)
 
-    /// When ``tick(at:)`` is due; nil while nothing waits. It may lie in the past, where more ended than one tick takes.
+    /// When ``tick(at:)`` is due; nil while nothing waits. It may lie in the past, where more ended than one tick
+    /// takes.
     public var nextDeadline: MonotonicTime? { heap.first?.deadline }
 
     /// Ends what has ended by now, a bounded number at once.

@@ -29,7 +29,8 @@ extension TurnServerStateMachine {
     mutating func channelBind(
         _ request: Request, _ id: AllocationID, at now: MonotonicTime
     ) throws(ApusError) -> [TurnAction] {
-        guard let number = try request.message.channelNumber(), let peer = try request.message.xorAddress(.xorPeerAddress),
+        guard let number = try request.message.channelNumber(),
+            let peer = try request.message.xorAddress(.xorPeerAddress),
             ChannelDataHeader.channelNumbers.contains(number), let allocation = allocations[id], !allocation.isTCP
         else { return [refusal(request, .badRequest)] }
         if let code = objection(toHost: peer, allocation) { return [refusal(request, code)] }

@@ -10,9 +10,9 @@ public import ApusCore
 /// that was sent to its address, nothing is remembered of it, each answer is about as small as the question, and
 /// answers are limited per source. A request is checked in the order of its cost: shape, nonce, name, code.
 ///
-/// The life of an allocation: `allocate` → opening (a question to the shell) → live → ended, by Refresh 0, by expiry, by
-/// its stream's end (unless it has a ticket), or by the node. When this node dies, its allocations end here and go on
-/// at the standby for clients that hold a ticket: see `adopt`. When it leaves, ``drain(to:)`` sends new
+/// The life of an allocation: `allocate` → opening (a question to the shell) → live → ended, by Refresh 0, by expiry,
+/// by its stream's end (unless it has a ticket), or by the node. When this node dies, its allocations end here and go
+/// on at the standby for clients that hold a ticket: see `adopt`. When it leaves, ``drain(to:)`` sends new
 /// clients elsewhere (ALTERNATE-SERVER) and lets those that are here live out.
 ///
 /// Time, wall clock and chance are passed in. Not safe to share; its owner is one thread or actor.
@@ -272,8 +272,8 @@ extension TurnServerStateMachine {
         return challenge(message, flow, .unauthenticated, at: now)
     }
 
-    /// The algorithm that the request chose; MD5 where it chose none. Our nonces always offer the choice, so one half of
-    /// the choice, another offer than ours, or an algorithm that we did not offer, is refused (RFC 8489 §9.2.4).
+    /// The algorithm that the request chose; MD5 where it chose none. Our nonces always offer the choice, so one half
+    /// of the choice, another offer than ours, or an algorithm that we did not offer, is refused (RFC 8489 §9.2.4).
     private func passwordAlgorithm(of message: StunMessage) throws(ApusError) -> StunPasswordAlgorithm? {
         let chosen = try message.passwordAlgorithm()
         guard let offered = message.value(of: .passwordAlgorithms) else { return chosen == nil ? .md5 : nil }
