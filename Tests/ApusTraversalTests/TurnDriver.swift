@@ -14,13 +14,13 @@ struct TurnDriver {
     var nonces: [RelayFlow: String] = [:]
     var port: UInt16 = 50_000
 
-    init(_ change: (inout TurnServerConfiguration) -> Void = { _ in }) {
+    init(seed: UInt64 = 7, _ change: (inout TurnServerConfiguration) -> Void = { _ in }) {
         var configuration = TurnServerConfiguration(credentials: Self.credentials, nonceKey: [1, 2, 3])
         configuration.families = [.v4, .v6]
         configuration.sourceRows = 256
         change(&configuration)
         machine = TurnServerStateMachine(
-            configuration, random: SeededRandom(seed: 7), unixSeconds: Self.epoch, now: now)
+            configuration, random: SeededRandom(seed: seed), unixSeconds: Self.epoch, now: now)
     }
 
     static func flow(_ port: UInt16 = 1000, host: UInt32 = 0x0505_0505, transport: RelayFlow.Transport = .udp)
@@ -28,7 +28,7 @@ struct TurnDriver {
     {
         RelayFlow(
             plane: 0, transport: transport, local: TransportAddress(v4: 0x0606_0606, port: 3478),
-            remote: TransportAddress(v4: host, port: port), connection: transport.isStream ? UInt32(port) : 0)
+            remote: TransportAddress(v4: host, port: port), connection: transport.isStream ? UInt64(port) : 0)
     }
 
     static func user(_ name: String = "ann", expiresIn seconds: Int64 = 3600) -> (username: String, password: String) {
@@ -102,7 +102,7 @@ struct TurnDriver {
     mutating func open(_ actions: [TurnAction]) -> [TurnAction] {
         actions.flatMap { action -> [TurnAction] in
             guard case .openRelay(let opening) = action else { return [] }
-            port += 2
+            port = port > 65_000 ? 50_000 : port + 2
             let addresses = opening.families.map { relayed($0) }
             return machine.relayOpened(opening.request, addresses: addresses, at: now)
         }

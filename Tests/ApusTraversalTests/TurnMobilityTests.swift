@@ -46,6 +46,26 @@ struct TurnMobilityTests {
         #expect(try driver.code(third) == 400, "an old ticket is none")
     }
 
+    @Test("A client that comes back at another plane takes permissions, channels and counters there")
+    func otherPlane() throws {
+        var driver = TurnDriver()
+        let (ticket, _) = try movable(&driver)
+        var elsewhere = TurnDriver.flow(7777)
+        elsewhere.plane = 1
+        let moved = try driver.ask(.refresh, on: elsewhere) { $0.add(.mobilityTicket, ticket) }
+        guard case .transfer(let id, TurnDriver.flow(), elsewhere)? = moved.first else {
+            Issue.record("it is not transferred: \(moved)")
+            return
+        }
+        #expect(moved.contains(.permit(id, peer.host, ports: 1...65535)))
+        #expect(moved.contains(.bindChannel(id, 0x4000, peer)))
+        var counters = RelayCounters()
+        counters.bytesUp = 10
+        #expect(driver.machine.counted(id, counters, isFinal: true).isEmpty)
+        #expect(driver.machine.counted(id, counters, isFinal: false).isEmpty)
+        #expect(driver.machine.counters(of: id)?.bytesUp == 20)
+    }
+
     @Test("A ticket is its user's: another gets 441, a made-up ticket 400, and 405 where nobody may move")
     func refused() throws {
         var driver = TurnDriver()
@@ -86,7 +106,7 @@ struct TurnMobilityTests {
         let (ticket, mirror) = try movable(&dead)
         #expect(mirror.permissions == [peer.host])
         #expect(mirror.channels == [AllocationMirror.Channel(number: 0x4000, peer: peer)])
-        var standby = TurnDriver()
+        var standby = TurnDriver(seed: 8)
         standby.machine.adopt(mirror, replacing: nil, at: standby.now)
         #expect(standby.machine.mirrorCount == 1)
         let asked = try standby.ask(.refresh) { $0.add(.mobilityTicket, ticket) }

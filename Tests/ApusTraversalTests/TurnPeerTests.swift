@@ -74,6 +74,14 @@ struct TurnPeerTests {
         #expect(try driver.code(bind(&driver, 0x4003, peer.withPort(0))) == 403)
     }
 
+    @Test("A server that is told so takes the channel numbers of RFC 5766")
+    func legacyChannels() throws {
+        var driver = TurnDriver { $0.channelNumbers = ChannelDataHeader.legacyChannelNumbers }
+        try driver.allocate()
+        #expect(try driver.code(bind(&driver, 0x7ffe, peer)) == 0)
+        #expect(try driver.code(bind(&driver, 0x7fff, peer.withPort(1))) == 400)
+    }
+
     @Test("A channel ends after 600 s, its permission after 300 s")
     func channelExpiry() throws {
         var driver = TurnDriver()

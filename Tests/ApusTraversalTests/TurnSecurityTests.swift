@@ -23,10 +23,12 @@ struct TurnSecurityTests {
         #expect(driver.machine.nextDeadline == nil)
     }
 
-    @Test("A bare header is answered with eight bytes more, never with a nonce")
-    func bareHeader() throws {
+    @Test(
+        "A bare header is answered with eight bytes more, never with a nonce",
+        arguments: [StunMethod.allocate, .refresh, .createPermission, .channelBind, .connect, .connectionBind])
+    func bareHeader(method: StunMethod) throws {
         var driver = TurnDriver()
-        let writer = StunWriter(StunMessageType(.request, .allocate), driver.transaction())
+        let writer = StunWriter(StunMessageType(.request, method), driver.transaction())
         let answer = try #require(try driver.answer(driver.send(writer, on: TurnDriver.flow())))
         #expect(answer.bytes.count == 28)
         #expect(try answer.errorValue()?.code == .badRequest)

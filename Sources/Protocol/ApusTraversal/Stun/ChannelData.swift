@@ -4,6 +4,9 @@ public import ApusCore
 public struct ChannelDataHeader: Hashable, Sendable {
     /// The numbers that channels may have; RFC 8656 §12 gives 0x5000 to 0xFFFF to others.
     public static let channelNumbers: ClosedRange<UInt16> = 0x4000...0x4fff
+    /// The numbers of RFC 5766 §11, which older clients still choose from (coturn's of 4.6 among them). A server may
+    /// take them, since nothing else that comes to it begins with these bytes (RFC 7983 §7).
+    public static let legacyChannelNumbers: ClosedRange<UInt16> = 0x4000...0x7ffe
     public static let byteCount = 4
 
     public let channel: UInt16
@@ -20,12 +23,14 @@ public struct ChannelDataHeader: Hashable, Sendable {
     ///
     /// - Throws: 10001 where it is no ChannelData, or has more data than the datagram. What a datagram has beyond the
     ///   data is padding (RFC 8656 §12.5).
-    public init(datagram bytes: some RandomAccessCollection<UInt8>) throws(ApusError) {
+    public init(
+        datagram bytes: some RandomAccessCollection<UInt8>, numbers: ClosedRange<UInt16> = Self.channelNumbers
+    ) throws(ApusError) {
         guard bytes.count >= Self.byteCount else { throw ApusError(.malformed, "ChannelData has four bytes at least") }
         let head = Array(bytes.prefix(Self.byteCount))
         channel = head.bigEndian16(at: 0)
         dataByteCount = Int(head.bigEndian16(at: 2))
-        guard Self.channelNumbers.contains(channel), dataByteCount <= bytes.count - Self.byteCount else {
+        guard numbers.contains(channel), dataByteCount <= bytes.count - Self.byteCount else {
             throw ApusError(.malformed, "ChannelData has a channel's number and no more data than it says")
         }
     }
@@ -66,10 +71,17 @@ public struct StunStreamSplitter: Sendable {
 
     /// The longest STUN message of a stream: a Send indication with a full datagram.
     public let stunByteCountMax: Int
+    private let numbers: ClosedRange<UInt16>
     private var buffer: [UInt8] = []
     private var start = 0
 
-    public init(stunByteCountMax: Int = StunMessage.byteCountMax) { self.stunByteCountMax = stunByteCountMax }
+    public init(
+        stunByteCountMax: Int = StunMessage.byteCountMax,
+        numbers: ClosedRange<UInt16> = ChannelDataHeader.channelNumbers
+    ) {
+        self.stunByteCountMax = stunByteCountMax
+        self.numbers = numbers
+    }
 
     /// Bytes kept for a message that is not whole.
     public var bufferedByteCount: Int { buffer.count - start }
@@ -87,21 +99,22 @@ public struct StunStreamSplitter: Sendable {
     ///
     /// - Throws: 10001 where the stream is neither STUN nor ChannelData; it cannot go on then.
     public mutating func next() throws(ApusError) -> Message? {
-        guard let total = try Self.messageByteCount(buffer[start...], stunByteCountMax: stunByteCountMax),
-            total <= bufferedByteCount
+        let count = try Self.messageByteCount(buffer[start...], stunByteCountMax: stunByteCountMax, numbers: numbers)
+        guard let total = count, total <= bufferedByteCount
         else { return nil }
         let message = Array(buffer[start..<(start + total)])
         start += total
         guard message[0] & 0xc0 != 0 else { return .stun(message) }
-        let count = Int(message.bigEndian16(at: 2))
-        return .channelData(message.bigEndian16(at: 0), Array(message[4..<(4 + count)]))
+        let dataByteCount = Int(message.bigEndian16(at: 2))
+        return .channelData(message.bigEndian16(at: 0), Array(message[4..<(4 + dataByteCount)]))
     }
 
     /// How many bytes the message takes that these bytes begin with; nil where its first four bytes are not there.
     ///
     /// - Throws: 10001 as ``next()``. For loops that have their own buffers.
     public static func messageByteCount(
-        _ bytes: some RandomAccessCollection<UInt8>, stunByteCountMax: Int = StunMessage.byteCountMax
+        _ bytes: some RandomAccessCollection<UInt8>, stunByteCountMax: Int = StunMessage.byteCountMax,
+        numbers: ClosedRange<UInt16> = ChannelDataHeader.channelNumbers
     ) throws(ApusError) -> Int? {
         guard bytes.count >= 4 else { return nil }
         let head = Array(bytes.prefix(4))
@@ -114,7 +127,7 @@ public struct StunStreamSplitter: Sendable {
             return length + StunMessage.headerByteCount
         case 0x40:
             let channel = head.bigEndian16(at: 0)
-            guard ChannelDataHeader.channelNumbers.contains(channel) else {
+            guard numbers.contains(channel) else {
                 throw ApusError(.malformed, "the stream has a number that no channel has")
             }
             return ChannelDataHeader(channel: channel, dataByteCount: length).streamByteCount

@@ -10,15 +10,15 @@ public struct RelayFlow: Hashable, Sendable {
     }
 
     /// The plane thread that holds the socket.
-    public var plane: UInt16
+    public var plane: UInt8
     public var transport: Transport
     public var local: TransportAddress
     public var remote: TransportAddress
     /// Of a stream, its number at the plane, which is never used again; 0 for datagrams.
-    public var connection: UInt32
+    public var connection: UInt64
 
     public init(
-        plane: UInt16, transport: Transport, local: TransportAddress, remote: TransportAddress, connection: UInt32 = 0
+        plane: UInt8, transport: Transport, local: TransportAddress, remote: TransportAddress, connection: UInt64 = 0
     ) {
         self.plane = plane
         self.transport = transport
@@ -101,6 +101,15 @@ public struct RelayCounters: Hashable, Sendable {
     public var packetsDown: UInt64 = 0
     public var bytesDown: UInt64 = 0
     public init() {}
+
+    static func + (left: Self, right: Self) -> Self {
+        var sum = left
+        sum.packetsUp &+= right.packetsUp
+        sum.bytesUp &+= right.bytesUp
+        sum.packetsDown &+= right.packetsDown
+        sum.bytesDown &+= right.bytesDown
+        return sum
+    }
 }
 
 /// All that another node needs to take an allocation up again (RFC 8016, D8); some 300 bytes.
@@ -152,7 +161,10 @@ public enum TurnAction: Hashable, Sendable {
     case revoke(AllocationID, TransportAddress)
     case bindChannel(AllocationID, UInt16, TransportAddress)
     case unbindChannel(AllocationID, UInt16)
+    /// The client goes on from another address of the same plane.
     case moveFlow(AllocationID, RelayFlow)
+    /// The client goes on at another plane, which gets the relayed socket; permissions and channels follow.
+    case transfer(AllocationID, from: RelayFlow, to: RelayFlow)
     case remove(AllocationID)
     case closeStream(RelayFlow)
     /// Send this to the peer, for a Send indication that the plane handed up.

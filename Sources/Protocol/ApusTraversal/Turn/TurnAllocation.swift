@@ -32,6 +32,8 @@ struct TurnAllocation: Sendable {
     let answer: [UInt8]
     var ticket: MobilityTicket?
     var counters = RelayCounters()
+    /// What planes carried that have it no more.
+    var countersBefore = RelayCounters()
 
     func isRelayed(_ family: TransportAddress.Family) -> Bool { relayed.contains { $0.family == family } }
 

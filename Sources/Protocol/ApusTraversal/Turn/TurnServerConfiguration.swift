@@ -56,6 +56,8 @@ public struct TurnServerConfiguration: Sendable {
     /// Rows of each of the two tables of sources.
     public var sourceRows = 8192
 
+    /// Numbers that channels may have. ``ChannelDataHeader/legacyChannelNumbers`` lets older clients choose theirs.
+    public var channelNumbers = ChannelDataHeader.channelNumbers
     /// RFC 8016: clients may ask for tickets.
     public var isMobilityAllowed = true
     /// RFC 6062: clients may ask for TCP relaying.

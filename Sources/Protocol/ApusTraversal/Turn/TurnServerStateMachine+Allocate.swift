@@ -151,8 +151,7 @@ extension TurnServerStateMachine {
     /// The shell could not open the relayed address.
     public mutating func relayFailed(_ number: UInt32, _ failure: RelayFailure, at now: MonotonicTime) -> [TurnAction] {
         guard let opening = takeOpening(number) else { return [] }
-        if let token = opening.reservesNextAs { reservations[token] = nil }
-        releaseUser(opening.request.caller.user)
+        abandon(opening, at: now)
         let code: StunErrorCode = failure == .noCapacity ? .insufficientCapacity : .addressFamilyNotSupported
         return [refusal(opening.request, code)]
     }
@@ -161,6 +160,13 @@ extension TurnServerStateMachine {
         guard let opening = openings.removeValue(forKey: number) else { return nil }
         if openingByFlow[opening.request.flow] == number { openingByFlow[opening.request.flow] = nil }
         return opening
+    }
+
+    /// Takes back what an opening held: its place in the quota, the port after it, the mirror that it was to revive.
+    mutating func abandon(_ opening: Opening, at now: MonotonicTime) {
+        if let token = opening.reservesNextAs { reservations[token] = nil }
+        releaseUser(opening.request.caller.user)
+        if let revived = opening.revived { adopt(revived, replacing: nil, at: now) }
     }
 
     mutating func releaseUser(_ user: String) {

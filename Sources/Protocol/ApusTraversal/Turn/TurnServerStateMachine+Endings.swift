@@ -29,8 +29,7 @@ extension TurnServerStateMachine {
             return expireParts(of: id, at: now)
         case .opening(let number):
             guard let opening = takeOpening(number) else { return [] }
-            if let token = opening.reservesNextAs { reservations[token] = nil }
-            releaseUser(opening.request.caller.user)
+            abandon(opening, at: now)
             return [.closeRelay(request: number), refusal(opening.request, .insufficientCapacity)]
         case .reservation(let token):
             guard reservations.removeValue(forKey: token) != nil else { return [] }
@@ -44,7 +43,7 @@ extension TurnServerStateMachine {
             }
             return []
         case .ending(let id):
-            return endings.removeValue(forKey: id).map { [.ended($0)] } ?? []
+            return endings.removeValue(forKey: id).map { [.ended($0.life)] } ?? []
         case .connection(let number):
             return connectionTimedOut(number, at: now)
         }
@@ -97,8 +96,7 @@ extension TurnServerStateMachine {
     public mutating func streamClosed(_ flow: RelayFlow, at now: MonotonicTime) -> [TurnAction] {
         var actions: [TurnAction] = []
         if let number = openingByFlow[flow], let opening = takeOpening(number) {
-            if let token = opening.reservesNextAs { reservations[token] = nil }
-            releaseUser(opening.request.caller.user)
+            abandon(opening, at: now)
             actions.append(.closeRelay(request: number))
         }
         actions += dataStreamClosed(flow, at: now)
@@ -122,18 +120,28 @@ extension TurnServerStateMachine {
             actions.append(.unmirror(ticket))
         }
         actions.append(.remove(id))
-        endings[id] = AllocationLife(
+        let life = AllocationLife(
             allocation: id, user: allocation.user, flow: allocation.flow, relayed: allocation.relayed,
             started: allocation.started, counters: allocation.counters, reason: reason)
+        endings[id] = Ending(life: life, countersBefore: allocation.countersBefore)
         heap.push(.ending(id), at: now + Self.finalCountersTimeout)
         return actions
     }
 
-    /// What an allocation carried since it began; `isFinal` with the last, after which its life is told.
+    /// What an allocation carried since its plane has it; `isFinal` with the last that this plane tells. After the last
+    /// of an allocation that has ended, its life is told.
     public mutating func counted(_ id: AllocationID, _ counters: RelayCounters, isFinal: Bool) -> [TurnAction] {
-        allocations[id]?.counters = counters
-        guard isFinal, var life = endings.removeValue(forKey: id) else { return [] }
-        life.counters = counters
+        if let before = allocations[id]?.countersBefore {
+            allocations[id]?.counters = before + counters
+            if isFinal { allocations[id]?.countersBefore = before + counters }
+            return []
+        }
+        guard isFinal, let ending = endings.removeValue(forKey: id) else { return [] }
+        var life = ending.life
+        life.counters = ending.countersBefore + counters
         return [.ended(life)]
     }
+
+    /// What a living allocation carried; nil for one that has ended.
+    public func counters(of id: AllocationID) -> RelayCounters? { allocations[id]?.counters }
 }

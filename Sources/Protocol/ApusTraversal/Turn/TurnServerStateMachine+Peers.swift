@@ -31,7 +31,7 @@ extension TurnServerStateMachine {
     ) throws(ApusError) -> [TurnAction] {
         guard let number = try request.message.channelNumber(),
             let peer = try request.message.xorAddress(.xorPeerAddress),
-            ChannelDataHeader.channelNumbers.contains(number), let allocation = allocations[id], !allocation.isTCP
+            configuration.channelNumbers.contains(number), let allocation = allocations[id], !allocation.isTCP
         else { return [refusal(request, .badRequest)] }
         if let code = objection(toHost: peer, allocation) { return [refusal(request, code)] }
         guard configuration.peers.refusal(of: peer) == nil else { return [refusal(request, .forbidden)] }

@@ -18,6 +18,8 @@ extension TurnServerStateMachine {
             return [refusal(request, .allocationMismatch)]
         }
         guard configuration.isMobilityAllowed else { return [refusal(request, .mobilityForbidden)] }
+        // A flow on which an allocation is being opened cannot have another.
+        guard openingByFlow[request.flow] == nil else { return [] }
         guard let ticket = MobilityTicket(bytes: value) else { return [refusal(request, .badRequest)] }
         if let id = byTicket[ticket], let allocation = allocations[id] {
             guard allocation.username == request.caller.username else { return [refusal(request, .wrongCredentials)] }
@@ -56,7 +58,16 @@ extension TurnServerStateMachine {
         byTicket[ticket] = id
         allocations[id]?.flow = flow
         allocations[id]?.ticket = ticket
-        return [.moveFlow(id, flow)] + mirror(id, replacing: allocation.ticket, at: now)
+        var actions: [TurnAction] = [.moveFlow(id, flow)]
+        if flow.plane != allocation.flow.plane {
+            actions = [.transfer(id, from: allocation.flow, to: flow)]
+            for permission in allocation.permissions {
+                let ports = configuration.peers.ports(of: permission.host)
+                actions.append(.permit(id, permission.host, ports: ports))
+            }
+            for channel in allocation.channels { actions.append(.bindChannel(id, channel.number, channel.peer)) }
+        }
+        return actions + mirror(id, replacing: allocation.ticket, at: now)
     }
 
     // MARK: Standby
@@ -88,7 +99,6 @@ extension TurnServerStateMachine {
             return [refusal(request, .badRequest)]
         }
         guard kept.state.username == request.caller.username else { return [refusal(request, .wrongCredentials)] }
-        guard openingByFlow[request.flow] == nil else { return [] }
         let families = kept.state.relayed.map(\.family)
         guard families.allSatisfy({ configuration.families.contains($0) }) else {
             return [refusal(request, .addressFamilyNotSupported)]
@@ -115,7 +125,7 @@ extension TurnServerStateMachine {
         }
         for channel in state.channels.prefix(configuration.channelsMax)
         where configuration.peers.refusal(of: channel.peer) == nil
-            && ChannelDataHeader.channelNumbers.contains(channel.number)
+            && configuration.channelNumbers.contains(channel.number)
         {
             let expiry = now + configuration.channelLifetime
             allocations[id]?.channels.append(

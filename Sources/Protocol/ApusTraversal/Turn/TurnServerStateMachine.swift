@@ -63,6 +63,12 @@ public struct TurnServerStateMachine: Sendable {
         let expiry: MonotonicTime
     }
 
+    /// An allocation that has ended and whose last counters are waited for.
+    struct Ending: Sendable {
+        let life: AllocationLife
+        let countersBefore: RelayCounters
+    }
+
     struct Mirror: Sendable {
         let state: AllocationMirror
         let expiry: MonotonicTime
@@ -89,7 +95,7 @@ public struct TurnServerStateMachine: Sendable {
     var reservations: [UInt64: Reservation] = [:]
     var mirrors: [MobilityTicket: Mirror] = [:]
     var allocationsByUser: [String: Int] = [:]
-    var endings: [AllocationID: AllocationLife] = [:]
+    var endings: [AllocationID: Ending] = [:]
     var connections: [UInt32: TurnConnection] = [:]
     var heap = DeadlineHeap<Subject>()
     var lastAllocation: UInt32 = 0
@@ -168,7 +174,7 @@ public struct TurnServerStateMachine: Sendable {
     }
 
     private mutating func request(_ message: StunMessage, _ flow: RelayFlow, at now: MonotonicTime) -> [TurnAction] {
-        if message.method == .allocate, !message.has(.requestedTransport) {
+        if message.attributes.isEmpty || (message.method == .allocate && !message.has(.requestedTransport)) {
             // A bare header is answered with eight bytes more, never with a challenge.
             guard challenges.take(flow.remote, at: now) else { return [] }
             return [refusal(message, flow, .badRequest)]
