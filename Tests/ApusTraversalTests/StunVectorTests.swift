@@ -1,3 +1,4 @@
+import ApusCore
 import ApusTraversal
 import Testing
 
@@ -132,6 +133,22 @@ struct StunVectorTests {
             bytes[index] ^= 0x10
             guard let message = try? StunMessage(bytes) else { continue }
             #expect(!message.verifies(.sha1, key: password) || message.isFingerprintRight != true, "byte \(index)")
+        }
+    }
+
+    @Test("Of 20,000 random codes none verifies: every byte of a code counts")
+    func guessing() throws {
+        var random = SeededRandom(seed: 5)
+        var bytes = Self.longTerm
+        let key = StunKey(username: "マトリックス", realm: "example.org", password: "TheMatrIX")
+        for _ in 0..<20_000 {
+            for index in (bytes.count - 20)..<bytes.count { bytes[index] = UInt8.random(in: 0...255, using: &random) }
+            #expect(try !StunMessage(bytes).verifies(.sha1, key: key))
+        }
+        for bit in 0..<160 {
+            bytes = Self.longTerm
+            bytes[bytes.count - 20 + bit / 8] ^= 1 << (bit % 8)
+            #expect(try !StunMessage(bytes).verifies(.sha1, key: key))
         }
     }
 

@@ -15,7 +15,7 @@ private let fresh: TurnServerStateMachine = {
 
 /// D8: a message is refused, or every value of it can be asked for and it means the same when its attributes are
 /// written again; a stream is cut the same whole and in pieces; the server answers a stranger little and keeps nothing.
-func fuzz(_ input: [UInt8]) {
+func fuzzStun(_ input: [UInt8]) {
     if let message = try? StunMessage(input) {
         askForAll(message)
         rewrite(message)
