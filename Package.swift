@@ -97,6 +97,7 @@ let package = Package(
         layer("Protocol", "ApusWire", ["ApusCore", nioCore, protobuf]),
         layer("Protocol", "ApusContract", ["ApusCore", protobuf]),
         layer("Protocol", "ApusMedia", ["ApusCore", nioCore, dequeModule]),
+        layer("Protocol", "ApusTraversal", ["ApusCore", crypto]),
 
         // Engine: links between nodes, storage, cluster.
         layer(
@@ -203,6 +204,7 @@ let package = Package(
         test(
             "ApusChannelsTests", ["ApusCore", "ApusWire", "ApusMedia", "ApusChannels", "ApusTestKit", nioCore]),
         test("ApusMediaTests", ["ApusCore", "ApusMedia", "ApusTestKit", nioCore]),
+        test("ApusTraversalTests", ["ApusCore", "ApusTraversal"]),
         test(
             "ApusTransportTests",
             ["ApusCore", "ApusWire", "ApusTransport", "ApusTestKit", nioCore, nioPosix, nioSSL, protobuf, log]),

@@ -1,0 +1,172 @@
+/// Which peers a relay may send to (D8): none of the addresses that are special, none of the cluster's own.
+///
+/// A relay stands inside a network that its clients stand outside of; without this rule any client could reach
+/// the machines behind it (Slack 2020, CVE-2020-26262, CVE-2026-27624). Refused are all ranges of IANA's
+/// special-purpose registries (RFC 6890 and later entries), multicast, reserved space and the addresses of this
+/// cluster. An address that carries an IPv4 address inside (v4-mapped, NAT64, 6to4, Teredo) is judged by that one too.
+/// A configuration opens ranges by name, for use inside a LAN and for tests.
+public struct PeerPolicy: Sendable {
+    /// A range that can be opened by its name.
+    public enum Range: String, Sendable, Hashable, CaseIterable {
+        case unspecified, loopback
+        case `private`
+        case linkLocal = "link-local"
+        case carrierGrade = "carrier-grade-nat"
+        case documentation, benchmarking, multicast, reserved
+        case nat64
+        case sixToFour = "6to4"
+        case teredo
+    }
+
+    /// Why a peer is refused.
+    public enum Refusal: Sendable, Hashable {
+        case special(Range)
+        /// An address of this cluster, at a port that is no relay's.
+        case own
+        /// Port 0, to which nothing can be sent.
+        case noPort
+    }
+
+    struct Entry: Sendable {
+        let high: UInt64
+        let low: UInt64
+        let bits: Int
+        let range: Range
+    }
+
+    private let opened: Set<Range>
+    private let own: Set<TransportAddress>
+    private let relayPorts: ClosedRange<UInt16>
+
+    /// - Parameters:
+    ///   - opened: Ranges whose addresses may be peers; none by default.
+    ///   - own: Addresses of this node and of the cluster's others, of which ports do not count.
+    ///   - relayPorts: Where the relays of the cluster have their relayed addresses: these are peers even on own
+    ///     addresses, so that two relayed clients reach each other.
+    public init(
+        opened: Set<Range> = [], own: [TransportAddress] = [], relayPorts: ClosedRange<UInt16> = 49152...65535
+    ) {
+        self.opened = opened
+        self.own = Set(own.map(\.host))
+        self.relayPorts = relayPorts
+    }
+
+    /// The ports of a host that may be sent to; for a host of the cluster only those of relays.
+    ///
+    /// Own loopback addresses count as any other loopback address where loopback is opened: who opens it runs
+    /// everything on one machine.
+    public func ports(of host: TransportAddress) -> ClosedRange<UInt16> {
+        guard own.contains(host.host) else { return 1...65535 }
+        return Self.range(of: host) == .loopback && opened.contains(.loopback) ? 1...65535 : relayPorts
+    }
+
+    /// Judges a host, whatever the port: what CreatePermission asks (RFC 8656 §10.2).
+    public func refusal(ofHost address: TransportAddress) -> Refusal? {
+        if own.contains(address.host) {
+            // A node may stand in a private network; its own relays are reachable there all the same. An unspecified or
+            // loopback address is nobody's but the machine's own, and is never a relay for others.
+            guard let range = Self.range(of: address), range == .unspecified || range == .loopback else { return nil }
+            return opened.contains(range) ? nil : .special(range)
+        }
+        if let range = Self.range(of: address), !opened.contains(range) { return .special(range) }
+        for inner in Self.embedded(in: address) {
+            if let refusal = refusal(ofHost: inner) { return refusal }
+            if own.contains(inner.host) { return .own }
+        }
+        return nil
+    }
+
+    /// Judges an address with its port: what ChannelBind, Connect and Send ask.
+    public func refusal(of address: TransportAddress) -> Refusal? {
+        guard address.port != 0 else { return .noPort }
+        if let refusal = refusal(ofHost: address) { return refusal }
+        return ports(of: address).contains(address.port) ? nil : .own
+    }
+
+    /// The special range of an address; nil for one that is just an address of the Internet.
+    public static func range(of address: TransportAddress) -> Range? {
+        switch address.family {
+        case .v4:
+            let value = address.v4
+            return v4.first { value >> (32 - $0.bits) == UInt32(truncatingIfNeeded: $0.low) >> (32 - $0.bits) }?.range
+        case .v6:
+            return v6.first { matches($0, address) }?.range ?? (address.high >> 61 == 1 ? nil : .reserved)
+        }
+    }
+
+    private static func matches(_ entry: Entry, _ address: TransportAddress) -> Bool {
+        if entry.bits <= 64 { return (address.high ^ entry.high) >> (64 - UInt64(entry.bits)) == 0 }
+        return address.high == entry.high && (address.low ^ entry.low) >> (128 - UInt64(entry.bits)) == 0
+    }
+
+    /// The IPv4 addresses that an IPv6 address carries: NAT64 (RFC 6052 §2.1), 6to4 (RFC 3056 §2), and client and
+    /// server of Teredo (RFC 4380 §4). A v4-mapped one has become IPv4 before.
+    static func embedded(in address: TransportAddress) -> [TransportAddress] {
+        guard address.family == .v6 else { return [] }
+        let low = UInt32(truncatingIfNeeded: address.low)
+        if address.high == 0x0064_ff9b_0000_0000, address.low >> 32 == 0 {
+            return [TransportAddress(v4: low, port: address.port)]
+        }
+        if address.high >> 48 == 0x2002 {
+            return [TransportAddress(v4: UInt32(truncatingIfNeeded: address.high >> 16), port: address.port)]
+        }
+        if address.high >> 32 == 0x2001_0000 {
+            return [
+                TransportAddress(v4: ~low, port: address.port),
+                TransportAddress(v4: UInt32(truncatingIfNeeded: address.high), port: address.port),
+            ]
+        }
+        return []
+    }
+}
+
+extension PeerPolicy {
+    private static func v4(_ a: UInt32, _ b: UInt32, _ c: UInt32, _ d: UInt32, _ bits: Int, _ range: Range) -> Entry {
+        Entry(high: 0, low: UInt64(a << 24 | b << 16 | c << 8 | d), bits: bits, range: range)
+    }
+
+    /// IANA IPv4 Special-Purpose Address Registry, multicast (RFC 5771), reserved (RFC 1112 §4).
+    private static let v4: [Entry] = [
+        v4(0, 0, 0, 0, 8, .unspecified),
+        v4(10, 0, 0, 0, 8, .private),
+        v4(100, 64, 0, 0, 10, .carrierGrade),
+        v4(127, 0, 0, 0, 8, .loopback),
+        v4(169, 254, 0, 0, 16, .linkLocal),
+        v4(172, 16, 0, 0, 12, .private),
+        v4(192, 0, 0, 0, 24, .reserved),
+        v4(192, 0, 2, 0, 24, .documentation),
+        v4(192, 31, 196, 0, 24, .reserved),
+        v4(192, 52, 193, 0, 24, .reserved),
+        v4(192, 88, 99, 0, 24, .sixToFour),
+        v4(192, 168, 0, 0, 16, .private),
+        v4(192, 175, 48, 0, 24, .reserved),
+        v4(198, 18, 0, 0, 15, .benchmarking),
+        v4(198, 51, 100, 0, 24, .documentation),
+        v4(203, 0, 113, 0, 24, .documentation),
+        v4(224, 0, 0, 0, 4, .multicast),
+        v4(240, 0, 0, 0, 4, .reserved),
+    ]
+
+    /// IANA IPv6 Special-Purpose Address Registry, multicast (RFC 4291 §2.7), v4-compatible and site-local addresses
+    /// (retired by RFC 4291 §2.5.5.1 and RFC 3879). What is not in 2000::/3 and not here is reserved.
+    private static let v6: [Entry] = [
+        Entry(high: 0, low: 0, bits: 128, range: .unspecified),
+        Entry(high: 0, low: 1, bits: 128, range: .loopback),
+        Entry(high: 0, low: 0, bits: 96, range: .reserved),
+        Entry(high: 0x0064_ff9b_0000_0000, low: 0, bits: 96, range: .nat64),
+        Entry(high: 0x0064_ff9b_0001_0000, low: 0, bits: 48, range: .private),
+        Entry(high: 0x0100_0000_0000_0000, low: 0, bits: 64, range: .reserved),
+        Entry(high: 0x2001_0000_0000_0000, low: 0, bits: 32, range: .teredo),
+        Entry(high: 0x2001_0002_0000_0000, low: 0, bits: 48, range: .benchmarking),
+        Entry(high: 0x2001_0000_0000_0000, low: 0, bits: 23, range: .reserved),
+        Entry(high: 0x2001_0db8_0000_0000, low: 0, bits: 32, range: .documentation),
+        Entry(high: 0x2002_0000_0000_0000, low: 0, bits: 16, range: .sixToFour),
+        Entry(high: 0x2620_004f_8000_0000, low: 0, bits: 48, range: .reserved),
+        Entry(high: 0x3fff_0000_0000_0000, low: 0, bits: 20, range: .documentation),
+        Entry(high: 0x5f00_0000_0000_0000, low: 0, bits: 16, range: .reserved),
+        Entry(high: 0xfc00_0000_0000_0000, low: 0, bits: 7, range: .private),
+        Entry(high: 0xfe80_0000_0000_0000, low: 0, bits: 10, range: .linkLocal),
+        Entry(high: 0xfec0_0000_0000_0000, low: 0, bits: 10, range: .private),
+        Entry(high: 0xff00_0000_0000_0000, low: 0, bits: 8, range: .multicast),
+    ]
+}

@@ -1,0 +1,107 @@
+import Crypto
+
+/// The key that a credential gives for the integrity of messages (RFC 8489 §9.1.1, §9.2.2). Never logged.
+public struct StunKey: Sendable, Hashable {
+    let bytes: [UInt8]
+
+    /// Short-term credentials: the password itself (ICE).
+    public init(password: String) { bytes = Array(password.utf8) }
+
+    /// Long-term credentials: the digest of user name, realm and password. The password is taken as it is; who
+    /// has one that is not ASCII prepares it with OpaqueString (RFC 8265) first.
+    public init(username: String, realm: String, password: String, algorithm: StunPasswordAlgorithm = .md5) {
+        let text = Array("\(username):\(realm):\(password)".utf8)
+        switch algorithm {
+        case .md5: bytes = Array(Insecure.MD5.hash(data: text))
+        case .sha256: bytes = Array(SHA256.hash(data: text))
+        }
+    }
+
+    /// A key as its bytes, as a mirror of an allocation carries it.
+    public init(bytes: [UInt8]) { self.bytes = bytes }
+}
+
+/// The two integrity codes of STUN.
+public enum StunIntegrity {
+    public enum Algorithm: Sendable, Hashable, CaseIterable {
+        /// MESSAGE-INTEGRITY: HMAC-SHA1, 20 bytes (RFC 8489 §14.5).
+        case sha1
+        /// MESSAGE-INTEGRITY-SHA256: HMAC-SHA256, never truncated here: no usage of ours allows it (RFC 8489 §14.6).
+        case sha256
+
+        public var attribute: StunAttribute { self == .sha1 ? .messageIntegrity : .messageIntegritySHA256 }
+        public var byteCount: Int { self == .sha1 ? 20 : 32 }
+    }
+
+    /// The code over a message up to its integrity attribute, whose header has the length that the message will have
+    /// with that attribute.
+    static func code(_ algorithm: Algorithm, over bytes: ArraySlice<UInt8>, key: StunKey) -> [UInt8] {
+        switch algorithm {
+        case .sha1: Keyed.sha1(key.bytes, bytes)
+        case .sha256: Keyed.sha256(key.bytes, bytes)
+        }
+    }
+}
+
+extension StunMessage {
+    /// The integrity code that decides over this message: the SHA-256 one where it has it (RFC 8489 §9.2.4).
+    public var integrity: StunIntegrity.Algorithm? {
+        has(.messageIntegritySHA256) ? .sha256 : has(.messageIntegrity) ? .sha1 : nil
+    }
+
+    /// True where the message has the integrity code and it is the key's. Takes the same time for every wrong code.
+    public func verifies(_ algorithm: StunIntegrity.Algorithm, key: StunKey) -> Bool {
+        guard let range = range(of: algorithm.attribute), range.count == algorithm.byteCount else { return false }
+        var covered = Array(bytes[..<(range.lowerBound - 4)])
+        let length = range.upperBound - Self.headerByteCount
+        covered[2] = UInt8(truncatingIfNeeded: length >> 8)
+        covered[3] = UInt8(truncatingIfNeeded: length)
+        return Keyed.isEqual(StunIntegrity.code(algorithm, over: covered[...], key: key)[...], bytes[range])
+    }
+
+    /// Whether FINGERPRINT is right; nil where there is none (RFC 8489 §14.7).
+    public var isFingerprintRight: Bool? {
+        guard let range = range(of: .fingerprint) else { return nil }
+        guard range.count == 4 else { return false }
+        return bytes.bigEndian32(at: range.lowerBound) == StunFingerprint.value(over: bytes[..<(range.lowerBound - 4)])
+    }
+}
+
+/// FINGERPRINT: the CRC-32 of ITU V.42, mixed with a constant (RFC 8489 §14.7).
+enum StunFingerprint {
+    private static let table: [UInt32] = (0..<256).map { index in
+        (0..<8).reduce(UInt32(index)) { value, _ in value & 1 == 1 ? value >> 1 ^ 0xedb8_8320 : value >> 1 }
+    }
+
+    static func value(over bytes: ArraySlice<UInt8>) -> UInt32 {
+        let table = table
+        var crc: UInt32 = 0xffff_ffff
+        for byte in bytes { crc = table[Int((crc ^ UInt32(byte)) & 0xff)] ^ crc >> 8 }
+        return ~crc ^ 0x5354_554e
+    }
+}
+
+/// Keyed codes over plain bytes.
+enum Keyed {
+    static func sha1(_ key: [UInt8], _ bytes: ArraySlice<UInt8>) -> [UInt8] {
+        var code = HMAC<Insecure.SHA1>(key: SymmetricKey(data: key))
+        code.update(data: bytes)
+        return Array(code.finalize())
+    }
+
+    static func sha256(_ key: [UInt8], _ bytes: ArraySlice<UInt8>) -> [UInt8] {
+        var code = HMAC<SHA256>(key: SymmetricKey(data: key))
+        code.update(data: bytes)
+        return Array(code.finalize())
+    }
+
+    static func digest(_ bytes: [UInt8]) -> [UInt8] {
+        Array(SHA256.hash(data: bytes))
+    }
+
+    /// Compares without stopping at the first difference.
+    static func isEqual(_ left: ArraySlice<UInt8>, _ right: ArraySlice<UInt8>) -> Bool {
+        guard left.count == right.count else { return false }
+        return zip(left, right).reduce(UInt8(0)) { $0 | ($1.0 ^ $1.1) } == 0
+    }
+}

@@ -1,0 +1,194 @@
+public import ApusCore
+
+/// Where a client's messages come from and answers go to: a pair of addresses at one plane, or one stream.
+public struct RelayFlow: Hashable, Sendable {
+    public enum Transport: UInt8, Sendable, Hashable, CaseIterable {
+        case udp, tcp, tls, dtls
+
+        /// True where messages come in a stream and ChannelData is padded.
+        public var isStream: Bool { self == .tcp || self == .tls }
+    }
+
+    /// The plane thread that holds the socket.
+    public var plane: UInt8
+    public var transport: Transport
+    public var local: TransportAddress
+    public var remote: TransportAddress
+    /// Of a stream, its number at the plane, which is never used again; 0 for datagrams.
+    public var connection: UInt64
+
+    public init(
+        plane: UInt8, transport: Transport, local: TransportAddress, remote: TransportAddress, connection: UInt64 = 0
+    ) {
+        self.plane = plane
+        self.transport = transport
+        self.local = local
+        self.remote = remote
+        self.connection = connection
+    }
+}
+
+/// An allocation of this node. Numbers are not used again before 2^32 others were.
+public struct AllocationID: RawRepresentable, Hashable, Sendable {
+    public let rawValue: UInt32
+    public init(rawValue: UInt32) { self.rawValue = rawValue }
+}
+
+/// The 16 bytes by which a client proves, with its credential, that an allocation is its own (RFC 8016 §3.1).
+public struct MobilityTicket: Hashable, Sendable {
+    public let high: UInt64
+    public let low: UInt64
+
+    public init(high: UInt64, low: UInt64) {
+        self.high = high
+        self.low = low
+    }
+
+    /// A ticket from the wire; nil where it is not 16 bytes.
+    init?(bytes: some Collection<UInt8>) {
+        guard bytes.count == 16 else { return nil }
+        let all = Array(bytes)
+        self.init(high: all.bigEndian64(at: 0), low: all.bigEndian64(at: 8))
+    }
+
+    var bytes: [UInt8] {
+        var bytes: [UInt8] = []
+        bytes.append(bigEndian: high)
+        bytes.append(bigEndian: low)
+        return bytes
+    }
+}
+
+/// What the shell is asked to open for an allocation; it answers with `relayOpened` or `relayFailed`.
+public struct RelayOpening: Hashable, Sendable {
+    /// The number of this question.
+    public let request: UInt32
+    public let flow: RelayFlow
+    /// The families wanted; the second is optional (ADDITIONAL-ADDRESS-FAMILY).
+    public let families: [TransportAddress.Family]
+    /// True for a listening TCP socket (RFC 6062), false for UDP.
+    public let isTCP: Bool
+    /// The port must be even (EVEN-PORT).
+    public let isEvenPort: Bool
+    /// The port after it is to be kept open under this token.
+    public let reserveNextAs: UInt64?
+    /// The port to take is the one kept under this token.
+    public let reserved: UInt64?
+    /// The port to take where it is free: that of the allocation on the node that died.
+    public let preferredPort: UInt16?
+}
+
+/// The life of an allocation, for the log and for accounting.
+public struct AllocationLife: Hashable, Sendable {
+    /// Why an allocation ended.
+    public enum Reason: String, Sendable, Hashable {
+        case deleted, expired, streamClosed = "stream-closed", movedAway = "moved-away", closedByNode = "closed-by-node"
+    }
+
+    public let allocation: AllocationID
+    public let user: String
+    public let flow: RelayFlow
+    public let relayed: [TransportAddress]
+    public let started: MonotonicTime
+    public var counters: RelayCounters
+    public let reason: Reason
+}
+
+/// What an allocation carried; `up` is from the client to peers.
+public struct RelayCounters: Hashable, Sendable {
+    public var packetsUp: UInt64 = 0
+    public var bytesUp: UInt64 = 0
+    public var packetsDown: UInt64 = 0
+    public var bytesDown: UInt64 = 0
+    public init() {}
+
+    static func + (left: Self, right: Self) -> Self {
+        var sum = left
+        sum.packetsUp &+= right.packetsUp
+        sum.bytesUp &+= right.bytesUp
+        sum.packetsDown &+= right.packetsDown
+        sum.bytesDown &+= right.bytesDown
+        return sum
+    }
+}
+
+/// All that another node needs to take an allocation up again (RFC 8016, D8); some 300 bytes.
+public struct AllocationMirror: Hashable, Sendable {
+    public struct Channel: Hashable, Sendable {
+        public let number: UInt16
+        public let peer: TransportAddress
+        public init(number: UInt16, peer: TransportAddress) {
+            self.number = number
+            self.peer = peer
+        }
+    }
+
+    public let ticket: MobilityTicket
+    public let username: String
+    public let relayed: [TransportAddress]
+    /// How long the allocation lives from the moment of mirroring.
+    public let remaining: Duration
+    public let permissions: [TransportAddress]
+    public let channels: [Channel]
+
+    public init(
+        ticket: MobilityTicket, username: String, relayed: [TransportAddress], remaining: Duration,
+        permissions: [TransportAddress], channels: [Channel]
+    ) {
+        self.ticket = ticket
+        self.username = username
+        self.relayed = relayed
+        self.remaining = remaining
+        self.permissions = permissions
+        self.channels = channels
+    }
+}
+
+/// What ``TurnServerStateMachine`` wants done, in order.
+public enum TurnAction: Hashable, Sendable {
+    /// Send this STUN message to the client.
+    case reply(RelayFlow, [UInt8])
+    case openRelay(RelayOpening)
+    /// The relayed sockets of this opening are not wanted any more.
+    case closeRelay(request: UInt32)
+    /// The reserved port under this token is not wanted any more.
+    case closeReserved(UInt64)
+
+    // To the plane. `request` names the opening whose sockets the allocation takes over.
+    case install(AllocationID, RelayFlow, relayed: [TransportAddress], request: UInt32)
+    /// Data from and to this host may pass; to the host only at these ports.
+    case permit(AllocationID, TransportAddress, ports: ClosedRange<UInt16>)
+    case revoke(AllocationID, TransportAddress)
+    case bindChannel(AllocationID, UInt16, TransportAddress)
+    case unbindChannel(AllocationID, UInt16)
+    /// The client goes on from another address of the same plane.
+    case moveFlow(AllocationID, RelayFlow)
+    /// The client goes on at another plane, which gets the relayed socket; permissions and channels follow.
+    case transfer(AllocationID, from: RelayFlow, to: RelayFlow)
+    case remove(AllocationID)
+    case closeStream(RelayFlow)
+    /// Send this to the peer, for a Send indication that the plane handed up.
+    case sendToPeer(AllocationID, TransportAddress, [UInt8], dontFragment: Bool)
+
+    // TCP relaying (RFC 6062).
+    /// Connect from the relayed address to a peer; answer with `peerConnected` or `peerFailed`.
+    case connectPeer(AllocationID, connection: UInt32, TransportAddress)
+    /// From here on, the bytes of the client's stream and of the peer's connection are each other's.
+    case joinStreams(RelayFlow, AllocationID, connection: UInt32)
+    case closePeer(AllocationID, connection: UInt32)
+
+    /// An allocation began.
+    case began(AllocationID, RelayFlow, user: String, relayed: [TransportAddress])
+    case ended(AllocationLife)
+    /// Carry this to the standby; it replaces what was carried under `replacing`.
+    case mirror(AllocationMirror, replacing: MobilityTicket?)
+    case unmirror(MobilityTicket)
+}
+
+/// Why a relayed address could not be opened.
+public enum RelayFailure: Sendable, Hashable {
+    /// No port, or no even pair of ports, is free, or the machine has no room.
+    case noCapacity
+    /// The node has no address of the family.
+    case familyUnsupported
+}

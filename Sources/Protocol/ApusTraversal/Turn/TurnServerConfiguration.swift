@@ -1,0 +1,70 @@
+/// What a TURN server is told once: its secrets, its rules and its bounds (D8, D13). Times are spans; counts are whole.
+public struct TurnServerConfiguration: Sendable {
+    /// Realm and secrets of the credentials.
+    public var credentials: RelayCredentials
+    /// The key of nonces, the same on all nodes of a cluster; 32 random bytes.
+    public var nonceKey: [UInt8]
+    /// How long a nonce is good; RFC 8656 §5 wants an hour at most.
+    public var nonceLifetime: Duration = .seconds(3600)
+    /// How long after the end of its credential an allocation that lives may still be refreshed: a client of WebRTC
+    /// cannot change the credential of an allocation that it has.
+    public var credentialGrace: Duration = .seconds(24 * 3600)
+    /// The families of which this node can open relayed addresses.
+    public var families: [TransportAddress.Family] = [.v4]
+    public var peers = PeerPolicy()
+
+    /// Lifetime of an allocation where none is asked for, which is the least too (RFC 8656 §7.2).
+    public var lifetimeDefault: Duration = .seconds(600)
+    public var lifetimeMax: Duration = .seconds(3600)
+    /// Lifetime of a permission (RFC 8656 §9).
+    public var permissionLifetime: Duration = .seconds(300)
+    /// Lifetime of a channel (RFC 8656 §12).
+    public var channelLifetime: Duration = .seconds(600)
+    /// How long a reserved port waits (RFC 8656 §7.2).
+    public var reservationLifetime: Duration = .seconds(30)
+    /// How long the opening of a relayed address may take before the request is forgotten.
+    public var openTimeout: Duration = .seconds(5)
+
+    /// Allocations of this node, those being opened counted; beyond it 508.
+    public var allocationsMax = 16_384
+    /// Allocations of one user on this node; beyond it 486.
+    public var allocationsPerUserMax = 64
+    /// Permissions of one allocation; beyond it 508.
+    public var permissionsMax = 64
+    /// Channels of one allocation; beyond it 508.
+    public var channelsMax = 64
+    /// TCP connections of one allocation; beyond it 508 (RFC 6062).
+    public var connectionsMax = 16
+    /// Peers named in one CreatePermission; beyond it 400.
+    public var peersPerRequestMax = 16
+    /// Reserved ports that wait; beyond it 508.
+    public var reservationsMax = 1024
+    /// Mirrors of other nodes' allocations that are kept; beyond it a new one is not taken.
+    public var mirrorsMax = 16_384
+    /// User names kept for USERHASH; the oldest goes.
+    public var userhashesMax = 4096
+    /// Expiries that one tick works off; the next deadline then is in the past, so that the shell ticks again after it
+    /// has served its sockets.
+    public var expiriesPerTickMax = 256
+
+    /// Answers to one source that it has not authenticated for: challenges and refusals, at once and per second.
+    public var challengeBurst = 512
+    public var challengesPerSecond = 128.0
+    /// Answers to Binding requests of one source, at once and per second.
+    public var bindingBurst = 1024
+    public var bindingsPerSecond = 512.0
+    /// Rows of each of the two tables of sources.
+    public var sourceRows = 8192
+
+    /// Numbers that channels may have. ``ChannelDataHeader/legacyChannelNumbers`` lets older clients choose theirs.
+    public var channelNumbers = ChannelDataHeader.channelNumbers
+    /// RFC 8016: clients may ask for tickets.
+    public var isMobilityAllowed = true
+    /// RFC 6062: clients may ask for TCP relaying.
+    public var isTCPAllowed = false
+
+    public init(credentials: RelayCredentials, nonceKey: [UInt8]) {
+        self.credentials = credentials
+        self.nonceKey = nonceKey
+    }
+}

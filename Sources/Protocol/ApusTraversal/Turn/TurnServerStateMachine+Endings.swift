@@ -1,0 +1,147 @@
+public import ApusCore
+
+// How things end: by time, with their stream, by the node; and what they carried.
+extension TurnServerStateMachine {
+    /// How long the last counters of an allocation that ended are waited for.
+    static let finalCountersTimeout = Duration.seconds(2)
+
+    /// When ``tick(at:)`` is due; nil while nothing waits. It may lie in the past, where more ended than one tick
+    /// takes.
+    public var nextDeadline: MonotonicTime? { heap.first?.deadline }
+
+    /// Ends what has ended by now, a bounded number at once.
+    public mutating func tick(at now: MonotonicTime) -> [TurnAction] {
+        var actions: [TurnAction] = []
+        for _ in 0..<configuration.expiriesPerTickMax {
+            guard let first = heap.first, first.deadline <= now, let entry = heap.pop() else { break }
+            actions += ended(entry.subject, deadline: entry.deadline, at: now)
+        }
+        return actions
+    }
+
+    private mutating func ended(
+        _ subject: Subject, deadline: MonotonicTime, at now: MonotonicTime
+    ) -> [TurnAction] {
+        switch subject {
+        case .allocation(let id):
+            guard let allocation = allocations[id], allocation.scheduled == deadline else { return [] }
+            guard allocation.expiry > now else { return end(id, .expired, at: now) }
+            return expireParts(of: id, at: now)
+        case .opening(let number):
+            guard let opening = takeOpening(number) else { return [] }
+            abandon(opening, at: now)
+            return [.closeRelay(request: number), refusal(opening.request, .insufficientCapacity)]
+        case .reservation(let token):
+            guard reservations.removeValue(forKey: token) != nil else { return [] }
+            return [.closeReserved(token)]
+        case .mirror(let ticket):
+            guard let kept = mirrors[ticket] else { return [] }
+            if kept.expiry > now {
+                heap.push(.mirror(ticket), at: kept.expiry)
+            } else {
+                mirrors[ticket] = nil
+            }
+            return []
+        case .ending(let id):
+            return endings.removeValue(forKey: id).map { [.ended($0.life)] } ?? []
+        case .connection(let number):
+            return connectionTimedOut(number, at: now)
+        }
+    }
+
+    /// Permissions and channels that ended, while the allocation goes on.
+    private mutating func expireParts(of id: AllocationID, at now: MonotonicTime) -> [TurnAction] {
+        guard let allocation = allocations[id] else { return [] }
+        var actions: [TurnAction] = []
+        for channel in allocation.channels where channel.expiry <= now {
+            actions.append(.unbindChannel(id, channel.number))
+        }
+        for permission in allocation.permissions where permission.expiry <= now {
+            actions.append(.revoke(id, permission.host))
+        }
+        allocations[id]?.channels.removeAll { $0.expiry <= now }
+        allocations[id]?.permissions.removeAll { $0.expiry <= now }
+        if let next = allocations[id]?.nextDeadline {
+            allocations[id]?.scheduled = next
+            heap.push(.allocation(id), at: next)
+        }
+        return actions + (actions.isEmpty ? [] : mirror(id, replacing: nil, at: now))
+    }
+
+    /// Looks at the deadline of an allocation again after one of its parts changed. A later one needs nothing: the
+    /// entry that is there finds out when it comes up.
+    mutating func reschedule(_ id: AllocationID) {
+        guard let allocation = allocations[id], allocation.nextDeadline < allocation.scheduled else { return }
+        allocations[id]?.scheduled = allocation.nextDeadline
+        heap.push(.allocation(id), at: allocation.nextDeadline)
+        compactHeap()
+    }
+
+    /// Keeps the heap in proportion to what lives: deadlines that moved nearer, and mirrors that were replaced, leave
+    /// entries behind.
+    mutating func compactHeap() {
+        guard heap.entries.count > 1024 + 8 * (allocations.count + openings.count + mirrors.count) else { return }
+        let allocations = allocations
+        let mirrors = mirrors
+        heap.compact { entry in
+            switch entry.subject {
+            case .allocation(let id): allocations[id]?.scheduled == entry.deadline
+            case .mirror(let ticket): mirrors[ticket] != nil
+            case .opening, .reservation, .ending, .connection: true
+            }
+        }
+    }
+
+    /// A client's stream has ended. An allocation with a ticket waits for its client to come back; another ends.
+    public mutating func streamClosed(_ flow: RelayFlow, at now: MonotonicTime) -> [TurnAction] {
+        var actions: [TurnAction] = []
+        if let number = openingByFlow[flow], let opening = takeOpening(number) {
+            abandon(opening, at: now)
+            actions.append(.closeRelay(request: number))
+        }
+        actions += dataStreamClosed(flow, at: now)
+        guard let id = byFlow[flow], let allocation = allocations[id] else { return actions }
+        guard allocation.ticket == nil else { return actions }
+        return actions + end(id, .streamClosed, at: now)
+    }
+
+    /// Ends an allocation from the node's side: by an operator, or because its sockets failed.
+    public mutating func close(_ id: AllocationID, at now: MonotonicTime) -> [TurnAction] {
+        end(id, .closedByNode, at: now)
+    }
+
+    mutating func end(_ id: AllocationID, _ reason: AllocationLife.Reason, at now: MonotonicTime) -> [TurnAction] {
+        guard let allocation = allocations.removeValue(forKey: id) else { return [] }
+        byFlow[allocation.flow] = nil
+        releaseUser(allocation.user)
+        var actions: [TurnAction] = closePeers(of: allocation)
+        if let ticket = allocation.ticket {
+            byTicket[ticket] = nil
+            actions.append(.unmirror(ticket))
+        }
+        actions.append(.remove(id))
+        let life = AllocationLife(
+            allocation: id, user: allocation.user, flow: allocation.flow, relayed: allocation.relayed,
+            started: allocation.started, counters: allocation.counters, reason: reason)
+        endings[id] = Ending(life: life, countersBefore: allocation.countersBefore)
+        heap.push(.ending(id), at: now + Self.finalCountersTimeout)
+        return actions
+    }
+
+    /// What an allocation carried since its plane has it; `isFinal` with the last that this plane tells. After the last
+    /// of an allocation that has ended, its life is told.
+    public mutating func counted(_ id: AllocationID, _ counters: RelayCounters, isFinal: Bool) -> [TurnAction] {
+        if let before = allocations[id]?.countersBefore {
+            allocations[id]?.counters = before + counters
+            if isFinal { allocations[id]?.countersBefore = before + counters }
+            return []
+        }
+        guard isFinal, let ending = endings.removeValue(forKey: id) else { return [] }
+        var life = ending.life
+        life.counters = ending.countersBefore + counters
+        return [.ended(life)]
+    }
+
+    /// What a living allocation carried; nil for one that has ended.
+    public func counters(of id: AllocationID) -> RelayCounters? { allocations[id]?.counters }
+}

@@ -1,0 +1,340 @@
+public import ApusCore
+
+/// A STUN and TURN server without a socket: messages and events in, actions out (RFC 8489, 8656, 8016, 6062; D8).
+///
+/// One machine serves all planes of a node, on one thread. It holds allocations, permissions, channels, reservations
+/// and the mirrors of other nodes' allocations, and each of these is bounded by ``TurnServerConfiguration``. Packets of
+/// data never come here, except a Send indication that the plane finds unusual.
+///
+/// Whoever sends from an address that is not his gets nothing here that is worth having: until a request shows a nonce
+/// that was sent to its address, nothing is remembered of it, each answer is about as small as the question, and
+/// answers are limited per source. A request is checked in the order of its cost: shape, nonce, name, code.
+///
+/// The life of an allocation: `allocate` → opening (a question to the shell) → live → ended, by Refresh 0, by expiry,
+/// by its stream's end (unless it has a ticket), or by the node. When this node dies, its allocations end here and go
+/// on at the standby for clients that hold a ticket: see `adopt`. When it leaves, ``drain(to:)`` sends new
+/// clients elsewhere (ALTERNATE-SERVER) and lets those that are here live out.
+///
+/// Time, wall clock and chance are passed in. Not safe to share; its owner is one thread or actor.
+public struct TurnServerStateMachine: Sendable {
+    /// What a timer of the heap is for.
+    enum Subject: Hashable, Sendable {
+        case allocation(AllocationID)
+        case opening(UInt32)
+        case reservation(UInt64)
+        case mirror(MobilityTicket)
+        case ending(AllocationID)
+        case connection(UInt32)
+    }
+
+    /// Who sent a request, once it is proven.
+    struct Caller: Sendable {
+        let username: String
+        let user: String
+        let key: StunKey
+        let integrity: StunIntegrity.Algorithm
+    }
+
+    /// A request with all that an answer to it needs.
+    struct Request: Sendable {
+        let message: StunMessage
+        let flow: RelayFlow
+        let caller: Caller
+    }
+
+    /// An allocation whose relayed address is being opened.
+    struct Opening: Sendable {
+        let request: Request
+        let families: [TransportAddress.Family]
+        let lifetime: Duration
+        let isTCP: Bool
+        let wantsTicket: Bool
+        let reservation: UInt64?
+        /// The allocation of another node that goes on here.
+        let revived: AllocationMirror?
+        /// Why the second family is missing already.
+        let secondFamilyError: StunErrorCode?
+        /// The token under which the next port is kept.
+        var reservesNextAs: UInt64?
+    }
+
+    struct Reservation: Sendable {
+        let user: String
+        let expiry: MonotonicTime
+    }
+
+    /// An allocation that has ended and whose last counters are waited for.
+    struct Ending: Sendable {
+        let life: AllocationLife
+        let countersBefore: RelayCounters
+    }
+
+    struct Mirror: Sendable {
+        let state: AllocationMirror
+        let expiry: MonotonicTime
+    }
+
+    let configuration: TurnServerConfiguration
+    let nonce: StatelessNonce
+    /// PASSWORD-ALGORITHMS as it is offered, the better one first (RFC 8489 §14.11).
+    static let passwordAlgorithms: [UInt8] = [0, 2, 0, 0, 0, 1, 0, 0]
+
+    var random: any RandomNumberGenerator & Sendable
+    private var wallSeconds: Int64
+    private var wallReadAt: MonotonicTime
+    var challenges: SourceLimiter
+    var bindings: SourceLimiter
+    var userhashes: UserhashTable
+
+    var allocations: [AllocationID: TurnAllocation] = [:]
+    var byFlow: [RelayFlow: AllocationID] = [:]
+    var byTicket: [MobilityTicket: AllocationID] = [:]
+    var connectionByFlow: [RelayFlow: UInt32] = [:]
+    var openings: [UInt32: Opening] = [:]
+    var openingByFlow: [RelayFlow: UInt32] = [:]
+    var reservations: [UInt64: Reservation] = [:]
+    var mirrors: [MobilityTicket: Mirror] = [:]
+    var allocationsByUser: [String: Int] = [:]
+    var endings: [AllocationID: Ending] = [:]
+    var connections: [UInt32: TurnConnection] = [:]
+    var heap = DeadlineHeap<Subject>()
+    var lastAllocation: UInt32 = 0
+    var lastOpening: UInt32 = 0
+    private var isDraining = false
+    private var alternate: TransportAddress?
+
+    /// - Parameters:
+    ///   - random: Makes tickets and tokens; in a server it must be the system's.
+    ///   - unixSeconds: The wall clock at `now`; see ``wallClockRead(seconds:at:)``.
+    public init(
+        _ configuration: TurnServerConfiguration, random: any RandomNumberGenerator & Sendable, unixSeconds: Int64,
+        now: MonotonicTime
+    ) {
+        var random = random
+        self.configuration = configuration
+        nonce = StatelessNonce(
+            key: configuration.nonceKey, lifetimeSeconds: configuration.nonceLifetime.components.seconds)
+        challenges = SourceLimiter(
+            rowCount: configuration.sourceRows, burst: configuration.challengeBurst,
+            perSecond: configuration.challengesPerSecond, salt: random.next())
+        bindings = SourceLimiter(
+            rowCount: configuration.sourceRows, burst: configuration.bindingBurst,
+            perSecond: configuration.bindingsPerSecond, salt: random.next())
+        userhashes = UserhashTable(capacity: configuration.userhashesMax)
+        self.random = random
+        wallSeconds = unixSeconds
+        wallReadAt = now
+    }
+
+    /// Allocations that live here.
+    public var allocationCount: Int { allocations.count }
+
+    /// Allocations of one user that live or are being opened here.
+    public func allocationCount(of user: String) -> Int { allocationsByUser[user] ?? 0 }
+
+    /// The wall clock, which decides about credentials and nonces; told now and then, since clocks are set.
+    public mutating func wallClockRead(seconds: Int64, at now: MonotonicTime) {
+        wallSeconds = seconds
+        wallReadAt = now
+    }
+
+    /// From here on new allocations are sent elsewhere (300), or refused (508) where there is no elsewhere.
+    public mutating func drain(to alternate: TransportAddress?) {
+        isDraining = true
+        self.alternate = alternate
+    }
+
+    func unixSeconds(at now: MonotonicTime) -> Int64 { wallSeconds + (now - wallReadAt).components.seconds }
+
+    // MARK: Messages
+
+    /// A STUN message that came from a client.
+    ///
+    /// What cannot be read, has a wrong FINGERPRINT, or is an answer, is dropped without a word.
+    public mutating func receive(_ bytes: [UInt8], on flow: RelayFlow, at now: MonotonicTime) -> [TurnAction] {
+        guard let message = try? StunMessage(bytes), message.isFingerprintRight != false else { return [] }
+        switch (message.kind, message.method) {
+        case (.request, .binding): return binding(message, flow, at: now)
+        case (.request, .allocate), (.request, .refresh), (.request, .createPermission), (.request, .channelBind),
+            (.request, .connect), (.request, .connectionBind):
+            return request(message, flow, at: now)
+        case (.indication, .send): return sendIndication(message, flow, at: now)
+        case (.request, _), (.indication, _), (.success, _), (.error, _): return []
+        }
+    }
+
+    /// RFC 8489 §12.1: tells a client which address it is seen from. Needs no credential.
+    private mutating func binding(_ message: StunMessage, _ flow: RelayFlow, at now: MonotonicTime) -> [TurnAction] {
+        guard flow.transport.isStream || bindings.take(flow.remote, at: now) else { return [] }
+        let unknown = message.unknownAttributes(known: Self.known + [.priority, .useCandidate])
+        guard unknown.isEmpty else { return [refusal(message, flow, .unknownAttribute, unknown: unknown)] }
+        var writer = StunWriter(StunMessageType(.success, .binding), message.transaction)
+        writer.add(.xorMappedAddress, xorAddress: flow.remote)
+        return [finish(&writer, to: message, flow, nil)]
+    }
+
+    private mutating func request(_ message: StunMessage, _ flow: RelayFlow, at now: MonotonicTime) -> [TurnAction] {
+        if message.attributes.isEmpty || (message.method == .allocate && !message.has(.requestedTransport)) {
+            // A bare header is answered with eight bytes more, never with a challenge.
+            guard challenges.take(flow.remote, at: now) else { return [] }
+            return [refusal(message, flow, .badRequest)]
+        }
+        switch authenticate(message, flow, at: now) {
+        case .refused(let actions): return actions
+        case .accepted(let caller):
+            let request = Request(message: message, flow: flow, caller: caller)
+            let unknown = message.unknownAttributes(known: Self.known)
+            guard unknown.isEmpty else {
+                return [refusal(message, flow, .unknownAttribute, caller: caller, unknown: unknown)]
+            }
+            do throws(ApusError) {
+                return try serve(request, at: now)
+            } catch {
+                return [refusal(request, .badRequest)]
+            }
+        }
+    }
+
+    private mutating func serve(_ request: Request, at now: MonotonicTime) throws(ApusError) -> [TurnAction] {
+        switch request.message.method {
+        case .allocate: return try allocate(request, at: now)
+        case .refresh: return try refresh(request, at: now)
+        case .connectionBind: return try connectionBind(request, at: now)
+        default: break
+        }
+        guard let id = byFlow[request.flow], let allocation = allocations[id] else {
+            return [refusal(request, .allocationMismatch)]
+        }
+        guard allocation.username == request.caller.username else { return [refusal(request, .wrongCredentials)] }
+        switch request.message.method {
+        case .createPermission: return try createPermission(request, id, at: now)
+        case .channelBind: return try channelBind(request, id, at: now)
+        case .connect: return try connect(request, id, at: now)
+        default: return []
+        }
+    }
+
+    /// Attributes that a server of ours understands in requests.
+    static let known: [StunAttribute] = [
+        .mappedAddress, .username, .messageIntegrity, .realm, .nonce, .messageIntegritySHA256, .passwordAlgorithm,
+        .userhash, .channelNumber, .lifetime, .xorPeerAddress, .data, .requestedAddressFamily, .evenPort,
+        .requestedTransport, .dontFragment, .reservationToken, .connectionID,
+    ]
+
+    /// Where a new allocation is to go while this node leaves; nil while it stays.
+    func answerWhileDraining(_ request: Request) -> TurnAction? {
+        guard isDraining else { return nil }
+        guard let alternate else { return refusal(request, .insufficientCapacity) }
+        var writer = StunWriter(StunMessageType(.error, request.message.method), request.message.transaction)
+        writer.add(errorCode: .tryAlternate)
+        writer.add(.alternateServer, address: alternate)
+        return finish(&writer, to: request.message, request.flow, request.caller)
+    }
+}
+
+// MARK: Credentials and answers
+
+extension TurnServerStateMachine {
+    enum Verdict {
+        case accepted(Caller)
+        case refused([TurnAction])
+    }
+
+    /// The long-term credential mechanism (RFC 8489 §9.2.4), with the nonce before the code, since it is the cheaper.
+    mutating func authenticate(_ message: StunMessage, _ flow: RelayFlow, at now: MonotonicTime) -> Verdict {
+        guard let integrity = message.integrity else { return challenge(message, flow, .unauthenticated, at: now) }
+        let seconds = unixSeconds(at: now)
+        let realmText: String?
+        let nonceText: String?
+        let usernameText: String?
+        let algorithm: StunPasswordAlgorithm?
+        do throws(ApusError) {
+            realmText = try message.text(.realm)
+            nonceText = try message.text(.nonce)
+            usernameText = try message.text(.username, byteCountMax: RelayCredentials.usernameByteCountMax)
+            algorithm = try passwordAlgorithm(of: message)
+        } catch { return unproven(message, flow, .badRequest, at: now) }
+        guard let realmText, let nonceText, usernameText != nil || message.has(.userhash), let algorithm else {
+            return unproven(message, flow, .badRequest, at: now)
+        }
+        guard nonce.isFresh(nonceText, for: flow.remote, at: seconds) else {
+            return challenge(message, flow, .staleNonce, at: now)
+        }
+        guard realmText == configuration.credentials.realm,
+            let username = usernameText ?? message.value(of: .userhash).flatMap({ userhashes[Array($0)] }),
+            let (expiry, user) = RelayCredentials.parse(username)
+        else { return challenge(message, flow, .unauthenticated, at: now) }
+        // What lives may be refreshed for a while after its credential has ended; nothing new begins with it.
+        let isNew = message.method == .allocate || message.has(.mobilityTicket)
+        let grace = isNew ? 0 : configuration.credentialGrace.components.seconds
+        guard seconds < expiry || seconds - expiry < grace else {
+            return challenge(message, flow, .unauthenticated, at: now)
+        }
+        for key in configuration.credentials.keys(of: username, algorithm: algorithm)
+        where message.verifies(integrity, key: key) {
+            userhashes.insert(username, realm: configuration.credentials.realm)
+            return .accepted(Caller(username: username, user: user, key: key, integrity: integrity))
+        }
+        return challenge(message, flow, .unauthenticated, at: now)
+    }
+
+    /// The algorithm that the request chose; MD5 where it chose none. Our nonces always offer the choice, so one half
+    /// of the choice, another offer than ours, or an algorithm that we did not offer, is refused (RFC 8489 §9.2.4).
+    private func passwordAlgorithm(of message: StunMessage) throws(ApusError) -> StunPasswordAlgorithm? {
+        let chosen = try message.passwordAlgorithm()
+        guard let offered = message.value(of: .passwordAlgorithms) else { return chosen == nil ? .md5 : nil }
+        guard let chosen, Array(offered) == Self.passwordAlgorithms else { return nil }
+        return chosen
+    }
+
+    /// 401 or 438 with what the client needs to ask again (RFC 8489 §9.2.4); nothing where the source had enough.
+    private mutating func challenge(
+        _ message: StunMessage, _ flow: RelayFlow, _ code: StunErrorCode, at now: MonotonicTime
+    ) -> Verdict {
+        guard challenges.take(flow.remote, at: now) else { return .refused([]) }
+        var writer = StunWriter(StunMessageType(.error, message.method), message.transaction)
+        writer.add(errorCode: code)
+        writer.add(.realm, text: configuration.credentials.realm)
+        writer.add(.nonce, text: nonce.make(for: flow.remote, at: unixSeconds(at: now)))
+        writer.add(.passwordAlgorithms, Self.passwordAlgorithms)
+        return .refused([finish(&writer, to: message, flow, nil)])
+    }
+
+    private mutating func unproven(
+        _ message: StunMessage, _ flow: RelayFlow, _ code: StunErrorCode, at now: MonotonicTime
+    ) -> Verdict {
+        .refused(challenges.take(flow.remote, at: now) ? [refusal(message, flow, code)] : [])
+    }
+
+    /// An error answer to a proven caller.
+    func refusal(_ request: Request, _ code: StunErrorCode) -> TurnAction {
+        refusal(request.message, request.flow, code, caller: request.caller)
+    }
+
+    /// An error answer, without a sentence, so that it stays small.
+    func refusal(
+        _ message: StunMessage, _ flow: RelayFlow, _ code: StunErrorCode, caller: Caller? = nil,
+        unknown: [StunAttribute] = []
+    ) -> TurnAction {
+        var writer = StunWriter(StunMessageType(.error, message.method), message.transaction)
+        writer.add(errorCode: code)
+        if !unknown.isEmpty { writer.add(unknownAttributes: unknown) }
+        return finish(&writer, to: message, flow, caller)
+    }
+
+    /// A success answer, filled in by `fill`.
+    func success(_ request: Request, _ fill: (inout StunWriter) -> Void = { _ in }) -> TurnAction {
+        var writer = StunWriter(StunMessageType(.success, request.message.method), request.message.transaction)
+        fill(&writer)
+        return finish(&writer, to: request.message, request.flow, request.caller)
+    }
+
+    /// Integrity as the question had it, and a fingerprint where it had one.
+    func finish(
+        _ writer: inout StunWriter, to message: StunMessage, _ flow: RelayFlow, _ caller: Caller?
+    ) -> TurnAction {
+        if let caller { writer.addIntegrity(caller.integrity, key: caller.key) }
+        if message.has(.fingerprint) { writer.addFingerprint() }
+        return .reply(flow, writer.bytes)
+    }
+}

@@ -1,0 +1,76 @@
+import ApusTraversal
+import Testing
+
+@Suite("Peers that a relay never sends to (D8; IANA special-purpose registries)")
+struct PeerPolicyTests {
+    @Test(
+        "Every special address is refused by default, in every form that it can be written in",
+        arguments: [
+            "0.0.0.0", "0.1.2.3", "10.0.0.1", "100.64.0.1", "100.127.255.255", "127.0.0.1", "127.255.255.255",
+            "169.254.169.254", "172.16.0.1", "172.31.255.255", "192.0.0.8", "192.0.2.1", "192.31.196.1", "192.52.193.1",
+            "192.88.99.1", "192.168.1.1", "192.175.48.1", "198.18.0.1", "198.19.255.255", "198.51.100.1", "203.0.113.1",
+            "224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255", "::", "::1", "::2", "::127.0.0.1",
+            "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::ffff:0.0.0.0", "64:ff9b::8.8.8.8",
+            "64:ff9b::127.0.0.1", "64:ff9b:1::1", "100::1", "2001::1", "2001:0:1:2::1", "2001:2::1", "2001:10::1",
+            "2001:20::1", "2001:1ff::1", "2001:db8::1", "2002:7f00:1::1", "2002:808:808::1", "2620:4f:8000::1",
+            "3fff::1", "5f00::1", "fc00::1", "fd12:3456::1", "fe80::1", "febf::1", "fec0::1", "ff02::1", "4000::1",
+            "8000::1", "1::1",
+        ])
+    func refused(text: String) throws {
+        let address = try #require(TransportAddress(text, port: 80))
+        #expect(PeerPolicy().refusal(of: address) != nil)
+        #expect(PeerPolicy().refusal(ofHost: address) != nil)
+    }
+
+    @Test(
+        "Other addresses of the Internet are peers",
+        arguments: [
+            "8.8.8.8", "1.1.1.1", "9.255.255.255", "11.0.0.1", "100.63.255.255", "100.128.0.1", "126.1.1.1",
+            "128.0.0.1", "169.253.1.1", "172.15.0.1", "172.32.0.1", "192.0.1.1", "198.17.1.1", "223.255.255.255",
+            "2606:4700:4700::1111", "2a00:1450::1", "2001:200::1", "2003::1", "::ffff:8.8.8.8",
+        ])
+    func allowed(text: String) throws {
+        #expect(PeerPolicy().refusal(of: try #require(TransportAddress(text, port: 80))) == nil)
+    }
+
+    @Test("A range that is opened by name is open, and no other is")
+    func opened() throws {
+        let policy = PeerPolicy(opened: [.loopback, .private])
+        for text in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "10.1.1.1", "192.168.0.4", "fd00::1"] {
+            #expect(policy.refusal(of: try #require(TransportAddress(text, port: 80))) == nil, "\(text)")
+        }
+        for text in ["169.254.169.254", "0.0.0.0", "100.64.0.1", "224.0.0.1", "64:ff9b::10.0.0.1"] {
+            #expect(policy.refusal(of: try #require(TransportAddress(text, port: 80))) != nil, "\(text)")
+        }
+        for range in PeerPolicy.Range.allCases { #expect(PeerPolicy.Range(rawValue: range.rawValue) == range) }
+    }
+
+    @Test("An address inside an address is judged too where the outer range is open")
+    func embedded() throws {
+        let node = TransportAddress(v4: 0x0909_0909, port: 1)
+        let policy = PeerPolicy(opened: [.nat64, .sixToFour, .teredo], own: [node])
+        for text in [
+            "64:ff9b::127.0.0.1", "64:ff9b::10.0.0.1", "2002:7f00:1::1", "2002:c0a8:101::1", "64:ff9b::9.9.9.9",
+            "2001:0:7f00:1::1", "2001:0:808:808:0:0:80ff:fffe",
+        ] {
+            #expect(policy.refusal(of: try #require(TransportAddress(text, port: 80))) != nil, "\(text)")
+        }
+        for text in ["64:ff9b::8.8.8.8", "2002:808:808::1", "2001:0:808:808:0:0:f7f7:f7f7"] {
+            #expect(policy.refusal(of: try #require(TransportAddress(text, port: 80))) == nil, "\(text)")
+        }
+    }
+
+    @Test("Of the cluster's own addresses only the relays' ports are peers, so that relay reaches relay")
+    func own() throws {
+        let node = try #require(TransportAddress("10.0.0.5", port: 0))
+        let policy = PeerPolicy(own: [node], relayPorts: 50000...50100)
+        #expect(policy.refusal(of: node.withPort(50050)) == nil)
+        #expect(policy.refusal(of: node.withPort(22)) == .own)
+        #expect(policy.refusal(of: node.withPort(3478)) == .own)
+        #expect(policy.refusal(of: node.withPort(0)) == .noPort)
+        #expect(policy.ports(of: node) == 50000...50100)
+        let loopback = TransportAddress(v4: 0x7f00_0001, port: 50050)
+        #expect(PeerPolicy(own: [loopback]).refusal(of: loopback) == .special(.loopback))
+        #expect(PeerPolicy(opened: [.loopback], own: [loopback]).refusal(of: loopback.withPort(80)) == nil)
+    }
+}
