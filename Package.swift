@@ -198,7 +198,9 @@ let package = Package(
         test("SimulationTests", ["ApusCore", "ApusSimulation"]),
         .testTarget(
             name: "FuzzTests",
-            dependencies: ["ApusCore", "ApusWire", "ApusMedia", "ApusSessions", "ApusNode", nioCore, crypto],
+            dependencies: [
+                "ApusCore", "ApusWire", "ApusMedia", "ApusTraversal", "ApusSessions", "ApusNode", nioCore, crypto,
+            ],
             path: "Tests/Fuzz", exclude: ["Entry.swift", "Corpus", "Crashes"], swiftSettings: apusSettings),
         test("ApusStorageTests", ["ApusCore", "ApusStorage"]),
         test(

@@ -90,7 +90,12 @@ struct FaultTests {
         let foreign = try Cluster.run(["cluster", "up", "--nodes", "1", "--dir", "/usr", "--base-port", "28510"])
         #expect(foreign.status != 0 && foreign.all.contains("10020"), "\(foreign.all)")
         try cluster.start("device", "--id", "cam", "--test-pattern", "320x240@25")
-        let full = try cluster.run("watch", "cam", "--seconds", "8", "--record", "/dev/full")
+        // The camera, which was only just started, is not known yet at first.
+        let deadline = Date(timeIntervalSinceNow: 10)
+        var full: Cluster.Outcome
+        repeat {
+            full = try cluster.run("watch", "cam", "--seconds", "8", "--record", "/dev/full")
+        } while full.errors.contains("8002") && Date() < deadline
         #expect(full.status != 0 && full.errors.contains("10021"), "\(full.all)")
     }
 

@@ -18,6 +18,7 @@ struct CorpusTests {
         Decoder(name: "heartbeat", fuzz: fuzzHeartbeat),
         Decoder(name: "ticket", fuzz: fuzzTicket),
         Decoder(name: "configuration", fuzz: fuzzConfiguration),
+        Decoder(name: "stun", fuzz: fuzzStun),
     ]
 
     @Test("A decoder takes every input of its corpus, whole and cut at every byte", arguments: decoders)

@@ -16,6 +16,8 @@ public func fuzzerTestOneInput(_ start: UnsafePointer<UInt8>?, _ count: Int) -> 
     fuzzTicket(input)
     #elseif FUZZ_CONFIGURATION
     fuzzConfiguration(input)
+    #elseif FUZZ_STUN
+    fuzzStun(input)
     #else
     #error("scripts/fuzz names the decoder")
     #endif

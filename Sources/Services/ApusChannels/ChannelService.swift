@@ -89,7 +89,9 @@ package final class ChannelService: Sendable {
     ///
     /// So a camera that is watched by few has its door, its hub and often its viewers on one loop, and a frame wakes
     /// one thread where it else would wake two or three.
-    func atHome(of channel: ChannelID, from eventLoop: any EventLoop, _ body: @escaping @Sendable (ChannelLoop) -> Void) {
+    func atHome(
+        of channel: ChannelID, from eventLoop: any EventLoop, _ body: @escaping @Sendable (ChannelLoop) -> Void
+    ) {
         let asking = loop(for: eventLoop)
         let home = shared.withLock { shared in
             let home = shared.homes[channel]?.loop ?? asking

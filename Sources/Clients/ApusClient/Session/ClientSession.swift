@@ -99,6 +99,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     public func close() {
         eventLoop.execute { [self] in
             ticker?.cancel()
+            lastError = ApusError(.cancelled)
             run(machine.stop())
             streams.removeAll()
         }

@@ -62,6 +62,8 @@ enum LinkReport {
         switch state {
         case .online:
             log.notice("Connected.")
+        case .offline where error?.code == .cancelled:
+            break  // The verb ends the session itself.
         case .offline:
             let facts = error.map { Logger.facts(of: $0) } ?? [:]
             log.warning("No door of the cluster can be reached; trying on.", metadata: facts)

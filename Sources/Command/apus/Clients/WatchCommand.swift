@@ -67,10 +67,12 @@ struct WatchCommand: AsyncParsableCommand {
             // The loop is empty after this: no frame comes any more.
             try await group.shutdownGracefully()
             frames?.close()
-            _ = try recorder?.finish()
+            let recording = Result { () throws(ApusError) in _ = try recorder?.finish() }
+            // What ended the verb comes first: nothing to record, or to show, follows from it.
+            try result.get()
+            try recording.get()
             if let snapshot { try picture?.save(to: snapshot) }
             viewer.report(to: log)
-            try result.get()
         }
     }
 }

@@ -27,8 +27,9 @@ extension StateDirectory {
     }
 
     private func takeLock() throws(ApusError) -> CInt {
-        // Whose the directory is comes first: nothing is written to another's.
-        _ = try mark()
+        // Whose the directory is comes first: nothing is written to another's. With a lock in it it is a cluster's,
+        // and what it holds is looked at when nobody else is at work there.
+        if !FileManager.default.fileExists(atPath: lockFile) { _ = try mark() }
         for _ in 0..<Self.lockAttempts {
             try? FileManager.default.createDirectory(atPath: path, withIntermediateDirectories: true)
             let file = open(lockFile, O_RDWR | O_CREAT | O_CLOEXEC, 0o600)
