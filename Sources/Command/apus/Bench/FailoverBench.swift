@@ -45,32 +45,38 @@ struct BenchFailoverCommand: AsyncParsableCommand {
             guard let kind = Kind(rawValue: String(text)) else { throw ValidationError("'\(text)' is no kind.") }
             return kind
         }
-        let directory = "\(NSTemporaryDirectory())/apus-failover-\(getpid())"
-        let stage = try await FailoverStage(
-            directory: directory, executable: CommandLine.arguments[0], basePort: basePort)
         var results: [FailoverResult] = []
-        do {
-            for kind in kinds { results.append(try await play(kind, on: stage)) }
-        } catch {
-            await stage.down()
-            throw error
-        }
-        await stage.down()
-        try? FileManager.default.removeItem(atPath: directory)
+        for kind in kinds { results.append(try await play(kind)) }
         print(FailoverResult.table(results))
         if json { print(try FailoverResult.json(results)) }
         if results.contains(where: { !$0.isClean }) { throw ExitCode.failure }
     }
 
-    private func play(_ kind: Kind, on stage: FailoverStage) async throws -> FailoverResult {
+    private func play(_ kind: Kind) async throws -> FailoverResult {
         var result = FailoverResult(kind: kind)
-        for round in 0..<repeats {
-            try await stage.heal()
-            try await play(kind, round: round, on: stage, into: &result)
-            FileHandle.standardError.write(Data("\(kind.rawValue) \(round + 1)/\(repeats): \(result.line)\n".utf8))
+        for first in stride(from: 0, to: repeats, by: Self.roundsOfStage) {
+            let directory = "\(NSTemporaryDirectory())/apus-failover-\(getpid())"
+            let stage = try await FailoverStage(
+                directory: directory, executable: CommandLine.arguments[0], basePort: basePort)
+            do {
+                for round in first..<min(repeats, first + Self.roundsOfStage) {
+                    try await stage.heal()
+                    try await play(kind, round: round, on: stage, into: &result)
+                    let line = "\(kind.rawValue) \(round + 1)/\(repeats): \(result.line)\n"
+                    FileHandle.standardError.write(Data(line.utf8))
+                }
+            } catch {
+                await stage.down()
+                throw error
+            }
+            await stage.down()
+            try? FileManager.default.removeItem(atPath: directory)
         }
         return result
     }
+    /// A cluster remembers a channel for a minute after its last use; each round has channels of its own, and those of
+    /// many rounds would be copied to each new standby beside the few that are measured.
+    private static let roundsOfStage = 3
 
     private func play(
         _ kind: Kind, round: Int, on stage: FailoverStage, into result: inout FailoverResult
