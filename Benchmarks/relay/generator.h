@@ -1,0 +1,14 @@
+// Shared by the parts of the relay's load generator.
+#pragma once
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+void fail(const char *what);
+uint64_t now_ns(void);
+
+// Allocates a UDP relay over a connected socket and binds channel 0x4000 to the peer. Ends the process where
+// the server refuses.
+void turn_allocate(int client, int is_stream, const struct sockaddr_in *peer);
