@@ -96,7 +96,8 @@ package struct SendBatch: ~Copyable {
         controls.deallocate()
     }
 
-    package var isEmpty: Bool { runCount == 0 }
+    /// Runs that wait for ``flush()``.
+    package var pendingRuns: Int { Int(runCount) }
     /// Whether ``flush()`` has to come before the next datagram.
     @inline(__always)
     package var isFull: Bool { packetCount == UInt32(Self.packetsMax) || runCount == UInt32(Self.runsMax) }
