@@ -185,7 +185,7 @@ let package = Package(
         layer("Testing", "ApusTestKit", ["ApusCore", nioCore]),
         layer("Testing", "ApusSimulation", ["ApusCore", "ApusWire", "ApusCluster"]),
 
-        test("ApusRelayTests", ["ApusCore", "ApusTraversal", "ApusRelay"]),
+        test("ApusRelayTests", ["ApusCore", "ApusTraversal", "ApusRelay", log]),
         test("ApusCoreTests", ["ApusCore", coreMetrics]),
         test("ApusHTTPTests", ["ApusCore", "ApusHTTP", nioCore, nioPosix, lifecycle, log]),
         test("ApusSessionsTests", ["ApusCore", "ApusSessions", crypto, jwt]),

@@ -4,7 +4,8 @@
 // message). WINDOW bounds packets that are under way, RATE packets per second (0: as fast as the window
 // allows). One line of key=value pairs goes to standard output.
 //
-// Allocations use long-term credentials (RFC 8489 §9.2) where the server asks for them: bench, secret.
+// Allocations use long-term credentials (RFC 8489 §9.2) where the server asks for them: TURN_USER and
+// TURN_PASSWORD of the environment.
 #include "generator.h"
 
 #include <errno.h>
@@ -241,6 +242,7 @@ int main(int count, char **words) {
         fprintf(stderr, "generator: a parameter is out of range\n");
         return 64;
     }
+    turn_credentials(getenv("TURN_USER"), getenv("TURN_PASSWORD"));
     open_peer();
     open_clients();
     prepare();

@@ -28,7 +28,7 @@ struct message {
     int length;
 };
 
-static const char user[] = "bench", password[] = "secret";
+static const char *user = "", *password = "";
 static struct {
     unsigned char realm[256], nonce[512], key[16];
     int realm_length, nonce_length;
@@ -62,7 +62,7 @@ static void attribute(struct message *message, int type, const void *value, int 
 
 static void protect(struct message *message) {
     if (credentials.nonce_length == 0) return;
-    attribute(message, USERNAME, user, sizeof user - 1);
+    attribute(message, USERNAME, user, strlen(user));
     attribute(message, REALM, credentials.realm, credentials.realm_length);
     attribute(message, NONCE, credentials.nonce, credentials.nonce_length);
     // The length covers the integrity attribute itself (RFC 8489 §14.5).
@@ -124,14 +124,15 @@ static void learn(const struct message *answer) {
     value = find(answer, NONCE, &count);
     if (value != NULL && count < 512) memcpy(credentials.nonce, value, credentials.nonce_length = count);
     unsigned char text[512];
-    int length = sizeof user - 1;
+    int length = strlen(user);
+    if (length > 128 || strlen(password) > 64) fail("long credentials");
     memcpy(text, user, length);
     text[length++] = ':';
     memcpy(text + length, credentials.realm, credentials.realm_length);
     length += credentials.realm_length;
     text[length++] = ':';
-    memcpy(text + length, password, sizeof password - 1);
-    length += sizeof password - 1;
+    memcpy(text + length, password, strlen(password));
+    length += strlen(password);
     EVP_Digest(text, length, credentials.key, NULL, EVP_md5(), NULL);
 }
 
@@ -164,6 +165,11 @@ static void fill_bind(struct message *message, const void *with) {
     uint32_t address = htonl(ntohl(peer->sin_addr.s_addr) ^ COOKIE);
     memcpy(value + 4, &address, 4);
     attribute(message, PEER, value, 8);
+}
+
+void turn_credentials(const char *name, const char *secret) {
+    if (name != NULL) user = name;
+    if (secret != NULL) password = secret;
 }
 
 void turn_allocate(int client, int is_stream, const struct sockaddr_in *peer) {

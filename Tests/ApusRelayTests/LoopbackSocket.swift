@@ -72,3 +72,6 @@ final class LoopbackSocket {
         return all
     }
 }
+
+/// Waits; only where a test looks for something that another process of the kernel does.
+func pause(milliseconds: UInt32) { usleep(milliseconds * 1_000) }

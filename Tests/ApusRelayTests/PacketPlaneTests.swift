@@ -42,7 +42,7 @@ struct PacketPlaneTests {
         let harness = try PlaneHarness()
         let (client, peer) = (LoopbackSocket(), LoopbackSocket())
         let allocation = try harness.install(harness.flow(of: client))
-        harness.command(.permit(allocation: allocation.id, peer: peer.address))
+        harness.command(.permit(allocation: allocation.id, peer: peer.address, ports: 1...65_535))
         harness.settle()
         client.send(PlaneHarness.sendIndication(peer.address, payload), to: harness.door)
         #expect(peer.receive() == payload)
@@ -65,7 +65,7 @@ struct PacketPlaneTests {
         client.send(PlaneHarness.sendIndication(peer.address, payload), to: harness.door)
         peer.send(payload, to: allocation.relayed)
         #expect(harness.counters { $0.notPermitted == 2 } != nil)
-        harness.command(.permit(allocation: allocation.id, peer: peer.address))
+        harness.command(.permit(allocation: allocation.id, peer: peer.address, ports: 1...65_535))
         harness.settle()
         peer.send(payload, to: allocation.relayed)
         #expect(client.receive() != nil)
@@ -75,6 +75,26 @@ struct PacketPlaneTests {
         #expect(harness.counters { $0.notPermitted == 3 } != nil)
         #expect(client.receive(milliseconds: 50) == nil)
         #expect(harness.remove(allocation.id)?.dropped == 3)
+    }
+
+    @Test("Indications reach a permitted host at the permitted ports alone; unfragmented ones go by control")
+    func ports() throws {
+        let harness = try PlaneHarness()
+        let (client, peer, other) = (LoopbackSocket(), LoopbackSocket(), LoopbackSocket())
+        let allocation = try harness.install(harness.flow(of: client))
+        let port = peer.address.port
+        harness.command(.permit(allocation: allocation.id, peer: peer.address, ports: port...port))
+        for to in [other.address, peer.address] {
+            harness.command(
+                .sendToPeer(allocation: allocation.id, peer: to, bytes: [UInt8(1)], isUnfragmented: true))
+        }
+        harness.settle()
+        client.send(PlaneHarness.sendIndication(other.address, [2]), to: harness.door)
+        client.send(PlaneHarness.sendIndication(peer.address, [3]), to: harness.door)
+        #expect(peer.receive() == [1])
+        #expect(peer.receive() == [3])
+        #expect(other.receive(milliseconds: 50) == nil)
+        #expect(harness.remove(allocation.id)?.dropped == 2)
     }
 
     @Test("§12.4: data on a channel that is not bound, cut short or of no allocation goes nowhere and is counted")
@@ -145,8 +165,9 @@ struct PacketPlaneTests {
         let (client, second) = (LoopbackSocket(), LoopbackSocket())
         let peers = (0..<3).map { _ in LoopbackSocket() }
         let allocation = try harness.install(harness.flow(of: client))
-        harness.command(.permit(allocation: allocation.id, peer: peers[0].address))
-        harness.command(.permit(allocation: allocation.id, peer: TransportAddress(v4: 0x7F00_0002, port: 1)))
+        harness.command(.permit(allocation: allocation.id, peer: peers[0].address, ports: 1...65_535))
+        let surplus = TransportAddress(v4: 0x7F00_0002, port: 1)
+        harness.command(.permit(allocation: allocation.id, peer: surplus, ports: 1...65_535))
         for (index, peer) in peers.enumerated() {
             let number = 0x4000 + UInt16(index)
             harness.command(.bindChannel(allocation: allocation.id, number: number, peer: peer.address))
@@ -187,7 +208,7 @@ struct PacketPlaneTests {
         let clients = (0..<200).map { _ in LoopbackSocket() }
         let allocations = try clients.map { client in
             let allocation = try harness.install(harness.flow(of: client))
-            harness.command(.permit(allocation: allocation.id, peer: peer.address))
+            harness.command(.permit(allocation: allocation.id, peer: peer.address, ports: 1...65_535))
             harness.command(.bindChannel(allocation: allocation.id, number: 0x4ABC, peer: peer.address))
             return allocation
         }

@@ -39,9 +39,11 @@ final class PlaneHarness {
     }
 
     /// Installs, permits and binds 0x4000; what is sent after this finds it done.
-    func installWithChannel(_ flow: RelayFlow, peer: TransportAddress) throws -> (id: UInt32, relayed: TransportAddress) {
+    func installWithChannel(
+        _ flow: RelayFlow, peer: TransportAddress
+    ) throws -> (id: UInt32, relayed: TransportAddress) {
         let allocation = try install(flow)
-        command(.permit(allocation: allocation.id, peer: peer))
+        command(.permit(allocation: allocation.id, peer: peer, ports: 1...65_535))
         command(.bindChannel(allocation: allocation.id, number: 0x4000, peer: peer))
         settle()
         return allocation

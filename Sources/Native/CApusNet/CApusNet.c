@@ -94,6 +94,12 @@ int apus_datagram_connect(int fd, const struct sockaddr *address, socklen_t leng
     return result < 0 ? -errno : 0;
 }
 
+void apus_datagram_fragments(int fd, int may_fragment) {
+    int value = may_fragment ? IP_PMTUDISC_WANT : IP_PMTUDISC_DO;
+    if (setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &value, sizeof value) == 0) return;
+    setsockopt(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, &value, sizeof value);
+}
+
 int apus_send_to(int fd, const void *bytes, size_t count, const struct sockaddr *address, socklen_t length) {
     ssize_t result = sendto(fd, bytes, count, MSG_DONTWAIT | MSG_NOSIGNAL, address, length);
     return result < 0 ? -errno : 0;

@@ -146,7 +146,7 @@ extension PacketPlane {
         }
         guard let peer, let data else { return false }
         let row = allocations.rows + Int(slot)
-        guard allocations.isPermitted(peer: FlatTable.Key(peer, scope: slot)) else {
+        guard allocations.isPermitted(peer: FlatTable.Key(peer, scope: slot), port: peer.port) else {
             counters.notPermitted &+= 1
             row.pointee.traffic.dropped &+= 1
             return true

@@ -15,12 +15,15 @@ extension PacketPlane {
         case .send(let flow, let bytes): send(bytes, to: flow)
         case .install(let id, let flow, let socket): install(id, flow, socket)
         case .remove(let id): remove(id)
-        case .permit(let id, let peer): withSlot(id) { plane, slot in _ = plane.allocations.permit(slot, peer) }
+        case .permit(let id, let peer, let ports):
+            withSlot(id) { plane, slot in _ = plane.allocations.permit(slot, peer, ports: ports) }
         case .revoke(let id, let peer): withSlot(id) { plane, slot in plane.allocations.revoke(slot, peer) }
         case .bindChannel(let id, let number, let peer):
             withSlot(id) { plane, slot in _ = plane.allocations.bind(slot, number: number, peer: peer) }
         case .unbindChannel(let id, let number):
             withSlot(id) { plane, slot in plane.allocations.unbind(slot, number: number) }
+        case .sendToPeer(let id, let peer, let bytes, let isUnfragmented):
+            withSlot(id) { plane, slot in plane.send(bytes, to: peer, slot, isUnfragmented: isUnfragmented) }
         case .moveFlow(let id, let flow):
             withSlot(id) { plane, slot in
                 plane.detachStream(slot)
@@ -50,6 +53,27 @@ extension PacketPlane {
             } else if let slot = streams.slot(connection: flow.connection), queue(slot, base, bytes.count) {
                 writeStream(slot)
             }
+        }
+    }
+
+    private mutating func send(_ bytes: [UInt8], to peer: TransportAddress, _ slot: UInt32, isUnfragmented: Bool) {
+        let row = allocations.rows + Int(slot)
+        guard allocations.isPermitted(peer: FlatTable.Key(peer, scope: slot), port: peer.port) else {
+            counters.notPermitted &+= 1
+            row.pointee.traffic.dropped &+= 1
+            return
+        }
+        if isUnfragmented { apus_datagram_fragments(row.pointee.socket, 0) }
+        let raw = RawAddress(peer)
+        let result = bytes.withUnsafeBytes { bytes in
+            raw.withSocketAddress { apus_send_to(row.pointee.socket, bytes.baseAddress, bytes.count, $0, raw.length) }
+        }
+        if isUnfragmented { apus_datagram_fragments(row.pointee.socket, 1) }
+        if result < 0 {
+            row.pointee.traffic.dropped &+= 1
+        } else {
+            row.pointee.traffic.upPackets &+= 1
+            row.pointee.traffic.upBytes &+= UInt64(bytes.count)
         }
     }
 

@@ -32,7 +32,7 @@ extension PacketPlane {
             row.pointee.lastHeard = MonotonicTime.now().nanoseconds
             row.pointee.flow = RelayFlow(
                 plane: link.index, transport: .tcp, local: streamListeners[index].address, remote: remote,
-                connection: UInt64(row.pointee.generation) << 32 | UInt64(slot))
+                connection: row.pointee.flow.connection)
             _ = apus_poll_add(poll, socket, Self.readable, Self.token(.stream, row.pointee.generation, slot))
         }
     }

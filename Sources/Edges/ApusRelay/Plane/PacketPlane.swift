@@ -84,7 +84,7 @@ struct PacketPlane: ~Copyable {
         datagramListeners.initialize(repeating: none, count: datagramListenerCount)
         streamListeners.initialize(repeating: none, count: streamListenerCount)
         allocations = AllocationTable(configuration: configuration, seed: seed)
-        streams = StreamTable(rowsMax: configuration.streamsMax)
+        streams = StreamTable(rowsMax: configuration.streamsMax, seed: seed &+ 4)
         output = SendBatch(
             segmentMax: configuration.segmentMax,
             canSegment: configuration.usesOffload && apus_can_segment() == 1)

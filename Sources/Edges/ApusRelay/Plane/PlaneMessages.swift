@@ -1,30 +1,5 @@
 package import ApusTraversal
 
-/// One client's way to the server (RFC 8656 §3: the 5-tuple), and the plane that has it.
-package struct RelayFlow: Hashable, Sendable {
-    package enum Transport: UInt8, Sendable {
-        case udp, tcp, tls, dtls
-    }
-
-    package var plane: UInt8
-    package var transport: Transport
-    /// The address of the listener.
-    package var local: TransportAddress
-    package var remote: TransportAddress
-    /// The connection's number within the plane, never used twice; 0 for datagrams.
-    package var connection: UInt64
-
-    package init(
-        plane: UInt8, transport: Transport, local: TransportAddress, remote: TransportAddress, connection: UInt64 = 0
-    ) {
-        self.plane = plane
-        self.transport = transport
-        self.local = local
-        self.remote = remote
-        self.connection = connection
-    }
-}
-
 /// Packets and bytes of payload that an allocation carried, from its start.
 package struct RelayTraffic: Hashable, Sendable {
     /// From the client to peers.
@@ -76,7 +51,7 @@ package enum PlaneEvent: Sendable, Equatable {
     /// An installation was refused: the table is full or the flow is unknown. The plane closed the socket.
     case refused(allocation: UInt32)
     /// Where the plane stands; once a second when it changed.
-    case plane(index: UInt8, PlaneCounters)
+    case plane(index: UInt16, PlaneCounters)
 }
 
 /// From the control thread to a plane.
@@ -85,12 +60,14 @@ package enum PlaneCommand: Sendable, Equatable {
     case send(RelayFlow, [UInt8])
     /// Begins to relay for a client. The plane owns the socket from now on; it is bound and non-blocking.
     case install(allocation: UInt32, flow: RelayFlow, socket: Int32)
-    /// Lets a peer's address in, whatever its port (RFC 8656 §9).
-    case permit(allocation: UInt32, peer: TransportAddress)
+    /// Lets a peer's address in, whatever its port (RFC 8656 §9); indications go to it at these ports alone.
+    case permit(allocation: UInt32, peer: TransportAddress, ports: ClosedRange<UInt16>)
     case revoke(allocation: UInt32, peer: TransportAddress)
     /// Binds a channel number 0x4000...0x4FFF to a peer (RFC 8656 §12). It does not permit the peer.
     case bindChannel(allocation: UInt32, number: UInt16, peer: TransportAddress)
     case unbindChannel(allocation: UInt32, number: UInt16)
+    /// Sends data of an indication that went up to a peer, unfragmented where that is wanted (RFC 8656 §11.2).
+    case sendToPeer(allocation: UInt32, peer: TransportAddress, bytes: [UInt8], isUnfragmented: Bool)
     /// The client goes on from another address or connection of the same plane (RFC 8016).
     case moveFlow(allocation: UInt32, flow: RelayFlow)
     /// Ends an allocation and closes its socket.

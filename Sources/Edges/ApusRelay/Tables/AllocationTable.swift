@@ -72,7 +72,7 @@ package struct AllocationTable: ~Copyable {
     private var byClient: FlatTable
     /// Peers with a channel: row and address to channel number.
     private var channelPeers: FlatTable
-    /// Permitted peers: row and address without port.
+    /// Permitted peers: row and address without port, to the first and last port that may be sent to.
     private var permitted: FlatTable
     package private(set) var count = 0
 
@@ -109,9 +109,15 @@ package struct AllocationTable: ~Copyable {
     @inline(__always)
     package func channelNumber(peer key: FlatTable.Key) -> UInt32 { channelPeers.value(for: key) }
 
-    /// Whether a peer of a row may send and be sent to.
+    /// Whether a peer of a row may send.
     @inline(__always)
     package func isPermitted(peer key: FlatTable.Key) -> Bool { permitted.value(for: key.host) != FlatTable.none }
+
+    /// Whether a peer of a row may be sent to at a port.
+    package func isPermitted(peer key: FlatTable.Key, port: UInt16) -> Bool {
+        let ports = permitted.value(for: key.host)
+        return ports != FlatTable.none && UInt32(port) >= ports >> 16 && UInt32(port) <= ports & 0xFFFF
+    }
 
     /// Takes a row for an allocation. The caller sets its client.
     ///
@@ -193,12 +199,16 @@ package struct AllocationTable: ~Copyable {
     }
 
     /// Permits a peer's address; false where the allocation has as many as it takes.
-    package mutating func permit(_ slot: UInt32, _ peer: TransportAddress) -> Bool {
+    package mutating func permit(
+        _ slot: UInt32, _ peer: TransportAddress, ports: ClosedRange<UInt16> = 1...65_535
+    ) -> Bool {
         let row = rows + Int(slot)
         let host = peer.host
         let key = FlatTable.Key(host, scope: slot)
-        if permitted.value(for: key) != FlatTable.none { return true }
-        guard row.pointee.permissionCount < permissionsMax, permitted.set(1, for: key) else { return false }
+        // A lower bound of 65,535 would look like an empty place; no relay has that port for its only one.
+        let value = UInt32(min(ports.lowerBound, 65_534)) << 16 | UInt32(ports.upperBound)
+        if permitted.value(for: key) != FlatTable.none { return permitted.set(value, for: key) }
+        guard row.pointee.permissionCount < permissionsMax, permitted.set(value, for: key) else { return false }
         if row.pointee.permissionCount == row.pointee.permissionCapacity {
             let capacity = max(4, row.pointee.permissionCapacity * 2)
             let grown = UnsafeMutablePointer<TransportAddress>.allocate(capacity: capacity)

@@ -1,3 +1,4 @@
+import ApusTraversal
 import CApusNet
 import Glibc
 
@@ -68,11 +69,14 @@ struct StreamTable: ~Copyable {
     private var used = 0
     private var freeSlots: [Int] = []
     private(set) var count = 0
+    private var byNumber: FlatTable
+    private var lastNumber: UInt32 = 0
     /// Connections with bytes to write at the end of this round.
     private var writeList: [Int] = []
 
-    init(rowsMax: Int) {
+    init(rowsMax: Int, seed: UInt64) {
         self.rowsMax = rowsMax
+        byNumber = FlatTable(countMax: rowsMax, seed: seed)
         rows = .allocate(capacity: rowsMax)
         writeList.reserveCapacity(rowsMax)
     }
@@ -88,19 +92,20 @@ struct StreamTable: ~Copyable {
     var slots: Range<Int> { 0..<used }
 
     /// The place of a connection's number, where that connection lives.
-    func slot(connection: UInt64) -> Int? {
-        let slot = Int(connection & 0xFFFF_FFFF)
-        guard slot < used, rows[slot].socket >= 0, rows[slot].flow.connection == connection else { return nil }
-        return slot
+    func slot(connection: UInt32) -> Int? {
+        let slot = byNumber.value(for: FlatTable.Key(number: connection))
+        return slot == FlatTable.none ? nil : Int(slot)
     }
 
-    /// Takes a place; nil where all are taken.
+    /// Takes a place and gives the connection its number, in its flow; nil where all are taken.
     mutating func insert(socket: Int32) -> Int? {
+        var number = lastNumber
+        repeat { number &+= 1 } while number == 0 || slot(connection: number) != nil
+        guard count < rowsMax else { return nil }
         let slot: Int
         if let old = freeSlots.popLast() {
             slot = old
         } else {
-            guard used < rowsMax else { return nil }
             slot = used
             (rows + slot).initialize(to: StreamRow())
             used += 1
@@ -109,6 +114,9 @@ struct StreamTable: ~Copyable {
         rows[slot] = StreamRow()
         rows[slot].socket = socket
         rows[slot].generation = generation
+        rows[slot].flow.connection = number
+        lastNumber = number
+        guard byNumber.set(UInt32(slot), for: FlatTable.Key(number: number)) else { return nil }
         count += 1
         return slot
     }
@@ -116,6 +124,7 @@ struct StreamTable: ~Copyable {
     /// Closes a connection and frees its place.
     mutating func remove(_ slot: Int) {
         apus_close(rows[slot].socket)
+        byNumber.remove(FlatTable.Key(number: rows[slot].flow.connection))
         rows[slot].socket = -1
         rows[slot].free()
         freeSlots.append(slot)

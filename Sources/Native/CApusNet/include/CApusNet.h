@@ -45,6 +45,8 @@ int apus_datagram_open(
     const struct sockaddr *address, socklen_t length, int reuse_port, int join, int receive_bytes, int send_bytes);
 // Sets the one peer of a datagram socket, or none where the address is NULL.
 int apus_datagram_connect(int fd, const struct sockaddr *address, socklen_t length);
+// Whether datagrams of a socket may be fragmented on their way (1), or carry "don't fragment" (0).
+void apus_datagram_fragments(int fd, int may_fragment);
 int apus_send_to(int fd, const void *bytes, size_t count, const struct sockaddr *address, socklen_t length);
 
 // A listening, non-blocking stream socket, and a connection of it.
