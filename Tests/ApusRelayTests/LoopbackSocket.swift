@@ -15,9 +15,12 @@ final class LoopbackSocket {
         address = Self.local(descriptor)
     }
 
-    /// A connection.
-    init(connectedTo door: TransportAddress) {
+    /// A connection; the kernel keeps so many bytes that were not read, or as many as it likes.
+    init(connectedTo door: TransportAddress, receiveBytes: Int32? = nil) {
         descriptor = socket(AF_INET, Int32(SOCK_STREAM.rawValue), 0)
+        if var bytes = receiveBytes {
+            setsockopt(descriptor, SOL_SOCKET, SO_RCVBUF, &bytes, socklen_t(MemoryLayout<Int32>.size))
+        }
         _ = Self.withAddress(door) { [descriptor] in connect(descriptor, $0, $1) }
         address = Self.local(descriptor)
     }

@@ -6,10 +6,12 @@ import Testing
 @Suite("The packet plane's clients over TCP (RFC 8656 §12.5)")
 struct StreamClientTests {
     /// A connection that control knows, with an allocation and a channel to the peer.
-    private func connect(_ harness: PlaneHarness, peer: LoopbackSocket) throws -> (
+    private func connect(
+        _ harness: PlaneHarness, peer: LoopbackSocket, receiveBytes: Int32? = nil
+    ) throws -> (
         client: LoopbackSocket, flow: RelayFlow, allocation: (id: UInt32, relayed: TransportAddress)
     ) {
-        let client = LoopbackSocket(connectedTo: harness.streamDoor)
+        let client = LoopbackSocket(connectedTo: harness.streamDoor, receiveBytes: receiveBytes)
         client.write(PlaneHarness.request(0x003))
         let flow = try #require(
             harness.event { event in
@@ -75,7 +77,7 @@ struct StreamClientTests {
     func slowClient() throws {
         let harness = try PlaneHarness { $0.streamOutputMax = 32_768 }
         let peer = LoopbackSocket()
-        let (_, _, slow) = try connect(harness, peer: peer)
+        let (silent, _, slow) = try connect(harness, peer: peer, receiveBytes: 65_536)
         let (reader, _, other) = try connect(harness, peer: peer)
         let block = [UInt8](repeating: 1, count: 8_000)
         // More than the kernel keeps for a connection.
@@ -86,6 +88,7 @@ struct StreamClientTests {
             #expect(reader.receive(bytes: 8) == [0x40, 0, 0, 1, 9, 0, 0, 0])
         }
         #expect(harness.counters { $0.slowStream > 0 } != nil)
+        withExtendedLifetime(silent) {}
     }
 
     @Test("D13: a connection that says nothing is closed, one over the bound is not taken")

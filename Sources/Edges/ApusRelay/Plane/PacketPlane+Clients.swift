@@ -41,13 +41,14 @@ extension PacketPlane {
         }
     }
 
-    /// One datagram: told apart by its first byte (RFC 7983).
+    /// One datagram: told apart by its first byte (RFC 7983). Which channel numbers there are, 0x4000...0x4FFF of
+    /// RFC 8656 or 0x4000...0x7FFF of RFC 5766, is control's to say: others are not bound.
     @inline(__always)
     private mutating func receivedFromClient(
         _ bytes: UnsafeMutableRawPointer, _ size: Int, slot: UInt32, listener: Int, name: UnsafeRawPointer
     ) {
         let first = bytes.load(as: UInt8.self)
-        if first & 0xF0 == 0x40 {
+        if first & 0xC0 == 0x40 {
             channelData(bytes, size, slot: slot)
         } else if first < 4, size >= 20 {
             if Self.isSendIndication(bytes), slot != FlatTable.none, sendIndication(bytes, size, slot: slot) { return }

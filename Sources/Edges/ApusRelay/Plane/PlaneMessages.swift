@@ -63,7 +63,7 @@ package enum PlaneCommand: Sendable, Equatable {
     /// Lets a peer's address in, whatever its port (RFC 8656 §9); indications go to it at these ports alone.
     case permit(allocation: UInt32, peer: TransportAddress, ports: ClosedRange<UInt16>)
     case revoke(allocation: UInt32, peer: TransportAddress)
-    /// Binds a channel number 0x4000...0x4FFF to a peer (RFC 8656 §12). It does not permit the peer.
+    /// Binds a channel number 0x4000...0x7FFF to a peer (RFC 8656 §12). It does not permit the peer.
     case bindChannel(allocation: UInt32, number: UInt16, peer: TransportAddress)
     case unbindChannel(allocation: UInt32, number: UInt16)
     /// Sends data of an indication that went up to a peer, unfragmented where that is wanted (RFC 8656 §11.2).

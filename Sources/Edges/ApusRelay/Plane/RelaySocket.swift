@@ -5,7 +5,7 @@ import Glibc
 
 /// Opens the sockets that allocations relay through, and the doors'.
 package enum RelaySocket {
-    /// A bound socket for an allocation, to be handed to a plane with ``PlaneCommand/install(allocation:flow:socket:)``.
+    /// A bound socket for an allocation, to be handed to a plane: ``PlaneCommand/install(allocation:flow:socket:)``.
     ///
     /// - Parameters:
     ///   - address: where to relay from; port 0 lets the system choose.

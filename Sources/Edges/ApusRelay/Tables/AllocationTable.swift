@@ -4,7 +4,7 @@ import CApusNet
 
 /// A bound channel of an allocation (RFC 8656 §12).
 package struct ChannelRow {
-    /// 0x4000...0x4FFF; 0 for an empty place.
+    /// 0x4000...0x7FFF; 0 for an empty place.
     package var number: UInt16 = 0
     package var peer = TransportAddress(v4: 0, port: 0)
     /// Where messages to the peer point.
@@ -244,7 +244,7 @@ package struct AllocationTable: ~Copyable {
     package mutating func bind(_ slot: UInt32, number: UInt16, peer: TransportAddress) -> Bool {
         let row = rows + Int(slot)
         let key = FlatTable.Key(peer, scope: slot)
-        guard (0x4000...0x4FFF).contains(number) else { return false }
+        guard (0x4000...0x7FFF).contains(number) else { return false }
         if let channel = row.pointee.channel(number) { return channel.pointee.peer == peer }
         guard channelPeers.value(for: key) == FlatTable.none, row.pointee.channelCount < channelsMax,
             channelPeers.set(UInt32(number), for: key)
