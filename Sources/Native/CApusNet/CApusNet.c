@@ -2,6 +2,7 @@
 #include "CApusNet.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <netinet/udp.h>
 #include <string.h>
@@ -135,6 +136,11 @@ ssize_t apus_write(int fd, const void *bytes, size_t count) {
 }
 
 void apus_close(int fd) { close(fd); }
+
+int apus_duplicate(int fd) {
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    return copy < 0 ? -errno : copy;
+}
 
 int apus_local_address(int fd, struct sockaddr *address, socklen_t *length) {
     return getsockname(fd, address, length) < 0 ? -errno : 0;

@@ -42,8 +42,8 @@ package struct RelayServer: RelayController {
     private let log: Logger
     private var opened: [UInt32: Opened] = [:]
     private var reserved: [UInt64: Opened] = [:]
-    /// The plane of each allocation.
-    private var planes: [UInt32: UInt16] = [:]
+    /// The plane and the socket of each allocation; the plane owns the socket.
+    private var installed: [UInt32: (plane: UInt16, relay: Opened)] = [:]
     private var wallReadAt: MonotonicTime
     private var random = SystemRandomNumberGenerator()
 
@@ -114,14 +114,14 @@ package struct RelayServer: RelayController {
         case .closeReserved(let token): close(reserved.removeValue(forKey: token))
         case .install(let id, let flow, _, let request):
             guard let relay = opened.removeValue(forKey: request) else { return }
-            planes[id.rawValue] = flow.plane
+            installed[id.rawValue] = (flow.plane, relay)
             commands.append((flow.plane, .install(allocation: id.rawValue, flow: flow, socket: relay.socket)))
-        case .moveFlow(let id, let flow): move(id, flow, now, &commands)
+        case .transfer(let id, _, let flow): transfer(id, to: flow, now, &commands)
         case .remove(let id):
-            if let plane = planes.removeValue(forKey: id.rawValue) {
-                commands.append((plane, .remove(allocation: id.rawValue)))
+            if let place = installed.removeValue(forKey: id.rawValue) {
+                commands.append((place.plane, .remove(allocation: id.rawValue)))
             }
-        case .permit, .revoke, .bindChannel, .unbindChannel, .sendToPeer: edit(action, &commands)
+        case .moveFlow, .permit, .revoke, .bindChannel, .unbindChannel, .sendToPeer: edit(action, &commands)
         case .began(let id, let flow, let user, let relayed): logBeginning(id, flow, user, relayed)
         case .ended(let life): logEnd(life, now)
         case .mirror, .unmirror: break
@@ -135,6 +135,8 @@ package struct RelayServer: RelayController {
         let id: AllocationID
         let command: PlaneCommand
         switch action {
+        case .moveFlow(let allocation, let flow):
+            (id, command) = (allocation, .moveFlow(allocation: allocation.rawValue, flow: flow))
         case .permit(let allocation, let peer, let ports):
             (id, command) = (allocation, .permit(allocation: allocation.rawValue, peer: peer, ports: ports))
         case .revoke(let allocation, let peer):
@@ -153,21 +155,24 @@ package struct RelayServer: RelayController {
             )
         default: return
         }
-        if let plane = planes[id.rawValue] { commands.append((plane, command)) }
+        if let place = installed[id.rawValue] { commands.append((place.plane, command)) }
     }
 
-    /// A client goes on from another address; one that comes in at another plane has to allocate anew.
-    private mutating func move(
-        _ id: AllocationID, _ flow: RelayFlow, _ now: MonotonicTime,
+    /// Gives an allocation to another plane, at which its client came in: with a second descriptor of the same
+    /// socket, so that neither plane has to wait for the other and what peers sent meanwhile is not lost.
+    private mutating func transfer(
+        _ id: AllocationID, to flow: RelayFlow, _ now: MonotonicTime,
         _ commands: inout [(plane: UInt16, command: PlaneCommand)]
     ) {
-        guard let plane = planes[id.rawValue] else { return }
-        guard plane == flow.plane else {
-            log.info("A client moved to another plane.", metadata: [LogKey.allocation: "\(id.rawValue)"])
+        guard let place = installed[id.rawValue] else { return }
+        guard let socket = RelaySocket.duplicate(place.relay.socket, of: place.relay.address) else {
+            log.warning("An allocation cannot go to another plane.", metadata: [LogKey.allocation: "\(id.rawValue)"])
             perform(machine.close(id, at: now), now, &commands)
             return
         }
-        commands.append((plane, .moveFlow(allocation: id.rawValue, flow: flow)))
+        installed[id.rawValue] = (flow.plane, Opened(socket: socket, address: place.relay.address))
+        commands.append((place.plane, .remove(allocation: id.rawValue)))
+        commands.append((flow.plane, .install(allocation: id.rawValue, flow: flow, socket: socket)))
     }
 
     // MARK: Sockets

@@ -123,6 +123,8 @@ extension PacketPlane {
         let row = allocations.rows + Int(slot)
         detachStream(slot)
         let traffic = row.pointee.traffic
+        // Closing alone does not end the watch where another plane has a descriptor of the same socket.
+        _ = apus_poll_remove(poll, row.pointee.socket)
         apus_close(row.pointee.socket)
         allocations.remove(slot)
         if !link.event(.counters(allocation: id, traffic, isFinal: true)) { counters.controlDropped &+= 1 }

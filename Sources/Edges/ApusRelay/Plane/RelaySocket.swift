@@ -22,6 +22,18 @@ package enum RelaySocket {
     /// Closes a socket that was not handed to a plane.
     package static func close(_ socket: Int32) { apus_close(socket) }
 
+    /// Another descriptor of a plane's socket; nil where the descriptor is not that socket's any more.
+    static func duplicate(_ socket: Int32, of address: TransportAddress) -> Int32? {
+        let copy = apus_duplicate(socket)
+        guard copy >= 0 else { return nil }
+        // A plane that refused the allocation has closed its socket, and the number may be another one's now.
+        guard RawAddress.local(of: copy) == address else {
+            apus_close(copy)
+            return nil
+        }
+        return copy
+    }
+
     static func openDatagram(
         _ address: TransportAddress, sharesPort: Bool, joins: Bool, bufferBytes: Int
     ) -> Int32 {

@@ -57,6 +57,8 @@ int apus_stream_accept(int fd, struct sockaddr *address, socklen_t *length);
 ssize_t apus_read(int fd, void *bytes, size_t count);
 ssize_t apus_write(int fd, const void *bytes, size_t count);
 void apus_close(int fd);
+// Another descriptor of the same socket.
+int apus_duplicate(int fd);
 
 // The address that a socket is bound to: 0 or -errno.
 int apus_local_address(int fd, struct sockaddr *address, socklen_t *length);
