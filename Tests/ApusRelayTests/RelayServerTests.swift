@@ -171,6 +171,35 @@ struct RelayServerTests {
         #expect(try next.xorAddress(.xorRelayedAddress) == even.withPort(even.port + 1))
     }
 
+    @Test("RFC 8016: a client with a ticket goes on from other addresses, whatever plane it comes in at")
+    func mobility() throws {
+        let (control, door, _) = try start(planes: 2)
+        defer { control.stop() }
+        let peer = LoopbackSocket()
+        var client = Client(LoopbackSocket(), door: door, issued)
+        let answer = try client.ask(.allocate) {
+            $0.add(requestedTransport: 17)
+            $0.add(.mobilityTicket, [])
+        }
+        let relayed = try #require(try answer.xorAddress(.xorRelayedAddress))
+        var ticket = try #require(answer.value(of: .mobilityTicket).map { Array($0) })
+        let bound = try client.ask(.channelBind) {
+            $0.add(channelNumber: 0x4001)
+            $0.add(.xorPeerAddress, xorAddress: peer.address)
+        }
+        #expect(bound.kind == .success)
+        for round in 0..<8 as Range<UInt8> {
+            client = Client(LoopbackSocket(), door: door, issued)
+            let moved = try client.ask(.refresh) { $0.add(.mobilityTicket, ticket) }
+            #expect(moved.kind == .success)
+            ticket = try #require(moved.value(of: .mobilityTicket).map { Array($0) })
+            client.send(PlaneHarness.channelData(0x4001, [round, 1]))
+            #expect(peer.receive() == [round, 1])
+            peer.send([round, 2], to: relayed)
+            #expect(client.socket.receive() == PlaneHarness.channelData(0x4001, [round, 2]))
+        }
+    }
+
     @Test("A stream's end ends its allocation")
     func streamEnd() throws {
         let (control, _, streamDoor) = try start()

@@ -9,9 +9,9 @@ import Synchronization
 package protocol RelayController: Sendable {
     /// Something happened; commands are added in the order in which planes shall have them.
     mutating func handle(
-        _ event: PlaneEvent, now: MonotonicTime, into commands: inout [(plane: UInt16, command: PlaneCommand)])
+        _ event: PlaneEvent, now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)])
     /// Time went by; called about every ``RelayControl/tickInterval``.
-    mutating func tick(now: MonotonicTime, into commands: inout [(plane: UInt16, command: PlaneCommand)])
+    mutating func tick(now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)])
 }
 
 /// The control thread of a node's relay: takes the events of all planes and hands their commands down (D8).
@@ -53,7 +53,7 @@ package final class RelayControl: Sendable {
         do {
             var configuration = configuration
             for index in 0..<max(1, min(planeCount, 64)) {
-                let plane = try PlaneThread(index: UInt16(index), configuration: configuration, control: waker)
+                let plane = try PlaneThread(index: UInt8(index), configuration: configuration, control: waker)
                 // The others share the ports that the system chose for the first.
                 configuration.datagramAddresses = plane.datagramAddresses
                 configuration.streamAddresses = plane.streamAddresses
@@ -87,7 +87,7 @@ package final class RelayControl: Sendable {
         var controller: Controller
         let links: [PlaneLink]
         let waker: Waker
-        var commands: [(plane: UInt16, command: PlaneCommand)] = []
+        var commands: [(plane: UInt8, command: PlaneCommand)] = []
 
         mutating func run(until isStopping: () -> Bool) {
             let poll = apus_poll_open()

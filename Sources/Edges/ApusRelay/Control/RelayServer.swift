@@ -43,7 +43,7 @@ package struct RelayServer: RelayController {
     private var opened: [UInt32: Opened] = [:]
     private var reserved: [UInt64: Opened] = [:]
     /// The plane and the socket of each allocation; the plane owns the socket.
-    private var installed: [UInt32: (plane: UInt16, relay: Opened)] = [:]
+    private var installed: [UInt32: (plane: UInt8, relay: Opened)] = [:]
     private var wallReadAt: MonotonicTime
     private var random = SystemRandomNumberGenerator()
 
@@ -62,7 +62,7 @@ package struct RelayServer: RelayController {
     }
 
     package mutating func handle(
-        _ event: PlaneEvent, now: MonotonicTime, into commands: inout [(plane: UInt16, command: PlaneCommand)]
+        _ event: PlaneEvent, now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)]
     ) {
         switch event {
         case .control(let flow, let bytes): perform(machine.receive(bytes, on: flow, at: now), now, &commands)
@@ -84,7 +84,7 @@ package struct RelayServer: RelayController {
         }
     }
 
-    package mutating func tick(now: MonotonicTime, into commands: inout [(plane: UInt16, command: PlaneCommand)]) {
+    package mutating func tick(now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)]) {
         if now - wallReadAt >= Self.wallClockInterval {
             wallReadAt = now
             machine.wallClockRead(seconds: Int64(time(nil)), at: now)
@@ -98,13 +98,13 @@ package struct RelayServer: RelayController {
     // MARK: Actions
 
     private mutating func perform(
-        _ actions: [TurnAction], _ now: MonotonicTime, _ commands: inout [(plane: UInt16, command: PlaneCommand)]
+        _ actions: [TurnAction], _ now: MonotonicTime, _ commands: inout [(plane: UInt8, command: PlaneCommand)]
     ) {
         for action in actions { perform(action, now, &commands) }
     }
 
     private mutating func perform(
-        _ action: TurnAction, _ now: MonotonicTime, _ commands: inout [(plane: UInt16, command: PlaneCommand)]
+        _ action: TurnAction, _ now: MonotonicTime, _ commands: inout [(plane: UInt8, command: PlaneCommand)]
     ) {
         switch action {
         case .reply(let flow, let bytes): commands.append((flow.plane, .send(flow, bytes)))
@@ -131,7 +131,7 @@ package struct RelayServer: RelayController {
     }
 
     /// What changes an allocation's row.
-    private func edit(_ action: TurnAction, _ commands: inout [(plane: UInt16, command: PlaneCommand)]) {
+    private func edit(_ action: TurnAction, _ commands: inout [(plane: UInt8, command: PlaneCommand)]) {
         let id: AllocationID
         let command: PlaneCommand
         switch action {
@@ -162,7 +162,7 @@ package struct RelayServer: RelayController {
     /// socket, so that neither plane has to wait for the other and what peers sent meanwhile is not lost.
     private mutating func transfer(
         _ id: AllocationID, to flow: RelayFlow, _ now: MonotonicTime,
-        _ commands: inout [(plane: UInt16, command: PlaneCommand)]
+        _ commands: inout [(plane: UInt8, command: PlaneCommand)]
     ) {
         guard let place = installed[id.rawValue] else { return }
         guard let socket = RelaySocket.duplicate(place.relay.socket, of: place.relay.address) else {

@@ -31,7 +31,7 @@ package final class Waker: Sendable {
 
 /// The two rings between a plane and the control thread (D8): events up, commands down.
 package final class PlaneLink: Sendable {
-    package let index: UInt16
+    package let index: UInt8
     package let events: BoundedRing<PlaneEvent>
     package let commands: BoundedRing<PlaneCommand>
     /// Wakes the plane.
@@ -40,7 +40,7 @@ package final class PlaneLink: Sendable {
     package let control: Waker
     private let stopRequested = Atomic<Bool>(false)
 
-    package init(index: UInt16, capacity: Int, plane: Waker, control: Waker) {
+    package init(index: UInt8, capacity: Int, plane: Waker, control: Waker) {
         self.index = index
         events = BoundedRing(capacity: capacity)
         commands = BoundedRing(capacity: capacity)

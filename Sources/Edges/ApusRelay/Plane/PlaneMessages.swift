@@ -51,7 +51,7 @@ package enum PlaneEvent: Sendable, Equatable {
     /// An installation was refused: the table is full or the flow is unknown. The plane closed the socket.
     case refused(allocation: UInt32)
     /// Where the plane stands; once a second when it changed.
-    case plane(index: UInt16, PlaneCounters)
+    case plane(index: UInt8, PlaneCounters)
 }
 
 /// From the control thread to a plane.

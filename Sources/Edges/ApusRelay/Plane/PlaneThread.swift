@@ -75,7 +75,7 @@ package final class PlaneThread: Sendable {
     ///
     /// - Parameter control: wakes the thread that takes the events.
     /// - Throws: 10019 where an address is in use, 10018 for any other refusal of the system.
-    package init(index: UInt16, configuration: PlaneConfiguration, control: Waker) throws(ApusError) {
+    package init(index: UInt8, configuration: PlaneConfiguration, control: Waker) throws(ApusError) {
         let link = PlaneLink(
             index: index, capacity: configuration.ringCapacity, plane: try Waker.make(), control: control)
         let plane = try PacketPlane(

@@ -70,7 +70,7 @@ struct StreamTable: ~Copyable {
     private var freeSlots: [Int] = []
     private(set) var count = 0
     private var byNumber: FlatTable
-    private var lastNumber: UInt32 = 0
+    private var lastNumber: UInt64 = 0
     /// Connections with bytes to write at the end of this round.
     private var writeList: [Int] = []
 
@@ -92,15 +92,20 @@ struct StreamTable: ~Copyable {
     var slots: Range<Int> { 0..<used }
 
     /// The place of a connection's number, where that connection lives.
-    func slot(connection: UInt32) -> Int? {
-        let slot = byNumber.value(for: FlatTable.Key(number: connection))
-        return slot == FlatTable.none ? nil : Int(slot)
+    func slot(connection: UInt64) -> Int? {
+        // The table's keys are the low half: no two connections that live at once share it.
+        let slot = Int(byNumber.value(for: FlatTable.Key(number: UInt32(truncatingIfNeeded: connection))))
+        return slot < used && rows[slot].flow.connection == connection ? slot : nil
+    }
+
+    private func isTaken(_ number: UInt64) -> Bool {
+        byNumber.value(for: FlatTable.Key(number: UInt32(truncatingIfNeeded: number))) != FlatTable.none
     }
 
     /// Takes a place and gives the connection its number, in its flow; nil where all are taken.
     mutating func insert(socket: Int32) -> Int? {
         var number = lastNumber
-        repeat { number &+= 1 } while number == 0 || slot(connection: number) != nil
+        repeat { number &+= 1 } while isTaken(number)
         guard count < rowsMax else { return nil }
         let slot: Int
         if let old = freeSlots.popLast() {
@@ -116,7 +121,9 @@ struct StreamTable: ~Copyable {
         rows[slot].generation = generation
         rows[slot].flow.connection = number
         lastNumber = number
-        guard byNumber.set(UInt32(slot), for: FlatTable.Key(number: number)) else { return nil }
+        guard byNumber.set(UInt32(slot), for: FlatTable.Key(number: UInt32(truncatingIfNeeded: number))) else {
+            return nil
+        }
         count += 1
         return slot
     }
@@ -124,7 +131,7 @@ struct StreamTable: ~Copyable {
     /// Closes a connection and frees its place.
     mutating func remove(_ slot: Int) {
         apus_close(rows[slot].socket)
-        byNumber.remove(FlatTable.Key(number: rows[slot].flow.connection))
+        byNumber.remove(FlatTable.Key(number: UInt32(truncatingIfNeeded: rows[slot].flow.connection)))
         rows[slot].socket = -1
         rows[slot].free()
         freeSlots.append(slot)
