@@ -24,6 +24,9 @@ struct RelayServeCommand: AsyncParsableCommand {
     @Option(help: "A range that peers may be in although it is special, such as loopback or private.")
     var open: [String] = []
 
+    @Flag(help: "Let clients of RFC 5766 have channel numbers up to 0x7FFF, as Debian's turnutils_uclient wants.")
+    var legacyChannels = false
+
     @Option(help: "trace, debug, info, notice, warning or error.")
     var logLevel = "info"
 
@@ -48,6 +51,7 @@ struct RelayServeCommand: AsyncParsableCommand {
             nonceKey: (0..<32).map { _ in UInt8.random(in: .min ... .max, using: &generator) })
         let ranges = try Set(open.map { try Self.range($0) })
         turn.peers = PeerPolicy(opened: ranges, own: doors + hosts)
+        if legacyChannels { turn.channelNumbers = ChannelDataHeader.legacyChannelNumbers }
         turn.allocationsPerUserMax = turn.allocationsMax
         let server = RelayServer(configuration: turn, addresses: RelayAddresses(hosts: hosts), log: log)
         let control = try RelayControl(
