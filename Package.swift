@@ -92,6 +92,7 @@ let package = Package(
         .target(
             name: "CApusTLS", path: "Sources/Native/CApusTLS",
             linkerSettings: [.linkedLibrary("ssl"), .linkedLibrary("crypto")]),
+        .target(name: "CApusNet", path: "Sources/Native/CApusNet"),
 
         // Protocol: codecs and machines, no I/O.
         layer("Protocol", "ApusWire", ["ApusCore", nioCore, protobuf]),
@@ -141,6 +142,8 @@ let package = Package(
             "Edges", "ApusHTTP",
             ["ApusCore", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, lifecycle, log]),
 
+        layer("Edges", "ApusRelay", ["ApusCore", "ApusTraversal", "CApusNet", log]),
+
         // Node: the only place that joins the parts.
         layer(
             "Node", "ApusNode",
@@ -171,7 +174,8 @@ let package = Package(
             name: "apus",
             dependencies: [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage", "ApusCluster",
-                "ApusSessions", "ApusNode", "ApusClient", "ApusDevice", nioCore, nioPosix, nioHTTP1,
+                "ApusSessions", "ApusNode", "ApusClient", "ApusDevice", "ApusTraversal", "ApusRelay", nioCore, nioPosix,
+                nioHTTP1,
                 nioFoundationCompat, crypto,
                 lifecycle, unixSignals, log, coreMetrics, arguments,
             ],
@@ -181,6 +185,7 @@ let package = Package(
         layer("Testing", "ApusTestKit", ["ApusCore", nioCore]),
         layer("Testing", "ApusSimulation", ["ApusCore", "ApusWire", "ApusCluster"]),
 
+        test("ApusRelayTests", ["ApusCore", "ApusTraversal", "ApusRelay", log]),
         test("ApusCoreTests", ["ApusCore", coreMetrics]),
         test("ApusHTTPTests", ["ApusCore", "ApusHTTP", nioCore, nioPosix, lifecycle, log]),
         test("ApusSessionsTests", ["ApusCore", "ApusSessions", crypto, jwt]),

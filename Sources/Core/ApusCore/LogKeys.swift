@@ -24,6 +24,9 @@ public enum LogKey {
     public static let count = "apus.count"
     public static let milliseconds = "apus.ms"
     public static let path = "apus.path"
+    public static let allocation = "apus.allocation"
+    public static let user = "apus.user"
+    public static let bytes = "apus.bytes"
 }
 
 extension Logger {

@@ -1,0 +1,270 @@
+// Loads a TURN server with allocations that send to one peer, and counts and checks what arrives there.
+//     generator PORT PID TRANSPORT SHAPE ALLOCATIONS BURST SIZE SECONDS WINDOW RATE
+// TRANSPORT is udp or tcp; SHAPE is plain (each datagram by itself) or joined (a burst in one UDP_SEGMENT
+// message). WINDOW bounds packets that are under way, RATE packets per second (0: as fast as the window
+// allows). One line of key=value pairs goes to standard output.
+//
+// Allocations use long-term credentials (RFC 8489 §9.2) where the server asks for them: TURN_USER and
+// TURN_PASSWORD of the environment.
+#include "generator.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BATCH 64
+#define BUFFER 65536
+#define HEAD 24
+
+static struct {
+    int port, pid, tcp, joined, allocations, burst, size;
+    double seconds;
+    long window, rate;
+} load;
+
+static int *clients;
+static int peer;
+static unsigned char *pattern;
+static unsigned char *outgoing;
+static uint64_t next_number;
+static long under_way, received, bad, sent, given_up;
+static uint64_t last_arrival;
+static uint32_t delays[65536];
+static long delay_count;
+
+void fail(const char *what) {
+    fprintf(stderr, "generator: %s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+uint64_t now_ns(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + time.tv_nsec;
+}
+
+// CPU seconds of all threads of the server.
+static double server_cpu(void) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task/*/schedstat", load.pid);
+    glob_t found;
+    double total = 0;
+    if (glob(path, 0, NULL, &found) != 0) return 0;
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        FILE *file = fopen(found.gl_pathv[i], "r");
+        unsigned long long run = 0;
+        if (file == NULL) continue;
+        if (fscanf(file, "%llu", &run) == 1) total += run / 1e9;
+        fclose(file);
+    }
+    globfree(&found);
+    return total;
+}
+
+static int loopback_socket(int type, int bytes) {
+    int fd = socket(AF_INET, type | SOCK_CLOEXEC, 0);
+    if (fd < 0) fail("socket");
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof bytes) < 0)
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+    return fd;
+}
+
+static void open_peer(void) {
+    peer = loopback_socket(SOCK_DGRAM, 32 << 20);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    if (bind(peer, (struct sockaddr *)&address, sizeof address) < 0) fail("bind");
+    int one = 1;
+    setsockopt(peer, IPPROTO_UDP, UDP_GRO, &one, sizeof one);
+}
+
+static void open_clients(void) {
+    clients = calloc(load.allocations, sizeof *clients);
+    struct sockaddr_in server = {
+        .sin_family = AF_INET, .sin_port = htons(load.port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address;
+    socklen_t length = sizeof address;
+    getsockname(peer, (struct sockaddr *)&address, &length);
+    for (int i = 0; i < load.allocations; i++) {
+        clients[i] = loopback_socket(load.tcp ? SOCK_STREAM : SOCK_DGRAM, 1 << 20);
+        if (connect(clients[i], (struct sockaddr *)&server, sizeof server) < 0) fail("connect");
+        turn_allocate(clients[i], load.tcp, &address);
+    }
+}
+
+static void check(const unsigned char *bytes, int count, uint64_t now) {
+    uint64_t stamp;
+    memcpy(&stamp, bytes + 8, 8);
+    if (count != load.size || memcmp(bytes, "APUSLOAD", 8) != 0 ||
+        memcmp(bytes + HEAD, pattern + HEAD, load.size - HEAD) != 0) {
+        bad++;
+        return;
+    }
+    received++;
+    under_way--;
+    if ((received & 15) == 0) {
+        uint64_t delay = (now - stamp) / 1000;
+        delays[delay_count++ & 65535] = delay > UINT32_MAX ? UINT32_MAX : delay;
+    }
+}
+
+// Takes what arrived at the peer. Returns the number of messages.
+static int drain(void) {
+    static unsigned char buffers[BATCH][BUFFER + 448];
+    static struct mmsghdr messages[BATCH];
+    static struct iovec vectors[BATCH];
+    static unsigned char controls[BATCH][64];
+    for (int i = 0; i < BATCH; i++) {
+        vectors[i] = (struct iovec){buffers[i], BUFFER};
+        messages[i].msg_hdr = (struct msghdr){
+            .msg_iov = &vectors[i], .msg_iovlen = 1, .msg_control = controls[i], .msg_controllen = 64};
+    }
+    int count = recvmmsg(peer, messages, BATCH, MSG_DONTWAIT, NULL);
+    if (count <= 0) return 0;
+    uint64_t now = now_ns();
+    last_arrival = now;
+    for (int i = 0; i < count; i++) {
+        int length = messages[i].msg_len, size = length;
+        struct cmsghdr *control = CMSG_FIRSTHDR(&messages[i].msg_hdr);
+        if (control != NULL && control->cmsg_type == UDP_GRO) size = *(int *)CMSG_DATA(control);
+        for (int offset = 0; offset < length; offset += size)
+            check(buffers[i] + offset, length - offset < size ? length - offset : size, now);
+    }
+    return count;
+}
+
+static void stamp(unsigned char *packet, uint64_t now) {
+    memcpy(packet + 4 + 8, &now, 8);
+    memcpy(packet + 4 + 16, &next_number, 8);
+    next_number++;
+}
+
+static void prepare(void) {
+    pattern = malloc(load.size);
+    for (int i = 0; i < load.size; i++) pattern[i] = (unsigned char)(i * 167 + 13);
+    memcpy(pattern, "APUSLOAD", 8);
+    int whole = 4 + load.size;
+    outgoing = malloc((size_t)whole * load.burst);
+    for (int i = 0; i < load.burst; i++) {
+        unsigned char *packet = outgoing + (size_t)i * whole;
+        packet[0] = 0x40, packet[1] = 0;
+        packet[2] = load.size >> 8, packet[3] = load.size & 255;
+        memcpy(packet + 4, pattern, load.size);
+    }
+}
+
+// Sends one burst of a client. Returns the packets that the kernel took.
+static int send_burst(int client) {
+    static struct mmsghdr messages[BATCH];
+    static struct iovec vectors[BATCH];
+    int whole = 4 + load.size;
+    uint64_t now = now_ns();
+    for (int i = 0; i < load.burst; i++) stamp(outgoing + (size_t)i * whole, now);
+    if (load.tcp) {
+        size_t length = (size_t)whole * load.burst, done = 0;
+        while (done < length) {
+            ssize_t count = send(client, outgoing + done, length - done, MSG_DONTWAIT | MSG_NOSIGNAL);
+            if (count > 0) done += count;
+            else if (errno != EAGAIN) fail("send");
+            else if (done == 0) return 0;
+            else drain();
+        }
+        return load.burst;
+    }
+    if (load.joined) {
+        struct iovec vector = {outgoing, (size_t)whole * load.burst};
+        unsigned char control[CMSG_SPACE(sizeof(uint16_t))] = {0};
+        struct msghdr message = {
+            .msg_iov = &vector, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = IPPROTO_UDP;
+        header->cmsg_type = UDP_SEGMENT;
+        header->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+        uint16_t size = whole;
+        memcpy(CMSG_DATA(header), &size, sizeof size);
+        return sendmsg(client, &message, MSG_DONTWAIT) < 0 ? 0 : load.burst;
+    }
+    for (int i = 0; i < load.burst; i++) {
+        vectors[i] = (struct iovec){outgoing + (size_t)i * whole, whole};
+        messages[i].msg_hdr = (struct msghdr){.msg_iov = &vectors[i], .msg_iovlen = 1};
+    }
+    int count = sendmmsg(client, messages, load.burst, MSG_DONTWAIT);
+    return count < 0 ? 0 : count;
+}
+
+static void run(double seconds) {
+    uint64_t start = now_ns(), end = start + (uint64_t)(seconds * 1e9);
+    long begun = sent;
+    int client = 0;
+    last_arrival = start;
+    for (uint64_t now = start; now < end; now = now_ns()) {
+        int room = load.rate > 0
+            ? sent - begun < (long)((now - start) / 1e9 * load.rate)
+            : under_way + load.burst <= load.window;
+        if (room) {
+            int count = send_burst(clients[client]);
+            sent += count;
+            under_way += count;
+            client = client + 1 == load.allocations ? 0 : client + 1;
+            if (load.rate > 0) drain();
+            else if (client % 4 == 0 || load.allocations == 1) drain();
+        } else if (drain() == 0 && load.rate == 0 && now > last_arrival + 20000000) {
+            // Nothing came for 20 ms: what is missing is lost, and the window opens again.
+            given_up += under_way;
+            under_way = 0;
+            last_arrival = now;
+        }
+    }
+}
+
+static int by_size(const void *a, const void *b) {
+    uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
+    return left < right ? -1 : left > right;
+}
+
+int main(int count, char **words) {
+    if (count != 11) {
+        fprintf(stderr, "usage: generator PORT PID TRANSPORT SHAPE ALLOCATIONS BURST SIZE SECONDS WINDOW RATE\n");
+        return 64;
+    }
+    load.port = atoi(words[1]), load.pid = atoi(words[2]);
+    load.tcp = strcmp(words[3], "tcp") == 0, load.joined = strcmp(words[4], "joined") == 0;
+    load.allocations = atoi(words[5]), load.burst = atoi(words[6]), load.size = atoi(words[7]);
+    load.seconds = atof(words[8]), load.window = atol(words[9]), load.rate = atol(words[10]);
+    if (load.allocations < 1 || load.burst < 1 || load.burst > BATCH || load.size < 32 || load.size > 1400 ||
+        (load.tcp && load.size % 4 != 0)) {
+        fprintf(stderr, "generator: a parameter is out of range\n");
+        return 64;
+    }
+    turn_credentials(getenv("TURN_USER"), getenv("TURN_PASSWORD"));
+    open_peer();
+    open_clients();
+    prepare();
+    run(0.7);
+    usleep(50000);
+    while (drain() > 0) {}
+    under_way = received = bad = sent = given_up = delay_count = 0;
+    double cpu = server_cpu();
+    uint64_t start = now_ns();
+    run(load.seconds);
+    double elapsed = (now_ns() - start) / 1e9;
+    uint64_t quiet = now_ns() + 100000000;
+    while (now_ns() < quiet)
+        if (drain() > 0) quiet = now_ns() + 100000000;
+    cpu = server_cpu() - cpu;
+    long samples = delay_count < 65536 ? delay_count : 65536;
+    qsort(delays, samples, sizeof *delays, by_size);
+    printf(
+        "cpu_s_per_mpkt=%.4f pps=%.0f sent=%ld received=%ld lost_share=%.6f bad=%ld busy=%.3f delay_p50_us=%u "
+        "delay_p99_us=%u delay_p999_us=%u\n",
+        received ? cpu / received * 1e6 : 0, received / elapsed, sent, received,
+        sent ? (double)(sent - received) / sent : 0, bad, cpu / elapsed, samples ? delays[samples / 2] : 0,
+        samples ? delays[samples * 99 / 100] : 0, samples ? delays[samples * 999 / 1000] : 0);
+    return 0;
+}

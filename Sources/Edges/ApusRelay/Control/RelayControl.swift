@@ -1,0 +1,134 @@
+package import ApusCore
+package import ApusTraversal
+import CApusNet
+import Synchronization
+
+/// What decides: the machine of the protocol with what it needs around it.
+///
+/// Concurrency model: confined to the control thread.
+package protocol RelayController: Sendable {
+    /// Something happened; commands are added in the order in which planes shall have them.
+    mutating func handle(
+        _ event: PlaneEvent, now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)])
+    /// Time went by; called about every ``RelayControl/tickInterval``.
+    mutating func tick(now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)])
+}
+
+/// The control thread of a node's relay: takes the events of all planes and hands their commands down (D8).
+///
+/// It runs beside the planes and never makes one wait: a plane whose ring of events is full drops and
+/// counts. Commands are never dropped; where a plane has as many as it takes, control waits for it.
+///
+/// Concurrency model: ``stop()`` from any thread but the control thread's own.
+package final class RelayControl: Sendable {
+    /// How often time is told.
+    package static let tickInterval = Duration.milliseconds(100)
+    /// Events of one plane before the next has its turn.
+    private static let eventsPerRound = 256
+    /// How long control waits for a plane that takes no commands before it says that the plane hangs.
+    private static let commandWaitMax = Duration.seconds(5)
+
+    package let planes: [PlaneThread]
+    private let waker: Waker
+    private let thread: RelayThread
+    private let isStopping: Flag
+
+    private final class Flag: Sendable {
+        let value = Atomic<Bool>(false)
+    }
+
+    /// Starts planes and control.
+    ///
+    /// - Parameters:
+    ///   - planeCount: planes, one thread each; about one per core.
+    ///   - make: makes the controller when the doors are open, with the addresses of the datagram and of the
+    ///     stream doors.
+    /// - Throws: 10019 where an address is in use, 10018 for any other refusal of the system.
+    package init<Controller: RelayController>(
+        planeCount: Int, configuration: PlaneConfiguration,
+        make: ([TransportAddress], [TransportAddress]) -> Controller
+    ) throws(ApusError) {
+        let waker = try Waker.make()
+        var planes: [PlaneThread] = []
+        do {
+            var configuration = configuration
+            for index in 0..<max(1, min(planeCount, 64)) {
+                let plane = try PlaneThread(index: UInt8(index), configuration: configuration, control: waker)
+                // The others share the ports that the system chose for the first.
+                configuration.datagramAddresses = plane.datagramAddresses
+                configuration.streamAddresses = plane.streamAddresses
+                planes.append(plane)
+            }
+            let controller = make(configuration.datagramAddresses, configuration.streamAddresses)
+            let flag = Flag()
+            let links = planes.map(\.link)
+            thread = try RelayThread(name: "relay-control") {
+                var loop = Loop(controller: controller, links: links, waker: waker)
+                loop.run(until: { flag.value.load(ordering: .relaxed) })
+            }
+            isStopping = flag
+        } catch {
+            for plane in planes { plane.stop() }
+            throw error
+        }
+        self.planes = planes
+        self.waker = waker
+    }
+
+    /// Ends control, then the planes.
+    package func stop() {
+        isStopping.value.store(true, ordering: .sequentiallyConsistent)
+        waker.wake()
+        thread.join()
+        for plane in planes { plane.stop() }
+    }
+
+    private struct Loop<Controller: RelayController> {
+        var controller: Controller
+        let links: [PlaneLink]
+        let waker: Waker
+        var commands: [(plane: UInt8, command: PlaneCommand)] = []
+
+        mutating func run(until isStopping: () -> Bool) {
+            let poll = apus_poll_open()
+            guard poll >= 0 else { return }
+            defer { apus_close(poll) }
+            _ = apus_poll_add(poll, waker.descriptor, UInt32(APUS_READABLE), 0)
+            var lastTick = MonotonicTime.now()
+            while !isStopping() {
+                waker.willSleep()
+                let milliseconds: Int32 = links.allSatisfy(\.events.isEmpty) && !isStopping() ? 100 : 0
+                var ready = apus_ready()
+                let woken = apus_poll_wait(poll, &ready, 1, milliseconds)
+                waker.didWake()
+                if woken > 0 { waker.clear() }
+                let now = MonotonicTime.now()
+                for link in links { take(link, now) }
+                if now - lastTick >= RelayControl.tickInterval {
+                    lastTick = now
+                    controller.tick(now: now, into: &commands)
+                    handDown()
+                }
+            }
+        }
+
+        private mutating func take(_ link: PlaneLink, _ now: MonotonicTime) {
+            for _ in 0..<RelayControl.eventsPerRound {
+                guard let event = link.events.pop() else { break }
+                controller.handle(event, now: now, into: &commands)
+            }
+            handDown()
+        }
+
+        private mutating func handDown() {
+            for (plane, command) in commands where Int(plane) < links.count {
+                let deadline = MonotonicTime.now() + RelayControl.commandWaitMax
+                while !links[Int(plane)].command(command) {
+                    guard MonotonicTime.now() < deadline else { break }
+                    apus_pause()
+                }
+            }
+            commands.removeAll(keepingCapacity: true)
+        }
+    }
+}

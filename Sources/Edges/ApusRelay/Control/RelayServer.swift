@@ -1,0 +1,252 @@
+package import ApusCore
+package import ApusTraversal
+import Glibc
+package import Logging
+
+/// Where allocations have their relayed addresses.
+package struct RelayAddresses: Sendable {
+    /// One address of each family that the node relays from; ports do not count.
+    package var hosts: [TransportAddress]
+    /// RFC 8656 §7.2 recommends 49152...65535.
+    package var ports: ClosedRange<UInt16>
+    /// Bytes of the kernel's buffers of each.
+    package var bufferBytes = 512 * 1_024
+    /// Ports that are tried for one allocation, at most.
+    package var triesMax = 64
+
+    package init(hosts: [TransportAddress], ports: ClosedRange<UInt16> = 49_152...65_535) {
+        self.hosts = hosts
+        self.ports = ports
+    }
+}
+
+/// A TURN server: the protocol's machine with the sockets that it asks for, between the planes (D8).
+///
+/// It opens relayed sockets, keeps reserved ports, and turns the machine's actions into the planes' commands.
+/// An allocation has one relayed address; a second family is answered as one that has no room
+/// (RFC 8656 §7.2). TCP relaying (RFC 6062) is not offered.
+///
+/// Concurrency model: confined to the control thread of ``RelayControl``.
+package struct RelayServer: RelayController {
+    private struct Opened {
+        var socket: Int32
+        var address: TransportAddress
+    }
+
+    /// Ticks of the machine in one round: it ends a bounded number of allocations in each.
+    private static let ticksPerRound = 4
+    private static let wallClockInterval = Duration.seconds(1)
+
+    private var machine: TurnServerStateMachine
+    private let addresses: RelayAddresses
+    private let log: Logger
+    private var opened: [UInt32: Opened] = [:]
+    private var reserved: [UInt64: Opened] = [:]
+    /// The plane and the socket of each allocation; the plane owns the socket.
+    private var installed: [UInt32: (plane: UInt8, relay: Opened)] = [:]
+    private var wallReadAt: MonotonicTime
+    private var random = SystemRandomNumberGenerator()
+
+    package init(configuration: TurnServerConfiguration, addresses: RelayAddresses, log: Logger) {
+        let now = MonotonicTime.now()
+        var configuration = configuration
+        configuration.isTCPAllowed = false
+        configuration.families = [TransportAddress.Family.v4, .v6].filter { family in
+            addresses.hosts.contains { $0.family == family }
+        }
+        machine = TurnServerStateMachine(
+            configuration, random: SystemRandomNumberGenerator(), unixSeconds: Int64(time(nil)), now: now)
+        self.addresses = addresses
+        self.log = log
+        wallReadAt = now
+    }
+
+    package mutating func handle(
+        _ event: PlaneEvent, now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)]
+    ) {
+        switch event {
+        case .control(let flow, let bytes): perform(machine.receive(bytes, on: flow, at: now), now, &commands)
+        case .streamClosed(let flow): perform(machine.streamClosed(flow, at: now), now, &commands)
+        case .counters(let id, let traffic, let isFinal):
+            var counters = RelayCounters()
+            (counters.packetsUp, counters.bytesUp) = (traffic.upPackets, traffic.upBytes)
+            (counters.packetsDown, counters.bytesDown) = (traffic.downPackets, traffic.downBytes)
+            perform(machine.counted(AllocationID(rawValue: id), counters, isFinal: isFinal), now, &commands)
+        case .refused(let id):
+            log.warning("A plane has no room for an allocation.", metadata: [LogKey.allocation: "\(id)"])
+            perform(machine.close(AllocationID(rawValue: id), at: now), now, &commands)
+        case .relayError(let id, let error):
+            log.debug(
+                "A relay socket reports an error.",
+                metadata: [LogKey.allocation: "\(id)", LogKey.error: "errno \(error)"])
+        case .plane(let index, let counters):
+            log.trace("A plane's counters.", metadata: [LogKey.node: "\(index)", LogKey.count: "\(counters)"])
+        }
+    }
+
+    package mutating func tick(now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)]) {
+        if now - wallReadAt >= Self.wallClockInterval {
+            wallReadAt = now
+            machine.wallClockRead(seconds: Int64(time(nil)), at: now)
+        }
+        for _ in 0..<Self.ticksPerRound {
+            guard let deadline = machine.nextDeadline, deadline <= now else { return }
+            perform(machine.tick(at: now), now, &commands)
+        }
+    }
+
+    // MARK: Actions
+
+    private mutating func perform(
+        _ actions: [TurnAction], _ now: MonotonicTime, _ commands: inout [(plane: UInt8, command: PlaneCommand)]
+    ) {
+        for action in actions { perform(action, now, &commands) }
+    }
+
+    private mutating func perform(
+        _ action: TurnAction, _ now: MonotonicTime, _ commands: inout [(plane: UInt8, command: PlaneCommand)]
+    ) {
+        switch action {
+        case .reply(let flow, let bytes): commands.append((flow.plane, .send(flow, bytes)))
+        case .closeStream(let flow): commands.append((flow.plane, .closeStream(flow)))
+        case .openRelay(let opening): perform(open(opening, now), now, &commands)
+        case .closeRelay(let request): close(opened.removeValue(forKey: request))
+        case .closeReserved(let token): close(reserved.removeValue(forKey: token))
+        case .install(let id, let flow, _, let request):
+            guard let relay = opened.removeValue(forKey: request) else { return }
+            installed[id.rawValue] = (flow.plane, relay)
+            commands.append((flow.plane, .install(allocation: id.rawValue, flow: flow, socket: relay.socket)))
+        case .transfer(let id, _, let flow): transfer(id, to: flow, now, &commands)
+        case .remove(let id):
+            if let place = installed.removeValue(forKey: id.rawValue) {
+                commands.append((place.plane, .remove(allocation: id.rawValue)))
+            }
+        case .moveFlow, .permit, .revoke, .bindChannel, .unbindChannel, .sendToPeer: edit(action, &commands)
+        case .began(let id, let flow, let user, let relayed): logBeginning(id, flow, user, relayed)
+        case .ended(let life): logEnd(life, now)
+        case .mirror, .unmirror: break
+        // RFC 6062 is not offered, so that the machine never asks for these.
+        case .connectPeer, .joinStreams, .closePeer: break
+        }
+    }
+
+    /// What changes an allocation's row.
+    private func edit(_ action: TurnAction, _ commands: inout [(plane: UInt8, command: PlaneCommand)]) {
+        let id: AllocationID
+        let command: PlaneCommand
+        switch action {
+        case .moveFlow(let allocation, let flow):
+            (id, command) = (allocation, .moveFlow(allocation: allocation.rawValue, flow: flow))
+        case .permit(let allocation, let peer, let ports):
+            (id, command) = (allocation, .permit(allocation: allocation.rawValue, peer: peer, ports: ports))
+        case .revoke(let allocation, let peer):
+            (id, command) = (allocation, .revoke(allocation: allocation.rawValue, peer: peer))
+        case .bindChannel(let allocation, let number, let peer):
+            (id, command) = (
+                allocation, .bindChannel(allocation: allocation.rawValue, number: number, peer: peer)
+            )
+        case .unbindChannel(let allocation, let number):
+            (id, command) = (allocation, .unbindChannel(allocation: allocation.rawValue, number: number))
+        case .sendToPeer(let allocation, let peer, let bytes, let isUnfragmented):
+            (id, command) = (
+                allocation,
+                .sendToPeer(
+                    allocation: allocation.rawValue, peer: peer, bytes: bytes, isUnfragmented: isUnfragmented)
+            )
+        default: return
+        }
+        if let place = installed[id.rawValue] { commands.append((place.plane, command)) }
+    }
+
+    /// Gives an allocation to another plane, at which its client came in: with a second descriptor of the same
+    /// socket, so that neither plane has to wait for the other and what peers sent meanwhile is not lost.
+    private mutating func transfer(
+        _ id: AllocationID, to flow: RelayFlow, _ now: MonotonicTime,
+        _ commands: inout [(plane: UInt8, command: PlaneCommand)]
+    ) {
+        guard let place = installed[id.rawValue] else { return }
+        guard let socket = RelaySocket.duplicate(place.relay.socket, of: place.relay.address) else {
+            log.warning("An allocation cannot go to another plane.", metadata: [LogKey.allocation: "\(id.rawValue)"])
+            perform(machine.close(id, at: now), now, &commands)
+            return
+        }
+        installed[id.rawValue] = (flow.plane, Opened(socket: socket, address: place.relay.address))
+        commands.append((place.plane, .remove(allocation: id.rawValue)))
+        commands.append((flow.plane, .install(allocation: id.rawValue, flow: flow, socket: socket)))
+    }
+
+    // MARK: Sockets
+
+    private func close(_ relay: Opened?) {
+        if let relay { RelaySocket.close(relay.socket) }
+    }
+
+    private mutating func open(_ opening: RelayOpening, _ now: MonotonicTime) -> [TurnAction] {
+        if let token = opening.reserved, let kept = reserved.removeValue(forKey: token) {
+            opened[opening.request] = kept
+            return machine.relayOpened(opening.request, addresses: [kept.address], at: now)
+        }
+        let hosts = opening.families.compactMap { family in addresses.hosts.first { $0.family == family } }
+        guard let host = hosts.first else {
+            return machine.relayFailed(opening.request, .familyUnsupported, at: now)
+        }
+        guard let relay = openPort(host, opening) else {
+            log.warning("No port is free for an allocation.", metadata: [LogKey.address: "\(host.hostDescription)"])
+            return machine.relayFailed(opening.request, .noCapacity, at: now)
+        }
+        opened[opening.request] = relay
+        return machine.relayOpened(opening.request, addresses: [relay.address], at: now)
+    }
+
+    /// A port by chance, so that it cannot be guessed (RFC 8656 §7.2), even or with its neighbour where asked for.
+    private mutating func openPort(_ host: TransportAddress, _ opening: RelayOpening) -> Opened? {
+        if let port = opening.preferredPort, addresses.ports.contains(port), let relay = open(host, port) {
+            return relay
+        }
+        for _ in 0..<addresses.triesMax {
+            var port = UInt16.random(in: addresses.ports, using: &random)
+            if opening.isEvenPort { port &= ~1 }
+            guard addresses.ports.contains(port), let relay = open(host, port) else { continue }
+            guard let token = opening.reserveNextAs else { return relay }
+            if port < addresses.ports.upperBound, let next = open(host, port + 1) {
+                reserved[token] = next
+                return relay
+            }
+            RelaySocket.close(relay.socket)
+        }
+        return nil
+    }
+
+    private func open(_ host: TransportAddress, _ port: UInt16) -> Opened? {
+        // A port in use is no failure: the caller tries another.
+        guard let relay = try? RelaySocket.open(host.withPort(port), bufferBytes: addresses.bufferBytes) else {
+            return nil
+        }
+        return Opened(socket: relay.socket, address: relay.address)
+    }
+
+    // MARK: Log
+
+    private func logBeginning(_ id: AllocationID, _ flow: RelayFlow, _ user: String, _ relayed: [TransportAddress]) {
+        log.debug(
+            "An allocation began.",
+            metadata: [
+                LogKey.allocation: "\(id.rawValue)", LogKey.user: "\(user)", LogKey.peer: "\(flow.remote)",
+                LogKey.address: "\(relayed.map(\.description).joined(separator: " "))",
+            ])
+    }
+
+    private func logEnd(_ life: AllocationLife, _ now: MonotonicTime) {
+        log.info(
+            "An allocation ended.",
+            metadata: [
+                LogKey.allocation: "\(life.allocation.rawValue)", LogKey.user: "\(life.user)",
+                LogKey.peer: "\(life.flow.remote)",
+                LogKey.address: "\(life.relayed.map(\.description).joined(separator: " "))",
+                LogKey.reason: "\(life.reason.rawValue)",
+                LogKey.bytes: "\(life.counters.bytesUp) up, \(life.counters.bytesDown) down",
+                LogKey.count: "\(life.counters.packetsUp) up, \(life.counters.packetsDown) down",
+                LogKey.milliseconds: "\(Int((now - life.started).milliseconds))",
+            ])
+    }
+}

@@ -1,0 +1,132 @@
+import ApusTraversal
+import CApusNet
+
+/// What control says.
+extension PacketPlane {
+    mutating func takeCommands() {
+        for _ in 0..<Self.commandsPerRound {
+            guard let command = link.commands.pop() else { return }
+            apply(command)
+        }
+    }
+
+    private mutating func apply(_ command: PlaneCommand) {
+        switch command {
+        case .send(let flow, let bytes): send(bytes, to: flow)
+        case .install(let id, let flow, let socket): install(id, flow, socket)
+        case .remove(let id): remove(id)
+        case .permit(let id, let peer, let ports):
+            withSlot(id) { plane, slot in _ = plane.allocations.permit(slot, peer, ports: ports) }
+        case .revoke(let id, let peer): withSlot(id) { plane, slot in plane.allocations.revoke(slot, peer) }
+        case .bindChannel(let id, let number, let peer):
+            withSlot(id) { plane, slot in _ = plane.allocations.bind(slot, number: number, peer: peer) }
+        case .unbindChannel(let id, let number):
+            withSlot(id) { plane, slot in plane.allocations.unbind(slot, number: number) }
+        case .sendToPeer(let id, let peer, let bytes, let isUnfragmented):
+            withSlot(id) { plane, slot in plane.send(bytes, to: peer, slot, isUnfragmented: isUnfragmented) }
+        case .moveFlow(let id, let flow):
+            withSlot(id) { plane, slot in
+                plane.detachStream(slot)
+                _ = plane.setClient(slot, flow)
+            }
+        case .closeStream(let flow):
+            if let slot = streams.slot(connection: flow.connection) { closeStream(slot) }
+        }
+    }
+
+    private mutating func withSlot(_ id: UInt32, _ body: (inout PacketPlane, UInt32) -> Void) {
+        let slot = allocations.slot(id: id)
+        // A command for an allocation that has just ended crosses its end; nothing is left to do.
+        if slot != FlatTable.none { body(&self, slot) }
+    }
+
+    private mutating func send(_ bytes: [UInt8], to flow: RelayFlow) {
+        bytes.withUnsafeBytes { bytes in
+            guard let base = bytes.baseAddress else { return }
+            if flow.transport == .udp {
+                guard let listener = listener(of: flow) else { return }
+                let raw = RawAddress(flow.remote)
+                let result = raw.withSocketAddress {
+                    apus_send_to(datagramListeners[listener].socket, base, bytes.count, $0, raw.length)
+                }
+                if result < 0 { counters.controlDropped &+= 1 }
+            } else if let slot = streams.slot(connection: flow.connection), queue(slot, base, bytes.count) {
+                writeStream(slot)
+            }
+        }
+    }
+
+    private mutating func send(_ bytes: [UInt8], to peer: TransportAddress, _ slot: UInt32, isUnfragmented: Bool) {
+        let row = allocations.rows + Int(slot)
+        guard allocations.isPermitted(peer: FlatTable.Key(peer, scope: slot), port: peer.port) else {
+            counters.notPermitted &+= 1
+            row.pointee.traffic.dropped &+= 1
+            return
+        }
+        if isUnfragmented { apus_datagram_fragments(row.pointee.socket, 0) }
+        let raw = RawAddress(peer)
+        let result = bytes.withUnsafeBytes { bytes in
+            raw.withSocketAddress { apus_send_to(row.pointee.socket, bytes.baseAddress, bytes.count, $0, raw.length) }
+        }
+        if isUnfragmented { apus_datagram_fragments(row.pointee.socket, 1) }
+        if result < 0 {
+            row.pointee.traffic.dropped &+= 1
+        } else {
+            row.pointee.traffic.upPackets &+= 1
+            row.pointee.traffic.upBytes &+= UInt64(bytes.count)
+        }
+    }
+
+    private func listener(of flow: RelayFlow) -> Int? {
+        (0..<datagramListenerCount).first { datagramListeners[$0].address == flow.local }
+    }
+
+    private mutating func install(_ id: UInt32, _ flow: RelayFlow, _ socket: Int32) {
+        let slot = allocations.insert(id: id, socket: socket)
+        guard slot != FlatTable.none else {
+            apus_close(socket)
+            _ = link.event(.refused(allocation: id))
+            return
+        }
+        guard setClient(slot, flow) else {
+            allocations.remove(slot)
+            apus_close(socket)
+            _ = link.event(.refused(allocation: id))
+            return
+        }
+        let generation = allocations.rows[Int(slot)].generation
+        _ = apus_poll_add(poll, socket, Self.readable, Self.token(.relay, generation, Int(slot)))
+    }
+
+    private mutating func setClient(_ slot: UInt32, _ flow: RelayFlow) -> Bool {
+        if flow.transport == .udp {
+            guard let listener = listener(of: flow) else { return false }
+            return allocations.setClient(
+                slot, listener: Int32(listener), socket: datagramListeners[listener].socket, flow: flow)
+        }
+        guard let stream = streams.slot(connection: flow.connection),
+            streams.rows[stream].allocation == FlatTable.none
+        else { return false }
+        streams.rows[stream].allocation = slot
+        allocations.setStream(slot, stream: Int32(stream), flow: flow)
+        return true
+    }
+
+    private func detachStream(_ slot: UInt32) {
+        let stream = allocations.rows[Int(slot)].stream
+        if stream >= 0 { streams.rows[Int(stream)].allocation = FlatTable.none }
+    }
+
+    private mutating func remove(_ id: UInt32) {
+        let slot = allocations.slot(id: id)
+        guard slot != FlatTable.none else { return }
+        let row = allocations.rows + Int(slot)
+        detachStream(slot)
+        let traffic = row.pointee.traffic
+        // Closing alone does not end the watch where another plane has a descriptor of the same socket.
+        _ = apus_poll_remove(poll, row.pointee.socket)
+        apus_close(row.pointee.socket)
+        allocations.remove(slot)
+        if !link.event(.counters(allocation: id, traffic, isFinal: true)) { counters.controlDropped &+= 1 }
+    }
+}

@@ -1,0 +1,112 @@
+import ApusTraversal
+import CApusNet
+import Glibc
+
+/// Datagrams of peers, on their way to clients.
+extension PacketPlane {
+    /// Places of the arena that a relay socket has at least for one batch.
+    private static var relayDepthMin: Int { 16 }
+
+    mutating func readRelay(_ slot: Int) {
+        if ReceiveArena.depth &- arenaUsed < Self.relayDepthMin { sendOutput() }
+        let first = arenaUsed
+        let row = allocations.rows + slot
+        let count = arena.receive(row.pointee.socket, first: first, count: ReceiveArena.depth &- first)
+        guard count > 0 else {
+            if count < 0, -count != Int(EAGAIN), -count != Int(EINTR) {
+                _ = link.event(.relayError(allocation: row.pointee.id, error: Int32(-count)))
+            }
+            return
+        }
+        arenaUsed = first &+ count
+        for message in first..<first &+ count { receivedFromPeer(message, slot: slot) }
+    }
+
+    @inline(__always)
+    private mutating func receivedFromPeer(_ message: Int, slot: Int) {
+        let row = allocations.rows + slot
+        let length = arena.length(message)
+        let segment = arena.segment(message)
+        let key = RawAddress.key(arena.name(message), scope: UInt32(truncatingIfNeeded: slot))
+        let base = arena.base(message)
+        guard !arena.isCut(message), allocations.isPermitted(peer: key) else {
+            counters.notPermitted &+= 1
+            row.pointee.traffic.dropped &+= 1
+            return
+        }
+        let number = allocations.channelNumber(peer: key)
+        var offset = 0
+        repeat {
+            let size = min(segment, length &- offset)
+            if number == FlatTable.none {
+                if let peer = RawAddress.read(arena.name(message)) { dataIndication(base + offset, size, peer, row) }
+            } else {
+                let head = (number << 16 | UInt32(truncatingIfNeeded: size)).bigEndian
+                toClient(base + offset, size, head: head, row)
+            }
+            offset &+= size
+        } while offset < length
+    }
+
+    /// ChannelData to the client (RFC 8656 §12.5); streams need it padded to four bytes, datagrams do not.
+    @inline(__always)
+    private mutating func toClient(
+        _ bytes: UnsafeMutableRawPointer, _ size: Int, head: UInt32, _ row: UnsafeMutablePointer<AllocationRow>
+    ) {
+        row.pointee.traffic.downPackets &+= 1
+        row.pointee.traffic.downBytes &+= UInt64(size)
+        guard row.pointee.listener >= 0 else {
+            streamChannelData(bytes, size, head: head, row)
+            return
+        }
+        if output.isFull { flushKeepingInput() }
+        output.add(
+            bytes, UInt32(truncatingIfNeeded: size), head: head, mark: &row.pointee.mark,
+            socket: row.pointee.clientSocket, address: Self.pointer(&row.pointee.client),
+            dropped: Self.pointer(&row.pointee.traffic.dropped))
+    }
+
+    /// A Data indication to the client (RFC 8656 §11.3), for a peer without a channel.
+    private mutating func dataIndication(
+        _ bytes: UnsafeMutableRawPointer, _ size: Int, _ peer: TransportAddress,
+        _ row: UnsafeMutablePointer<AllocationRow>
+    ) {
+        let addressCount = peer.family == .v4 ? 8 : 20
+        let length = 4 + addressCount + 4 + (size + 3) & ~3
+        let message = scratch(20 + length)
+        message.storeBytes(of: (0x0017_0000 | UInt32(length)).bigEndian, as: UInt32.self)
+        message.storeBytes(of: UInt32(0x2112_A442).bigEndian, toByteOffset: 4, as: UInt32.self)
+        let transaction = nextTransaction()
+        message.storeBytes(of: transaction, toByteOffset: 8, as: UInt64.self)
+        message.storeBytes(
+            of: UInt32(truncatingIfNeeded: nextTransaction()), toByteOffset: 16, as: UInt32.self)
+        message.storeBytes(of: (0x0012_0000 | UInt32(addressCount)).bigEndian, toByteOffset: 20, as: UInt32.self)
+        let familyAndPort = UInt32(peer.family.rawValue) << 16 | UInt32(peer.port ^ 0x2112)
+        message.storeBytes(of: familyAndPort.bigEndian, toByteOffset: 24, as: UInt32.self)
+        switch peer.family {
+        case .v4:
+            let bits = UInt32(truncatingIfNeeded: peer.low) ^ 0x2112_A442
+            message.storeBytes(of: bits.bigEndian, toByteOffset: 28, as: UInt32.self)
+        case .v6:
+            for (half, offset) in [(peer.high, 4), (peer.low, 12)] {
+                let mask = UInt64(bigEndian: message.loadUnaligned(fromByteOffset: offset, as: UInt64.self))
+                message.storeBytes(of: (half ^ mask).bigEndian, toByteOffset: 24 + offset, as: UInt64.self)
+            }
+        }
+        let data = 24 + addressCount
+        message.storeBytes(of: (0x0013_0000 | UInt32(size)).bigEndian, toByteOffset: data, as: UInt32.self)
+        memcpy(message + data + 4, bytes, size)
+        // The padding is sent as zeros: nothing of an earlier packet leaks through it.
+        memset(message + data + 4 + size, 0, (size + 3) & ~3 - size)
+        row.pointee.traffic.downPackets &+= 1
+        row.pointee.traffic.downBytes &+= UInt64(size)
+        guard row.pointee.listener >= 0 else {
+            streamMessage(message, 20 + length, row)
+            return
+        }
+        if output.isFull { output.flush() }
+        output.add(
+            message, UInt32(20 + length), head: nil, mark: &row.pointee.mark, socket: row.pointee.clientSocket,
+            address: Self.pointer(&row.pointee.client), dropped: Self.pointer(&row.pointee.traffic.dropped))
+    }
+}

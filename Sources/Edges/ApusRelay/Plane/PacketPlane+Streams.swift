@@ -1,0 +1,192 @@
+import ApusCore
+import ApusTraversal
+import CApusNet
+import Glibc
+
+/// Clients that came over a stream: large reads, split into messages; coalesced, bounded writes.
+extension PacketPlane {
+    /// Reads of one connection before others have their turn, and connections taken at once.
+    private static var readRounds: Int { 4 }
+    private static var acceptRounds: Int { 64 }
+
+    mutating func acceptStreams(_ index: Int) {
+        for _ in 0..<Self.acceptRounds {
+            var storage = sockaddr_in6()
+            var length = socklen_t(MemoryLayout<sockaddr_in6>.size)
+            var remote: TransportAddress?
+            // SAFETY: the kernel writes at most `length` bytes into the storage.
+            let socket = withUnsafeMutableBytes(of: &storage) { bytes in
+                let address = bytes.baseAddress.unsafelyUnwrapped
+                let socket = apus_stream_accept(
+                    streamListeners[index].socket, address.assumingMemoryBound(to: sockaddr.self), &length)
+                if socket >= 0 { remote = RawAddress.read(address) }
+                return socket
+            }
+            guard socket >= 0 else { return }
+            guard let remote, let slot = streams.insert(socket: socket) else {
+                counters.refusedStreams &+= 1
+                apus_close(socket)
+                continue
+            }
+            let row = streams.rows + slot
+            row.pointee.lastHeard = MonotonicTime.now().nanoseconds
+            row.pointee.flow = RelayFlow(
+                plane: link.index, transport: .tcp, local: streamListeners[index].address, remote: remote,
+                connection: row.pointee.flow.connection)
+            _ = apus_poll_add(poll, socket, Self.readable, Self.token(.stream, row.pointee.generation, slot))
+        }
+    }
+
+    mutating func streamReady(_ slot: Int, _ events: UInt32) {
+        if events & UInt32(APUS_WRITABLE) != 0 {
+            streams.rows[slot].isWaitingToWrite = false
+            setStreamEvents(slot)
+            streams.wantsWrite(slot)
+        }
+        guard events & ~UInt32(APUS_WRITABLE) != 0 else { return }
+        readStream(slot)
+    }
+
+    private func setStreamEvents(_ slot: Int) {
+        let row = streams.rows + slot
+        let events = Self.readable | (row.pointee.isWaitingToWrite ? UInt32(APUS_WRITABLE) : 0)
+        _ = apus_poll_change(poll, row.pointee.socket, events, Self.token(.stream, row.pointee.generation, slot))
+    }
+
+    private mutating func readStream(_ slot: Int) {
+        let row = streams.rows + slot
+        row.pointee.lastHeard = lastTick
+        for _ in 0..<Self.readRounds {
+            let kept = row.pointee.carryCount
+            if kept > 0, let carry = row.pointee.carry { memcpy(streamBuffer, carry, kept) }
+            let count = apus_read(row.pointee.socket, streamBuffer + kept, Self.streamReadMax)
+            guard count > 0 else {
+                if count == 0 || (-count != Int(EAGAIN) && -count != Int(EINTR)) { closeStream(slot) }
+                return
+            }
+            row.pointee.carryCount = 0
+            let used = splitStream(slot, kept + count)
+            // The payloads stand in the buffer that the next read overwrites.
+            flushKeepingInput()
+            guard let used else {
+                counters.malformed &+= 1
+                closeStream(slot)
+                return
+            }
+            keep(slot, streamBuffer + used, kept + count - used)
+            if count < Self.streamReadMax / 4 { return }
+        }
+    }
+
+    /// Keeps the beginning of a message until its end comes.
+    private func keep(_ slot: Int, _ bytes: UnsafeRawPointer, _ count: Int) {
+        let row = streams.rows + slot
+        guard count > 0 else { return }
+        if row.pointee.carry == nil { row.pointee.carry = .allocate(byteCount: Self.carryMax, alignment: 64) }
+        guard let carry = row.pointee.carry else { return }
+        memcpy(carry, bytes, count)
+        row.pointee.carryCount = count
+    }
+
+    /// Handles the whole messages at the buffer's start (RFC 8656 §12.5: framed by their own lengths).
+    ///
+    /// - Returns: the bytes of whole messages; nil where something is neither STUN nor ChannelData.
+    private mutating func splitStream(_ slot: Int, _ count: Int) -> Int? {
+        let allocation = streams.rows[slot].allocation
+        var offset = 0
+        while count &- offset >= 4 {
+            let bytes = streamBuffer + offset
+            let first = bytes.load(as: UInt8.self)
+            let length = Int(UInt16(bigEndian: bytes.loadUnaligned(fromByteOffset: 2, as: UInt16.self)))
+            if first & 0xC0 == 0x40 {
+                let size = 4 &+ (length &+ 3) & ~3
+                guard count &- offset >= size else { break }
+                channelData(bytes, 4 &+ length, slot: allocation)
+                offset &+= size
+            } else if first < 4, length & 3 == 0 {
+                guard count &- offset >= 20 &+ length else { break }
+                if allocation == FlatTable.none || !Self.isSendIndication(bytes)
+                    || !sendIndication(bytes, 20 &+ length, slot: allocation)
+                {
+                    controlMessage(bytes, 20 &+ length, streams.rows[slot].flow)
+                }
+                offset &+= 20 &+ length
+            } else {
+                return nil
+            }
+        }
+        return offset
+    }
+
+    // MARK: Writing
+
+    /// ChannelData for a stream client, padded to four bytes.
+    @inline(__always)
+    mutating func streamChannelData(
+        _ bytes: UnsafeRawPointer, _ size: Int, head: UInt32, _ row: UnsafeMutablePointer<AllocationRow>
+    ) {
+        let padded = (size &+ 3) & ~3
+        guard row.pointee.stream >= 0 else {
+            row.pointee.traffic.dropped &+= 1
+            return
+        }
+        let stream = streams.rows + Int(row.pointee.stream)
+        guard stream.pointee.reserve(4 &+ padded, max: configuration.streamOutputMax) else {
+            counters.slowStream &+= 1
+            row.pointee.traffic.dropped &+= 1
+            return
+        }
+        var head = head
+        stream.pointee.append(&head, 4)
+        stream.pointee.append(bytes, size)
+        var zero: UInt32 = 0
+        stream.pointee.append(&zero, padded &- size)
+        streams.wantsWrite(Int(row.pointee.stream))
+    }
+
+    /// A STUN message for a stream client.
+    mutating func streamMessage(_ bytes: UnsafeRawPointer, _ size: Int, _ row: UnsafeMutablePointer<AllocationRow>) {
+        guard row.pointee.stream >= 0, queue(Int(row.pointee.stream), bytes, size) else {
+            row.pointee.traffic.dropped &+= 1
+            return
+        }
+    }
+
+    mutating func queue(_ slot: Int, _ bytes: UnsafeRawPointer, _ size: Int) -> Bool {
+        guard streams.rows[slot].reserve(size, max: configuration.streamOutputMax) else {
+            counters.slowStream &+= 1
+            return false
+        }
+        streams.rows[slot].append(bytes, size)
+        streams.wantsWrite(slot)
+        return true
+    }
+
+    mutating func writeStream(_ slot: Int) {
+        let row = streams.rows + slot
+        guard row.pointee.socket >= 0, row.pointee.outputCount > 0, !row.pointee.isWaitingToWrite,
+            let output = row.pointee.output
+        else { return }
+        let count = apus_write(row.pointee.socket, output + row.pointee.outputHead, row.pointee.outputCount)
+        if count < 0, -count != Int(EAGAIN), -count != Int(EINTR) {
+            closeStream(slot)
+            return
+        }
+        row.pointee.outputHead += max(0, count)
+        row.pointee.outputCount -= max(0, count)
+        if row.pointee.outputCount > 0 {
+            row.pointee.isWaitingToWrite = true
+            setStreamEvents(slot)
+        }
+    }
+
+    /// Closes a connection and tells control, which decides about the allocation.
+    mutating func closeStream(_ slot: Int) {
+        let flow = streams.rows[slot].flow
+        let allocation = streams.rows[slot].allocation
+        if allocation != FlatTable.none { allocations.rows[Int(allocation)].stream = -1 }
+        streams.remove(slot)
+        // A ring that is full has no room for the news; control learns it by the allocation's end.
+        if !link.event(.streamClosed(flow)) { counters.controlDropped &+= 1 }
+    }
+}

@@ -1,0 +1,238 @@
+import ApusCore
+import ApusTraversal
+import CApusNet
+import Glibc
+
+/// The loop that relays packets: one thread, its own sockets and tables, nothing shared (D8).
+///
+/// What it does by itself: ChannelData and Send indications of clients that have an allocation go to their
+/// peers, and what peers send goes back as ChannelData or Data indications (RFC 8656 §10 to §12). Every other
+/// STUN message goes up to control, which answers with commands.
+///
+/// A round: wait for readiness, receive in batches (recvmmsg; datagrams that the kernel joined stay joined),
+/// find each one's destination in flat tables, and send runs of equal datagrams as one message. Nothing on
+/// this way allocates memory, counts references, locks or waits. Commands are taken between batches, so that
+/// rows do not move under a batch that points into them.
+///
+/// Concurrency model: made by any thread, then confined to the one that calls ``run()``. The rings of its
+/// ``PlaneLink`` are the only way in and out.
+struct PacketPlane: ~Copyable {
+    struct Listener {
+        var socket: Int32
+        var address: TransportAddress
+    }
+
+    /// What a readiness is about; in the top byte of its token.
+    enum Kind: UInt64 {
+        case wake, datagrams, connections, relay, stream
+    }
+
+    /// Rounds of one listener before others have their turn, and commands between two batches.
+    static let listenerRounds = 4
+    static let commandsPerRound = 1_024
+    static let readyMax = 256
+    /// How often counters and idle connections are looked at.
+    static let tickInterval: UInt64 = 100_000_000
+    static let ticksPerReport = 10
+
+    let configuration: PlaneConfiguration
+    let link: PlaneLink
+    let poll: Int32
+    let canJoin: Bool
+    let ready: UnsafeMutablePointer<apus_ready>
+    let datagramListeners: UnsafeMutablePointer<Listener>
+    let datagramListenerCount: Int
+    let streamListeners: UnsafeMutablePointer<Listener>
+    let streamListenerCount: Int
+    /// Where one connection's bytes are read, and where indications are put together.
+    let streamBuffer: UnsafeMutableRawPointer
+    let scratch: UnsafeMutableRawPointer
+
+    var allocations: AllocationTable
+    var streams: StreamTable
+    let arena = ReceiveArena()
+    var arenaUsed = 0
+    var scratchUsed = 0
+    var output: SendBatch
+    var counters = PlaneCounters()
+    var reported = PlaneCounters()
+    var transaction: UInt64
+    var lastTick: UInt64 = 0
+    var tickCount = 0
+
+    static let streamReadMax = 262_144
+    static let carryMax = 65_536 + 32
+    static let scratchBytes = 262_144
+
+    /// Opens the listeners.
+    ///
+    /// - Throws: 10019 where an address is in use, 10018 for any other refusal of the system.
+    init(configuration: PlaneConfiguration, link: PlaneLink, seed: UInt64) throws(ApusError) {
+        self.configuration = configuration
+        self.link = link
+        canJoin = configuration.usesOffload && apus_can_join() == 1
+        poll = apus_poll_open()
+        ready = .allocate(capacity: Self.readyMax)
+        ready.initialize(repeating: apus_ready(), count: Self.readyMax)
+        streamBuffer = .allocate(byteCount: Self.carryMax + Self.streamReadMax, alignment: 4_096)
+        scratch = .allocate(byteCount: Self.scratchBytes, alignment: 4_096)
+        datagramListenerCount = configuration.datagramAddresses.count
+        streamListenerCount = configuration.streamAddresses.count
+        datagramListeners = .allocate(capacity: datagramListenerCount)
+        streamListeners = .allocate(capacity: streamListenerCount)
+        let none = Listener(socket: -1, address: TransportAddress(v4: 0, port: 0))
+        datagramListeners.initialize(repeating: none, count: datagramListenerCount)
+        streamListeners.initialize(repeating: none, count: streamListenerCount)
+        allocations = AllocationTable(configuration: configuration, seed: seed)
+        streams = StreamTable(rowsMax: configuration.streamsMax, seed: seed &+ 4)
+        output = SendBatch(
+            segmentMax: configuration.segmentMax,
+            canSegment: configuration.usesOffload && apus_can_segment() == 1)
+        transaction = seed | 1
+        guard poll >= 0 else { throw ApusError(.internalFailure, "the system gives no epoll (errno \(-poll))") }
+        _ = apus_poll_add(poll, link.plane.descriptor, Self.readable, Self.token(.wake, 0, 0))
+        try openListeners()
+    }
+
+    deinit {
+        for index in 0..<datagramListenerCount where datagramListeners[index].socket >= 0 {
+            apus_close(datagramListeners[index].socket)
+        }
+        for index in 0..<streamListenerCount where streamListeners[index].socket >= 0 {
+            apus_close(streamListeners[index].socket)
+        }
+        for slot in allocations.slots where allocations.rows[slot].isLive {
+            apus_close(allocations.rows[slot].socket)
+        }
+        if poll >= 0 { apus_close(poll) }
+        ready.deallocate()
+        datagramListeners.deallocate()
+        streamListeners.deallocate()
+        streamBuffer.deallocate()
+        scratch.deallocate()
+    }
+
+    static var readable: UInt32 { UInt32(APUS_READABLE) }
+
+    static func token(_ kind: Kind, _ generation: UInt32, _ slot: Int) -> UInt64 {
+        kind.rawValue << 56 | UInt64(generation & 0xFF_FFFF) << 32 | UInt64(UInt32(truncatingIfNeeded: slot))
+    }
+
+    private func openListeners() throws(ApusError) {
+        for (index, address) in configuration.datagramAddresses.enumerated() {
+            let socket = RelaySocket.openDatagram(
+                address, sharesPort: true, joins: canJoin, bufferBytes: configuration.listenerBufferBytes)
+            guard socket >= 0 else { throw RelaySocket.error(address, -socket) }
+            datagramListeners[index] = Listener(socket: socket, address: RawAddress.local(of: socket) ?? address)
+            _ = apus_poll_add(poll, socket, Self.readable, Self.token(.datagrams, 0, index))
+        }
+        for (index, address) in configuration.streamAddresses.enumerated() {
+            let socket = RawAddress(address).withSocketAddress {
+                apus_stream_listen($0, RawAddress(address).length, 1, 1_024)
+            }
+            guard socket >= 0 else { throw RelaySocket.error(address, -socket) }
+            streamListeners[index] = Listener(socket: socket, address: RawAddress.local(of: socket) ?? address)
+            _ = apus_poll_add(poll, socket, Self.readable, Self.token(.connections, 0, index))
+        }
+    }
+
+    /// The addresses that the doors have, with the ports that the system chose for 0.
+    var boundAddresses: (datagrams: [TransportAddress], streams: [TransportAddress]) {
+        (
+            (0..<datagramListenerCount).map { datagramListeners[$0].address },
+            (0..<streamListenerCount).map { streamListeners[$0].address }
+        )
+    }
+
+    /// Relays until its link says to stop.
+    mutating func run() {
+        lastTick = MonotonicTime.now().nanoseconds
+        while !link.isStopping {
+            link.plane.willSleep()
+            let milliseconds: Int32 = link.commands.isEmpty && !link.isStopping ? 100 : 0
+            let count = apus_poll_wait(poll, ready, Int32(Self.readyMax), milliseconds)
+            link.plane.didWake()
+            var index = 0
+            while index < Int(count) {
+                dispatch(ready[index])
+                index &+= 1
+            }
+            finishRound()
+            takeCommands()
+            let now = MonotonicTime.now().nanoseconds
+            if now &- lastTick >= Self.tickInterval {
+                lastTick = now
+                tick(now)
+            }
+        }
+    }
+
+    @inline(__always)
+    private mutating func dispatch(_ ready: apus_ready) {
+        let slot = Int(ready.token & 0xFFFF_FFFF)
+        let generation = UInt32(truncatingIfNeeded: ready.token >> 32) & 0xFF_FFFF
+        switch Kind(rawValue: ready.token >> 56) {
+        case .relay:
+            if allocations.rows[slot].isLive, allocations.rows[slot].generation & 0xFF_FFFF == generation {
+                readRelay(slot)
+            }
+        case .datagrams: readListener(slot)
+        case .stream:
+            if streams.rows[slot].socket >= 0, streams.rows[slot].generation & 0xFF_FFFF == generation {
+                streamReady(slot, ready.events)
+            }
+        case .connections: acceptStreams(slot)
+        case .wake: link.plane.clear()
+        case nil: break
+        }
+    }
+
+    /// Sends what this round has put together. What batches point into may be used again after it.
+    @inline(__always)
+    mutating func sendOutput() {
+        output.flush()
+        arenaUsed = 0
+        scratchUsed = 0
+    }
+
+    private mutating func finishRound() {
+        sendOutput()
+        while let slot = streams.nextWrite() { writeStream(slot) }
+    }
+
+    /// Twelve bytes of a transaction id for an indication (RFC 8489 §5); nothing answers it.
+    mutating func nextTransaction() -> UInt64 {
+        transaction ^= transaction << 13
+        transaction ^= transaction >> 7
+        transaction ^= transaction << 17
+        return transaction
+    }
+
+    // MARK: Counters
+
+    private mutating func tick(_ now: UInt64) {
+        tickCount = (tickCount + 1) % Self.ticksPerReport
+        // A tenth of the rows each time: no tick is long, whatever the number of allocations.
+        for slot in allocations.slots where slot % Self.ticksPerReport == tickCount {
+            let row = allocations.rows + slot
+            guard row.pointee.isLive, row.pointee.traffic != row.pointee.reported else { continue }
+            let traffic = row.pointee.traffic
+            guard link.event(.counters(allocation: row.pointee.id, traffic, isFinal: false)) else { break }
+            row.pointee.reported = traffic
+        }
+        closeIdleStreams(now)
+        guard tickCount == 0 else { return }
+        counters.sendDropped = output.dropped
+        counters.unsegmented = output.unsegmented
+        if counters != reported, link.event(.plane(index: link.index, counters)) { reported = counters }
+    }
+
+    private mutating func closeIdleStreams(_ now: UInt64) {
+        let limit = UInt64(configuration.streamIdleMax.nanoseconds)
+        for slot in streams.slots where slot % Self.ticksPerReport == tickCount {
+            let row = streams.rows + slot
+            guard row.pointee.socket >= 0, row.pointee.allocation == FlatTable.none else { continue }
+            if now &- row.pointee.lastHeard > limit { closeStream(slot) }
+        }
+    }
+}

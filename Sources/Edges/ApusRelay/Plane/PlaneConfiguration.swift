@@ -1,0 +1,39 @@
+package import ApusTraversal
+
+/// Where a plane listens, and its bounds (D13).
+package struct PlaneConfiguration: Sendable {
+    /// Addresses of the datagram door. A client is answered from the address that it wrote to, so a machine
+    /// with several addresses names each instead of a wildcard.
+    package var datagramAddresses: [TransportAddress]
+    /// Addresses of the stream door.
+    package var streamAddresses: [TransportAddress]
+
+    /// Allocations of one plane; more are refused.
+    package var allocationsMax = 16_384
+    /// Permissions of one allocation; more are refused.
+    package var permissionsMax = 256
+    /// Channels of one allocation; more are refused.
+    package var channelsMax = 256
+    /// Client connections of one plane; more are closed at once.
+    package var streamsMax = 4_096
+    /// Bytes that wait for a client that does not read; what comes then is dropped and counted.
+    package var streamOutputMax = 256 * 1_024
+    /// A connection without an allocation that says nothing for so long is closed.
+    package var streamIdleMax = Duration.seconds(30)
+    /// Bytes of a STUN message that control takes; longer ones are dropped and counted.
+    package var controlMessageMax = 2_048
+    /// Events and commands that wait between a plane and control.
+    package var ringCapacity = 4_096
+    /// Bytes of kernel buffers of a listener and of a relay socket, where the system gives them.
+    package var listenerBufferBytes = 8 * 1_024 * 1_024
+    package var relayBufferBytes = 512 * 1_024
+    /// The longest datagram that is put into a run of equal ones: what fits a 1,500 byte link.
+    package var segmentMax = 1_452
+    /// Whether joined receiving and cut sending are used where the kernel has them.
+    package var usesOffload = true
+
+    package init(datagramAddresses: [TransportAddress], streamAddresses: [TransportAddress] = []) {
+        self.datagramAddresses = datagramAddresses
+        self.streamAddresses = streamAddresses
+    }
+}

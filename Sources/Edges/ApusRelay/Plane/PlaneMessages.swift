@@ -1,0 +1,76 @@
+package import ApusTraversal
+
+/// Packets and bytes of payload that an allocation carried, from its start.
+package struct RelayTraffic: Hashable, Sendable {
+    /// From the client to peers.
+    package var upPackets: UInt64 = 0
+    package var upBytes: UInt64 = 0
+    /// From peers to the client.
+    package var downPackets: UInt64 = 0
+    package var downBytes: UInt64 = 0
+    /// Dropped either way: no permission, no channel, no room.
+    package var dropped: UInt64 = 0
+
+    package init() {}
+}
+
+/// What a plane counts besides allocations, from its start.
+package struct PlaneCounters: Hashable, Sendable {
+    /// Datagrams that are no STUN and no ChannelData, or cut short.
+    package var malformed: UInt64 = 0
+    /// ChannelData and indications of clients without an allocation.
+    package var unknownFlow: UInt64 = 0
+    /// ChannelData on a channel that is not bound.
+    package var unboundChannel: UInt64 = 0
+    /// Packets to or from a peer without a permission.
+    package var notPermitted: UInt64 = 0
+    /// STUN messages for control that found its ring full, or are longer than it takes.
+    package var controlDropped: UInt64 = 0
+    /// Datagrams that the kernel did not take.
+    package var sendDropped: UInt64 = 0
+    /// Packets for stream clients that do not read.
+    package var slowStream: UInt64 = 0
+    /// Connections refused because the plane has as many as it takes.
+    package var refusedStreams: UInt64 = 0
+    /// Runs that the kernel refused to cut and that were sent one by one.
+    package var unsegmented: UInt64 = 0
+
+    package init() {}
+}
+
+/// From a plane to the control thread.
+package enum PlaneEvent: Sendable, Equatable {
+    /// A STUN message that the plane does not handle by itself.
+    case control(RelayFlow, [UInt8])
+    /// The client's connection ended; nothing more comes from it or goes to it.
+    case streamClosed(RelayFlow)
+    /// The kernel reported an error of a relay socket: an errno.
+    case relayError(allocation: UInt32, error: Int32)
+    /// Where an allocation stands; sent when it changed, at most once a second, and at its removal.
+    case counters(allocation: UInt32, RelayTraffic, isFinal: Bool)
+    /// An installation was refused: the table is full or the flow is unknown. The plane closed the socket.
+    case refused(allocation: UInt32)
+    /// Where the plane stands; once a second when it changed.
+    case plane(index: UInt8, PlaneCounters)
+}
+
+/// From the control thread to a plane.
+package enum PlaneCommand: Sendable, Equatable {
+    /// Sends a message to a client.
+    case send(RelayFlow, [UInt8])
+    /// Begins to relay for a client. The plane owns the socket from now on; it is bound and non-blocking.
+    case install(allocation: UInt32, flow: RelayFlow, socket: Int32)
+    /// Lets a peer's address in, whatever its port (RFC 8656 §9); indications go to it at these ports alone.
+    case permit(allocation: UInt32, peer: TransportAddress, ports: ClosedRange<UInt16>)
+    case revoke(allocation: UInt32, peer: TransportAddress)
+    /// Binds a channel number 0x4000...0x7FFF to a peer (RFC 8656 §12). It does not permit the peer.
+    case bindChannel(allocation: UInt32, number: UInt16, peer: TransportAddress)
+    case unbindChannel(allocation: UInt32, number: UInt16)
+    /// Sends data of an indication that went up to a peer, unfragmented where that is wanted (RFC 8656 §11.2).
+    case sendToPeer(allocation: UInt32, peer: TransportAddress, bytes: [UInt8], isUnfragmented: Bool)
+    /// The client goes on from another address or connection of the same plane (RFC 8016).
+    case moveFlow(allocation: UInt32, flow: RelayFlow)
+    /// Ends an allocation and closes its socket.
+    case remove(allocation: UInt32)
+    case closeStream(RelayFlow)
+}

@@ -1,0 +1,53 @@
+package import ApusCore
+package import ApusTraversal
+import CApusNet
+import Glibc
+
+/// Opens the sockets that allocations relay through, and the doors'.
+package enum RelaySocket {
+    /// A bound socket for an allocation, to be handed to a plane: ``PlaneCommand/install(allocation:flow:socket:)``.
+    ///
+    /// - Parameters:
+    ///   - address: where to relay from; port 0 lets the system choose.
+    ///   - bufferBytes: the kernel's buffers, where it gives them.
+    /// - Throws: 10019 where the address is in use, 10018 for any other refusal of the system.
+    package static func open(
+        _ address: TransportAddress, bufferBytes: Int, usesOffload: Bool = true
+    ) throws(ApusError) -> (socket: Int32, address: TransportAddress) {
+        let socket = openDatagram(address, sharesPort: false, joins: usesOffload, bufferBytes: bufferBytes)
+        guard socket >= 0 else { throw error(address, -socket) }
+        return (socket, RawAddress.local(of: socket) ?? address)
+    }
+
+    /// Closes a socket that was not handed to a plane.
+    package static func close(_ socket: Int32) { apus_close(socket) }
+
+    /// Another descriptor of a plane's socket; nil where the descriptor is not that socket's any more.
+    static func duplicate(_ socket: Int32, of address: TransportAddress) -> Int32? {
+        let copy = apus_duplicate(socket)
+        guard copy >= 0 else { return nil }
+        // A plane that refused the allocation has closed its socket, and the number may be another one's now.
+        guard RawAddress.local(of: copy) == address else {
+            apus_close(copy)
+            return nil
+        }
+        return copy
+    }
+
+    static func openDatagram(
+        _ address: TransportAddress, sharesPort: Bool, joins: Bool, bufferBytes: Int
+    ) -> Int32 {
+        let raw = RawAddress(address)
+        return raw.withSocketAddress {
+            apus_datagram_open(
+                $0, raw.length, sharesPort ? 1 : 0, joins ? 1 : 0, Int32(clamping: bufferBytes),
+                Int32(clamping: bufferBytes))
+        }
+    }
+
+    static func error(_ address: TransportAddress, _ number: Int32) -> ApusError {
+        number == EADDRINUSE
+            ? ApusError(.addressInUse, "the address \(address) is in use")
+            : ApusError(.internalFailure, "the address \(address) cannot be opened (errno \(number))")
+    }
+}

@@ -1,0 +1,251 @@
+import CApusNet
+import Glibc
+
+/// Datagrams on their way out, put into runs that the kernel cuts (UDP_SEGMENT).
+///
+/// A run holds datagrams to one destination through one socket, all of the same size but the last, which may
+/// be shorter; it costs one message and one walk through the kernel whatever its length, and that walk is
+/// nearly all that a relayed packet costs (D8). Datagrams are not copied: a run points at where they were
+/// received. Runs keep the order of their datagrams; the order between destinations is not kept.
+///
+/// Concurrency model: confined to the plane's thread; what it points at lives until ``flush()``.
+package struct SendBatch: ~Copyable {
+    /// The run that a destination has in the batch of the stamp.
+    package struct Mark: Sendable {
+        var stamp: UInt32 = 0
+        var run: UInt32 = 0
+        package init() {}
+
+        fileprivate init(stamp: UInt32, run: UInt32) {
+            self.stamp = stamp
+            self.run = run
+        }
+    }
+
+    private struct Packet {
+        /// First, so that the packet's address is the head's.
+        var head: UInt32
+        var length: UInt32
+        var base: UnsafeMutableRawPointer
+        var next: UInt32
+    }
+
+    private struct Run {
+        var name: UnsafeMutableRawPointer?
+        var dropped: UnsafeMutablePointer<UInt64>
+        var nameLength: UInt32
+        var socket: Int32
+        /// Bytes of each datagram with its head.
+        var size: UInt32
+        var total: UInt32
+        var count: UInt32
+        var first: UInt32
+        var last: UInt32
+        var hasHead: Bool
+        var isClosed: Bool
+    }
+
+    /// Datagrams of one batch.
+    package static let packetsMax = 4_096
+    /// Runs of one batch; the kernel takes as many messages at once.
+    package static let runsMax = 1_024
+    /// Datagrams of one run: the least that kernels with UDP_SEGMENT take.
+    package static let runCountMax: UInt32 = 64
+    /// Bytes of one run, below an IP packet's with room for its headers.
+    package static let runBytesMax: UInt32 = 65_000
+    private static let none = UInt32.max
+
+    private let segmentMax: UInt32
+    private let countMax: UInt32
+    private let packets: UnsafeMutablePointer<Packet>
+    private let runs: UnsafeMutablePointer<Run>
+    private let vectors: UnsafeMutablePointer<iovec>
+    private let messages: UnsafeMutablePointer<apus_message>
+    private let controls: UnsafeMutableRawPointer
+    private var packetCount: UInt32 = 0
+    private var runCount: UInt32 = 0
+    private var stamp: UInt32 = 1
+    /// Datagrams that the kernel did not take.
+    package private(set) var dropped: UInt64 = 0
+    /// Runs that the kernel refused to cut.
+    package private(set) var unsegmented: UInt64 = 0
+
+    /// - Parameters:
+    ///   - segmentMax: the longest datagram that is put into a run with others.
+    ///   - canSegment: whether the kernel cuts runs; without it each datagram is a message.
+    package init(segmentMax: Int, canSegment: Bool) {
+        self.segmentMax = UInt32(segmentMax)
+        countMax = canSegment ? Self.runCountMax : 1
+        packets = .allocate(capacity: Self.packetsMax)
+        runs = .allocate(capacity: Self.runsMax)
+        vectors = .allocate(capacity: Self.packetsMax * 2)
+        messages = .allocate(capacity: Self.runsMax)
+        controls = .allocate(byteCount: Self.runsMax * 32, alignment: 64)
+        for index in 0..<Self.runsMax {
+            (messages + index).initialize(to: apus_message())
+            apus_segment_prepare(controls + index * 32)
+            messages[index].header.msg_control = controls + index * 32
+        }
+    }
+
+    deinit {
+        packets.deallocate()
+        runs.deallocate()
+        vectors.deallocate()
+        messages.deallocate()
+        controls.deallocate()
+    }
+
+    /// Runs that wait for ``flush()``.
+    package var pendingRuns: Int { Int(runCount) }
+    /// Whether ``flush()`` has to come before the next datagram.
+    @inline(__always)
+    package var isFull: Bool { packetCount == UInt32(Self.packetsMax) || runCount == UInt32(Self.runsMax) }
+
+    /// Adds a datagram; the batch is not full.
+    ///
+    /// - Parameters:
+    ///   - mark: the destination's own.
+    ///   - address: the destination in the kernel's form; nil for a connected socket.
+    ///   - head: four bytes that stand before the datagram, as they are in memory.
+    ///   - dropped: counts the destination's datagrams that the kernel does not take.
+    @inline(__always)
+    package mutating func add(
+        _ base: UnsafeMutableRawPointer, _ length: UInt32, head: UInt32?, mark: inout Mark, socket: Int32,
+        address: UnsafeMutablePointer<RawAddress>?, dropped: UnsafeMutablePointer<UInt64>
+    ) {
+        let size = length &+ (head == nil ? 0 : 4)
+        let packet = packetCount
+        packetCount = packet &+ 1
+        packets[Int(packet)] = Packet(head: head ?? 0, length: length, base: base, next: Self.none)
+        if mark.stamp == stamp {
+            let run = runs + Int(mark.run)
+            if !run.pointee.isClosed, size <= run.pointee.size, size > 0, run.pointee.count < countMax,
+                run.pointee.total &+ size <= Self.runBytesMax, run.pointee.hasHead == (head != nil),
+                run.pointee.socket == socket
+            {
+                packets[Int(run.pointee.last)].next = packet
+                run.pointee.last = packet
+                run.pointee.count = run.pointee.count &+ 1
+                run.pointee.total = run.pointee.total &+ size
+                if size < run.pointee.size { run.pointee.isClosed = true }
+                return
+            }
+        }
+        mark = Mark(stamp: stamp, run: runCount)
+        // SAFETY: the storage is the first member of RawAddress, and the row that holds it outlives the batch.
+        let name = address.map { UnsafeMutableRawPointer($0) }
+        runs[Int(runCount)] = Run(
+            name: name, dropped: dropped, nameLength: address?.pointee.length ?? 0, socket: socket, size: size,
+            total: size, count: 1, first: packet, last: packet, hasHead: head != nil,
+            isClosed: size > segmentMax || size == 0)
+        runCount = runCount &+ 1
+    }
+
+    /// Hands everything to the kernel; whatever it does not take is counted and gone.
+    package mutating func flush() {
+        guard runCount > 0 else { return }
+        var run = 0
+        let count = Int(runCount)
+        while run < count {
+            let first = run
+            let socket = runs[run].socket
+            var vector = 0
+            while run < count, runs[run].socket == socket {
+                vector = fill(run - first, with: run, vector: vector)
+                run += 1
+            }
+            send(socket, runs: first..<run)
+        }
+        packetCount = 0
+        runCount = 0
+        stamp &+= 1
+        if stamp == 0 { stamp = 1 }
+    }
+
+    @inline(__always)
+    private func fill(_ message: Int, with index: Int, vector first: Int) -> Int {
+        let run = runs + index
+        var vector = first
+        var packet = run.pointee.first
+        repeat {
+            let entry = packets + Int(packet)
+            if run.pointee.hasHead {
+                // SAFETY: the head is the first member of memory that this batch owns.
+                vectors[vector] = iovec(iov_base: UnsafeMutableRawPointer(entry), iov_len: 4)
+                vector &+= 1
+            }
+            vectors[vector] = iovec(iov_base: entry.pointee.base, iov_len: Int(entry.pointee.length))
+            vector &+= 1
+            packet = entry.pointee.next
+        } while packet != Self.none
+        let header = messages + message
+        header.pointee.header.msg_name = run.pointee.name
+        header.pointee.header.msg_namelen = run.pointee.nameLength
+        header.pointee.header.msg_iov = vectors + first
+        header.pointee.header.msg_iovlen = vector &- first
+        if run.pointee.count > 1 {
+            let control = controls + message &* 32
+            (control + Int(APUS_SEGMENT_OFFSET)).storeBytes(
+                of: UInt16(truncatingIfNeeded: run.pointee.size), as: UInt16.self)
+            header.pointee.header.msg_control = control
+            header.pointee.header.msg_controllen = Int(APUS_SEGMENT_BYTES)
+        } else {
+            header.pointee.header.msg_control = nil
+            header.pointee.header.msg_controllen = 0
+        }
+        return vector
+    }
+
+    private mutating func send(_ socket: Int32, runs range: Range<Int>) {
+        var done = 0
+        var isRetried = false
+        while done < range.count {
+            let result = apus_send_messages(socket, messages + done, UInt32(range.count - done))
+            if result > 0 {
+                done += Int(result)
+                isRetried = false
+                continue
+            }
+            let run = runs + range.lowerBound + done
+            switch -result {
+            case EINTR, ECONNREFUSED, EHOSTUNREACH:
+                // An earlier ICMP message is told by the next call, which then does nothing else.
+                if !isRetried {
+                    isRetried = true
+                    continue
+                }
+            case EINVAL, EMSGSIZE, EIO, EOPNOTSUPP:
+                if run.pointee.count > 1 {
+                    unsegmented &+= 1
+                    sendSingly(messages + done, run)
+                    done += 1
+                    isRetried = false
+                    continue
+                }
+            default: break
+            }
+            drop(run.pointee.count, run)
+            done += 1
+            isRetried = false
+        }
+    }
+
+    private mutating func drop(_ count: UInt32, _ run: UnsafeMutablePointer<Run>) {
+        dropped &+= UInt64(count)
+        run.pointee.dropped.pointee &+= UInt64(count)
+    }
+
+    /// Sends the datagrams of a run each by itself: its size is more than the way takes in one piece, or the
+    /// device cannot cut.
+    private mutating func sendSingly(_ message: UnsafeMutablePointer<apus_message>, _ run: UnsafeMutablePointer<Run>) {
+        var single = message.pointee
+        single.header.msg_control = nil
+        single.header.msg_controllen = 0
+        single.header.msg_iovlen = run.pointee.hasHead ? 2 : 1
+        for _ in 0..<run.pointee.count {
+            if apus_send_messages(run.pointee.socket, &single, 1) != 1 { drop(1, run) }
+            single.header.msg_iov += single.header.msg_iovlen
+        }
+    }
+}

@@ -1,0 +1,293 @@
+import ApusCore
+package import ApusTraversal
+import CApusNet
+
+/// A bound channel of an allocation (RFC 8656 §12).
+package struct ChannelRow {
+    /// 0x4000...0x7FFF; 0 for an empty place.
+    package var number: UInt16 = 0
+    package var peer = TransportAddress(v4: 0, port: 0)
+    /// Where messages to the peer point.
+    package var address = RawAddress()
+    /// The run of this batch that goes to the peer.
+    package var mark = SendBatch.Mark()
+}
+
+/// What the packet's way needs of one allocation, in one place.
+package struct AllocationRow {
+    package var id: UInt32 = 0
+    package var isLive = false
+    /// Counts the lives of this place, so that a late readiness of an earlier socket is known as such.
+    package var generation: UInt32 = 0
+    package var socket: Int32 = -1
+    package var flow = RelayFlow(
+        plane: 0, transport: .udp, local: TransportAddress(v4: 0, port: 0), remote: TransportAddress(v4: 0, port: 0))
+    /// The datagram client's listener, or -1.
+    package var listener: Int32 = -1
+    /// The listener's socket, through which the client is answered.
+    package var clientSocket: Int32 = -1
+    /// The stream client's place, or -1.
+    package var stream: Int32 = -1
+    package var client = RawAddress()
+    /// The run of this batch that goes to the client.
+    package var mark = SendBatch.Mark()
+    package var traffic = RelayTraffic()
+    package var reported = RelayTraffic()
+
+    fileprivate(set) var channels: UnsafeMutablePointer<ChannelRow>?
+    fileprivate var channelMask = 0
+    package fileprivate(set) var channelCount = 0
+    fileprivate var permissions: UnsafeMutablePointer<TransportAddress>?
+    package fileprivate(set) var permissionCount = 0
+    fileprivate var permissionCapacity = 0
+
+    /// The channel of a number.
+    @inline(__always)
+    func channel(_ number: UInt16) -> UnsafeMutablePointer<ChannelRow>? {
+        guard let channels else { return nil }
+        var index = Int(number) & channelMask
+        while channels[index].number != number {
+            if channels[index].number == 0 { return nil }
+            index = (index &+ 1) & channelMask
+        }
+        return channels + index
+    }
+}
+
+/// The allocations of one plane and the four tables that find them.
+///
+/// Rows stand in one piece of memory that the kernel gives page by page, so that an unused row costs
+/// nothing. Channels and permissions of a row are small arrays that grow on demand.
+///
+/// Concurrency model: confined to the plane's thread.
+package struct AllocationTable: ~Copyable {
+    package let rows: UnsafeMutablePointer<AllocationRow>
+    private let rowsMax: Int
+    private let permissionsMax: Int
+    private let channelsMax: Int
+    private var used = 0
+    private var free: [UInt32] = []
+    private var byID: FlatTable
+    /// Datagram clients: listener and address to row.
+    private var byClient: FlatTable
+    /// Peers with a channel: row and address to channel number.
+    private var channelPeers: FlatTable
+    /// Permitted peers: row and address without port, to the first and last port that may be sent to.
+    private var permitted: FlatTable
+    package private(set) var count = 0
+
+    package init(configuration: PlaneConfiguration, seed: UInt64) {
+        rowsMax = configuration.allocationsMax
+        permissionsMax = configuration.permissionsMax
+        channelsMax = min(configuration.channelsMax, 0x1000)
+        rows = .allocate(capacity: rowsMax)
+        byID = FlatTable(countMax: rowsMax, seed: seed)
+        byClient = FlatTable(countMax: rowsMax, seed: seed &+ 1)
+        channelPeers = FlatTable(countMax: rowsMax * 16, seed: seed &+ 2)
+        permitted = FlatTable(countMax: rowsMax * 16, seed: seed &+ 3)
+    }
+
+    deinit {
+        for slot in 0..<used {
+            rows[slot].channels?.deallocate()
+            rows[slot].permissions?.deallocate()
+        }
+        rows.deallocate()
+    }
+
+    /// Rows that were ever used: the range to go through.
+    package var slots: Range<Int> { 0..<used }
+
+    /// The row of a datagram client, or ``FlatTable/none``.
+    @inline(__always)
+    package func slot(client key: FlatTable.Key) -> UInt32 { byClient.value(for: key) }
+
+    /// The row of an allocation, or ``FlatTable/none``.
+    package func slot(id: UInt32) -> UInt32 { byID.value(for: FlatTable.Key(number: id)) }
+
+    /// The channel that a peer of a row is bound to, or ``FlatTable/none``. The key's scope is the row.
+    @inline(__always)
+    package func channelNumber(peer key: FlatTable.Key) -> UInt32 { channelPeers.value(for: key) }
+
+    /// Whether a peer of a row may send.
+    @inline(__always)
+    package func isPermitted(peer key: FlatTable.Key) -> Bool { permitted.value(for: key.host) != FlatTable.none }
+
+    /// Whether a peer of a row may be sent to at a port.
+    package func isPermitted(peer key: FlatTable.Key, port: UInt16) -> Bool {
+        let ports = permitted.value(for: key.host)
+        return ports != FlatTable.none && UInt32(port) >= ports >> 16 && UInt32(port) <= ports & 0xFFFF
+    }
+
+    /// Takes a row for an allocation. The caller sets its client.
+    ///
+    /// - Returns: ``FlatTable/none`` where the table is full or the number is in use.
+    package mutating func insert(id: UInt32, socket: Int32) -> UInt32 {
+        guard slot(id: id) == FlatTable.none, count < rowsMax else { return FlatTable.none }
+        let slot: UInt32
+        if let old = free.popLast() {
+            slot = old
+        } else {
+            slot = UInt32(used)
+            (rows + used).initialize(to: AllocationRow())
+            used += 1
+        }
+        guard byID.set(slot, for: FlatTable.Key(number: id)) else { return FlatTable.none }
+        let generation = rows[Int(slot)].generation &+ 1
+        rows[Int(slot)] = AllocationRow()
+        rows[Int(slot)].id = id
+        rows[Int(slot)].isLive = true
+        rows[Int(slot)].generation = generation
+        rows[Int(slot)].socket = socket
+        count += 1
+        return slot
+    }
+
+    /// Gives a row its datagram client; false where the client has another allocation.
+    package mutating func setClient(_ slot: UInt32, listener: Int32, socket: Int32, flow: RelayFlow) -> Bool {
+        let key = FlatTable.Key(flow.remote, scope: UInt32(listener))
+        guard byClient.value(for: key) == FlatTable.none, byClient.set(slot, for: key) else { return false }
+        clearClient(slot)
+        let row = rows + Int(slot)
+        row.pointee.flow = flow
+        row.pointee.listener = listener
+        row.pointee.clientSocket = socket
+        row.pointee.client = RawAddress(flow.remote)
+        return true
+    }
+
+    /// Gives a row its stream client.
+    package mutating func setStream(_ slot: UInt32, stream: Int32, flow: RelayFlow) {
+        clearClient(slot)
+        rows[Int(slot)].flow = flow
+        rows[Int(slot)].stream = stream
+    }
+
+    private mutating func clearClient(_ slot: UInt32) {
+        let row = rows + Int(slot)
+        if row.pointee.listener >= 0 {
+            byClient.remove(FlatTable.Key(row.pointee.flow.remote, scope: UInt32(row.pointee.listener)))
+        }
+        row.pointee.listener = -1
+        row.pointee.stream = -1
+    }
+
+    /// Frees a row. The caller closes its socket.
+    package mutating func remove(_ slot: UInt32) {
+        let row = rows + Int(slot)
+        clearClient(slot)
+        byID.remove(FlatTable.Key(number: row.pointee.id))
+        if let channels = row.pointee.channels {
+            for index in 0...row.pointee.channelMask where channels[index].number != 0 {
+                channelPeers.remove(FlatTable.Key(channels[index].peer, scope: slot))
+            }
+            channels.deallocate()
+        }
+        if let permissions = row.pointee.permissions {
+            for index in 0..<row.pointee.permissionCount {
+                permitted.remove(FlatTable.Key(permissions[index], scope: slot))
+            }
+            permissions.deallocate()
+        }
+        row.pointee.channels = nil
+        row.pointee.permissions = nil
+        row.pointee.channelCount = 0
+        row.pointee.permissionCount = 0
+        row.pointee.isLive = false
+        free.append(slot)
+        count -= 1
+    }
+
+    /// Permits a peer's address; false where the allocation has as many as it takes.
+    package mutating func permit(
+        _ slot: UInt32, _ peer: TransportAddress, ports: ClosedRange<UInt16> = 1...65_535
+    ) -> Bool {
+        let row = rows + Int(slot)
+        let host = peer.host
+        let key = FlatTable.Key(host, scope: slot)
+        // A lower bound of 65,535 would look like an empty place; no relay has that port for its only one.
+        let value = UInt32(min(ports.lowerBound, 65_534)) << 16 | UInt32(ports.upperBound)
+        if permitted.value(for: key) != FlatTable.none { return permitted.set(value, for: key) }
+        guard row.pointee.permissionCount < permissionsMax, permitted.set(value, for: key) else { return false }
+        if row.pointee.permissionCount == row.pointee.permissionCapacity {
+            let capacity = max(4, row.pointee.permissionCapacity * 2)
+            let grown = UnsafeMutablePointer<TransportAddress>.allocate(capacity: capacity)
+            if let old = row.pointee.permissions {
+                grown.initialize(from: old, count: row.pointee.permissionCount)
+                old.deallocate()
+            }
+            row.pointee.permissions = grown
+            row.pointee.permissionCapacity = capacity
+        }
+        if let permissions = row.pointee.permissions {
+            (permissions + row.pointee.permissionCount).initialize(to: host)
+            row.pointee.permissionCount += 1
+        }
+        return true
+    }
+
+    /// Takes a permission back.
+    package mutating func revoke(_ slot: UInt32, _ peer: TransportAddress) {
+        let row = rows + Int(slot)
+        let host = peer.host
+        guard permitted.remove(FlatTable.Key(host, scope: slot)) != FlatTable.none,
+            let permissions = row.pointee.permissions
+        else { return }
+        for index in 0..<row.pointee.permissionCount where permissions[index] == host {
+            permissions[index] = permissions[row.pointee.permissionCount - 1]
+            row.pointee.permissionCount -= 1
+            return
+        }
+    }
+
+    /// Binds a channel; false where the number or the peer has another binding, or there are too many.
+    package mutating func bind(_ slot: UInt32, number: UInt16, peer: TransportAddress) -> Bool {
+        let row = rows + Int(slot)
+        let key = FlatTable.Key(peer, scope: slot)
+        guard (0x4000...0x7FFF).contains(number) else { return false }
+        if let channel = row.pointee.channel(number) { return channel.pointee.peer == peer }
+        guard channelPeers.value(for: key) == FlatTable.none, row.pointee.channelCount < channelsMax,
+            channelPeers.set(UInt32(number), for: key)
+        else { return false }
+        if row.pointee.channels == nil || (row.pointee.channelCount + 1) * 2 > row.pointee.channelMask + 1 {
+            rehash(row, capacity: row.pointee.channels == nil ? 2 : (row.pointee.channelMask + 1) * 2)
+        }
+        var channel = ChannelRow()
+        channel.number = number
+        channel.peer = peer
+        channel.address = RawAddress(peer)
+        place(channel, in: row)
+        row.pointee.channelCount += 1
+        return true
+    }
+
+    /// Ends the binding of a channel.
+    package mutating func unbind(_ slot: UInt32, number: UInt16) {
+        let row = rows + Int(slot)
+        guard let channel = row.pointee.channel(number) else { return }
+        channelPeers.remove(FlatTable.Key(channel.pointee.peer, scope: slot))
+        channel.pointee.number = 0
+        row.pointee.channelCount -= 1
+        // The places behind the hole may have been reached through it.
+        rehash(row, capacity: row.pointee.channelMask + 1)
+    }
+
+    private func rehash(_ row: UnsafeMutablePointer<AllocationRow>, capacity: Int) {
+        let old = row.pointee.channels
+        let oldMask = row.pointee.channelMask
+        let grown = UnsafeMutablePointer<ChannelRow>.allocate(capacity: capacity)
+        grown.initialize(repeating: ChannelRow(), count: capacity)
+        row.pointee.channels = grown
+        row.pointee.channelMask = capacity - 1
+        guard let old else { return }
+        for index in 0...oldMask where old[index].number != 0 { place(old[index], in: row) }
+        old.deallocate()
+    }
+
+    private func place(_ channel: ChannelRow, in row: UnsafeMutablePointer<AllocationRow>) {
+        guard let channels = row.pointee.channels else { return }
+        var index = Int(channel.number) & row.pointee.channelMask
+        while channels[index].number != 0 { index = (index + 1) & row.pointee.channelMask }
+        channels[index] = channel
+    }
+}

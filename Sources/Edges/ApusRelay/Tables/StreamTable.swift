@@ -1,0 +1,154 @@
+import ApusTraversal
+import CApusNet
+import Glibc
+
+/// A client's connection.
+struct StreamRow {
+    var socket: Int32 = -1
+    var generation: UInt32 = 0
+    var flow = AllocationRow().flow
+    /// The allocation's row, or ``FlatTable/none``.
+    var allocation = FlatTable.none
+    /// The beginning of a message whose end has not come.
+    var carry: UnsafeMutableRawPointer?
+    var carryCount = 0
+    /// Bytes for the client that the kernel has not taken.
+    var output: UnsafeMutableRawPointer?
+    var outputHead = 0
+    var outputCount = 0
+    var outputCapacity = 0
+    var isWaitingToWrite = false
+    var isInWriteList = false
+    var lastHeard: UInt64 = 0
+
+    /// Whether the output takes so many bytes more within a bound; makes room for them.
+    mutating func reserve(_ count: Int, max outputMax: Int) -> Bool {
+        if outputCount == 0 { outputHead = 0 }
+        if outputHead + outputCount + count <= outputCapacity { return true }
+        guard outputCount + count <= outputMax else { return false }
+        var capacity = max(outputCapacity, 16_384)
+        while capacity < outputCount + count { capacity *= 2 }
+        if capacity == outputCapacity, let output {
+            memmove(output, output + outputHead, outputCount)
+        } else {
+            let grown = UnsafeMutableRawPointer.allocate(byteCount: capacity, alignment: 64)
+            if let output {
+                memcpy(grown, output + outputHead, outputCount)
+                output.deallocate()
+            }
+            output = grown
+            outputCapacity = capacity
+        }
+        outputHead = 0
+        return true
+    }
+
+    /// Adds bytes that ``reserve(_:max:)`` made room for.
+    @inline(__always)
+    mutating func append(_ bytes: UnsafeRawPointer, _ count: Int) {
+        guard let output else { return }
+        memcpy(output + outputHead + outputCount, bytes, count)
+        outputCount += count
+    }
+
+    mutating func free() {
+        carry?.deallocate()
+        output?.deallocate()
+        carry = nil
+        output = nil
+        (carryCount, outputHead, outputCount, outputCapacity) = (0, 0, 0, 0)
+    }
+}
+
+/// The client connections of one plane.
+///
+/// Concurrency model: confined to the plane's thread.
+struct StreamTable: ~Copyable {
+    let rows: UnsafeMutablePointer<StreamRow>
+    private let rowsMax: Int
+    private var used = 0
+    private var freeSlots: [Int] = []
+    private(set) var count = 0
+    private var byNumber: FlatTable
+    private var lastNumber: UInt64 = 0
+    /// Connections with bytes to write at the end of this round.
+    private var writeList: [Int] = []
+
+    init(rowsMax: Int, seed: UInt64) {
+        self.rowsMax = rowsMax
+        byNumber = FlatTable(countMax: rowsMax, seed: seed)
+        rows = .allocate(capacity: rowsMax)
+        writeList.reserveCapacity(rowsMax)
+    }
+
+    deinit {
+        for slot in 0..<used {
+            if rows[slot].socket >= 0 { apus_close(rows[slot].socket) }
+            rows[slot].free()
+        }
+        rows.deallocate()
+    }
+
+    var slots: Range<Int> { 0..<used }
+
+    /// The place of a connection's number, where that connection lives.
+    func slot(connection: UInt64) -> Int? {
+        // The table's keys are the low half: no two connections that live at once share it.
+        let slot = Int(byNumber.value(for: FlatTable.Key(number: UInt32(truncatingIfNeeded: connection))))
+        return slot < used && rows[slot].flow.connection == connection ? slot : nil
+    }
+
+    private func isTaken(_ number: UInt64) -> Bool {
+        byNumber.value(for: FlatTable.Key(number: UInt32(truncatingIfNeeded: number))) != FlatTable.none
+    }
+
+    /// Takes a place and gives the connection its number, in its flow; nil where all are taken.
+    mutating func insert(socket: Int32) -> Int? {
+        var number = lastNumber
+        repeat { number &+= 1 } while isTaken(number)
+        guard count < rowsMax else { return nil }
+        let slot: Int
+        if let old = freeSlots.popLast() {
+            slot = old
+        } else {
+            slot = used
+            (rows + slot).initialize(to: StreamRow())
+            used += 1
+        }
+        let generation = rows[slot].generation &+ 1
+        rows[slot] = StreamRow()
+        rows[slot].socket = socket
+        rows[slot].generation = generation
+        rows[slot].flow.connection = number
+        lastNumber = number
+        guard byNumber.set(UInt32(slot), for: FlatTable.Key(number: UInt32(truncatingIfNeeded: number))) else {
+            return nil
+        }
+        count += 1
+        return slot
+    }
+
+    /// Closes a connection and frees its place.
+    mutating func remove(_ slot: Int) {
+        apus_close(rows[slot].socket)
+        byNumber.remove(FlatTable.Key(number: UInt32(truncatingIfNeeded: rows[slot].flow.connection)))
+        rows[slot].socket = -1
+        rows[slot].free()
+        freeSlots.append(slot)
+        count -= 1
+    }
+
+    /// Remembers that a connection has bytes to write.
+    @inline(__always)
+    mutating func wantsWrite(_ slot: Int) {
+        guard !rows[slot].isInWriteList else { return }
+        rows[slot].isInWriteList = true
+        writeList.append(slot)
+    }
+
+    mutating func nextWrite() -> Int? {
+        guard let slot = writeList.popLast() else { return nil }
+        rows[slot].isInWriteList = false
+        return slot
+    }
+}

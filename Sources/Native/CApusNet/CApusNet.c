@@ -1,0 +1,198 @@
+#define _GNU_SOURCE
+#include "CApusNet.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <netinet/udp.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
+
+_Static_assert(sizeof(apus_message) == sizeof(struct mmsghdr), "a message is a struct mmsghdr");
+_Static_assert(
+    offsetof(apus_message, length) == offsetof(struct mmsghdr, msg_len), "a message is a struct mmsghdr");
+_Static_assert(CMSG_LEN(0) == APUS_SEGMENT_OFFSET, "the segment size follows the control header");
+_Static_assert(CMSG_SPACE(sizeof(uint16_t)) == APUS_SEGMENT_BYTES, "a control message of one uint16_t");
+_Static_assert(UDP_GRO == 104, "the number in the header");
+_Static_assert(APUS_READABLE == EPOLLIN && APUS_WRITABLE == EPOLLOUT, "events of epoll");
+_Static_assert(APUS_FAILED == EPOLLERR && APUS_HUNG_UP == EPOLLHUP, "events of epoll");
+
+int apus_receive_messages(int fd, apus_message *messages, uint32_t count) {
+    int result = recvmmsg(fd, (struct mmsghdr *)messages, count, MSG_DONTWAIT, NULL);
+    return result < 0 ? -errno : result;
+}
+
+int apus_send_messages(int fd, apus_message *messages, uint32_t count) {
+    int result = sendmmsg(fd, (struct mmsghdr *)messages, count, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return result < 0 ? -errno : result;
+}
+
+void apus_segment_prepare(void *control) {
+    memset(control, 0, APUS_SEGMENT_BYTES);
+    struct cmsghdr *header = control;
+    header->cmsg_level = IPPROTO_UDP;
+    header->cmsg_type = UDP_SEGMENT;
+    header->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+}
+
+static int can(int option, int value) {
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return 0;
+    int result = setsockopt(fd, IPPROTO_UDP, option, &value, sizeof value);
+    close(fd);
+    return result == 0;
+}
+
+int apus_can_join(void) { return can(UDP_GRO, 1); }
+int apus_can_segment(void) { return can(UDP_SEGMENT, 1200); }
+
+static void set_buffer(int fd, int forced, int plain, int bytes) {
+    if (bytes <= 0) return;
+    if (setsockopt(fd, SOL_SOCKET, forced, &bytes, sizeof bytes) == 0) return;
+    setsockopt(fd, SOL_SOCKET, plain, &bytes, sizeof bytes);
+}
+
+static int open_bound(const struct sockaddr *address, socklen_t length, int type, int reuse_port) {
+    int fd = socket(address->sa_family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return -errno;
+    int one = 1;
+    int failed = 0;
+    if (address->sa_family == AF_INET6) failed |= setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
+    if (reuse_port) failed |= setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one);
+    if (type == SOCK_STREAM) failed |= setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (failed || bind(fd, address, length) < 0) {
+        int error = errno;
+        close(fd);
+        return -error;
+    }
+    return fd;
+}
+
+int apus_datagram_open(
+    const struct sockaddr *address, socklen_t length, int reuse_port, int join, int receive_bytes, int send_bytes) {
+    int fd = open_bound(address, length, SOCK_DGRAM, reuse_port);
+    if (fd < 0) return fd;
+    int one = 1;
+    if (join) setsockopt(fd, IPPROTO_UDP, UDP_GRO, &one, sizeof one);
+    set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, receive_bytes);
+    set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, send_bytes);
+    return fd;
+}
+
+int apus_datagram_connect(int fd, const struct sockaddr *address, socklen_t length) {
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    int result = address ? connect(fd, address, length) : connect(fd, &none, sizeof none);
+    return result < 0 ? -errno : 0;
+}
+
+void apus_datagram_fragments(int fd, int may_fragment) {
+    int value = may_fragment ? IP_PMTUDISC_WANT : IP_PMTUDISC_DO;
+    if (setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &value, sizeof value) == 0) return;
+    setsockopt(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, &value, sizeof value);
+}
+
+int apus_send_to(int fd, const void *bytes, size_t count, const struct sockaddr *address, socklen_t length) {
+    ssize_t result = sendto(fd, bytes, count, MSG_DONTWAIT | MSG_NOSIGNAL, address, length);
+    return result < 0 ? -errno : 0;
+}
+
+int apus_stream_listen(const struct sockaddr *address, socklen_t length, int reuse_port, int backlog) {
+    int fd = open_bound(address, length, SOCK_STREAM, reuse_port);
+    if (fd < 0) return fd;
+    if (listen(fd, backlog) < 0) {
+        int error = errno;
+        close(fd);
+        return -error;
+    }
+    return fd;
+}
+
+int apus_stream_accept(int fd, struct sockaddr *address, socklen_t *length) {
+    int connection = accept4(fd, address, length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (connection < 0) return -errno;
+    int one = 1;
+    setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    return connection;
+}
+
+ssize_t apus_read(int fd, void *bytes, size_t count) {
+    ssize_t result = recv(fd, bytes, count, MSG_DONTWAIT);
+    return result < 0 ? -errno : result;
+}
+
+ssize_t apus_write(int fd, const void *bytes, size_t count) {
+    ssize_t result = send(fd, bytes, count, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return result < 0 ? -errno : result;
+}
+
+void apus_close(int fd) { close(fd); }
+
+int apus_duplicate(int fd) {
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    return copy < 0 ? -errno : copy;
+}
+
+int apus_local_address(int fd, struct sockaddr *address, socklen_t *length) {
+    return getsockname(fd, address, length) < 0 ? -errno : 0;
+}
+
+int apus_poll_open(void) {
+    int fd = epoll_create1(EPOLL_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+static int control(int poll, int operation, int fd, uint32_t events, uint64_t token) {
+    struct epoll_event event = {.events = events, .data.u64 = token};
+    return epoll_ctl(poll, operation, fd, &event) < 0 ? -errno : 0;
+}
+
+int apus_poll_add(int poll, int fd, uint32_t events, uint64_t token) {
+    return control(poll, EPOLL_CTL_ADD, fd, events, token);
+}
+
+int apus_poll_change(int poll, int fd, uint32_t events, uint64_t token) {
+    return control(poll, EPOLL_CTL_MOD, fd, events, token);
+}
+
+int apus_poll_remove(int poll, int fd) { return control(poll, EPOLL_CTL_DEL, fd, 0, 0); }
+
+int apus_poll_wait(int poll, apus_ready *ready, int count, int milliseconds) {
+    struct epoll_event events[256];
+    int result = epoll_wait(poll, events, count < 256 ? count : 256, milliseconds);
+    if (result < 0) return -errno;
+    for (int i = 0; i < result; i++) {
+        ready[i].token = events[i].data.u64;
+        ready[i].events = events[i].events;
+    }
+    return result;
+}
+
+int apus_wake_open(void) {
+    int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+void apus_wake(int fd) {
+    uint64_t one = 1;
+    // A full counter means that the reader is already woken.
+    if (write(fd, &one, sizeof one) < 0) return;
+}
+
+void apus_wake_clear(int fd) {
+    uint64_t count;
+    if (read(fd, &count, sizeof count) < 0) return;
+}
+
+void apus_pause(void) { usleep(1000); }
+
+void apus_net_thread_name(const char *name) { prctl(PR_SET_NAME, name, 0, 0, 0); }

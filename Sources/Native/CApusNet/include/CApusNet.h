@@ -1,0 +1,88 @@
+// What Glibc does not export to Swift of Linux's sockets: batches of datagrams with their segment
+// sizes, readiness, wake-ups, and set-up of sockets. Every function that can fail returns -errno.
+#pragma once
+#include <netinet/in.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+// The layout of struct mmsghdr, which Glibc shows only to its own extensions; checked in CApusNet.c.
+typedef struct apus_message {
+    struct msghdr header;
+    uint32_t length;
+} apus_message;
+
+// Bytes of a message's control buffer.
+enum { APUS_CONTROL_BYTES = 64 };
+// Where a control buffer made by apus_segment_prepare holds the segment size, and its whole length.
+enum { APUS_SEGMENT_OFFSET = 16, APUS_SEGMENT_BYTES = 24 };
+
+// recvmmsg and sendmmsg without waiting: the number of messages, or -errno.
+int apus_receive_messages(int fd, apus_message *messages, uint32_t count);
+int apus_send_messages(int fd, apus_message *messages, uint32_t count);
+
+// The size of the equal datagrams that the kernel joined into this message (UDP_GRO); 0 for a single one.
+static inline uint32_t apus_joined_size(const apus_message *message) {
+    if (message->header.msg_controllen < CMSG_LEN(sizeof(int))) return 0;
+    const struct cmsghdr *control = (const struct cmsghdr *)message->header.msg_control;
+    // The sockets of this project ask for no other control message, so that it is the first.
+    if (control->cmsg_level != IPPROTO_UDP || control->cmsg_type != 104) return 0;
+    return (uint32_t) * (const int *)CMSG_DATA(control);
+}
+
+// Makes a control buffer that asks for UDP_SEGMENT; the size is written at APUS_SEGMENT_OFFSET as a uint16_t.
+void apus_segment_prepare(void *control);
+
+// 1 where the kernel joins received datagrams (UDP_GRO), cuts sent ones (UDP_SEGMENT).
+int apus_can_join(void);
+int apus_can_segment(void);
+
+// A bound, non-blocking datagram socket. Bytes of kernel buffers are what is asked for where the
+// process may, else the most that the system gives.
+int apus_datagram_open(
+    const struct sockaddr *address, socklen_t length, int reuse_port, int join, int receive_bytes, int send_bytes);
+// Sets the one peer of a datagram socket, or none where the address is NULL.
+int apus_datagram_connect(int fd, const struct sockaddr *address, socklen_t length);
+// Whether datagrams of a socket may be fragmented on their way (1), or carry "don't fragment" (0).
+void apus_datagram_fragments(int fd, int may_fragment);
+int apus_send_to(int fd, const void *bytes, size_t count, const struct sockaddr *address, socklen_t length);
+
+// A listening, non-blocking stream socket, and a connection of it.
+int apus_stream_listen(const struct sockaddr *address, socklen_t length, int reuse_port, int backlog);
+int apus_stream_accept(int fd, struct sockaddr *address, socklen_t *length);
+
+// Bytes read or written now, or -errno.
+ssize_t apus_read(int fd, void *bytes, size_t count);
+ssize_t apus_write(int fd, const void *bytes, size_t count);
+void apus_close(int fd);
+// Another descriptor of the same socket.
+int apus_duplicate(int fd);
+
+// The address that a socket is bound to: 0 or -errno.
+int apus_local_address(int fd, struct sockaddr *address, socklen_t *length);
+
+// Readiness: a level-triggered epoll whose entries carry a number of the caller's.
+typedef struct apus_ready {
+    uint64_t token;
+    uint32_t events;
+} apus_ready;
+enum { APUS_READABLE = 1, APUS_WRITABLE = 4, APUS_FAILED = 8, APUS_HUNG_UP = 16 };
+int apus_poll_open(void);
+int apus_poll_add(int poll, int fd, uint32_t events, uint64_t token);
+int apus_poll_change(int poll, int fd, uint32_t events, uint64_t token);
+int apus_poll_remove(int poll, int fd);
+// At most 256 entries; a negative time waits without end.
+int apus_poll_wait(int poll, apus_ready *ready, int count, int milliseconds);
+
+// Wakes a thread that waits in apus_poll_wait.
+int apus_wake_open(void);
+void apus_wake(int fd);
+void apus_wake_clear(int fd);
+
+// Sleeps for a millisecond: what a thread does that waits for another one's room.
+void apus_pause(void);
+
+// Names the calling thread for `top -H`, 15 bytes of it.
+void apus_net_thread_name(const char *name);

@@ -1,0 +1,80 @@
+import ApusTraversal
+import Glibc
+
+/// A datagram or stream socket of 127.0.0.1 that a test plays a client or a peer with.
+final class LoopbackSocket {
+    static let host: UInt32 = 0x7F00_0001
+
+    let descriptor: Int32
+    let address: TransportAddress
+
+    /// A datagram socket, on a port that the system chooses.
+    init() {
+        descriptor = socket(AF_INET, Int32(SOCK_DGRAM.rawValue), 0)
+        _ = Self.withAddress(TransportAddress(v4: Self.host, port: 0)) { [descriptor] in bind(descriptor, $0, $1) }
+        address = Self.local(descriptor)
+    }
+
+    /// A connection; the kernel keeps so many bytes that were not read, or as many as it likes.
+    init(connectedTo door: TransportAddress, receiveBytes: Int32? = nil) {
+        descriptor = socket(AF_INET, Int32(SOCK_STREAM.rawValue), 0)
+        if var bytes = receiveBytes {
+            setsockopt(descriptor, SOL_SOCKET, SO_RCVBUF, &bytes, socklen_t(MemoryLayout<Int32>.size))
+        }
+        _ = Self.withAddress(door) { [descriptor] in connect(descriptor, $0, $1) }
+        address = Self.local(descriptor)
+    }
+
+    deinit { close(descriptor) }
+
+    private static func withAddress<Result>(
+        _ address: TransportAddress, _ body: (UnsafePointer<sockaddr>, socklen_t) -> Result
+    ) -> Result {
+        var raw = sockaddr_in()
+        raw.sin_family = sa_family_t(AF_INET)
+        raw.sin_port = address.port.bigEndian
+        raw.sin_addr.s_addr = address.v4.bigEndian
+        return withUnsafePointer(to: &raw) {
+            $0.withMemoryRebound(to: sockaddr.self, capacity: 1) {
+                body($0, socklen_t(MemoryLayout<sockaddr_in>.size))
+            }
+        }
+    }
+
+    private static func local(_ descriptor: Int32) -> TransportAddress {
+        var raw = sockaddr_in()
+        var length = socklen_t(MemoryLayout<sockaddr_in>.size)
+        withUnsafeMutablePointer(to: &raw) {
+            $0.withMemoryRebound(to: sockaddr.self, capacity: 1) { _ = getsockname(descriptor, $0, &length) }
+        }
+        return TransportAddress(v4: UInt32(bigEndian: raw.sin_addr.s_addr), port: UInt16(bigEndian: raw.sin_port))
+    }
+
+    func send(_ bytes: [UInt8], to address: TransportAddress) {
+        _ = Self.withAddress(address) { sendto(descriptor, bytes, bytes.count, 0, $0, $1) }
+    }
+
+    /// Writes to the connection; the kernel takes all of it or the connection is gone.
+    func write(_ bytes: [UInt8]) {
+        _ = Glibc.send(descriptor, bytes, bytes.count, Int32(MSG_NOSIGNAL))
+    }
+
+    /// The next datagram, or what the connection has; nil where nothing comes in time.
+    func receive(milliseconds: Int32 = 5_000) -> [UInt8]? {
+        var ready = pollfd(fd: descriptor, events: Int16(POLLIN), revents: 0)
+        guard poll(&ready, 1, milliseconds) > 0 else { return nil }
+        var bytes = [UInt8](repeating: 0, count: 65_536)
+        let count = recv(descriptor, &bytes, bytes.count, 0)
+        return count < 0 ? nil : Array(bytes.prefix(count))
+    }
+
+    /// So many bytes of the connection, or what came before nothing came any more.
+    func receive(bytes count: Int) -> [UInt8] {
+        var all: [UInt8] = []
+        while all.count < count, let more = receive(), !more.isEmpty { all += more }
+        return all
+    }
+}
+
+/// Waits; only where a test looks for something that another process of the kernel does.
+func pause(milliseconds: UInt32) { usleep(milliseconds * 1_000) }

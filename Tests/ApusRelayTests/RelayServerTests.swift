@@ -1,0 +1,225 @@
+import ApusCore
+import ApusRelay
+import ApusTraversal
+import Logging
+import Testing
+
+@Suite("A TURN server on the loopback (RFC 8656, D8)")
+struct RelayServerTests {
+    /// A client of TURN that knows no more than a test needs.
+    private final class Client {
+        let socket: LoopbackSocket
+        private let door: TransportAddress?
+        private let username: String
+        private let password: String
+        private var nonce: String?
+        private var number: UInt64 = 0
+
+        /// - Parameter door: of the datagram door; nil for a socket that is connected.
+        init(_ socket: LoopbackSocket, door: TransportAddress?, _ issued: (username: String, password: String)) {
+            self.socket = socket
+            self.door = door
+            (username, password) = issued
+        }
+
+        func send(_ bytes: [UInt8]) {
+            if let door { socket.send(bytes, to: door) } else { socket.write(bytes) }
+        }
+
+        /// Asks, and asks again with the nonce where that is wanted.
+        func ask(_ method: StunMethod, _ fill: (inout StunWriter) -> Void = { _ in }) throws -> StunMessage {
+            for _ in 0..<3 {
+                number += 1
+                var writer = StunWriter(StunMessageType(.request, method), TransactionID(high: 7, low: number))
+                fill(&writer)
+                if let nonce {
+                    writer.add(.username, text: username)
+                    writer.add(.realm, text: "test")
+                    writer.add(.nonce, text: nonce)
+                    writer.addIntegrity(
+                        .sha1, key: StunKey(username: username, realm: "test", password: password))
+                }
+                send(writer.bytes)
+                let answer = try StunMessage(try #require(socket.receive()))
+                guard nonce == nil, answer.kind == .error, let fresh = try answer.text(.nonce) else { return answer }
+                nonce = fresh
+            }
+            throw ApusError(.tokenInvalid)
+        }
+
+        func allocate() throws -> TransportAddress {
+            let answer = try ask(.allocate) { $0.add(requestedTransport: 17) }
+            #expect(answer.kind == .success)
+            return try #require(try answer.xorAddress(.xorRelayedAddress))
+        }
+    }
+
+    private let credentials = RelayCredentials(realm: "test", current: Array("a secret".utf8))
+
+    private func start(planes: Int = 1, opened: Set<PeerPolicy.Range> = [.loopback]) throws -> (
+        control: RelayControl, door: TransportAddress, streamDoor: TransportAddress
+    ) {
+        let any = TransportAddress(v4: LoopbackSocket.host, port: 0)
+        var turn = TurnServerConfiguration(credentials: credentials, nonceKey: Array(repeating: 3, count: 32))
+        turn.peers = PeerPolicy(opened: opened)
+        let server = RelayServer(
+            configuration: turn, addresses: RelayAddresses(hosts: [any]),
+            log: Logger(label: "test", factory: { _ in SwiftLogNoOpLogHandler() }))
+        let control = try RelayControl(
+            planeCount: planes,
+            configuration: PlaneConfiguration(datagramAddresses: [any], streamAddresses: [any])
+        ) { _, _ in server }
+        return (control, control.planes[0].datagramAddresses[0], control.planes[0].streamAddresses[0])
+    }
+
+    private var issued: (username: String, password: String) { credentials.issue(user: "u", expiry: 4_000_000_000) }
+
+    @Test("A client allocates, binds a channel and exchanges data, over UDP and over TCP, on one plane and on two",
+        arguments: [true, false], [1, 2])
+    func channel(isStream: Bool, planes: Int) throws {
+        let (control, door, streamDoor) = try start(planes: planes)
+        defer { control.stop() }
+        for _ in 0..<4 {
+            let socket = isStream ? LoopbackSocket(connectedTo: streamDoor) : LoopbackSocket()
+            let client = Client(socket, door: isStream ? nil : door, issued)
+            let peer = LoopbackSocket()
+            let relayed = try client.allocate()
+            #expect(relayed.host == TransportAddress(v4: LoopbackSocket.host, port: 0))
+            let bound = try client.ask(.channelBind) {
+                $0.add(channelNumber: 0x4001)
+                $0.add(.xorPeerAddress, xorAddress: peer.address)
+            }
+            #expect(bound.kind == .success)
+            client.send(PlaneHarness.channelData(0x4001, [1, 2, 3, 4]))
+            #expect(peer.receive() == [1, 2, 3, 4])
+            peer.send([5, 6, 7, 8], to: relayed)
+            #expect(client.socket.receive() == PlaneHarness.channelData(0x4001, [5, 6, 7, 8]))
+        }
+    }
+
+    @Test("A permission lets indications pass both ways; Refresh with 0 ends the allocation and its port")
+    func permission() throws {
+        let (control, door, _) = try start()
+        defer { control.stop() }
+        let client = Client(LoopbackSocket(), door: door, issued)
+        let peer = LoopbackSocket()
+        let relayed = try client.allocate()
+        let permitted = try client.ask(.createPermission) { $0.add(.xorPeerAddress, xorAddress: peer.address) }
+        #expect(permitted.kind == .success)
+        client.send(PlaneHarness.sendIndication(peer.address, [1, 2, 3]))
+        #expect(peer.receive() == [1, 2, 3])
+        peer.send([4], to: relayed)
+        let data = try StunMessage(try #require(client.socket.receive()))
+        #expect(data.type == StunMessageType(.indication, .data))
+        #expect(try data.xorAddress(.xorPeerAddress) == peer.address)
+        #expect(data.value(of: .data).map(Array.init) == [4])
+        #expect(try client.ask(.refresh) { $0.add(.lifetime, number: UInt32(0)) }.kind == .success)
+        client.send(PlaneHarness.sendIndication(peer.address, [9]))
+        peer.send([4], to: relayed)
+        #expect(peer.receive(milliseconds: 50) != [9])
+        #expect(client.socket.receive(milliseconds: 50) == nil)
+        // The client may allocate anew.
+        _ = try client.allocate()
+    }
+
+    @Test("An indication with DONT-FRAGMENT goes by control and reaches its peer")
+    func dontFragment() throws {
+        let (control, door, _) = try start()
+        defer { control.stop() }
+        let client = Client(LoopbackSocket(), door: door, issued)
+        let peer = LoopbackSocket()
+        _ = try client.allocate()
+        _ = try client.ask(.createPermission) { $0.add(.xorPeerAddress, xorAddress: peer.address) }
+        var writer = StunWriter(StunMessageType(.indication, .send), TransactionID(high: 1, low: 1))
+        writer.add(.xorPeerAddress, xorAddress: peer.address)
+        writer.add(.dontFragment, [])
+        writer.add(.data, [1, 2, 3])
+        client.send(writer.bytes)
+        #expect(peer.receive() == [1, 2, 3])
+    }
+
+    @Test("CVE-2020-26262: loopback peers are refused unless the range is opened")
+    func closedByDefault() throws {
+        let (control, door, _) = try start(opened: [])
+        defer { control.stop() }
+        let client = Client(LoopbackSocket(), door: door, issued)
+        let peer = LoopbackSocket()
+        _ = try client.allocate()
+        let answer = try client.ask(.createPermission) { $0.add(.xorPeerAddress, xorAddress: peer.address) }
+        #expect(try answer.errorValue()?.code == .forbidden)
+        client.send(PlaneHarness.sendIndication(peer.address, [1]))
+        #expect(peer.receive(milliseconds: 50) == nil)
+    }
+
+    @Test("EVEN-PORT with reservation: the next port is kept for the client that brings the token (§7.2)")
+    func evenPort() throws {
+        let (control, door, _) = try start()
+        defer { control.stop() }
+        let first = Client(LoopbackSocket(), door: door, issued)
+        let answer = try first.ask(.allocate) {
+            $0.add(requestedTransport: 17)
+            $0.add(.evenPort, [0x80])
+        }
+        let even = try #require(try answer.xorAddress(.xorRelayedAddress))
+        let token = try #require(try answer.number64(.reservationToken))
+        #expect(even.port % 2 == 0)
+        let second = Client(LoopbackSocket(), door: door, issued)
+        let next = try second.ask(.allocate) {
+            $0.add(requestedTransport: 17)
+            $0.add(.reservationToken, number: token)
+        }
+        #expect(try next.xorAddress(.xorRelayedAddress) == even.withPort(even.port + 1))
+    }
+
+    @Test("RFC 8016: a client with a ticket goes on from other addresses, whatever plane it comes in at")
+    func mobility() throws {
+        let (control, door, _) = try start(planes: 2)
+        defer { control.stop() }
+        let peer = LoopbackSocket()
+        var client = Client(LoopbackSocket(), door: door, issued)
+        let answer = try client.ask(.allocate) {
+            $0.add(requestedTransport: 17)
+            $0.add(.mobilityTicket, [])
+        }
+        let relayed = try #require(try answer.xorAddress(.xorRelayedAddress))
+        var ticket = try #require(answer.value(of: .mobilityTicket).map { Array($0) })
+        let bound = try client.ask(.channelBind) {
+            $0.add(channelNumber: 0x4001)
+            $0.add(.xorPeerAddress, xorAddress: peer.address)
+        }
+        #expect(bound.kind == .success)
+        for round in 0..<8 as Range<UInt8> {
+            client = Client(LoopbackSocket(), door: door, issued)
+            let moved = try client.ask(.refresh) { $0.add(.mobilityTicket, ticket) }
+            #expect(moved.kind == .success)
+            ticket = try #require(moved.value(of: .mobilityTicket).map { Array($0) })
+            client.send(PlaneHarness.channelData(0x4001, [round, 1]))
+            #expect(peer.receive() == [round, 1])
+            peer.send([round, 2], to: relayed)
+            #expect(client.socket.receive() == PlaneHarness.channelData(0x4001, [round, 2]))
+        }
+    }
+
+    @Test("A stream's end ends its allocation")
+    func streamEnd() throws {
+        let (control, _, streamDoor) = try start()
+        defer { control.stop() }
+        var relayed: TransportAddress?
+        do {
+            let client = Client(LoopbackSocket(connectedTo: streamDoor), door: nil, issued)
+            relayed = try client.allocate()
+        }
+        let address = try #require(relayed)
+        // The port can be opened again as soon as the allocation has gone.
+        var isFree = false
+        for _ in 0..<500 where !isFree {
+            if let opened = try? RelaySocket.open(address, bufferBytes: 4_096) {
+                RelaySocket.close(opened.socket)
+                isFree = true
+            } else {
+                pause(milliseconds: 10)
+            }
+        }
+        #expect(isFree)
+    }
+}

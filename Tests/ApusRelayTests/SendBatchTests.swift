@@ -1,0 +1,89 @@
+import ApusRelay
+import ApusTraversal
+import Testing
+
+@Suite("Datagrams in runs of equal ones (D8)")
+struct SendBatchTests {
+    /// What a test sends: sizes to one destination, and what it looks at.
+    private struct Outcome {
+        var runs: Int
+        var received: [[UInt8]]
+        var dropped: UInt64
+    }
+
+    private func send(_ sizes: [Int], head: UInt32? = nil, canSegment: Bool = true) -> Outcome {
+        let sender = LoopbackSocket()
+        let receiver = LoopbackSocket()
+        var batch = SendBatch(segmentMax: 1_452, canSegment: canSegment)
+        let memory = UnsafeMutableRawPointer.allocate(byteCount: 262_144, alignment: 64)
+        let address = UnsafeMutablePointer<RawAddress>.allocate(capacity: 1)
+        address.initialize(to: RawAddress(receiver.address))
+        var dropped: UInt64 = 0
+        var mark = SendBatch.Mark()
+        var runs = 0
+        defer {
+            memory.deallocate()
+            address.deallocate()
+        }
+        withUnsafeMutablePointer(to: &dropped) { dropped in
+            var offset = 0
+            for (index, size) in sizes.enumerated() {
+                (memory + offset).initializeMemory(as: UInt8.self, repeating: UInt8(index & 0xFF), count: size)
+                batch.add(
+                    memory + offset, UInt32(size), head: head, mark: &mark, socket: sender.descriptor,
+                    address: address, dropped: dropped)
+                offset += size
+            }
+            runs = batch.pendingRuns
+            batch.flush()
+        }
+        let received = sizes.compactMap { _ in receiver.receive(milliseconds: 1_000) }
+        return Outcome(runs: runs, received: received, dropped: dropped)
+    }
+
+    private func expected(_ sizes: [Int], head: [UInt8] = []) -> [[UInt8]] {
+        sizes.enumerated().map { head + [UInt8](repeating: UInt8($0 & 0xFF), count: $1) }
+    }
+
+    @Test(
+        "A run ends after a shorter datagram, before a longer one, and at 64",
+        arguments: [
+            ([200, 200, 200], 1), ([200, 200, 100], 1), ([200, 100, 200], 2), ([100, 200], 2), ([200], 1),
+            ([100, 50, 50], 2), (Array(repeating: 20, count: 65), 2), ([1_400, 1_400, 10], 1),
+            ([1_453, 1_453], 2), ([1_452, 1_452], 1), ([], 0),
+        ])
+    func runs(sizes: [Int], runs: Int) {
+        let outcome = send(sizes)
+        #expect(outcome.runs == runs)
+        #expect(outcome.received == expected(sizes))
+        #expect(outcome.dropped == 0)
+    }
+
+    @Test("A datagram without a byte goes out alone and arrives as one")
+    func empty() {
+        let outcome = send([0, 0, 8])
+        #expect(outcome.runs == 3)
+        #expect(outcome.received == expected([0, 0, 8]))
+    }
+
+    @Test("Each datagram of a run has its head before it")
+    func heads() {
+        let outcome = send([100, 100, 40], head: UInt32(0x4000_0064).bigEndian)
+        #expect(outcome.runs == 1)
+        #expect(outcome.received == expected([100, 100, 40], head: [0x40, 0, 0, 100]))
+    }
+
+    @Test("Where the kernel cannot cut, each datagram is a message, and all arrive")
+    func unsegmented() {
+        let outcome = send([200, 200, 200], canSegment: false)
+        #expect(outcome.runs == 3)
+        #expect(outcome.received == expected([200, 200, 200]))
+    }
+
+    @Test("What the kernel does not take is counted at its destination and does not hold up the rest")
+    func refused() {
+        let outcome = send([70_000, 100])
+        #expect(outcome.dropped == 1)
+        #expect(outcome.received == [[UInt8](repeating: 1, count: 100)])
+    }
+}
