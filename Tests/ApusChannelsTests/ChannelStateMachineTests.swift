@@ -213,7 +213,7 @@ struct ChannelStateMachineTests {
         var machine = machine(at: c, owner: a, standby: b)
         machine.receiverWants(after: FramePosition(epoch: 1, sequence: 1))
         machine.receiverWants(after: FramePosition(epoch: 1, sequence: 9))
-        #expect(names(machine.receiversChanged(hasReceivers: true, now: time(1))) == ["subscribe a#1 after 1:1"])
+        #expect(names(machine.receiversChanged(hasReceivers: true, now: time(1))) == ["subscribe a#1 after 1:0"])
         _ = machine.subscribed(1, term: 1, now: time(2))
         #expect(names(machine.received(1, frames(2..<5))) == ["distribute [2, 3, 4]"])
         let actions = machine.assign(Machine.Assignment(term: 2, owner: b, standby: a), now: time(3))
@@ -221,6 +221,13 @@ struct ChannelStateMachineTests {
         #expect(names(machine.received(1, frames(4..<6))) == ["distribute [5]"])
         #expect(names(machine.subscribed(2, term: 2, now: time(4))) == ["unsubscribe"])
         #expect(machine.received(1, frames(6..<7)).isEmpty)
+    }
+
+    @Test("An edge begins a little before what its first viewer lacks, for those who come next with less")
+    func edgeLead() {
+        var machine = machine(at: c, owner: a, standby: b)
+        machine.receiverWants(after: FramePosition(epoch: 1, sequence: 200))
+        #expect(names(machine.receiversChanged(hasReceivers: true, now: time(1))) == ["subscribe a#1 after 1:72"])
     }
 
     @Test("A standby with viewers whose primary is lost asks again with pauses, not in a loop")

@@ -85,6 +85,15 @@ struct FanOutStateMachineTests {
         #expect(result.skipped == 4)
     }
 
+    @Test("An edge that asks for more than is held gets all that is; its clients are told what they lost")
+    func edge() throws {
+        var machine = fanOut(stream(0..<20, keys: [2, 17]), limits: FrameRingLimits(frameCountMax: 6))
+        let result = try drain(&machine, machine.add(.edge, after: at(9)))
+        #expect(numbers(result.frames) == [14, 15, 16, 17, 18, 19])
+        #expect(result.skipped == 0)
+        #expect(machine.viewerCount == 1)
+    }
+
     @Test("A gap in what comes from upstream is announced to each receiver that misses something, and to no other")
     func upstreamGap() throws {
         var machine = fanOut(stream(0..<10, keys: [2]))

@@ -14,8 +14,11 @@ public struct FanOutStateMachine: Sendable {
     public typealias ReceiverID = UInt32
 
     public enum Kind: Sendable, Hashable {
-        /// A client, or an edge for its clients: may skip to a key frame.
+        /// A client: may skip to a key frame.
         case viewer
+        /// Another node for its clients: may skip as they may, but what it asks for from the past goes out as far as
+        /// it is held, since its clients are told each for itself what they lost.
+        case edge
         /// The standby: everything or nothing.
         case standby
     }
@@ -58,8 +61,8 @@ public struct FanOutStateMachine: Sendable {
 
     public var receiverCount: Int { receivers.count }
 
-    /// The number of viewers, without standbys.
-    public var viewerCount: Int { receivers.count { $0.kind == .viewer } }
+    /// The number of viewers and edges, without standbys.
+    public var viewerCount: Int { receivers.count { $0.kind != .standby } }
 
     /// Takes a frame that the channel accepted.
     public mutating func append(_ frame: RelayFrame) {
@@ -100,10 +103,10 @@ public struct FanOutStateMachine: Sendable {
             case .at(let index):
                 receiver.cursor = index
             case .lost(let count):
-                receiver.skippedCount = count ?? 0
                 receiver.floor = nil
-                // A viewer goes on with the live picture; a copy takes all that is left.
-                if kind == .standby { receiver.cursor = ring.firstIndex }
+                // A viewer goes on with the live picture; a copy and an edge take all that is left.
+                if kind != .viewer { receiver.cursor = ring.firstIndex }
+                if kind != .edge { receiver.skippedCount = count ?? 0 }
             }
         } else if kind == .standby {
             // A copy starts with all that is held, so that a second failure finds as much as the first.
@@ -169,7 +172,7 @@ public struct FanOutStateMachine: Sendable {
                 receivers[index].cursor = ring.firstIndex
                 return
             }
-            guard isGone || (receivers[index].kind == .viewer && isLagging(cursor)) else { return }
+            guard isGone || (receivers[index].kind != .standby && isLagging(cursor)) else { return }
             guard let live = ring.liveIndex, live > cursor else {
                 if isGone {
                     receivers[index].cursor = nil

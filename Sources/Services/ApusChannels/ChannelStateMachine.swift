@@ -625,9 +625,17 @@ package struct ChannelStateMachine: Sendable {
         let upstream = Upstream(id: nextSubscription, node: target, isOpen: false)
         nextSubscription += 1
         upstreams.append(upstream)
-        actions.append(.subscribe(upstream.id, target, after: ring.last ?? wantedAfter))
+        actions.append(.subscribe(upstream.id, target, after: ring.last ?? wantedAfter.map(Self.before)))
         return actions
     }
+
+    /// Where an edge without frames lets its ring begin: some frames before what its first receiver wants, because
+    /// receivers that lost another door together come one after the other, and each had a little more or less.
+    private static func before(_ position: FramePosition) -> FramePosition {
+        FramePosition(epoch: position.epoch, sequence: position.sequence - min(position.sequence, leadFrameCount))
+    }
+    /// About two seconds of video and audio.
+    package static let leadFrameCount: UInt64 = 128
 
     private mutating func nextUpstreamNode() -> NodeID? {
         let standby = assignment.standby.flatMap { $0 == local ? nil : $0 }

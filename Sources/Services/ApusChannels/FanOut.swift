@@ -34,7 +34,7 @@ final class FanOut {
         let id = machine.add(kind, after: after)
         sinks.append((id, sink))
         loop.service.metrics.receivers.increment()
-        if !hadViewers, kind == .viewer { loop.receiversChanged(of: channel, hasReceivers: true, after: after) }
+        if !hadViewers, kind != .standby { loop.receiversChanged(of: channel, hasReceivers: true, after: after) }
         count(serve(id, sink, now: .now()))
         return Receipt(fanOut: self, id: id)
     }

@@ -287,7 +287,7 @@ extension MediaPeer {
                         $0.stream = hub.stream
                         $0.term = term
                     }, correlation: call)
-                join(channel, kind: .viewer, after: after) { _ in }
+                join(channel, kind: .edge, after: after) { _ in }
             })
         }
     }

@@ -43,8 +43,6 @@ final class SimulatedNode {
     var door: SimulatedDoor?
     /// The newest connection of the publisher to this door.
     var publisherConnection = 0
-    /// Its first frames came by a subscription: it may hold fewer than the primary, also as its standby later.
-    private var beganAsEdge = false
     var isAlive = true
     /// The revision of the map that this node has.
     private(set) var revision = 0
@@ -388,7 +386,7 @@ final class SimulatedNode {
             link.state = .open
             node.perform(node.machine.subscribed(id, term: known, now: node.world.time))
         }
-        link.receiver = join(.viewer, after: after, .link(link))
+        link.receiver = join(.edge, after: after, .link(link))
     }
 
     // MARK: - Receivers
@@ -403,7 +401,7 @@ final class SimulatedNode {
         let receiver = fanOut.add(kind, after: after)
         self.fanOut = fanOut
         sinks.append((receiver, sink))
-        if fanOut.viewerCount == 1, case .viewer = kind {
+        if fanOut.viewerCount == 1, kind != .standby {
             perform(machine.receiversChanged(hasReceivers: true, now: world.time))
         }
         serve(receiver, sink)
@@ -419,9 +417,9 @@ final class SimulatedNode {
         }
     }
 
-    /// This node is an edge, or was one, whose frames begin, or will begin, after what a receiver wants.
+    /// This node is an edge whose frames begin, or will begin, after what a receiver wants.
     func isLate(for position: FramePosition) -> Bool {
-        guard machine.role == .edge || beganAsEdge else { return false }
+        guard machine.role == .edge else { return false }
         guard let oldest = machine.ring.oldest else { return !sinks.isEmpty }
         return oldest.epoch == position.epoch && oldest.sequence > position.sequence + 1
     }
@@ -444,7 +442,6 @@ final class SimulatedNode {
                 node.perform(node.machine.copied(SimulatedFrames.decode(bytes), term: link.term))
             case .upstream(let id):
                 guard link.state == .open else { return }
-                if node.machine.ring.last == nil { node.beganAsEdge = true }
                 node.perform(node.machine.received(id, SimulatedFrames.decode(bytes)))
             case .ingest: return
             }

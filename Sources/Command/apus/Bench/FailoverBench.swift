@@ -8,7 +8,8 @@ import Foundation
 /// each viewer saw is counted: frames lost, frames doubled, and the longest gap between two arrivals.
 struct BenchFailoverCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "failover", abstract: "Kill and pause nodes under channels and viewers, and report the gaps.")
+        commandName: "failover",
+        abstract: "Kill, pause, drain and add nodes under channels and viewers, and report the gaps.")
 
     /// What the node that fails is to the channels.
     enum Kind: String, CaseIterable {
@@ -18,8 +19,12 @@ struct BenchFailoverCommand: AsyncParsableCommand {
         case standby = "standby"
         case pausedPrimary = "paused-primary"
         case pausedDoor = "paused-door"
+        case drained = "drained"
+        case joined = "joined"
 
         var isPause: Bool { self == .pausedPrimary || self == .pausedDoor }
+        /// An operator's doing: nobody is to notice at all.
+        var isPlanned: Bool { self == .drained || self == .joined }
         var says: String {
             switch self {
             case .primaryAndDoor: "kill -9 the primary, publisher's door"
@@ -28,6 +33,8 @@ struct BenchFailoverCommand: AsyncParsableCommand {
             case .standby: "kill -9 the standby"
             case .pausedPrimary: "SIGSTOP the primary"
             case .pausedDoor: "SIGSTOP primary and every door"
+            case .drained: "drain primary and every door"
+            case .joined: "a node joins, becomes primary"
             }
         }
     }
@@ -86,24 +93,31 @@ struct BenchFailoverCommand: AsyncParsableCommand {
         let others = names.filter { $0 != victim }
         let devices = try await stage.devices(channels, prefix: "r\(round)\(kind.rawValue)") { owner, standby in
             switch kind {
-            case .primaryAndDoor, .primary, .pausedPrimary, .pausedDoor: owner == victim
+            case .primaryAndDoor, .primary, .pausedPrimary, .pausedDoor, .drained, .joined: owner == victim
             case .viewersDoor: owner != victim && standby != victim || owner != victim
             case .standby: standby == victim
             }
         }
+        if kind == .joined { try await stage.drain(victim) }
         let cast = try await enter(devices, kind: kind, victim: victim, others: others, on: stage)
         defer { cast.leave() }
         try await cast.waitUntilWatched(frames: 40)
 
         let failedAt = MonotonicTime.now()
-        try stage.signal(victim, kind.isPause ? SIGSTOP : SIGKILL)
-        let standbyDelay = try await standbyDelay(devices, victim: victim, since: failedAt, on: stage)
+        var standbyDelay: Duration?
+        if kind.isPlanned {
+            if kind == .drained { try await stage.drain(victim) } else { try await stage.heal() }
+            standbyDelay = MonotonicTime.now() - failedAt
+        } else {
+            try stage.signal(victim, kind.isPause ? SIGSTOP : SIGKILL)
+            standbyDelay = try await self.standbyDelay(devices, victim: victim, since: failedAt, on: stage)
+        }
         try await Task.sleep(for: .milliseconds(1500))
         result.add(first: cast, from: failedAt, to: .now(), standbyDelay: standbyDelay)
         if kind.isPause {
             try stage.signal(victim, SIGCONT)
             try await Task.sleep(for: .seconds(2))
-        } else {
+        } else if !kind.isPlanned {
             // The new primary of most channels goes too; one node is left.
             let map = try await stage.map()
             guard let second = map.owner(of: ShardID(of: devices[0]))?.id.name else { return }
@@ -121,8 +135,8 @@ struct BenchFailoverCommand: AsyncParsableCommand {
         _ devices: [DeviceID], kind: Kind, victim: NodeName, others: [NodeName], on stage: FailoverStage
     ) async throws -> FailoverCast {
         let cast = FailoverCast()
-        let isPublisherAtVictim = kind == .primaryAndDoor || kind == .pausedDoor
-        let areViewersAtVictim = kind == .viewersDoor || kind == .pausedDoor
+        let isPublisherAtVictim = kind == .primaryAndDoor || kind == .pausedDoor || kind == .drained
+        let areViewersAtVictim = kind == .viewersDoor || kind == .pausedDoor || kind == .drained
         for (index, device) in devices.enumerated() {
             let door = isPublisherAtVictim ? victim : others[index % others.count]
             cast.publishers.append(try await stage.publisher(device, door: door))

@@ -75,12 +75,16 @@ final class FailoverStage {
                 try Self.run(executable, ["cluster", "restart", node.name, "--dir", local.directory.path])
             }
         }
+        try await rest(upCount: local.mark.nodes.count)
+    }
+
+    private func rest(upCount: Int) async throws {
         let deadline = MonotonicTime.now() + .seconds(60)
         while MonotonicTime.now() < deadline {
             let map = try await map()
             let placement = ShardPlacement(of: map)
             let isSettled =
-                map.members.count { $0.state == .up } == 3
+                map.members.count { $0.state == .up } == upCount
                 && map.shards.indices.allSatisfy {
                     map.shards[$0].owner == placement[$0].owner && map.shards[$0].standby == placement[$0].standby
                 }
@@ -88,6 +92,12 @@ final class FailoverStage {
             try await Task.sleep(for: .milliseconds(100))
         }
         throw ApusError(.deadlineExceeded, "the cluster did not come to rest")
+    }
+
+    /// Drains a node and stops it; returns when every shard is where it belongs without it.
+    func drain(_ node: NodeName) async throws {
+        try Self.run(executable, ["cluster", "drain", node.rawValue, "--dir", local.directory.path])
+        try await rest(upCount: local.mark.nodes.count - 1)
     }
 
     /// Device ids whose shards a node owns or stands by, as the round wants.

@@ -34,7 +34,8 @@ extension TurnServerStateMachine {
     ) -> [TurnAction] {
         if asked == 0 {
             let answer = success(request) { $0.add(.lifetime, number: UInt32(0)) }
-            return [answer] + end(id, .deleted, at: now)
+            // Nothing passes any more once the client has its answer.
+            return end(id, .deleted, at: now) + [answer]
         }
         let lifetime = lifetime(askedFor: asked)
         allocations[id]?.expiry = now + lifetime
