@@ -39,10 +39,12 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
                 self.eventLoop.execute { completion(.failure(error)) }
             case .success(let hub):
                 let ring = hub.attach(self, after: after)
-                self.eventLoop.execute {
+                let add = { @Sendable in
                     let fanOut = self.fanOut(for: hub, ring: ring)
                     completion(.success(fanOut.add(sink, kind: kind, after: after)))
                 }
+                // A home gives its own loop frames without a hop: later, the next one would find no fan-out here.
+                if home === self { add() } else { self.eventLoop.execute(add) }
             }
         }
     }
