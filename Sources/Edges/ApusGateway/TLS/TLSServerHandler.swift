@@ -1,5 +1,5 @@
-import ApusCore
-import NIOCore
+package import ApusCore
+package import NIOCore
 
 /// TLS of a client's connection, on libssl: decrypts what comes, and sends what ``send(_:now:)`` is given.
 ///
@@ -9,11 +9,11 @@ import NIOCore
 /// order, water marks and writability are the channel's.
 ///
 /// Concurrency model: confined to the channel's event loop.
-final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler {
-    typealias InboundIn = ByteBuffer
-    typealias InboundOut = ByteBuffer
-    typealias OutboundIn = ByteBuffer
-    typealias OutboundOut = ByteBuffer
+package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler {
+    package typealias InboundIn = ByteBuffer
+    package typealias InboundOut = ByteBuffer
+    package typealias OutboundIn = ByteBuffer
+    package typealias OutboundOut = ByteBuffer
 
     private enum State {
         case handshaking
@@ -24,10 +24,11 @@ final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler {
     }
 
     /// False while the socket is behind.
-    private(set) var isWritable = true
+    package private(set) var isWritable = true
     /// When bytes were last sent.
-    private(set) var lastSent = MonotonicTime.now()
+    package private(set) var lastSent = MonotonicTime.now()
     private let context: TLSServerContext
+    private let closeTimeout: TimeAmount
     private var session: TLSSession?
     private var state = State.handshaking
     private var channelContext: ChannelHandlerContext?
@@ -35,11 +36,15 @@ final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler {
     private var channelWriteCount = 0
     private var scratch = ByteBuffer()
 
-    init(context: TLSServerContext) { self.context = context }
+    /// - Parameter closeTimeout: How long the peer may take to close after the goodbye.
+    package init(context: TLSServerContext, closeTimeout: Duration = .seconds(1)) {
+        self.context = context
+        self.closeTimeout = .nanoseconds(closeTimeout.nanoseconds)
+    }
 
     // MARK: - The channel
 
-    func handlerAdded(context: ChannelHandlerContext) {
+    package func handlerAdded(context: ChannelHandlerContext) {
         channelContext = context
         let socket = try? context.pipeline.syncOperations.withUnsafeTransportIfAvailable(
             of: NIOBSDSocket.Handle.self
@@ -49,9 +54,9 @@ final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler {
         if socket == nil { session?.setDirect(false) }
     }
 
-    func handlerRemoved(context: ChannelHandlerContext) { ended() }
+    package func handlerRemoved(context: ChannelHandlerContext) { ended() }
 
-    func channelInactive(context: ChannelHandlerContext) {
+    package func channelInactive(context: ChannelHandlerContext) {
         ended()
         context.fireChannelInactive()
     }
@@ -64,7 +69,7 @@ final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler {
         channelContext = nil
     }
 
-    func channelRead(context: ChannelHandlerContext, data: NIOAny) {
+    package func channelRead(context: ChannelHandlerContext, data: NIOAny) {
         let bytes = unwrapInboundIn(data)
         guard state == .handshaking || state == .open else { return }
         bytes.withUnsafeReadableBytes { ciphertext in
@@ -75,7 +80,7 @@ final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler {
         }
     }
 
-    func channelWritabilityChanged(context: ChannelHandlerContext) {
+    package func channelWritabilityChanged(context: ChannelHandlerContext) {
         isWritable = context.channel.isWritable && state != .closed
         context.fireChannelWritabilityChanged()
     }
@@ -127,7 +132,7 @@ final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler {
     // MARK: - Out
 
     /// Sends bytes; nothing is sent before the handshake is done or after the end.
-    func send(_ bytes: ByteBuffer, now: MonotonicTime) {
+    package func send(_ bytes: ByteBuffer, now: MonotonicTime) {
         guard state == .open else { return }
         lastSent = now
         let waiting = bytes.withUnsafeReadableBytes { session?.write($0) } ?? nil
@@ -153,19 +158,18 @@ final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler {
     }
 
     /// Says goodbye and waits a little for the peer to close, so that what was sent before is not lost to a reset.
-    func close(context: ChannelHandlerContext, mode: CloseMode, promise: EventLoopPromise<Void>?) {
+    package func close(context: ChannelHandlerContext, mode: CloseMode, promise: EventLoopPromise<Void>?) {
         guard mode == .all else { return context.close(mode: mode, promise: promise) }
         guard state == .open else { return closeNow(context: context, promise: promise) }
         state = .closing
         session?.close()
         sendPending()
         context.channel.closeFuture.cascade(to: promise)
-        context.eventLoop.assumeIsolated().scheduleTask(in: Self.closeTimeout) { [self] () -> Void in
+        context.eventLoop.assumeIsolated().scheduleTask(in: closeTimeout) { [self] () -> Void in
             guard let channelContext else { return }
             closeNow(context: channelContext, promise: nil)
         }
     }
-    private static let closeTimeout = TimeAmount.seconds(1)
 
     private func closeNow(context: ChannelHandlerContext, promise: EventLoopPromise<Void>?) {
         state = .closing
