@@ -34,7 +34,9 @@ struct ChannelHomeTests {
     private func play(_ channel: ChannelID, on loop: any EventLoop, _ service: ChannelService) async throws -> Receipt {
         try await loop.flatSubmit {
             let promise = loop.makePromise(of: Receipt.self)
-            service.play(channel, sink: Viewer(loop), after: nil) { promise.completeWith($0) }
+            service.play(channel, sink: Viewer(loop), after: nil) { result in
+                promise.completeWith(result.mapError { $0 as any Error })
+            }
             return promise.futureResult
         }.get()
     }

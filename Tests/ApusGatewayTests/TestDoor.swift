@@ -285,9 +285,14 @@ enum Noise {
 
     /// Each size from one byte to a bit over 300, and those around the limits of records and buffers to 1 MiB.
     static let sizes: [Int] = {
-        let large = [
+        let large: [Int] = [
             4095, 4096, 4097, 16_383, 16_384, 16_385, 16_406, 32_768, 65_535, 65_536, 65_537, 262_143, 262_144, 1 << 20,
         ]
-        return (1...308).flatMap { $0 % 22 == 0 ? [$0, large[$0 / 22 - 1]] : [$0] }
+        var sizes: [Int] = []
+        for size in 1...308 {
+            sizes.append(size)
+            if size % 22 == 0 { sizes.append(large[size / 22 - 1]) }
+        }
+        return sizes
     }()
 }

@@ -39,11 +39,14 @@ struct TLSSession: ~Copyable {
 
     // SAFETY: made in `init`, freed in `deinit`; the type cannot be copied.
     private let pointer: OpaquePointer
+    /// Holds the methods of the socket, which freeing the connection calls; so it must go after it.
+    private let context: TLSServerContext
 
     /// Nil without memory. The socket stays its owner's, and must not block.
     init?(_ context: TLSServerContext, socket: CInt) {
         guard let pointer = apus_tls_new_server(context.pointer, socket) else { return nil }
         self.pointer = pointer
+        self.context = context
     }
 
     deinit { apus_tls_free(pointer) }

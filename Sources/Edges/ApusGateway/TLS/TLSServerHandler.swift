@@ -34,6 +34,10 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
     private var channelContext: ChannelHandlerContext?
     /// Writes that the channel has not finished; while there are any, all others queue up behind them.
     private var channelWriteCount = 0
+    /// Ciphertext that came while the socket was behind, in bytes.
+    private var heardWhileBehind = 0
+    /// A read was asked for and waits for the socket to catch up.
+    private var isReadHeld = false
     private var scratch = ByteBuffer()
 
     /// - Parameter closeTimeout: How long the peer may take to close after the goodbye.
@@ -72,28 +76,49 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
     package func channelRead(context: ChannelHandlerContext, data: NIOAny) {
         let bytes = unwrapInboundIn(data)
         guard state == .handshaking || state == .open else { return }
+        if !isWritable { heardWhileBehind += bytes.readableBytes }
         bytes.withUnsafeReadableBytes { ciphertext in
             session?.feed(ciphertext)
             if state == .handshaking { shakeHands(context: context) }
-            while state == .open, read(context: context) {}
+            while state == .open, readRecord(context: context) {}
             session?.feed(UnsafeRawBufferPointer(start: nil, count: 0))
         }
     }
 
     package func channelWritabilityChanged(context: ChannelHandlerContext) {
         isWritable = context.channel.isWritable && state != .closed
+        if isWritable { heardWhileBehind = 0 }
         context.fireChannelWritabilityChanged()
+        if isWritable { releaseRead(context: context) }
+    }
+
+    /// A peer that asks but does not read is not read for long either: the answers would pile up here. Until then it is
+    /// heard, so that a viewer on a slow line can stop its stream.
+    package func read(context: ChannelHandlerContext) {
+        if isWritable || state != .open || heardWhileBehind < Self.heardWhileBehindMax {
+            context.read()
+        } else {
+            isReadHeld = true
+        }
+    }
+    private static let heardWhileBehindMax = 16 << 10
+
+    private func releaseRead(context: ChannelHandlerContext) {
+        guard isReadHeld else { return }
+        isReadHeld = false
+        context.read()
     }
 
     private func shakeHands(context: ChannelHandlerContext) {
         let isDone = session?.handshake() ?? nil
         sendPending()
+        guard state == .handshaking else { return }
         guard let isDone else { return fail(context: context) }
         if isDone { state = .open }
     }
 
     /// Hands one record's content on; false when there is no more.
-    private func read(context: ChannelHandlerContext) -> Bool {
+    private func readRecord(context: ChannelHandlerContext) -> Bool {
         scratch.clear(minimumCapacity: Self.recordByteCountMax)
         var read = TLSSession.Read.failed
         scratch.writeWithUnsafeMutableBytes(minimumWritableBytes: Self.recordByteCountMax) { bytes in
@@ -110,7 +135,9 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
             sendPending()
             return false
         case .ended:
-            context.close(promise: nil)
+            // RFC 8446 §6.1: the peer gets a close_notify too before the end.
+            sayGoodbye(context: context)
+            if channelWriteCount == 0 { closeNow(context: context, promise: nil) }
             return false
         case .failed:
             fail(context: context)
@@ -121,6 +148,7 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
     private static let recordByteCountMax = 1 << 14
 
     private func fail(context: ChannelHandlerContext) {
+        guard state != .closed else { return }
         state = .closing
         let reason = TLSSession.reason()
         // The alert that says why.
@@ -161,10 +189,18 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
     package func close(context: ChannelHandlerContext, mode: CloseMode, promise: EventLoopPromise<Void>?) {
         guard mode == .all else { return context.close(mode: mode, promise: promise) }
         guard state == .open else { return closeNow(context: context, promise: promise) }
+        context.channel.closeFuture.cascade(to: promise)
+        sayGoodbye(context: context)
+        // What waits is read and dropped: the peer's end comes after it, and a socket that is closed over unread input
+        // answers with a reset, which can overtake the goodbye.
+        try? context.channel.syncOptions?.setOption(.autoRead, value: true)
+    }
+
+    private func sayGoodbye(context: ChannelHandlerContext) {
         state = .closing
         session?.close()
         sendPending()
-        context.channel.closeFuture.cascade(to: promise)
+        releaseRead(context: context)
         context.eventLoop.assumeIsolated().scheduleTask(in: closeTimeout) { [self] () -> Void in
             guard let channelContext else { return }
             closeNow(context: channelContext, promise: nil)
@@ -172,7 +208,7 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
     }
 
     private func closeNow(context: ChannelHandlerContext, promise: EventLoopPromise<Void>?) {
-        state = .closing
+        if state != .closed { state = .closing }
         session?.setDirect(false)
         context.close(promise: promise)
     }
