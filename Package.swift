@@ -189,7 +189,9 @@ let package = Package(
         test("ApusCoreTests", ["ApusCore", coreMetrics]),
         test("ApusHTTPTests", ["ApusCore", "ApusHTTP", nioCore, nioPosix, lifecycle, log]),
         test("ApusSessionsTests", ["ApusCore", "ApusSessions", crypto, jwt]),
-        test("ApusGatewayTests", ["ApusCore", "ApusWire", "ApusGateway"]),
+        test(
+            "ApusGatewayTests",
+            ["ApusCore", "ApusWire", "ApusTransport", "ApusGateway", "ApusTestKit", nioCore, nioPosix, nioSSL]),
         test("ApusNodeTests", ["ApusCore", "ApusNode"]),
         test("ClusterTests", ["ApusCore", "ApusSessions", nioCore, nioPosix, nioSSL]),
         test("TidyTests", ["ApusCore", "ApusNode"]),
@@ -209,7 +211,11 @@ let package = Package(
             path: "Tests/Fuzz", exclude: ["Entry.swift", "Corpus", "Crashes"], swiftSettings: apusSettings),
         test("ApusStorageTests", ["ApusCore", "ApusStorage"]),
         test(
-            "ApusChannelsTests", ["ApusCore", "ApusWire", "ApusMedia", "ApusChannels", "ApusTestKit", nioCore]),
+            "ApusChannelsTests",
+            [
+                "ApusCore", "ApusWire", "ApusMedia", "ApusCluster", "ApusChannels", "ApusTestKit", nioCore, nioPosix,
+                log,
+            ]),
         test("ApusMediaTests", ["ApusCore", "ApusMedia", "ApusTestKit", nioCore]),
         test("ApusTraversalTests", ["ApusCore", "ApusTraversal"]),
         test(

@@ -238,6 +238,32 @@ struct ChannelStateMachineTests {
         #expect(names(machine.tick(now: time(12))) == ["subscribe a#1 after -"])
     }
 
+    @Test("The clock is wanted only while a subscription is to be tried again, not for ever after")
+    func waits() {
+        var edge = machine(at: c, owner: a, standby: b)
+        _ = edge.receiversChanged(hasReceivers: true, now: time(1))
+        #expect(!edge.isWaiting)
+        _ = edge.subscriptionLost(1, now: time(2))
+        _ = edge.subscriptionLost(2, now: time(3))
+        #expect(edge.isWaiting)
+        _ = edge.tick(now: time(500))
+        #expect(!edge.isWaiting)
+
+        var standby = machine(at: b, owner: a, standby: b)
+        _ = standby.receiversChanged(hasReceivers: true, now: time(1))
+        _ = standby.subscriptionLost(1, now: time(2))
+        #expect(standby.isWaiting)
+        _ = standby.openCopy(term: 1, epoch: 1, instance: 7, now: time(3))
+        #expect(!standby.isWaiting, "it is fed by the copy")
+
+        var orphan = machine(at: c, owner: a, standby: nil)
+        _ = orphan.receiversChanged(hasReceivers: true, now: time(1))
+        _ = orphan.subscriptionLost(1, now: time(2))
+        _ = orphan.assign(Machine.Assignment(term: 2, owner: nil, standby: nil), now: time(3))
+        _ = orphan.tick(now: time(500))
+        #expect(!orphan.isWaiting, "there is nobody to ask before the next map")
+    }
+
     @Test("A standby that is replaced goes on as an edge for its viewers, under the same term")
     func standbyReplaced() {
         var machine = machine(at: b, owner: a, standby: b)

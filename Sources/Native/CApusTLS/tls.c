@@ -42,6 +42,8 @@ static int keep_output(apus_tls *tls, const char *bytes, size_t count) {
 static int socket_write(BIO *bio, const char *bytes, int count) {
     apus_tls *tls = BIO_get_data(bio);
     ssize_t sent = 0;
+    // What an earlier read left would make a failure here look like a wish for more input.
+    BIO_clear_retry_flags(bio);
     if (tls->is_direct && tls->output_count == 0) {
         sent = send(tls->socket, bytes, (size_t)count, MSG_NOSIGNAL | MSG_DONTWAIT);
         // Full, or broken: the caller waits for the one, and finds and reports the other.

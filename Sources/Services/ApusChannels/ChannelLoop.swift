@@ -99,8 +99,9 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     func drop(_ hub: ChannelHub) {
         guard hubs[hub.channel] === hub else { return }
         hubs[hub.channel] = nil
-        service.leaveHome(of: hub.channel)
+        // The number first: who finds the channel without a home may take one at once.
         service.returnStreamNumber()
+        service.leaveHome(of: hub.channel)
         service.metrics.channels.decrement()
     }
 

@@ -114,6 +114,9 @@ package final class ChannelService: Sendable {
         }
     }
 
+    /// Channels that have a home: those with a hub, and those that somebody is on the way to.
+    package var homeCount: Int { shared.withLock { $0.homes.count } }
+
     func loop(for eventLoop: any EventLoop) -> ChannelLoop {
         // Node and gateway run on the group that this service was made with.
         guard let loop = loops.first(where: { $0.eventLoop === eventLoop }) else {

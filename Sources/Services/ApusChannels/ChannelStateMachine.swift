@@ -248,7 +248,8 @@ package struct ChannelStateMachine: Sendable {
     /// A standby that owes a confirmation is not counted: it is looked at with every frame.
     package var isWaiting: Bool {
         let hasWaitingCopy = copies.contains { if case .waiting = $0.step { true } else { false } }
-        return role == .primary && hasWaitingCopy || role != .primary && hasReceivers && retryAt != nil
+        let isSubscriber = role != .primary && hasReceivers && copyTerm == nil
+        return role == .primary && hasWaitingCopy || isSubscriber && retryAt != nil
     }
 
     /// Something that was waited for may be due.
@@ -617,11 +618,11 @@ package struct ChannelStateMachine: Sendable {
         }
         upstreams.removeAll { $0.node != assignment.owner && $0.node != assignment.standby }
         if let retryAt, now < retryAt { return actions }
+        retryAt = nil
         if upstreams.contains(where: { $0.node == assignment.owner }) { return actions }
         if upstreams.contains(where: { !$0.isOpen }) { return actions }
         guard let target = nextUpstreamNode() else { return actions }
         if upstreams.contains(where: { $0.node == target }) { return actions }
-        retryAt = nil
         let upstream = Upstream(id: nextSubscription, node: target, isOpen: false)
         nextSubscription += 1
         upstreams.append(upstream)

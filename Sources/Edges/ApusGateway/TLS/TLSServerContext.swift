@@ -1,16 +1,16 @@
-import ApusCore
+package import ApusCore
 import CApusTLS
 import NIOCore
 
 /// The client door's certificate and TLS settings, shared by its connections: TLS 1.3 only (RFC 8446).
 ///
 /// Sendable: libssl's contexts may be used by many threads once they are made.
-final class TLSServerContext: @unchecked Sendable {  // SAFETY: immutable, and libssl counts references atomically.
+package final class TLSServerContext: @unchecked Sendable {  // SAFETY: immutable, and libssl counts references atomically.
     // SAFETY: made in `init`, freed in `deinit`, never changed between.
     let pointer: OpaquePointer
 
     /// Reads PEM files. Throws 10022 where one cannot be used.
-    init(certificateFile: String, keyFile: String) throws(ApusError) {
+    package init(certificateFile: String, keyFile: String) throws(ApusError) {
         var reason = [CChar](repeating: 0, count: 256)
         guard let pointer = apus_tls_server_context(certificateFile, keyFile, &reason, reason.count) else {
             throw ApusError(
@@ -39,11 +39,14 @@ struct TLSSession: ~Copyable {
 
     // SAFETY: made in `init`, freed in `deinit`; the type cannot be copied.
     private let pointer: OpaquePointer
+    /// Holds the methods of the socket, which freeing the connection calls; so it must go after it.
+    private let context: TLSServerContext
 
     /// Nil without memory. The socket stays its owner's, and must not block.
     init?(_ context: TLSServerContext, socket: CInt) {
         guard let pointer = apus_tls_new_server(context.pointer, socket) else { return nil }
         self.pointer = pointer
+        self.context = context
     }
 
     deinit { apus_tls_free(pointer) }

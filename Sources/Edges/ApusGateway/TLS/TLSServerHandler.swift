@@ -1,5 +1,5 @@
-import ApusCore
-import NIOCore
+package import ApusCore
+package import NIOCore
 
 /// TLS of a client's connection, on libssl: decrypts what comes, and sends what ``send(_:now:)`` is given.
 ///
@@ -9,11 +9,11 @@ import NIOCore
 /// order, water marks and writability are the channel's.
 ///
 /// Concurrency model: confined to the channel's event loop.
-final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler {
-    typealias InboundIn = ByteBuffer
-    typealias InboundOut = ByteBuffer
-    typealias OutboundIn = ByteBuffer
-    typealias OutboundOut = ByteBuffer
+package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler {
+    package typealias InboundIn = ByteBuffer
+    package typealias InboundOut = ByteBuffer
+    package typealias OutboundIn = ByteBuffer
+    package typealias OutboundOut = ByteBuffer
 
     private enum State {
         case handshaking
@@ -24,22 +24,31 @@ final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler {
     }
 
     /// False while the socket is behind.
-    private(set) var isWritable = true
+    package private(set) var isWritable = true
     /// When bytes were last sent.
-    private(set) var lastSent = MonotonicTime.now()
+    package private(set) var lastSent = MonotonicTime.now()
     private let context: TLSServerContext
+    private let closeTimeout: TimeAmount
     private var session: TLSSession?
     private var state = State.handshaking
     private var channelContext: ChannelHandlerContext?
     /// Writes that the channel has not finished; while there are any, all others queue up behind them.
     private var channelWriteCount = 0
+    /// Ciphertext that came while the socket was behind, in bytes.
+    private var heardWhileBehind = 0
+    /// A read was asked for and waits for the socket to catch up.
+    private var isReadHeld = false
     private var scratch = ByteBuffer()
 
-    init(context: TLSServerContext) { self.context = context }
+    /// - Parameter closeTimeout: How long the peer may take to close after the goodbye.
+    package init(context: TLSServerContext, closeTimeout: Duration = .seconds(1)) {
+        self.context = context
+        self.closeTimeout = .nanoseconds(closeTimeout.nanoseconds)
+    }
 
     // MARK: - The channel
 
-    func handlerAdded(context: ChannelHandlerContext) {
+    package func handlerAdded(context: ChannelHandlerContext) {
         channelContext = context
         let socket = try? context.pipeline.syncOperations.withUnsafeTransportIfAvailable(
             of: NIOBSDSocket.Handle.self
@@ -49,9 +58,9 @@ final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler {
         if socket == nil { session?.setDirect(false) }
     }
 
-    func handlerRemoved(context: ChannelHandlerContext) { ended() }
+    package func handlerRemoved(context: ChannelHandlerContext) { ended() }
 
-    func channelInactive(context: ChannelHandlerContext) {
+    package func channelInactive(context: ChannelHandlerContext) {
         ended()
         context.fireChannelInactive()
     }
@@ -64,31 +73,52 @@ final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler {
         channelContext = nil
     }
 
-    func channelRead(context: ChannelHandlerContext, data: NIOAny) {
+    package func channelRead(context: ChannelHandlerContext, data: NIOAny) {
         let bytes = unwrapInboundIn(data)
         guard state == .handshaking || state == .open else { return }
+        if !isWritable { heardWhileBehind += bytes.readableBytes }
         bytes.withUnsafeReadableBytes { ciphertext in
             session?.feed(ciphertext)
             if state == .handshaking { shakeHands(context: context) }
-            while state == .open, read(context: context) {}
+            while state == .open, readRecord(context: context) {}
             session?.feed(UnsafeRawBufferPointer(start: nil, count: 0))
         }
     }
 
-    func channelWritabilityChanged(context: ChannelHandlerContext) {
+    package func channelWritabilityChanged(context: ChannelHandlerContext) {
         isWritable = context.channel.isWritable && state != .closed
+        if isWritable { heardWhileBehind = 0 }
         context.fireChannelWritabilityChanged()
+        if isWritable { releaseRead(context: context) }
+    }
+
+    /// A peer that asks but does not read is not read for long either: the answers would pile up here. Until then it is
+    /// heard, so that a viewer on a slow line can stop its stream.
+    package func read(context: ChannelHandlerContext) {
+        if isWritable || state != .open || heardWhileBehind < Self.heardWhileBehindMax {
+            context.read()
+        } else {
+            isReadHeld = true
+        }
+    }
+    private static let heardWhileBehindMax = 16 << 10
+
+    private func releaseRead(context: ChannelHandlerContext) {
+        guard isReadHeld else { return }
+        isReadHeld = false
+        context.read()
     }
 
     private func shakeHands(context: ChannelHandlerContext) {
         let isDone = session?.handshake() ?? nil
         sendPending()
+        guard state == .handshaking else { return }
         guard let isDone else { return fail(context: context) }
         if isDone { state = .open }
     }
 
     /// Hands one record's content on; false when there is no more.
-    private func read(context: ChannelHandlerContext) -> Bool {
+    private func readRecord(context: ChannelHandlerContext) -> Bool {
         scratch.clear(minimumCapacity: Self.recordByteCountMax)
         var read = TLSSession.Read.failed
         scratch.writeWithUnsafeMutableBytes(minimumWritableBytes: Self.recordByteCountMax) { bytes in
@@ -105,7 +135,9 @@ final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler {
             sendPending()
             return false
         case .ended:
-            context.close(promise: nil)
+            // RFC 8446 §6.1: the peer gets a close_notify too before the end.
+            sayGoodbye(context: context)
+            if channelWriteCount == 0 { closeNow(context: context, promise: nil) }
             return false
         case .failed:
             fail(context: context)
@@ -116,6 +148,7 @@ final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler {
     private static let recordByteCountMax = 1 << 14
 
     private func fail(context: ChannelHandlerContext) {
+        guard state != .closed else { return }
         state = .closing
         let reason = TLSSession.reason()
         // The alert that says why.
@@ -127,7 +160,7 @@ final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler {
     // MARK: - Out
 
     /// Sends bytes; nothing is sent before the handshake is done or after the end.
-    func send(_ bytes: ByteBuffer, now: MonotonicTime) {
+    package func send(_ bytes: ByteBuffer, now: MonotonicTime) {
         guard state == .open else { return }
         lastSent = now
         let waiting = bytes.withUnsafeReadableBytes { session?.write($0) } ?? nil
@@ -153,22 +186,29 @@ final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler {
     }
 
     /// Says goodbye and waits a little for the peer to close, so that what was sent before is not lost to a reset.
-    func close(context: ChannelHandlerContext, mode: CloseMode, promise: EventLoopPromise<Void>?) {
+    package func close(context: ChannelHandlerContext, mode: CloseMode, promise: EventLoopPromise<Void>?) {
         guard mode == .all else { return context.close(mode: mode, promise: promise) }
         guard state == .open else { return closeNow(context: context, promise: promise) }
+        context.channel.closeFuture.cascade(to: promise)
+        sayGoodbye(context: context)
+        // What waits is read and dropped: the peer's end comes after it, and a socket that is closed over unread input
+        // answers with a reset, which can overtake the goodbye.
+        try? context.channel.syncOptions?.setOption(.autoRead, value: true)
+    }
+
+    private func sayGoodbye(context: ChannelHandlerContext) {
         state = .closing
         session?.close()
         sendPending()
-        context.channel.closeFuture.cascade(to: promise)
-        context.eventLoop.assumeIsolated().scheduleTask(in: Self.closeTimeout) { [self] () -> Void in
+        releaseRead(context: context)
+        context.eventLoop.assumeIsolated().scheduleTask(in: closeTimeout) { [self] () -> Void in
             guard let channelContext else { return }
             closeNow(context: channelContext, promise: nil)
         }
     }
-    private static let closeTimeout = TimeAmount.seconds(1)
 
     private func closeNow(context: ChannelHandlerContext, promise: EventLoopPromise<Void>?) {
-        state = .closing
+        if state != .closed { state = .closing }
         session?.setDirect(false)
         context.close(promise: promise)
     }
