@@ -142,16 +142,15 @@ let package = Package(
             "Edges", "ApusHTTP",
             ["ApusCore", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, lifecycle, log]),
 
-        layer("Edges", "ApusRelay", ["ApusCore", "ApusTraversal", "CApusNet", log]),
+        layer("Edges", "ApusRelay", ["ApusCore", "ApusTraversal", "CApusNet", log, coreMetrics]),
 
         // Node: the only place that joins the parts.
         layer(
             "Node", "ApusNode",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage", "ApusCluster",
-                "ApusSessions", "ApusChannels", "ApusGateway", "ApusHTTP", nioCore, nioPosix, lifecycle, unixSignals,
-                yams,
-                protobuf, log, coreMetrics,
+                "ApusSessions", "ApusChannels", "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay", nioCore, nioPosix,
+                lifecycle, unixSignals, yams, protobuf, crypto, log, coreMetrics,
             ]),
 
         // Clients: never a server target.
@@ -192,7 +191,7 @@ let package = Package(
         test(
             "ApusGatewayTests",
             ["ApusCore", "ApusWire", "ApusTransport", "ApusGateway", "ApusTestKit", nioCore, nioPosix, nioSSL]),
-        test("ApusNodeTests", ["ApusCore", "ApusNode"]),
+        test("ApusNodeTests", ["ApusCore", "ApusTraversal", "ApusNode", log]),
         test("ClusterTests", ["ApusCore", "ApusSessions", nioCore, nioPosix, nioSSL]),
         test("TidyTests", ["ApusCore", "ApusNode"]),
         test("ApusWireTests", ["ApusCore", "ApusWire", "ApusTestKit", nioCore]),

@@ -1,5 +1,6 @@
 import ApusCore
 import ApusNode
+import ApusTraversal
 import Foundation
 import Testing
 
@@ -8,10 +9,13 @@ struct ClusterConfigsTests {
     private static let folder = URL(fileURLWithPath: #filePath)
         .deletingLastPathComponent().appending(path: "../../cluster-configs").standardizedFileURL
 
-    static let files: [String] = {
+    static let allFiles: [String] = {
         let all = FileManager.default.enumerator(atPath: folder.path)?.compactMap { $0 as? String } ?? []
         return all.filter { $0.hasSuffix(".yaml") }.sorted()
     }()
+
+    /// The configurations of nodes of a cluster.
+    static let files = allFiles.filter { $0 != "relay-only.yaml" }
 
     private static func read(_ file: String) throws -> NodeConfiguration {
         try NodeConfiguration(file: folder.appending(path: file).path, environment: [:])
@@ -25,8 +29,9 @@ struct ClusterConfigsTests {
     @Test("The files that the README names are there")
     func present() {
         #expect(
-            Self.files == [
+            Self.allFiles == [
                 "local-three-nodes/n1.yaml", "local-three-nodes/n2.yaml", "local-three-nodes/n3.yaml", "one-node.yaml",
+                "relay-only.yaml",
             ])
     }
 
@@ -74,6 +79,28 @@ struct ClusterConfigsTests {
         #expect(Set(nodes.map(\.node)).count == 3)
         #expect(Set(nodes.map(\.dataDirectory)).count == 3)
         let addresses = nodes.flatMap { [$0.advertisedTransport, $0.advertisedClients, $0.advertisedHTTP] }
-        #expect(Set(addresses).count == 9)
+        #expect(Set(addresses + nodes.compactMap { $0.relayAddress() }).count == 12)
+    }
+
+    @Test("Only the local nodes and the relay alone let peers on the loopback in (CVE-2020-26262)", arguments: files)
+    func loopback(file: String) throws {
+        let opened = try Self.read(file).relay.opened
+        #expect(opened == (file.hasPrefix("local-three-nodes/") ? [.loopback] : []))
+    }
+
+    @Test("The relay alone is set up by APUS_RELAY_PORT, APUS_RELAY_THREADS, APUS_DATA_DIR and APUS_RELAY_SECRET")
+    func relayOnly() throws {
+        let path = Self.folder.appending(path: "relay-only.yaml").path
+        let plain = try RelayNodeConfiguration(file: path, environment: [:])
+        #expect(plain.relay.port == 3478 && plain.relay.opened == [.loopback] && plain.relay.secret.isEmpty)
+        #expect(plain.dataDirectory == Self.folder.appending(path: "relay-data").path)
+        let given = try RelayNodeConfiguration(
+            file: path,
+            environment: [
+                "APUS_RELAY_PORT": "4000", "APUS_RELAY_THREADS": "2", "APUS_DATA_DIR": "/data",
+                "APUS_RELAY_SECRET": "a secret",
+            ])
+        #expect(given.relay.port == 4000 && given.relay.threadCount == 2 && given.relay.secret == "a secret")
+        #expect(given.dataDirectory == "/data")
     }
 }

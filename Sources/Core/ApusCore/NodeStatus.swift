@@ -41,10 +41,13 @@ public struct NodeStatus: Codable, Sendable, Equatable {
         public var transport: String
         public var clients: String
         public var http: String
-        public init(transport: String, clients: String, http: String) {
+        /// STUN and TURN over UDP and TCP; nil where the node relays nothing.
+        public var relay: String?
+        public init(transport: String, clients: String, http: String, relay: String? = nil) {
             self.transport = transport
             self.clients = clients
             self.http = http
+            self.relay = relay
         }
     }
 

@@ -25,6 +25,8 @@ final class NodeParts: Sendable {
     let sessions: SessionService
     let gateway: Gateway
     let http: HTTPDoor
+    /// Nil where the node relays nothing.
+    let relay: RelayService?
     private let group: MultiThreadedEventLoopGroup
     /// The operators' door has a loop of its own: a scrape never delays a frame.
     private let httpGroup: MultiThreadedEventLoopGroup
@@ -83,8 +85,15 @@ final class NodeParts: Sendable {
         gateway = Gateway(
             configuration: configuration.gateway, sessions: sessions, channels: channels, view: cluster.view,
             group: group, log: nodeLog)
+        if configuration.relay.isEnabled {
+            let keys = try RelayKeys(root: key, configuration: configuration.relay)
+            relay = RelayService(configuration: configuration.relay, keys: keys, log: nodeLog)
+        } else {
+            relay = nil
+        }
         let sources = NodeReport(
-            configuration: configuration, cluster: cluster, channels: channels, gateway: gateway, verifier: verifier)
+            configuration: configuration, relayAddress: configuration.relayAddress(), cluster: cluster,
+            channels: channels, gateway: gateway, verifier: verifier)
         http = HTTPDoor(
             configuration: HTTPConfiguration(bind: configuration.http), sources: sources.sources(metrics: metrics),
             group: httpGroup, logger: nodeLog)
@@ -93,12 +102,16 @@ final class NodeParts: Sendable {
 
     /// Started in this order, stopped in the reverse: the shards go before the clients, and these before
     /// the sessions.
-    var services: [any Service] { [http, EntityService(entities: entities), sessions, gateway, cluster] }
+    var services: [any Service] {
+        let relays: [any Service] = relay.map { [$0] } ?? []
+        return [http, EntityService(entities: entities), sessions] + relays + [gateway, cluster]
+    }
 
     /// Opens the doors and makes the node a member.
     func open() async throws(ApusError) {
         _ = try await transport.start()
         _ = try await gateway.start()
+        try relay?.start()
         try await cluster.join(
             over: transport,
             addresses: NodeAddresses(
@@ -108,6 +121,7 @@ final class NodeParts: Sendable {
 
     func close() async {
         gateway.stop()
+        relay?.stop()
         await transport.stop()
         for group in [group, httpGroup] {
             do {
@@ -126,7 +140,8 @@ final class NodeParts: Sendable {
         }
     }
 
-    private static func clusterKey(_ path: String) throws(ApusError) -> [UInt8] {
+    /// The key that all nodes of a cluster share. Throws 10022 where the file does not hold 32 bytes.
+    static func clusterKey(_ path: String) throws(ApusError) -> [UInt8] {
         let bytes = [UInt8](FileManager.default.contents(atPath: path) ?? Data())
         guard bytes.count == 32 else {
             throw ApusError(

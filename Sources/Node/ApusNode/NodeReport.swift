@@ -10,6 +10,8 @@ import Foundation
 /// What a node says of itself to operators, gathered from its parts.
 struct NodeReport: Sendable {
     let configuration: NodeConfiguration
+    /// What clients are told of the relay; nil where the node has none.
+    let relayAddress: HostPort?
     let cluster: ClusterService
     let channels: ChannelService
     let gateway: Gateway
@@ -55,7 +57,8 @@ struct NodeReport: Sendable {
             name: cluster.identity.name.rawValue, incarnation: cluster.identity.incarnation, state: state,
             addresses: .init(
                 transport: configuration.advertisedTransport.description,
-                clients: configuration.advertisedClients.description, http: configuration.advertisedHTTP.description),
+                clients: configuration.advertisedClients.description, http: configuration.advertisedHTTP.description,
+                relay: relayAddress?.description),
             shards: .init(
                 owned: map.shards.count { $0.owner == slot }, standby: map.shards.count { $0.standby == slot }),
             sessions: .init(devices: counts.devices, apps: counts.apps), viewers: counts.viewers,

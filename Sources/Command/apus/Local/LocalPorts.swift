@@ -8,6 +8,7 @@ enum LocalPorts {
     static func requireFree(_ node: StateDirectory.Node) async throws(ApusError) {
         for (purpose, text) in [
             ("node links", node.transport), ("devices and apps", node.clients), ("HTTP", node.http),
+            ("relay", node.relay ?? ""),
         ] {
             guard let address = HostPort(text) else { continue }
             try await requireFree(address, purpose: purpose, node: node.name)
@@ -21,10 +22,10 @@ enum LocalPorts {
                 .serverChannelOption(ChannelOptions.socketOption(.so_reuseaddr), value: 1)
                 .bind(host: address.host, port: address.port).get()
             try await channel.close()
-            if purpose == "node links" {
-                let heartbeats = try await DatagramBootstrap(group: group).bind(host: address.host, port: address.port)
+            if purpose == "node links" || purpose == "relay" {
+                let datagrams = try await DatagramBootstrap(group: group).bind(host: address.host, port: address.port)
                     .get()
-                try await heartbeats.close()
+                try await datagrams.close()
             }
         } catch {
             throw ApusError(

@@ -6,7 +6,7 @@ import Foundation
 enum NodeConfigurationFile {
     /// The most nodes of a local cluster.
     static let nodesMax = 32
-    /// Ports that each node has to itself: node links, clients, HTTP, and some to spare.
+    /// Ports that each node has to itself: node links, clients, HTTP, the relay, and some to spare.
     static let portsPerNode = 10
 
     /// The addresses of node `index` from 1, on the loopback.
@@ -14,12 +14,13 @@ enum NodeConfigurationFile {
         let first = basePort + (index - 1) * portsPerNode
         return StateDirectory.Node(
             name: "n\(index)", transport: "127.0.0.1:\(first)", clients: "127.0.0.1:\(first + 1)",
-            http: "127.0.0.1:\(first + 2)")
+            http: "127.0.0.1:\(first + 2)", relay: "127.0.0.1:\(first + 3)")
     }
 
     /// The file of a generated node; every key that is not in it has its default.
     static func text(_ node: StateDirectory.Node, cluster: String) -> String {
-        """
+        let relay = node.relay.flatMap { HostPort($0) }
+        return """
         # Made by `apus cluster up`. Every other key has its default; cluster-configs/one-node.yaml names them all.
         cluster: \(cluster)
         node: \(node.name)
@@ -42,6 +43,13 @@ enum NodeConfigurationFile {
           cluster: pki/cluster.key
           token_public: pki/token.pub
         threads: 2
+        # Everything is on this machine, peers as well; elsewhere they must not be on the loopback.
+        relay:
+          enabled: \(relay != nil)
+          addresses: \(relay?.host ?? "127.0.0.1")
+          port: \(relay?.port ?? 3478)
+          threads: 1
+          open: loopback
 
         """
     }
@@ -69,7 +77,8 @@ enum NodeConfigurationFile {
             cluster = configuration.cluster.rawValue
             let node = StateDirectory.Node(
                 name: configuration.node.rawValue, transport: configuration.advertisedTransport.description,
-                clients: configuration.advertisedClients.description, http: configuration.advertisedHTTP.description)
+                clients: configuration.advertisedClients.description, http: configuration.advertisedHTTP.description,
+                relay: configuration.relayAddress()?.description)
             let text = String(decoding: FileManager.default.contents(atPath: file) ?? Data(), as: UTF8.self)
             nodes.append((node, text))
         }

@@ -57,7 +57,8 @@ struct NodeReport: Encodable, Sendable {
     private static func unreachable(_ node: StateDirectory.Node, state: String) -> NodeStatus {
         NodeStatus(
             name: node.name, incarnation: 0, state: state,
-            addresses: NodeStatus.Addresses(transport: node.transport, clients: node.clients, http: node.http),
+            addresses: NodeStatus.Addresses(
+                transport: node.transport, clients: node.clients, http: node.http, relay: node.relay),
             shards: NodeStatus.Shards(owned: 0, standby: 0), sessions: NodeStatus.Sessions(devices: 0, apps: 0),
             viewers: 0, channels: [], revision: 0, members: [], uptime_s: 0)
     }
@@ -86,7 +87,10 @@ extension NodeReport {
     /// The nodes' table, and the channels' where there are any.
     static func table(_ reports: [NodeReport]) -> [String] {
         var nodes = [
-            ["NODE", "STATE", "SHARDS", "STANDBY", "DEVICES", "APPS", "VIEWERS", "NODE LINKS", "CLIENTS", "HTTP"]
+            [
+                "NODE", "STATE", "SHARDS", "STANDBY", "DEVICES", "APPS", "VIEWERS", "NODE LINKS", "CLIENTS", "RELAY",
+                "HTTP",
+            ]
         ]
         var channels: [[String]] = []
         for report in reports {
@@ -95,7 +99,7 @@ extension NodeReport {
                 status.incarnation > 0 ? "\(status.name)#\(status.incarnation)" : status.name, status.state,
                 "\(status.shards.owned)", "\(status.shards.standby)", "\(status.sessions.devices)",
                 "\(status.sessions.apps)", "\(status.viewers)", status.addresses.transport, status.addresses.clients,
-                status.addresses.http,
+                status.addresses.relay ?? "-", status.addresses.http,
             ])
             for channel in status.channels {
                 channels.append([

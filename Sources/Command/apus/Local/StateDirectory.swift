@@ -11,6 +11,8 @@ struct StateDirectory: Sendable {
         var transport: String
         var clients: String
         var http: String
+        /// Nil where the node relays nothing.
+        var relay: String?
     }
 
     /// The content of `cluster.json`.

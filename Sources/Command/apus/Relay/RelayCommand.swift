@@ -1,10 +1,10 @@
 import ArgumentParser
 
-/// `apus relay`: the TURN server by itself, and credentials for it.
+/// `apus relay`: the TURN server by itself, credentials for it, and whether one works.
 struct RelayCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "relay", abstract: "Relay packets for clients behind NATs (STUN and TURN).",
-        subcommands: [RelayServeCommand.self, RelayCredentialsCommand.self])
+        subcommands: [RelayServeCommand.self, RelayCredentialsCommand.self, RelayCheckCommand.self])
 }
 
 /// The secret and the realm, as every verb of the relay takes them.

@@ -1,4 +1,4 @@
-import ApusTraversal
+import ApusCore
 import ArgumentParser
 import Foundation
 
@@ -7,7 +7,7 @@ struct RelayCredentialsCommand: ParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "credentials", abstract: "Print time-limited credentials for the relay as JSON.")
 
-    @OptionGroup var credentials: RelaySecretOptions
+    @OptionGroup var options: RelayAccessOptions
 
     @Option(help: "Who the credentials are for.")
     var user: String
@@ -16,7 +16,7 @@ struct RelayCredentialsCommand: ParsableCommand {
     var lifetime: Int64 = 3_600
 
     @Option(help: "An address of the relay, such as turn:relay.example:3478?transport=udp; may be given again.")
-    var url: [String] = ["turn:127.0.0.1:3478?transport=udp", "turn:127.0.0.1:3478?transport=tcp"]
+    var url: [String] = []
 
     private struct Servers: Encodable {
         struct Server: Encodable {
@@ -28,14 +28,12 @@ struct RelayCredentialsCommand: ParsableCommand {
     }
 
     func run() throws {
-        guard let secret = credentials.secret ?? ProcessInfo.processInfo.environment["APUS_RELAY_SECRET"] else {
-            throw ValidationError("give --secret, or APUS_RELAY_SECRET in the environment")
-        }
-        let expiry = Int64(Date().timeIntervalSince1970) + lifetime
-        let issued = RelayCredentials(realm: credentials.realm, current: Array(secret.utf8))
-            .issue(user: user, expiry: expiry)
+        let access = try options.access(doors: [HostPort(host: "127.0.0.1", port: 3478)])
+        let issued = access.issue(user: user, lifetime: lifetime)
         let servers = Servers(
-            iceServers: [.init(urls: url, username: issued.username, credential: issued.password)])
+            iceServers: [
+                .init(urls: url.isEmpty ? access.urls : url, username: issued.username, credential: issued.password)
+            ])
         let encoder = JSONEncoder()
         encoder.outputFormatting = [.withoutEscapingSlashes, .sortedKeys]
         Console.say(String(decoding: try encoder.encode(servers), as: UTF8.self))

@@ -1,5 +1,5 @@
 import ApusCore
-import ApusRelay
+import ApusNode
 import ApusTraversal
 import ArgumentParser
 import Foundation
@@ -8,18 +8,26 @@ import UnixSignals
 
 /// `apus relay serve`: a TURN server and nothing more, in the foreground, until SIGTERM or SIGINT.
 struct RelayServeCommand: AsyncParsableCommand {
-    static let configuration = CommandConfiguration(commandName: "serve", abstract: "Run a TURN server by itself.")
+    static let configuration = CommandConfiguration(
+        commandName: "serve", abstract: "Run a TURN server by itself.",
+        discussion: """
+            With --config it is set up by a file such as cluster-configs/relay-only.yaml; without, by the other \
+            options, which are enough to try it.
+            """)
+
+    @Option(help: "The relay's configuration, YAML; cluster-configs/relay-only.yaml is one. Excludes other options.")
+    var config: String?
 
     @OptionGroup var credentials: RelaySecretOptions
 
-    @Option(help: "Where clients come, UDP and TCP: ADDRESS:PORT; may be given again.")
-    var listen: [String] = ["0.0.0.0:3478"]
+    @Option(help: "Where clients come, UDP and TCP: ADDRESS:PORT; may be given again. Default 0.0.0.0:3478.")
+    var listen: [String] = []
 
     @Option(help: "The address that relays from here have, one of each family; else that of the first --listen.")
     var relayAddress: [String] = []
 
-    @Option(help: "Threads that relay, about one for each core.")
-    var threads = 1
+    @Option(help: "Threads that relay, about one for each core. Default 1.")
+    var threads: Int?
 
     @Option(help: "A range that peers may be in although it is special, such as loopback or private.")
     var open: [String] = []
@@ -27,46 +35,59 @@ struct RelayServeCommand: AsyncParsableCommand {
     @Flag(help: "Let clients of RFC 5766 have channel numbers up to 0x7FFF, as Debian's turnutils_uclient wants.")
     var legacyChannels = false
 
-    @Option(help: "trace, debug, info, notice, warning or error.")
-    var logLevel = "info"
+    @Option(help: "trace, debug, info, notice, warning or error. Default info.")
+    var logLevel: String?
+
+    func validate() throws {
+        let isSetHere =
+            credentials.secret != nil || !listen.isEmpty || !relayAddress.isEmpty || threads != nil || !open.isEmpty
+            || legacyChannels || logLevel != nil
+        guard config == nil || !isSetHere else {
+            throw ValidationError("--config excludes other options; the environment overrides its keys")
+        }
+    }
 
     func run() async throws {
+        let plan = try config.map { try Self.plan(file: $0) } ?? self.plan()
         LoggingSystem.bootstrap { StreamLogHandler.standardError(label: $0) }
         var log = Logger(label: "apus.relay")
-        log.logLevel = Logger.Level(rawValue: logLevel) ?? .info
+        log.logLevel = Logger.Level(rawValue: plan.logLevel) ?? .info
+        let service = RelayService(configuration: plan.relay, keys: plan.keys, log: log)
+        let signals = await UnixSignalsSequence(trapping: .sigterm, .sigint)
+        try service.start()
+        for await _ in signals { break }
+        service.stop()
+    }
+
+    private struct Plan {
+        var relay: RelayConfiguration
+        var keys: RelayKeys
+        var logLevel: String
+    }
+
+    private static func plan(file: String) throws -> Plan {
+        let node = try RelayNodeConfiguration(file: file)
+        return Plan(relay: node.relay, keys: try node.relayKeys(), logLevel: node.logLevel)
+    }
+
+    private func plan() throws -> Plan {
         guard let secret = credentials.secret ?? ProcessInfo.processInfo.environment["APUS_RELAY_SECRET"] else {
             throw ValidationError("give --secret, or APUS_RELAY_SECRET in the environment")
         }
-        let doors = try listen.map { try Self.address($0) }
-        let hosts =
+        var relay = RelayConfiguration()
+        relay.addresses = try (listen.isEmpty ? ["0.0.0.0:3478"] : listen).map { try Self.address($0) }
+        relay.relayAddresses =
             try relayAddress.isEmpty
-            ? doors.prefix(1).map(\.host)
+            ? relay.addresses.prefix(1).map(\.host)
             : relayAddress.map { try Self.address($0.contains(":") ? "[\($0)]:0" : "\($0):0") }
-        if hosts.contains(where: { PeerPolicy.range(of: $0) == .unspecified }) {
-            throw ValidationError("--listen is a wildcard: give --relay-address, which peers answer to")
-        }
-        var generator = SystemRandomNumberGenerator()
-        var turn = TurnServerConfiguration(
-            credentials: RelayCredentials(realm: credentials.realm, current: Array(secret.utf8)),
-            nonceKey: (0..<32).map { _ in UInt8.random(in: .min ... .max, using: &generator) })
-        let ranges = try Set(open.map { try Self.range($0) })
-        turn.peers = PeerPolicy(opened: ranges, own: doors + hosts)
-        if legacyChannels { turn.channelNumbers = ChannelDataHeader.legacyChannelNumbers }
-        turn.allocationsPerUserMax = turn.allocationsMax
-        let server = RelayServer(configuration: turn, addresses: RelayAddresses(hosts: hosts), log: log)
-        let control = try RelayControl(
-            planeCount: threads,
-            configuration: PlaneConfiguration(datagramAddresses: doors, streamAddresses: doors)
-        ) { _, _ in server }
-        let addresses = doors.map(\.description).joined(separator: " ")
-        log.notice("The relay is open.", metadata: [LogKey.address: "\(addresses)", LogKey.count: "\(threads)"])
-        if !ranges.isEmpty {
-            log.warning(
-                "Special ranges are open as peers.",
-                metadata: [LogKey.reason: "\(ranges.map(\.rawValue).sorted().joined(separator: " "))"])
-        }
-        for await _ in await UnixSignalsSequence(trapping: .sigterm, .sigint) { break }
-        control.stop()
+        relay.threadCount = threads ?? 1
+        relay.realm = credentials.realm
+        relay.secret = secret
+        relay.opened = try open.map { try Self.range($0) }
+        relay.allocationsPerUserMax = relay.allocationsMax
+        relay.isLegacyChannelAllowed = legacyChannels
+        let keys = try RelayKeys(root: RelayNodeConfiguration.randomRoot(), configuration: relay)
+        return Plan(relay: relay, keys: keys, logLevel: logLevel ?? "info")
     }
 
     private static func address(_ text: String) throws -> TransportAddress {

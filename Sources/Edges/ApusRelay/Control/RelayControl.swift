@@ -7,9 +7,10 @@ import Synchronization
 ///
 /// Concurrency model: confined to the control thread.
 package protocol RelayController: Sendable {
-    /// Something happened; commands are added in the order in which planes shall have them.
+    /// Something happened at a plane; commands are added in the order in which planes shall have them.
     mutating func handle(
-        _ event: PlaneEvent, now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)])
+        _ event: PlaneEvent, from plane: UInt8, now: MonotonicTime,
+        into commands: inout [(plane: UInt8, command: PlaneCommand)])
     /// Time went by; called about every ``RelayControl/tickInterval``.
     mutating func tick(now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)])
 }
@@ -115,7 +116,7 @@ package final class RelayControl: Sendable {
         private mutating func take(_ link: PlaneLink, _ now: MonotonicTime) {
             for _ in 0..<RelayControl.eventsPerRound {
                 guard let event = link.events.pop() else { break }
-                controller.handle(event, now: now, into: &commands)
+                controller.handle(event, from: link.index, now: now, into: &commands)
             }
             handDown()
         }

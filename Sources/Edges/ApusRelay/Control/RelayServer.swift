@@ -46,6 +46,7 @@ package struct RelayServer: RelayController {
     private var installed: [UInt32: (plane: UInt8, relay: Opened)] = [:]
     private var wallReadAt: MonotonicTime
     private var random = SystemRandomNumberGenerator()
+    private var metrics = RelayMetrics()
 
     package init(configuration: TurnServerConfiguration, addresses: RelayAddresses, log: Logger) {
         let now = MonotonicTime.now()
@@ -62,12 +63,14 @@ package struct RelayServer: RelayController {
     }
 
     package mutating func handle(
-        _ event: PlaneEvent, now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)]
+        _ event: PlaneEvent, from plane: UInt8, now: MonotonicTime,
+        into commands: inout [(plane: UInt8, command: PlaneCommand)]
     ) {
         switch event {
         case .control(let flow, let bytes): perform(machine.receive(bytes, on: flow, at: now), now, &commands)
         case .streamClosed(let flow): perform(machine.streamClosed(flow, at: now), now, &commands)
         case .counters(let id, let traffic, let isFinal):
+            metrics.carried(id, traffic, plane: plane, isFinal: isFinal)
             var counters = RelayCounters()
             (counters.packetsUp, counters.bytesUp) = (traffic.upPackets, traffic.upBytes)
             (counters.packetsDown, counters.bytesDown) = (traffic.downPackets, traffic.downBytes)
@@ -80,6 +83,7 @@ package struct RelayServer: RelayController {
                 "A relay socket reports an error.",
                 metadata: [LogKey.allocation: "\(id)", LogKey.error: "errno \(error)"])
         case .plane(let index, let counters):
+            metrics.counted(index, counters)
             log.trace("A plane's counters.", metadata: [LogKey.node: "\(index)", LogKey.count: "\(counters)"])
         }
     }
@@ -87,6 +91,9 @@ package struct RelayServer: RelayController {
     package mutating func tick(now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)]) {
         if now - wallReadAt >= Self.wallClockInterval {
             wallReadAt = now
+            metrics.stands(
+                allocations: machine.allocationCount, limitedChallenges: machine.limitedChallengeCount,
+                limitedBindings: machine.limitedBindingCount)
             machine.wallClockRead(seconds: Int64(time(nil)), at: now)
         }
         for _ in 0..<Self.ticksPerRound {
@@ -122,8 +129,12 @@ package struct RelayServer: RelayController {
                 commands.append((place.plane, .remove(allocation: id.rawValue)))
             }
         case .moveFlow, .permit, .revoke, .bindChannel, .unbindChannel, .sendToPeer: edit(action, &commands)
-        case .began(let id, let flow, let user, let relayed): logBeginning(id, flow, user, relayed)
-        case .ended(let life): logEnd(life, now)
+        case .began(let id, let flow, let user, let relayed):
+            metrics.began()
+            logBeginning(id, flow, user, relayed)
+        case .ended(let life):
+            metrics.ended(life)
+            logEnd(life, now)
         case .mirror, .unmirror: break
         // RFC 6062 is not offered, so that the machine never asks for these.
         case .connectPeer, .joinStreams, .closePeer: break

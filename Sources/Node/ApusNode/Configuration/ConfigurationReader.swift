@@ -12,6 +12,9 @@ public struct ConfigurationReader {
         var line: Int?
     }
 
+    /// Second names of variables, which containers are commonly given.
+    private static let shortVariables = ["data_directory": "APUS_DATA_DIR"]
+
     /// Where the settings come from, for messages.
     private let source: String
     private var entries: [String: Entry] = [:]
@@ -98,6 +101,18 @@ public struct ConfigurationReader {
         return value
     }
 
+    /// `true` or `false`.
+    public mutating func flag(_ key: String, default fallback: Bool) throws(ApusError) -> Bool {
+        try choice(key, of: ["true", "false"], default: fallback ? "true" : "false") == "true"
+    }
+
+    /// Words with spaces between them; none by default.
+    public mutating func words(_ key: String, countMax: Int) throws(ApusError) -> [String] {
+        let words = (raw(key) ?? "").split(separator: " ").map { String($0) }
+        guard words.count <= countMax else { throw invalid(key, "at most \(countMax) words are expected") }
+        return words
+    }
+
     /// One of a few words.
     public mutating func choice(_ key: String, of words: [String], default fallback: String) throws(ApusError) -> String
     {
@@ -120,10 +135,11 @@ public struct ConfigurationReader {
     private mutating func raw(_ key: String) -> String? {
         if !knownKeys.contains(key) { knownKeys.append(key) }
         let variable = "APUS_" + key.uppercased().map { $0 == "." ? "_" : String($0) }.joined()
-        return environment[variable] ?? entries[key]?.text
+        return environment[variable] ?? Self.shortVariables[key].flatMap { environment[$0] } ?? entries[key]?.text
     }
 
-    private func invalid(_ key: String, _ sentence: String) -> ApusError { invalid(key, entries[key]?.line, sentence) }
+    /// 10022 with the place of a key, for a rule that the reader does not know.
+    func invalid(_ key: String, _ sentence: String) -> ApusError { invalid(key, entries[key]?.line, sentence) }
 
     private func invalid(_ key: String, _ line: Int?, _ sentence: String) -> ApusError {
         let place = line.map { "\(source):\($0)" } ?? source

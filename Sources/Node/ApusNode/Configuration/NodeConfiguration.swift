@@ -33,12 +33,15 @@ public struct NodeConfiguration: Sendable {
     public var advertisedTransport: HostPort
     public var advertisedClients: HostPort
     public var advertisedHTTP: HostPort
+    /// What clients are told of the relay; nil: its first door.
+    public var advertisedRelay: HostPort?
 
     package var transport: TransportConfiguration
     package var membership: MembershipConfiguration
     package var gateway: GatewayConfiguration
     package var channels: ChannelConfiguration
     package var sessions: SessionConfiguration
+    package var relay: RelayConfiguration
 
     /// Every key, in the order of the reference.
     package private(set) var keys: [String] = []
@@ -76,6 +79,12 @@ public struct NodeConfiguration: Sendable {
         advertisedClients = try reader.hostPort("advertise.clients", default: listenClients)
         advertisedHTTP = try reader.hostPort("advertise.http", default: http)
 
+        let relayName = try reader.string("advertise.relay", default: "")
+        advertisedRelay = HostPort(relayName)
+        guard relayName.isEmpty || advertisedRelay != nil else {
+            throw reader.invalid("advertise.relay", "HOST:PORT is expected, not '\(relayName)'")
+        }
+
         ownershipFile = path(try reader.string("ownership.file"))
         recordsFile = path(try reader.string("records.file"))
         clusterKeyFile = path(try reader.string("keys.cluster"))
@@ -93,6 +102,7 @@ public struct NodeConfiguration: Sendable {
         membership = MembershipConfiguration()
         channels = ChannelConfiguration()
         sessions = SessionConfiguration()
+        relay = try RelayConfiguration(&reader, path: path)
 
         try readTransport(&reader)
         try readMembership(&reader)
@@ -101,6 +111,12 @@ public struct NodeConfiguration: Sendable {
         try readSessions(&reader)
         try reader.finish()
         keys = reader.knownKeys
+    }
+
+    /// What clients are told of this node's relay; nil where it has none.
+    package func relayAddress() -> HostPort? {
+        guard relay.isEnabled else { return nil }
+        return advertisedRelay ?? relay.firstDoor()
     }
 
     private mutating func readTransport(_ reader: inout ConfigurationReader) throws(ApusError) {

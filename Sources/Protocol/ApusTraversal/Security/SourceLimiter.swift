@@ -11,6 +11,8 @@ struct SourceLimiter: Sendable {
         var time: UInt64
     }
 
+    /// Answers that a source did not get, since the start.
+    private(set) var refusedCount: UInt64 = 0
     private var rows: [Row]
     private let burst: Float
     private let perSecond: Float
@@ -32,7 +34,10 @@ struct SourceLimiter: Sendable {
         let elapsed = now.nanoseconds > rows[index].time ? now.nanoseconds - rows[index].time : 0
         rows[index].tokens = min(burst, rows[index].tokens + Float(Double(elapsed) / 1e9) * perSecond)
         rows[index].time = max(rows[index].time, now.nanoseconds)
-        guard rows[index].tokens >= 1 else { return false }
+        guard rows[index].tokens >= 1 else {
+            refusedCount &+= 1
+            return false
+        }
         rows[index].tokens -= 1
         return true
     }

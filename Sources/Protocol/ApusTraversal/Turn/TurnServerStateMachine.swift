@@ -132,6 +132,12 @@ public struct TurnServerStateMachine: Sendable {
     /// Allocations of one user that live or are being opened here.
     public func allocationCount(of user: String) -> Int { allocationsByUser[user] ?? 0 }
 
+    /// Challenges and refusals (401, 438, 400) that were not sent because their source had had enough, since the start.
+    public var limitedChallengeCount: UInt64 { challenges.refusedCount }
+
+    /// Answers to Binding requests that were not sent because their source had had enough, since the start.
+    public var limitedBindingCount: UInt64 { bindings.refusedCount }
+
     /// The wall clock, which decides about credentials and nonces; told now and then, since clocks are set.
     public mutating func wallClockRead(seconds: Int64, at now: MonotonicTime) {
         wallSeconds = seconds

@@ -1,0 +1,80 @@
+import ApusCore
+import ApusNode
+import ApusTraversal
+import ArgumentParser
+import Foundation
+
+/// What a client needs: where relays are, and credentials that they take.
+struct RelayAccess: Sendable {
+    /// Servers that a client is told of, at most; browsers grow slow with more.
+    private static let doorsMax = 3
+
+    var credentials: RelayCredentials
+    var doors: [HostPort]
+
+    /// The relays of a local cluster: those of its first nodes, since any node takes what any other issued.
+    ///
+    /// - Throws: 10022 where a node's configuration or the cluster's key cannot be read or no node relays.
+    init(_ cluster: LocalCluster) throws(ApusError) {
+        doors = cluster.mark.nodes.compactMap { $0.relay.flatMap { HostPort($0) } }
+        guard let first = cluster.mark.nodes.first(where: { $0.relay != nil }) else {
+            throw ApusError(.configurationInvalid, "no node of the cluster in \(cluster.directory.path) relays")
+        }
+        doors = Array(doors.prefix(Self.doorsMax))
+        let node = try NodeConfiguration(file: cluster.directory.configurationFile(first.name))
+        credentials = try node.relayKeys().credentials
+    }
+
+    /// The relay of a `relay-only` configuration.
+    ///
+    /// - Throws: 10021, 10022 where the file, its secret or its data directory cannot be read.
+    init(configuration file: String) throws(ApusError) {
+        let node = try RelayNodeConfiguration(file: file)
+        doors = node.relay.firstDoor().map { [$0] } ?? []
+        credentials = try node.relayKeys().credentials
+    }
+
+    init(secret: String, realm: String, doors: [HostPort]) {
+        self.doors = doors
+        credentials = RelayCredentials(realm: realm, current: Array(secret.utf8))
+    }
+
+    /// The addresses as clients are configured with them (RFC 7065).
+    var urls: [String] {
+        doors.flatMap { door in ["udp", "tcp"].map { "turn:\(door)?transport=\($0)" } }
+    }
+
+    /// A name and password that are good for so many seconds from now.
+    func issue(user: String, lifetime: Int64) -> (username: String, password: String) {
+        credentials.issue(user: user, expiry: Int64(Date().timeIntervalSince1970) + lifetime)
+    }
+}
+
+/// Where the secret and the doors come from: a cluster's directory, a configuration, or the command line.
+struct RelayAccessOptions: ParsableArguments {
+    @OptionGroup var credentials: RelaySecretOptions
+
+    @Option(name: .customLong("dir"), help: "A local cluster's state directory; the default where no secret is given.")
+    var directory: String?
+
+    @Option(help: "The configuration of `apus relay serve`.")
+    var config: String?
+
+    func validate() throws {
+        guard directory == nil || config == nil else { throw ValidationError("give --dir or --config, not both") }
+        guard credentials.secret == nil || (directory == nil && config == nil) else {
+            throw ValidationError("--secret is for a relay that is neither --dir's nor --config's")
+        }
+    }
+
+    /// - Throws: 10020, 10021 or 10022 where the files are not there or not valid.
+    func access(doors: [HostPort]) throws -> RelayAccess {
+        if let config { return try RelayAccess(configuration: config) }
+        if directory == nil,
+            let secret = credentials.secret ?? ProcessInfo.processInfo.environment["APUS_RELAY_SECRET"]
+        {
+            return RelayAccess(secret: secret, realm: credentials.realm, doors: doors)
+        }
+        return try RelayAccess(LocalCluster(directory: directory ?? StateDirectory.defaultPath))
+    }
+}

@@ -1,0 +1,116 @@
+import ApusCore
+import ArgumentParser
+import Foundation
+
+/// `apus relay check`: whether a relay works, as an operator's health test.
+///
+/// Two clients allocate, at one server or at two; each message goes from the first through both relays to the
+/// second and back.
+struct RelayCheckCommand: ParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "check", abstract: "Allocate twice at a relay and send data through; exit code 0 if it came back.")
+
+    @OptionGroup var options: RelayAccessOptions
+
+    @Option(help: "HOST:PORT of a relay; a second one has the second client. Default: those of --dir or --config.")
+    var server: [String] = []
+
+    @Option(help: "Who the credentials are for.")
+    var user = "check"
+
+    @Option(help: "A name and password that were issued before, instead of the secret.")
+    var username: String?
+    @Option(help: "The password of --username.")
+    var password: String?
+
+    @Option(help: "udp or tcp.")
+    var transport = "udp"
+
+    @Option(help: "Messages, 1 to 10000.")
+    var count = 50
+
+    @Option(help: "Bytes of each message, 8 to 1400.")
+    var size = 200
+
+    /// The part of messages that a network may lose in a check that passes.
+    private static let lossMax = 0.05
+    private static let messageTimeout = Duration.seconds(1)
+    /// Messages in a row that may be lost before the check gives up.
+    private static let failuresMax = 5
+
+    func validate() throws {
+        guard ["udp", "tcp"].contains(transport) else { throw ValidationError("--transport is udp or tcp") }
+        guard (1...10_000).contains(count) else { throw ValidationError("--count must be 1 to 10000") }
+        guard (8...1400).contains(size) else { throw ValidationError("--size must be 8 to 1400") }
+        guard server.count <= 2 else { throw ValidationError("give one --server or two") }
+        guard (username == nil) == (password == nil) else { throw ValidationError("give --username with --password") }
+        guard username == nil || !server.isEmpty else { throw ValidationError("give --server with --username") }
+    }
+
+    func run() throws {
+        let doors = try server.map { text in
+            guard let door = HostPort(text) else { throw ValidationError("\(text) is not HOST:PORT") }
+            return door
+        }
+        let (used, issued) = try plan(doors)
+        guard let first = used.first, let second = used.prefix(2).last else {
+            throw ValidationError("give --server HOST:PORT")
+        }
+        let probes = try [first, second].map {
+            try TurnProbe(
+                $0, isStream: transport == "tcp", username: issued.username, password: issued.password)
+        }
+        let relayed = try probes.map { try $0.allocate() }
+        for (probe, address) in zip(probes, relayed) {
+            Console.say("allocated \(address) at \(probe.server) over \(transport)")
+        }
+        try probes[0].bind(relayed[1])
+        try probes[1].bind(relayed[0])
+        let times = try exchange(probes[0], probes[1])
+        for probe in probes { try probe.end() }
+        let lost = count - times.count
+        let median = times.sorted().dropFirst(times.count / 2).first ?? 0
+        let facts = "\(times.count) of \(count) messages of \(size) bytes went through both relays and came back"
+        guard Double(lost) <= Double(count) * Self.lossMax else {
+            throw ApusError(.answerTimedOut, facts)
+        }
+        Console.say("\(facts); median \(String(format: "%.2f", median)) ms")
+    }
+
+    private func plan(_ doors: [HostPort]) throws -> ([HostPort], (username: String, password: String)) {
+        if let username, let password { return (doors, (username, password)) }
+        let access = try options.access(doors: doors)
+        return (doors.isEmpty ? access.doors : doors, access.issue(user: user, lifetime: 600))
+    }
+
+    /// One message after the other, there and back; the milliseconds of those that came back whole.
+    private func exchange(_ left: TurnProbe, _ right: TurnProbe) throws -> [Double] {
+        var times: [Double] = []
+        // A relay that carries nothing, or nothing any more, is known after a few messages.
+        var failures = 0
+        for number in 0..<count where failures < Self.failuresMax {
+            let message = (0..<size).map { UInt8(truncatingIfNeeded: $0 < 8 ? number >> (8 * $0) : number &+ $0) }
+            let start = MonotonicTime.now()
+            try left.send(message)
+            if try isSeen(message, at: right) {
+                try right.send(message)
+                if try isSeen(message, at: left) {
+                    times.append((MonotonicTime.now() - start).milliseconds)
+                    failures = 0
+                    continue
+                }
+            }
+            failures += 1
+        }
+        return times
+    }
+
+    /// Waits for one message; others, which came late, are left out.
+    private func isSeen(_ message: [UInt8], at probe: TurnProbe) throws -> Bool {
+        let deadline = MonotonicTime.now() + Self.messageTimeout
+        while let received = try probe.receive(deadline - MonotonicTime.now()) {
+            if received == message { return true }
+        }
+        return false
+    }
+}

@@ -1,0 +1,105 @@
+package import ApusTraversal
+package import CoreMetrics
+
+/// What a node's relay tells of itself at `/metrics`. Planes tell where they stand once a second; what is counted here
+/// is the difference.
+///
+/// Concurrency model: confined to the control thread.
+package struct RelayMetrics: Sendable {
+    private let factory: any MetricsFactory
+    /// Allocations that live.
+    private let allocations: Gauge
+    /// Allocations that began.
+    private let begun: Counter
+    /// Packets and bytes of payload; `up` is from clients to peers.
+    private let packetsUp: Counter
+    private let packetsDown: Counter
+    private let bytesUp: Counter
+    private let bytesDown: Counter
+    /// Answers that were held back because their source had had enough: challenges (401, 438) and refusals, and
+    /// answers to Binding.
+    private let limitedChallenges: Counter
+    private let limitedBindings: Counter
+    /// Runs of packets that the kernel refused to cut and that were sent one by one.
+    private let unsegmented: Counter
+    /// What planes dropped, by reason; `ring` is a message for control that found its ring full or was too long.
+    private let dropped: [(counter: Counter, part: @Sendable (PlaneCounters) -> UInt64)]
+
+    /// Where each plane stood.
+    private var planes: [UInt8: PlaneCounters] = [:]
+    /// Where each allocation stood at each plane that has it: one, or two while it moves.
+    private var traffic: [UInt32: [(plane: UInt8, traffic: RelayTraffic)]] = [:]
+    private var limits = (challenges: UInt64(0), bindings: UInt64(0))
+
+    package init(factory: any MetricsFactory = MetricsSystem.factory) {
+        func counter(_ name: String, _ dimensions: [(String, String)] = []) -> Counter {
+            Counter(label: "apus_relay_\(name)", dimensions: dimensions, factory: factory)
+        }
+        self.factory = factory
+        allocations = Gauge(label: "apus_relay_allocations", factory: factory)
+        begun = counter("allocations_total")
+        packetsUp = counter("packets_total", [("direction", "up")])
+        packetsDown = counter("packets_total", [("direction", "down")])
+        bytesUp = counter("bytes_total", [("direction", "up")])
+        bytesDown = counter("bytes_total", [("direction", "down")])
+        limitedChallenges = counter("limited_total", [("answer", "challenge")])
+        limitedBindings = counter("limited_total", [("answer", "binding")])
+        unsegmented = counter("unsegmented_total")
+        let parts: [(String, @Sendable (PlaneCounters) -> UInt64)] = [
+            ("malformed", { $0.malformed }), ("unknown_flow", { $0.unknownFlow }),
+            ("unbound_channel", { $0.unboundChannel }), ("not_permitted", { $0.notPermitted }),
+            ("ring", { $0.controlDropped }), ("send", { $0.sendDropped }), ("slow_stream", { $0.slowStream }),
+            ("refused_stream", { $0.refusedStreams }),
+        ]
+        dropped = parts.map { reason, part in (counter("dropped_total", [("reason", reason)]), part) }
+    }
+
+    /// An allocation began.
+    package func began() { begun.increment() }
+
+    /// An allocation ended; nothing more comes of it.
+    package mutating func ended(_ life: AllocationLife) {
+        traffic[life.allocation.rawValue] = nil
+        Counter(
+            label: "apus_relay_allocations_ended_total", dimensions: [("reason", life.reason.rawValue)],
+            factory: factory
+        ).increment()
+    }
+
+    /// Where an allocation stands at a plane.
+    package mutating func carried(_ id: UInt32, _ now: RelayTraffic, plane: UInt8, isFinal: Bool) {
+        var rows = traffic[id] ?? []
+        let index = rows.firstIndex { $0.plane == plane }
+        let before = index.map { rows[$0].traffic } ?? RelayTraffic()
+        add(packetsUp, now.upPackets, before.upPackets)
+        add(packetsDown, now.downPackets, before.downPackets)
+        add(bytesUp, now.upBytes, before.upBytes)
+        add(bytesDown, now.downBytes, before.downBytes)
+        if let index { rows.remove(at: index) }
+        if !isFinal { rows.append((plane, now)) }
+        traffic[id] = rows.isEmpty ? nil : rows
+    }
+
+    /// Where a plane stands.
+    package mutating func counted(_ plane: UInt8, _ now: PlaneCounters) {
+        let before = planes[plane] ?? PlaneCounters()
+        for (counter, part) in dropped { add(counter, part(now), part(before)) }
+        add(unsegmented, now.unsegmented, before.unsegmented)
+        planes[plane] = now
+    }
+
+    /// Where the machine stands.
+    package mutating func stands(
+        allocations count: Int, limitedChallenges challenges: UInt64, limitedBindings bindings: UInt64
+    ) {
+        allocations.record(count)
+        add(limitedChallenges, challenges, limits.challenges)
+        add(limitedBindings, bindings, limits.bindings)
+        limits = (challenges, bindings)
+    }
+
+    private func add(_ counter: Counter, _ now: UInt64, _ before: UInt64) {
+        guard now > before else { return }
+        counter.increment(by: Int64(clamping: now - before))
+    }
+}

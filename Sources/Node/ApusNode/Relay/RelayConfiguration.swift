@@ -1,0 +1,106 @@
+package import ApusCore
+package import ApusTraversal
+
+/// The relay of a node as an operator sets it: the keys under `relay` (D8).
+///
+/// Every property is a key of `cluster-configs/one-node.yaml`, where units and reasons to change it stand.
+package struct RelayConfiguration: Sendable {
+    /// The most words of one list.
+    private static let wordsMax = 64
+    /// A static secret that is shorter, in bytes, can be guessed from one captured request; the log says so.
+    package static let secretByteCountSafe = 16
+
+    package var isEnabled = true
+    /// Where clients come, UDP and TCP; empty: the machine's own addresses. A port of 0 stands for ``port``.
+    package var addresses: [TransportAddress] = []
+    package var port: UInt16 = 3478
+    /// Where relays are, one of each family; empty: the first of each family of ``addresses``.
+    package var relayAddresses: [TransportAddress] = []
+    /// Ports of relays (RFC 8656 §7.2).
+    package var ports: ClosedRange<UInt16> = 49_152...65_535
+    /// Planes, one thread each; 0: one per core.
+    package var threadCount = 0
+    package var realm = "apus"
+    /// The static secret; empty where there is none.
+    package var secret = ""
+    /// A file with the static secret; empty where there is none.
+    package var secretFile = ""
+    /// Special ranges in which peers may be.
+    package var opened: [PeerPolicy.Range] = []
+    /// Addresses of the cluster's other machines.
+    package var clusterAddresses: [TransportAddress] = []
+    package var allocationsMax = 16_384
+    package var allocationsPerUserMax = 64
+    package var permissionsMax = 64
+    package var channelsMax = 64
+    package var lifetimeMax = Duration.seconds(3600)
+    package var isLegacyChannelAllowed = false
+
+    package init() {}
+
+    /// Reads the keys under `relay`; `path` gives relative paths their folder.
+    ///
+    /// - Throws: 10022 with file, line and key.
+    package init(
+        _ reader: inout ConfigurationReader, path: (String) -> String
+    ) throws(ApusError) {
+        let d = RelayConfiguration()
+        isEnabled = try reader.flag("relay.enabled", default: d.isEnabled)
+        addresses = try Self.addresses(&reader, "relay.addresses")
+        port = UInt16(try reader.int("relay.port", default: Int(d.port), in: 1...65_535))
+        relayAddresses = try Self.addresses(&reader, "relay.relay_addresses")
+        let first = try reader.int("relay.port_min", default: Int(d.ports.lowerBound), in: 1024...65_535)
+        let last = try reader.int("relay.port_max", default: Int(d.ports.upperBound), in: first...65_535)
+        ports = UInt16(first)...UInt16(last)
+        threadCount = try reader.int("relay.threads", default: d.threadCount, in: 0...64)
+        realm = try reader.string("relay.realm", default: d.realm)
+        guard (1...128).contains(realm.utf8.count), !realm.contains("\"") else {
+            throw reader.invalid("relay.realm", "1 to 128 bytes without a quotation mark are expected")
+        }
+        secret = try reader.string("relay.secret", default: "")
+        let file = try reader.string("relay.secret_file", default: "")
+        secretFile = file.isEmpty ? "" : path(file)
+        guard secret.isEmpty || secretFile.isEmpty else {
+            throw reader.invalid("relay.secret_file", "the secret stands in relay.secret already")
+        }
+        opened = try Self.ranges(&reader, "relay.open")
+        clusterAddresses = try Self.addresses(&reader, "relay.cluster_addresses")
+        allocationsMax = try reader.int("relay.allocations_max", default: d.allocationsMax, in: 1...65_536)
+        allocationsPerUserMax = try reader.int(
+            "relay.allocations_per_user_max", default: d.allocationsPerUserMax, in: 1...65_536)
+        permissionsMax = try reader.int("relay.permissions_max", default: d.permissionsMax, in: 1...256)
+        channelsMax = try reader.int("relay.channels_max", default: d.channelsMax, in: 1...256)
+        lifetimeMax = try reader.duration("relay.lifetime_max", default: d.lifetimeMax)
+        guard lifetimeMax >= .seconds(600) else {
+            throw reader.invalid("relay.lifetime_max", "10m or more are expected (RFC 8656 §7.2)")
+        }
+        isLegacyChannelAllowed = try reader.flag("relay.legacy_channels", default: d.isLegacyChannelAllowed)
+    }
+
+    private static func addresses(
+        _ reader: inout ConfigurationReader, _ key: String
+    ) throws(ApusError) -> [TransportAddress] {
+        var found: [TransportAddress] = []
+        for word in try reader.words(key, countMax: wordsMax) {
+            guard let address = TransportAddress(word, port: 0) else {
+                throw reader.invalid(key, "addresses such as 192.0.2.1 or 2001:db8::1 are expected, not '\(word)'")
+            }
+            found.append(address)
+        }
+        return found
+    }
+
+    private static func ranges(
+        _ reader: inout ConfigurationReader, _ key: String
+    ) throws(ApusError) -> [PeerPolicy.Range] {
+        var found: [PeerPolicy.Range] = []
+        for word in try reader.words(key, countMax: wordsMax) {
+            guard let range = PeerPolicy.Range(rawValue: word) else {
+                let names = PeerPolicy.Range.allCases.map(\.rawValue).joined(separator: ", ")
+                throw reader.invalid(key, "'\(word)' is no range; they are \(names)")
+            }
+            found.append(range)
+        }
+        return found
+    }
+}

@@ -1,0 +1,47 @@
+package import ApusCore
+package import ApusTraversal
+import Crypto
+import Foundation
+
+/// The relay's keys, of which every node of a cluster has the same (D8).
+///
+/// Both come from one root, the cluster's key, each under its own name, so that neither tells anything of the
+/// other or of the root. A nonce that one node made is good at all, and so is a credential that anyone issued
+/// who has the root. A static secret takes the place of the derived one where an operator's own service issues
+/// credentials.
+package struct RelayKeys: Sendable {
+    /// The key of stateless nonces, 32 bytes.
+    package let nonceKey: [UInt8]
+    package let credentials: RelayCredentials
+
+    /// - Parameter root: 32 random bytes.
+    /// - Throws: 10022 where the file of the static secret cannot be read or is empty.
+    package init(root: [UInt8], configuration: RelayConfiguration) throws(ApusError) {
+        nonceKey = Self.derive(root, "apus relay nonces")
+        var secrets = configuration.secret.isEmpty ? [] : [Array(configuration.secret.utf8)]
+        if !configuration.secretFile.isEmpty { secrets = try Self.secrets(configuration.secretFile) }
+        credentials = RelayCredentials(
+            realm: configuration.realm, current: secrets.first ?? Self.derive(root, "apus relay credentials"),
+            previous: secrets.dropFirst().first)
+    }
+
+    private static func derive(_ root: [UInt8], _ name: String) -> [UInt8] {
+        HKDF<SHA256>.deriveKey(
+            inputKeyMaterial: SymmetricKey(data: root), info: Data(name.utf8), outputByteCount: 32
+        ).withUnsafeBytes { Array($0) }
+    }
+
+    /// The first line is the secret of today; a second one is that of before, which is still taken.
+    private static func secrets(_ path: String) throws(ApusError) -> [[UInt8]] {
+        guard let text = try? String(contentsOfFile: path, encoding: .utf8) else {
+            throw ApusError(.configurationInvalid, "the relay's secret \(path) cannot be read")
+        }
+        let lines = text.split(whereSeparator: \.isNewline).prefix(2).map {
+            $0.trimmingCharacters(in: .whitespaces)
+        }
+        guard !lines.isEmpty, lines.allSatisfy({ !$0.isEmpty }) else {
+            throw ApusError(.configurationInvalid, "the relay's secret \(path) must have a secret in its first line")
+        }
+        return lines.map { Array($0.utf8) }
+    }
+}

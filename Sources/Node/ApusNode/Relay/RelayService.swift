@@ -1,0 +1,161 @@
+package import ApusCore
+import ApusRelay
+package import ApusTraversal
+package import Logging
+import NIOCore
+import ServiceLifecycle
+import Synchronization
+
+/// The relay of one node as a service: opens the doors, and closes them when the node leaves (D8).
+///
+/// Isolation: any thread. The planes and their control have threads of their own.
+package final class RelayService: Service {
+    private let configuration: RelayConfiguration
+    private let keys: RelayKeys
+    private let log: Logger
+    private let control = Mutex<RelayControl?>(nil)
+
+    package init(configuration: RelayConfiguration, keys: RelayKeys, log: Logger) {
+        self.configuration = configuration
+        self.keys = keys
+        self.log = log
+    }
+
+    /// Opens the doors and begins to relay.
+    ///
+    /// - Throws: 10019 where an address is in use, 10022 where no address can be relayed from, 10018 for any other
+    ///   refusal of the system.
+    package func start() throws(ApusError) {
+        let doors = try freeDoors()
+        let hosts = try configuration.relayHosts(doors: doors)
+        let addresses = RelayAddresses(hosts: hosts, ports: configuration.ports)
+        let server = RelayServer(
+            configuration: turnConfiguration(doors: doors, hosts: hosts), addresses: addresses, log: log)
+        var plane = PlaneConfiguration(datagramAddresses: doors, streamAddresses: doors)
+        plane.allocationsMax = configuration.allocationsMax
+        let threadCount = configuration.threadCount == 0 ? System.coreCount : configuration.threadCount
+        let started = try RelayControl(planeCount: threadCount, configuration: plane) { _, _ in server }
+        control.withLock { $0 = started }
+        log.notice(
+            "The relay is open.",
+            metadata: [
+                LogKey.address: "\(started.planes[0].datagramAddresses.map(\.description).joined(separator: " "))",
+                LogKey.count: "\(started.planes.count)",
+            ])
+        let secretCount = keys.credentials.current.count
+        if secretCount < RelayConfiguration.secretByteCountSafe {
+            log.warning("The relay's secret is short enough to be guessed.", metadata: [LogKey.count: "\(secretCount)"])
+        }
+        if !configuration.opened.isEmpty {
+            log.warning(
+                "The relay sends to peers in special ranges.",
+                metadata: [LogKey.reason: "\(configuration.opened.map(\.rawValue).joined(separator: " "))"])
+        }
+    }
+
+    /// Relays until the node leaves.
+    package func run() async throws {
+        // The threads are the relay's own; a cancellation ends the wait as well as a shutdown.
+        try? await gracefulShutdown()
+        stop()
+    }
+
+    /// Closes the doors and ends every allocation. May be called again.
+    package func stop() {
+        let control = control.withLock { control -> RelayControl? in
+            defer { control = nil }
+            return control
+        }
+        control?.stop()
+    }
+
+    private func turnConfiguration(
+        doors: [TransportAddress], hosts: [TransportAddress]
+    ) -> TurnServerConfiguration {
+        var turn = TurnServerConfiguration(credentials: keys.credentials, nonceKey: keys.nonceKey)
+        turn.peers = PeerPolicy(
+            opened: Set(configuration.opened),
+            own: doors + hosts + RelayConfiguration.machineAddresses() + configuration.clusterAddresses,
+            relayPorts: configuration.ports)
+        turn.allocationsMax = configuration.allocationsMax
+        turn.allocationsPerUserMax = configuration.allocationsPerUserMax
+        turn.permissionsMax = configuration.permissionsMax
+        turn.channelsMax = configuration.channelsMax
+        turn.lifetimeMax = configuration.lifetimeMax
+        if configuration.isLegacyChannelAllowed { turn.channelNumbers = ChannelDataHeader.legacyChannelNumbers }
+        return turn
+    }
+
+    /// The doors that can be opened.
+    ///
+    /// The planes share their ports among themselves, and would share them with another relay of the same user as
+    /// well: half of the clients would come to the wrong one. So each is opened once without sharing.
+    private func freeDoors() throws(ApusError) -> [TransportAddress] {
+        var free: [TransportAddress] = []
+        for door in configuration.doors() {
+            do throws(ApusError) {
+                if door.port != 0 { RelaySocket.close(try RelaySocket.open(door, bufferBytes: 4096).socket) }
+                free.append(door)
+            } catch {
+                // An address that the machine has but does not use yet, or not any more, is no reason to stay closed.
+                guard configuration.addresses.isEmpty, error.code != .addressInUse else { throw error }
+                var facts = Logger.facts(of: error)
+                facts[LogKey.address] = "\(door)"
+                log.warning("The relay leaves out an address of the machine.", metadata: facts)
+            }
+        }
+        return free
+    }
+}
+
+extension RelayConfiguration {
+    /// Where clients come, with ports. A client is answered from the address that it wrote to, so that each address of
+    /// the machine has a door of its own.
+    package func doors() -> [TransportAddress] {
+        let loopback = TransportAddress(v4: 0x7f00_0001, port: 0)
+        let all = addresses.isEmpty ? Self.outerAddresses() + [loopback] : addresses
+        return all.map { $0.port == 0 ? $0.withPort(port) : $0 }
+    }
+
+    /// What clients are told where the operator says nothing else: the first door.
+    package func firstDoor() -> HostPort? {
+        guard isEnabled, let door = doors().first else { return nil }
+        return HostPort(host: door.hostDescription, port: Int(door.port))
+    }
+
+    /// Where relays are: at most one of each family.
+    ///
+    /// - Throws: 10022 where that is a wildcard, to which no peer can answer.
+    package func relayHosts(doors: [TransportAddress]) throws(ApusError) -> [TransportAddress] {
+        let all = relayAddresses.isEmpty ? doors : relayAddresses
+        let outer = all.filter { PeerPolicy.range(of: $0) != .loopback }
+        let hosts = [TransportAddress.Family.v4, .v6].compactMap { family in
+            (outer.isEmpty ? all : outer).first { $0.family == family }?.host
+        }
+        guard hosts.allSatisfy({ PeerPolicy.range(of: $0) != .unspecified }) else {
+            throw ApusError(
+                .configurationInvalid,
+                "the relay listens at all addresses of the machine: name those that peers answer to in "
+                    + "relay.relay_addresses")
+        }
+        return hosts
+    }
+
+    /// Every address of this machine; empty where the system does not tell.
+    static func machineAddresses() -> [TransportAddress] {
+        let devices = (try? System.enumerateDevices()) ?? []
+        return devices.compactMap { device in
+            device.address?.ipAddress.flatMap { TransportAddress($0, port: 0) }
+        }
+    }
+
+    /// The addresses at which others reach this machine.
+    private static func outerAddresses() -> [TransportAddress] {
+        machineAddresses().filter { address in
+            switch PeerPolicy.range(of: address) {
+            case nil, .private, .carrierGrade: true
+            default: false
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+import ApusCore
+import ApusNode
+import ApusTraversal
+import Foundation
+import Testing
+
+@Suite("The relay's configuration and keys (D8)")
+struct RelayConfigurationTests {
+    private let root = [UInt8](repeating: 7, count: 32)
+
+    private func read(_ yaml: String, _ environment: [String: String] = [:]) throws -> RelayConfiguration {
+        var reader = try ConfigurationReader(yaml: yaml, source: "node.yaml", environment: environment)
+        return try RelayConfiguration(&reader, path: { "/etc/apus/\($0)" })
+    }
+
+    @Test("Addresses, ranges and bounds are read, and the environment goes before the file")
+    func keys() throws {
+        let configuration = try read(
+            """
+            relay:
+              addresses: 192.0.2.1 2001:db8::1
+              port: 4000
+              open: loopback private
+              lifetime_max: 20m
+              port_min: 50000
+              port_max: 50009
+            """, ["APUS_RELAY_PORT": "4001"])
+        #expect(configuration.doors().map(\.port) == [4001, 4001])
+        #expect(configuration.doors().map(\.family) == [.v4, .v6])
+        #expect(configuration.opened == [.loopback, .private])
+        #expect(configuration.lifetimeMax == .seconds(1200))
+        #expect(configuration.ports == 50_000...50_009)
+        #expect(configuration.firstDoor() == HostPort(host: "192.0.2.1", port: 4001))
+    }
+
+    @Test(
+        "What cannot be meant is refused with the key (10022)",
+        arguments: [
+            ("addresses: relay.example", "relay.addresses"), ("open: lan", "relay.open"), ("port: 0", "relay.port"),
+            ("port_min: 60000\n  port_max: 50000", "relay.port_max"), ("lifetime_max: 1m", "relay.lifetime_max"),
+            ("enabled: yes", "relay.enabled"), ("realm: ''", "relay.realm"),
+            ("secret: a\n  secret_file: b", "relay.secret_file"),
+        ])
+    func refused(line: String, key: String) throws {
+        let error = #expect(throws: ApusError.self) { try read("relay:\n  \(line)\n") }
+        #expect(error?.code == .configurationInvalid)
+        #expect(error?.message.contains("\(key): ") == true, "\(error?.message ?? "")")
+    }
+
+    @Test("Without addresses the relay listens where others reach the machine, and at 127.0.0.1 last")
+    func machine() throws {
+        let configuration = try read("")
+        #expect(configuration.doors().last == TransportAddress("127.0.0.1", port: 3478))
+        let hosts = try configuration.relayHosts(doors: configuration.doors())
+        #expect((1...2).contains(hosts.count))
+        let isAlone = configuration.doors().count == 1
+        #expect(hosts.allSatisfy { (PeerPolicy.range(of: $0) == .loopback) == isAlone })
+    }
+
+    @Test("A wildcard needs the address that peers answer to (10022)")
+    func wildcard() throws {
+        let configuration = try read("relay: {addresses: 0.0.0.0}")
+        #expect(throws: ApusError(.configurationInvalid)) {
+            try configuration.relayHosts(doors: configuration.doors())
+        }
+        let named = try read("relay: {addresses: 0.0.0.0, relay_addresses: 192.0.2.7}")
+        #expect(try named.relayHosts(doors: named.doors()).map(\.hostDescription) == ["192.0.2.7"])
+    }
+
+    @Test("Nodes with one cluster key have the same nonce key and credentials; another key gives others")
+    func derived() throws {
+        let configuration = try read("")
+        let keys = try RelayKeys(root: root, configuration: configuration)
+        let same = try RelayKeys(root: root, configuration: configuration)
+        let other = try RelayKeys(root: Array(repeating: 8, count: 32), configuration: configuration)
+        #expect(keys.nonceKey == same.nonceKey && keys.nonceKey != other.nonceKey)
+        #expect(keys.nonceKey.count == 32 && keys.nonceKey != root)
+        #expect(keys.credentials.current == same.credentials.current)
+        #expect(keys.credentials.current != other.credentials.current)
+        #expect(keys.credentials.current != keys.nonceKey)
+    }
+
+    @Test("A static secret takes the place of the derived one; a file's second line is the one before")
+    func secret() throws {
+        let given = try RelayKeys(root: root, configuration: try read("relay: {secret: a static secret}"))
+        #expect(given.credentials.current == Array("a static secret".utf8))
+        #expect(given.credentials.previous == nil)
+        let file = NSTemporaryDirectory() + "/apus-secret-\(UUID().uuidString)"
+        try Data("of today\nof before\n".utf8).write(to: URL(fileURLWithPath: file))
+        defer { try? FileManager.default.removeItem(atPath: file) }
+        var configuration = RelayConfiguration()
+        configuration.secretFile = file
+        let read = try RelayKeys(root: root, configuration: configuration)
+        #expect(read.credentials.current == Array("of today".utf8))
+        #expect(read.credentials.previous == Array("of before".utf8))
+        #expect(read.nonceKey == given.nonceKey)
+        configuration.secretFile = file + "-missing"
+        #expect(throws: ApusError(.configurationInvalid)) { try RelayKeys(root: root, configuration: configuration) }
+    }
+}

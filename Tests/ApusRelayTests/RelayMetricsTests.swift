@@ -1,0 +1,52 @@
+import ApusCore
+import ApusRelay
+import Testing
+
+@Suite("The relay's metrics")
+struct RelayMetricsTests {
+    private func traffic(_ packets: UInt64) -> RelayTraffic {
+        var traffic = RelayTraffic()
+        (traffic.upPackets, traffic.upBytes) = (packets, packets * 100)
+        (traffic.downPackets, traffic.downBytes) = (packets + 1, packets * 10)
+        return traffic
+    }
+
+    @Test("Packets are counted once, also of an allocation that moves to another plane")
+    func traffic() {
+        let backend = PrometheusMetrics()
+        var metrics = RelayMetrics(factory: backend)
+        metrics.carried(1, traffic(5), plane: 0, isFinal: false)
+        metrics.carried(1, traffic(7), plane: 0, isFinal: false)
+        // The second plane begins at 0, before the first has told its end.
+        metrics.carried(1, traffic(2), plane: 1, isFinal: false)
+        metrics.carried(1, traffic(9), plane: 0, isFinal: true)
+        metrics.carried(1, traffic(4), plane: 1, isFinal: true)
+        let text = backend.text()
+        #expect(text.contains("apus_relay_packets_total{direction=\"up\"} 13\n"))
+        #expect(text.contains("apus_relay_packets_total{direction=\"down\"} 15\n"))
+        #expect(text.contains("apus_relay_bytes_total{direction=\"up\"} 1300\n"))
+    }
+
+    @Test("Drops of all planes are added by reason, and limited answers by kind")
+    func drops() {
+        let backend = PrometheusMetrics()
+        var metrics = RelayMetrics(factory: backend)
+        var counters = PlaneCounters()
+        counters.notPermitted = 3
+        metrics.counted(0, counters)
+        metrics.counted(1, counters)
+        counters.notPermitted = 4
+        counters.controlDropped = 2
+        metrics.counted(0, counters)
+        metrics.stands(allocations: 6, limitedChallenges: 10, limitedBindings: 0)
+        metrics.stands(allocations: 5, limitedChallenges: 12, limitedBindings: 1)
+        metrics.began()
+        let text = backend.text()
+        #expect(text.contains("apus_relay_dropped_total{reason=\"not_permitted\"} 7\n"))
+        #expect(text.contains("apus_relay_dropped_total{reason=\"ring\"} 2\n"))
+        #expect(text.contains("apus_relay_limited_total{answer=\"challenge\"} 12\n"))
+        #expect(text.contains("apus_relay_limited_total{answer=\"binding\"} 1\n"))
+        #expect(text.contains("apus_relay_allocations 5\n"))
+        #expect(text.contains("apus_relay_allocations_total 1\n"))
+    }
+}
