@@ -192,6 +192,9 @@ let package = Package(
         test("ApusGatewayTests", ["ApusCore", "ApusWire", "ApusGateway"]),
         test("ApusNodeTests", ["ApusCore", "ApusNode"]),
         test("ClusterTests", ["ApusCore", "ApusSessions", nioCore, nioPosix, nioSSL]),
+        .testTarget(
+            name: "RelayClientTests", dependencies: ["ApusTestKit", nioCore, nioPosix],
+            path: "Tests/RelayClientTests", exclude: ["Clients"], swiftSettings: apusSettings),
         test("TidyTests", ["ApusCore", "ApusNode"]),
         test("ApusWireTests", ["ApusCore", "ApusWire", "ApusTestKit", nioCore]),
         test(
