@@ -193,6 +193,9 @@ let package = Package(
             ["ApusCore", "ApusWire", "ApusTransport", "ApusGateway", "ApusTestKit", nioCore, nioPosix, nioSSL]),
         test("ApusNodeTests", ["ApusCore", "ApusTraversal", "ApusNode", log]),
         test("ClusterTests", ["ApusCore", "ApusSessions", nioCore, nioPosix, nioSSL]),
+        .testTarget(
+            name: "RelayClientTests", dependencies: ["ApusTestKit", nioCore, nioPosix],
+            path: "Tests/RelayClientTests", exclude: ["Clients"], swiftSettings: apusSettings),
         test("TidyTests", ["ApusCore", "ApusNode"]),
         test("ApusWireTests", ["ApusCore", "ApusWire", "ApusTestKit", nioCore]),
         test(

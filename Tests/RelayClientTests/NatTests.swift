@@ -1,0 +1,71 @@
+import Foundation
+import Testing
+
+/// Two hosts behind two NATs, in network namespaces that end with this value (Clients/nat.sh).
+final class NatNetwork: Sendable {
+    /// How a NAT chooses ports: the host's own where that is free, or another for each peer (symmetric).
+    enum Kind: String, Sendable {
+        case preserving, random
+    }
+
+    static let relayAddress = "203.0.113.1"
+    static let relayPort = 3478
+    private let name = "apus\(UInt32.random(in: .min ... .max))"
+
+    struct Failed: Error { var reason: String }
+
+    /// - Parameter door: what of the relay can be reached from behind the NATs: "udp", "tcp", or "any", where
+    ///   everything else can, too.
+    init(a: Kind, b: Kind, door: String) throws {
+        let outcome = try Outcome.now(
+            [OtherClients.script("nat.sh"), "up", name, a.rawValue, b.rawValue, door])
+        guard outcome.status == 0 else { throw Failed(reason: outcome.all) }
+    }
+
+    /// What runs a command at a place: "a", "b", or "w" where the relay is.
+    func inside(_ place: String) -> [String] { ["ip", "netns", "exec", "\(name)-\(place)"] }
+
+    /// Removes the namespaces; their processes have ended.
+    func down() { _ = try? Outcome.now([OtherClients.script("nat.sh"), "down", name]) }
+}
+
+@Suite("Clients behind NATs, in network namespaces (RFC 8445, RFC 5128, D8)", .serialized)
+struct NatTests {
+    struct Case: Sendable, CustomTestStringConvertible {
+        var a: NatNetwork.Kind
+        var b: NatNetwork.Kind
+        var door: String
+        var isRelayed: Bool
+
+        var testDescription: String { "\(a) and \(b), open: \(door)" }
+    }
+
+    @Test(
+        "Two aioice agents behind NATs meet: directly where the NATs allow it, through the relay otherwise",
+        .enabled(
+            if: OtherClients.python != nil && OtherClients.hasNamespaces,
+            "aioice is not installed, or network namespaces with nftables cannot be made here"),
+        arguments: [
+            Case(a: .preserving, b: .preserving, door: "any", isRelayed: false),
+            Case(a: .random, b: .random, door: "any", isRelayed: true),
+            Case(a: .preserving, b: .random, door: "any", isRelayed: true),
+            Case(a: .preserving, b: .preserving, door: "udp", isRelayed: true),
+            Case(a: .random, b: .random, door: "tcp", isRelayed: true),
+        ])
+    func meet(_ nats: Case) async throws {
+        let network = try NatNetwork(a: nats.a, b: nats.b, door: nats.door)
+        defer { network.down() }
+        let relay = try await RelayProcess(
+            address: NatNetwork.relayAddress, port: NatNetwork.relayPort, opened: "documentation",
+            prefix: network.inside("w"))
+        let address = "\(relay.address):\(relay.port)"
+        let seen = try await PairSeen.meet(
+            relays: (address, address), transport: nats.door == "tcp" ? "tcp" : "udp",
+            prefixes: (network.inside("a"), network.inside("b")))
+        print("NATs \(nats.testDescription): \(seen.words)")
+        #expect(seen.a.isRelayed == nats.isRelayed, "\(seen) \(relay.log)")
+        #expect(seen.b.isRelayed == nats.isRelayed, "\(seen) \(relay.log)")
+        seen.expectAllMessages(relay.log)
+        #expect(relay.stop() == 0)
+    }
+}

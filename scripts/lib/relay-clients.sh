@@ -1,0 +1,47 @@
+# Gets the relay's clients that others made, and prints the Python that has aioice and aiortc.
+# turnutils_uclient and its peer come from Debian's coturn, nft and ip from nftables and iproute2; the Python is
+# a virtual environment in the build folder. Whatever cannot be had is said, and the tests that want it are
+# left out. Run, or source and call `relay_clients`.
+
+relay_client_packages() {
+    local missing=
+    command -v turnutils_uclient >/dev/null || missing=coturn
+    (require_packages iproute2 nftables) || say "Tests with network namespaces are left out."
+    [ -n "$missing" ] || return 0
+    if ! (require_packages coturn); then
+        say "Tests with turnutils_uclient are left out."
+        return 0
+    fi
+    # The package starts its server at 3478, the port that belongs to the relay here.
+    local sudo=()
+    [ "$(id -u)" -eq 0 ] || sudo=(sudo -n)
+    if [ -d /run/systemd/system ]; then
+        "${sudo[@]}" systemctl disable --now coturn >&2 2>/dev/null || say "coturn's service cannot be stopped."
+    elif [ -x /etc/init.d/coturn ]; then
+        "${sudo[@]}" /etc/init.d/coturn stop >/dev/null 2>&1 || true
+    fi
+}
+
+relay_clients() {
+    relay_client_packages
+    local folder=$PWD/.build/relay-clients
+    local wanted="aioice==0.13.0 aiortc==1.16.0"
+    if [ "$(cat "$folder/wanted" 2>/dev/null)" != "$wanted" ] || ! "$folder/bin/python" -c 'import aioice' 2>/dev/null; then
+        python3 -c 'import ensurepip' 2>/dev/null || (require_packages python3 python3-venv) || return 1
+        rm -rf "$folder"
+        # shellcheck disable=SC2086
+        if ! { python3 -m venv "$folder" && "$folder/bin/python" -m pip install --quiet --prefer-binary $wanted; } >&2; then
+            say "aioice and aiortc cannot be installed: python3 with venv and a route to pypi.org are needed."
+            rm -rf "$folder"
+            return 1
+        fi
+        printf '%s\n' "$wanted" >"$folder/wanted"
+    fi
+    printf '%s\n' "$folder/bin/python"
+}
+
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+    cd "$(dirname "$0")/../.."
+    . scripts/lib/setup.sh
+    relay_clients
+fi
