@@ -8,8 +8,9 @@ enum OtherClients {
 
     /// A Python that has aioice and aiortc.
     static let python: String? = {
-        let top = URL(fileURLWithPath: #filePath).deletingLastPathComponent().appending(path: "../..").standardizedFileURL
-        let paths = [
+        let folder = URL(fileURLWithPath: #filePath).deletingLastPathComponent()
+        let top = folder.appending(path: "../..").standardizedFileURL
+        let paths: [String?] = [
             ProcessInfo.processInfo.environment["APUS_RELAY_CLIENTS"],
             top.appending(path: ".build/relay-clients/bin/python").path,
         ]

@@ -80,7 +80,8 @@ async def run(arguments):
     server = (host, int(port))
     policy = aioice.TransportPolicy.RELAY if arguments.relay_only else aioice.TransportPolicy.ALL
     connection = aioice.Connection(
-        ice_controlling=arguments.controlling, stun_server=server, turn_server=server,
+        ice_controlling=arguments.controlling,
+        stun_server=server if arguments.transport == "udp" else None, turn_server=server,
         turn_username=arguments.user, turn_password=arguments.password, turn_transport=arguments.transport,
         use_ipv6=False, transport_policy=policy)
     await connection.gather_candidates()

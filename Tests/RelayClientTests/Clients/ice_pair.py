@@ -9,6 +9,7 @@ one line of JSON: what each saw.
 import json
 import subprocess
 import sys
+import time
 
 
 def line(agent, name):
@@ -26,11 +27,14 @@ agents = {
 }
 try:
     descriptions = {name: line(agent, name) for name, agent in agents.items()}
-    for name, other in (("a", "b"), ("b", "a")):
+    # The controlling agent takes the first pair that answers it, and where a NAT dropped its first check it asks
+    # again only after 500 ms: so the other begins, and has opened its NAT when the first check comes.
+    for name, other in (("b", "a"), ("a", "b")):
         if "error" in json.loads(descriptions[name]):
             raise SystemExit(f"agent {name}: {descriptions[name]}")
         agents[name].stdin.write(descriptions[other])
         agents[name].stdin.flush()
+        time.sleep(0.2)
     seen = {name: json.loads(line(agent, name)) for name, agent in agents.items()}
     seen["candidates"] = {name: json.loads(text)["candidates"] for name, text in descriptions.items()}
     print(json.dumps(seen))
