@@ -53,8 +53,10 @@ struct RelayConfigurationTests {
         #expect(configuration.doors().last == TransportAddress("127.0.0.1", port: 3478))
         let hosts = try configuration.relayHosts(doors: configuration.doors())
         #expect((1...2).contains(hosts.count))
-        let isAlone = configuration.doors().count == 1
-        #expect(hosts.allSatisfy { (PeerPolicy.range(of: $0) == .loopback) == isAlone })
+        for host in hosts where PeerPolicy.range(of: host) == .loopback {
+            // Only where the machine has no other address of the family.
+            #expect(configuration.doors().count { $0.family == host.family } == 1)
+        }
     }
 
     @Test("A wildcard needs the address that peers answer to (10022)")

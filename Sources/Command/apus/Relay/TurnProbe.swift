@@ -38,11 +38,15 @@ final class TurnProbe {
 
     deinit { close(descriptor) }
 
-    /// Asks for a relayed address and gives it.
+    /// Asks for a relayed address, of the server's own family where that is seen from its address, and gives it.
     ///
     /// - Throws: 10005 without an answer, 12001 where the credentials are refused, 21025 for another refusal.
     func allocate() throws(ApusError) -> TransportAddress {
-        let answer = try ask(.allocate) { $0.add(requestedTransport: 17) }
+        let isV6 = server.host.contains(":")
+        let answer = try ask(.allocate) {
+            $0.add(requestedTransport: 17)
+            if isV6 { $0.add(.requestedAddressFamily, family: .v6) }
+        }
         guard let relayed = try answer.xorAddress(.xorRelayedAddress) else {
             throw ApusError(.malformed, "\(server) allocated and names no relayed address")
         }
@@ -87,7 +91,7 @@ final class TurnProbe {
                 let number = error?.code.rawValue ?? 0
                 throw ApusError(
                     number == 401 ? .tokenInvalid : .unavailable,
-                    "\(server) refuses with \(number) \(error?.reason ?? "")")
+                    "\(server) refuses with \(number)\(error.map { $0.reason.isEmpty ? "" : " \($0.reason)" } ?? "")")
             }
             challenge = (realm, nonce)
         }

@@ -128,9 +128,9 @@ extension RelayConfiguration {
     /// - Throws: 10022 where that is a wildcard, to which no peer can answer.
     package func relayHosts(doors: [TransportAddress]) throws(ApusError) -> [TransportAddress] {
         let all = relayAddresses.isEmpty ? doors : relayAddresses
-        let outer = all.filter { PeerPolicy.range(of: $0) != .loopback }
         let hosts = [TransportAddress.Family.v4, .v6].compactMap { family in
-            (outer.isEmpty ? all : outer).first { $0.family == family }?.host
+            let own = all.filter { $0.family == family }
+            return (own.first { PeerPolicy.range(of: $0) != .loopback } ?? own.first)?.host
         }
         guard hosts.allSatisfy({ PeerPolicy.range(of: $0) != .unspecified }) else {
             throw ApusError(
