@@ -25,7 +25,7 @@ struct ClusterTests {
         #expect(outcome.status == 0, "\(outcome.all)")
         let last = outcome.output.split(separator: "\n").last.map(String.init) ?? ""
         let kinds = try JSONSerialization.jsonObject(with: Data(last.utf8)) as? [String: [String: Double]]
-        #expect(kinds?.count == 6)
+        #expect(kinds?.count == 8)
         for (kind, values) in kinds ?? [:] {
             #expect(values["lost"] == 0 && values["doubled"] == 0 && values["wrong"] == 0, "\(kind): \(values)")
         }

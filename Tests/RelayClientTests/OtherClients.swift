@@ -101,6 +101,9 @@ final class Child: Sendable {
     func terminate() {
         guard process.isRunning else { return }
         process.terminate()
+        for _ in 0..<200 where process.isRunning { usleep(10_000) }
+        // turnutils_peer does not end on SIGTERM.
+        if process.isRunning { kill(process.processIdentifier, SIGKILL) }
         process.waitUntilExit()
     }
 
