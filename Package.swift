@@ -81,7 +81,9 @@ let package = Package(
         // Core: values only.
         layer("Core", "ApusCore", [log, metrics, coreMetrics]),
 
-        // Native: module maps and thin C shims.
+        // Native: module maps, thin C shims, and threads beside the Swift pool.
+        .target(name: "CApusThreads", path: "Sources/Native/CApusThreads"),
+        layer("Native", "ApusThreads", ["ApusCore", "CApusThreads"]),
         .systemLibrary(
             name: "CLibAV", path: "Sources/Native/CLibAV", pkgConfig: "libavformat libavcodec libavutil libswscale",
             providers: [.apt(["libavcodec-dev", "libavformat-dev", "libavutil-dev", "libswscale-dev"])]),
@@ -142,7 +144,8 @@ let package = Package(
             "Edges", "ApusHTTP",
             ["ApusCore", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, lifecycle, log]),
 
-        layer("Edges", "ApusRelay", ["ApusCore", "ApusTraversal", "CApusNet", log, coreMetrics]),
+        layer(
+            "Edges", "ApusRelay", ["ApusCore", "ApusThreads", "ApusTraversal", "CApusNet", log, coreMetrics]),
 
         // Node: the only place that joins the parts.
         layer(
@@ -157,14 +160,14 @@ let package = Package(
         layer(
             "Clients", "ApusClient",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "CApusMedia", nioCore, nioPosix, nioTLS, nioSSL,
+                "ApusCore", "ApusThreads", "ApusWire", "ApusContract", "ApusMedia", "CApusMedia", nioCore, nioPosix, nioTLS, nioSSL,
                 protobuf, crypto,
                 dequeModule, log,
             ]),
         layer(
             "Clients", "ApusDevice",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusClient", "CApusMedia", nioCore, dequeModule,
+                "ApusCore", "ApusThreads", "ApusWire", "ApusContract", "ApusMedia", "ApusClient", "CApusMedia", nioCore, dequeModule,
                 protobuf, log,
             ]),
 
@@ -184,7 +187,7 @@ let package = Package(
         layer("Testing", "ApusTestKit", ["ApusCore", nioCore]),
         layer("Testing", "ApusSimulation", ["ApusCore", "ApusWire", "ApusCluster"]),
 
-        test("ApusRelayTests", ["ApusCore", "ApusTraversal", "ApusRelay", log]),
+        test("ApusRelayTests", ["ApusCore", "ApusThreads", "ApusTraversal", "ApusRelay", log]),
         test("ApusCoreTests", ["ApusCore", coreMetrics]),
         test("ApusHTTPTests", ["ApusCore", "ApusHTTP", nioCore, nioPosix, lifecycle, log]),
         test("ApusSessionsTests", ["ApusCore", "ApusSessions", crypto, jwt]),
@@ -228,6 +231,6 @@ let package = Package(
             ["ApusCore", "ApusMedia", "ApusClient", "ApusDevice", "ApusTestKit", nioCore, crypto, log]),
         test(
             "ApusDeviceTests",
-            ["ApusCore", "ApusMedia", "ApusClient", "ApusDevice", "ApusTestKit", nioCore, nioPosix, crypto, log]),
+            ["ApusCore", "ApusThreads", "ApusMedia", "ApusClient", "ApusDevice", "ApusTestKit", nioCore, nioPosix, crypto, log]),
     ]
 )

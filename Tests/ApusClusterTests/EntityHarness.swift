@@ -51,8 +51,7 @@ final class EntityNode: Sendable {
         await transport.stop()
     }
 
-    private final class Mover: @unchecked Sendable {
-        // SAFETY: set once, before the node is used.
+    private final class Mover: @unchecked Sendable {  // SAFETY: the node's initialiser sets it, before anyone has it.
         weak var node: EntityNode?
     }
 

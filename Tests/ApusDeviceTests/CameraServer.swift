@@ -2,6 +2,7 @@ import ApusClient
 import ApusCore
 import ApusDevice
 import ApusMedia
+import ApusThreads
 import Foundation
 import Glibc
 import NIOCore

@@ -1,4 +1,5 @@
 import ApusRelay
+import ApusThreads
 import Glibc
 import Testing
 
@@ -21,7 +22,7 @@ struct BoundedRingTests {
     func threads() throws {
         let ring = BoundedRing<[Int]>(capacity: 64)
         let count = 100_000
-        let producer = try RelayThread(name: "ring") {
+        let producer = try OSThread(name: "ring") {
             var next = 0
             while next < count { if ring.push([next]) { next += 1 } else { sched_yield() } }
         }

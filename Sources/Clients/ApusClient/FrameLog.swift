@@ -1,5 +1,6 @@
 public import ApusCore
 public import ApusMedia
+import ApusThreads
 import Crypto
 import DequeModule
 import Glibc

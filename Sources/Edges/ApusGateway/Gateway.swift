@@ -21,8 +21,7 @@ package final class Gateway: Service, Sendable {
     let view: ClusterView
     let log: Logger
     private let group: any EventLoopGroup
-    // SAFETY: written once in `init`, before `self` is shared; read-only afterwards.
-    private nonisolated(unsafe) var loops: [GatewayLoop] = []
+    private nonisolated(unsafe) var loops: [GatewayLoop] = []  // SAFETY: written by `init` alone, unshared.
     private let work: AsyncStream<@Sendable () async -> Void>
     private let workFeed: AsyncStream<@Sendable () async -> Void>.Continuation
     private let listening = Mutex<(any Channel)?>(nil)

@@ -11,10 +11,7 @@ import Synchronization
 ///
 /// Concurrency model: `ready` and the two flags are touched on the loop's thread only; jobs from other
 /// threads come through the `Mutex`.
-package final class LoopTaskExecutor: TaskExecutor, @unchecked Sendable {
-    // SAFETY: the loop's thread alone touches the three variables below; `enqueue` asks which thread it
-    // is on, and the other functions are internal and called on the loop.
-
+package final class LoopTaskExecutor: TaskExecutor, @unchecked Sendable {  // SAFETY: `enqueue` asks for the thread.
     /// Jobs of one turn, so that a chain of tasks cannot hold the loop.
     private static let turnJobCountMax = 8192
 
@@ -42,6 +39,7 @@ package final class LoopTaskExecutor: TaskExecutor, @unchecked Sendable {
 
     /// Runs what is ready now, so that its effects leave with the caller's flush. On the loop.
     func drain() {
+        loop.assertInEventLoop()
         isScheduled = false
         guard !isDraining else { return }
         isDraining = true

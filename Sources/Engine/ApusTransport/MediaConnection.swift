@@ -18,9 +18,7 @@ package protocol MediaLaneDelegate: Sendable {
 ///
 /// Concurrency model: confined to ``eventLoop``; every member but the constants has to be used there.
 /// The type is `Sendable` so that a reference can be carried to the loop.
-package final class MediaConnection: LaneSession, @unchecked Sendable {
-    // SAFETY: the mutable state below is touched on `eventLoop` only; each entry point checks that.
-
+package final class MediaConnection: LaneSession, @unchecked Sendable {  // SAFETY: entry points assert `eventLoop`.
     package typealias Completion = (Result<ByteBuffer, CallFailure>) -> Void
 
     private struct OpenRequest {

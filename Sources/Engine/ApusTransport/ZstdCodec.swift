@@ -7,11 +7,9 @@ import NIOCore
 /// Concurrency model: a value that owns two C contexts; whoever holds it, behind a lock or on one
 /// event loop, is the only one to use it.
 struct ZstdCodec: ~Copyable, Sendable {
-    // SAFETY: the contexts are made, used only through exclusive access to the value, and
-    // freed once in deinit; nothing else sees the pointers.
-    private nonisolated(unsafe) var compressor: OpaquePointer?
-    // SAFETY: as `compressor`.
-    private nonisolated(unsafe) var decompressor: OpaquePointer?
+    // Made with their first use and freed once in deinit; nothing else sees the pointers.
+    private nonisolated(unsafe) var compressor: OpaquePointer?  // SAFETY: the compiler keeps the value's use exclusive.
+    private nonisolated(unsafe) var decompressor: OpaquePointer?  // SAFETY: as `compressor`.
 
     /// A codec without contexts; each is made with its first use, because an idle one holds 160 KiB.
     init() {}

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
 #include <time.h>
 
 struct apus_interrupt {
@@ -48,5 +47,3 @@ AVFormatContext *apus_format_context(apus_interrupt *interrupt) {
     context->interrupt_callback.opaque = interrupt;
     return context;
 }
-
-void apus_thread_name(const char *name) { prctl(PR_SET_NAME, name, 0, 0, 0); }

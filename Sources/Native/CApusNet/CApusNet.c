@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #ifndef UDP_SEGMENT
@@ -194,5 +193,3 @@ void apus_wake_clear(int fd) {
 }
 
 void apus_pause(void) { usleep(1000); }
-
-void apus_net_thread_name(const char *name) { prctl(PR_SET_NAME, name, 0, 0, 0); }

@@ -18,8 +18,7 @@ package final class ChannelService: Sendable {
     package let view: ClusterView
     package let metrics = ChannelMetrics()
     let log: Logger
-    // SAFETY: written once in `init`, before `self` is shared; read-only afterwards.
-    private nonisolated(unsafe) var loops: [ChannelLoop] = []
+    private nonisolated(unsafe) var loops: [ChannelLoop] = []  // SAFETY: written by `init` alone, unshared.
     private let shared = Mutex(Shared())
 
     private struct Shared {

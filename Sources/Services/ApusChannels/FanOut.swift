@@ -100,8 +100,7 @@ final class FanOut {
 
 /// A receiver's place in a fan-out; confined to the sink's event loop.
 package final class Receipt: Sendable {
-    // SAFETY: used on the fan-out's event loop only, which is the sink's; checked by `assertInEventLoop`.
-    private nonisolated(unsafe) weak var fanOut: FanOut?
+    private nonisolated(unsafe) weak var fanOut: FanOut?  // SAFETY: used on `eventLoop`, as every method asserts.
     private let id: FanOutStateMachine.ReceiverID
     private let eventLoop: any EventLoop
 
@@ -112,7 +111,10 @@ package final class Receipt: Sendable {
     }
 
     /// The number that the stream's frames carry.
-    package var stream: StreamNumber? { fanOut?.stream }
+    package var stream: StreamNumber? {
+        eventLoop.assertInEventLoop()
+        return fanOut?.stream
+    }
 
     /// The sink takes bytes again.
     package func becameWritable() {

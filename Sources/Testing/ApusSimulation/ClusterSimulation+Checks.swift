@@ -34,7 +34,7 @@ extension ClusterSimulation {
         }
     }
 
-    /// Of a shard that another node stands by for now: where the earlier standby lives, the new one has everything.
+    /// Of a shard whose standby changed: where the earlier standby lives, the new one has everything.
     private func checkStandby(of index: Int, after old: ClusterMap, by maker: SimulatedProcess) {
         let (before, after) = (old.shards[index], store.map.shards[index])
         guard before.epoch == after.epoch, let earlier = old.member(at: before.standby)?.id,

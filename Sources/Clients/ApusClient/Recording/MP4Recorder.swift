@@ -1,5 +1,6 @@
 public import ApusCore
 public import ApusMedia
+import ApusThreads
 import DequeModule
 import Glibc
 import NIOCore

@@ -1,6 +1,7 @@
 import ApusClient
 import ApusCore
 import ApusMedia
+import ApusThreads
 import Glibc
 public import Logging
 import NIOCore

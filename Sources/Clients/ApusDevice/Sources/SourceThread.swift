@@ -1,5 +1,6 @@
 import ApusClient
 import ApusCore
+import ApusThreads
 import Synchronization
 
 /// The thread of one source: starts it once, stops it, and ends its events with `.ended` or `.failed`.

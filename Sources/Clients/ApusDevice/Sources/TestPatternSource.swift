@@ -1,6 +1,7 @@
 import ApusClient
 import ApusCore
 import ApusMedia
+import ApusThreads
 import CApusMedia
 import Glibc
 import NIOCore

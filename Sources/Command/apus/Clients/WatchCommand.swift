@@ -78,8 +78,7 @@ struct WatchCommand: AsyncParsableCommand {
 }
 
 /// Takes a viewer's frames to the log, the recording and the picture; confined to the session's loop.
-final class Viewer: @unchecked Sendable {
-    // SAFETY: `received` runs on the session's event loop, `report` after it ended.
+final class Viewer: @unchecked Sendable {  // SAFETY: one loop calls it; `report` comes after its end.
     private let frames: FrameLog?
     private let recorder: MP4Recorder?
     private let picture: Snapshot?

@@ -5,8 +5,7 @@ import NIOCore
 /// The client door's certificate and TLS settings, shared by its connections: TLS 1.3 only (RFC 8446).
 ///
 /// Sendable: libssl's contexts may be used by many threads once they are made.
-// SAFETY: immutable, and libssl counts references atomically.
-package final class TLSServerContext: @unchecked Sendable {
+package final class TLSServerContext: @unchecked Sendable {  // SAFETY: one `let`; libssl locks what it shares.
     // SAFETY: made in `init`, freed in `deinit`, never changed between.
     let pointer: OpaquePointer
 

@@ -1,4 +1,5 @@
 package import ApusCore
+import ApusThreads
 package import ApusTraversal
 import CApusNet
 import Synchronization
@@ -31,7 +32,7 @@ package final class RelayControl: Sendable {
 
     package let planes: [PlaneThread]
     private let waker: Waker
-    private let thread: RelayThread
+    private let thread: OSThread
     private let isStopping: Flag
 
     private final class Flag: Sendable {
@@ -63,7 +64,7 @@ package final class RelayControl: Sendable {
             let controller = make(configuration.datagramAddresses, configuration.streamAddresses)
             let flag = Flag()
             let links = planes.map(\.link)
-            thread = try RelayThread(name: "relay-control") {
+            thread = try OSThread(name: "relay-control") {
                 var loop = Loop(controller: controller, links: links, waker: waker)
                 loop.run(until: { flag.value.load(ordering: .relaxed) })
             }

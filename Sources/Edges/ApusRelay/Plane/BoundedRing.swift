@@ -4,7 +4,7 @@ import Synchronization
 ///
 /// Concurrency model: one thread calls ``push(_:)``, one other ``pop()``; that is the contract of the
 /// owners (``PlaneLink``: a plane's thread at one end, the control thread at the other).
-package final class BoundedRing<Element: Sendable>: @unchecked Sendable {
+package final class BoundedRing<Element: Sendable>: @unchecked Sendable {  // SAFETY: `head` and `tail` hand slots over.
     // SAFETY: a slot is written by the producer before `tail` passes it (releasing) and read by the consumer
     // after it saw that (acquiring), and the other way around for `head`; no slot is touched by both at once.
     private let slots: UnsafeMutablePointer<Element?>

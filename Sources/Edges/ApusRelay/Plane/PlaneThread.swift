@@ -1,58 +1,8 @@
 package import ApusCore
 package import ApusTraversal
+import ApusThreads
 import CApusNet
-import Glibc
 import Synchronization
-
-/// A thread of its own, outside the Swift pool, which its owner joins.
-///
-/// Concurrency model: ``join()`` from any other thread; the first call waits.
-package final class RelayThread: Sendable {
-    private final class Body {
-        let name: String
-        let run: @Sendable () -> Void
-        init(name: String, run: @escaping @Sendable () -> Void) {
-            self.name = name
-            self.run = run
-        }
-    }
-
-    private let handle: pthread_t
-    private let isJoined = Atomic<Bool>(false)
-
-    /// - Parameter name: seen in `top -H`; its first 15 bytes count.
-    /// - Throws: 10018 where the system gives no more threads.
-    package init(name: String, _ run: @escaping @Sendable () -> Void) throws(ApusError) {
-        // SAFETY: the box is released exactly once, by the new thread, or here where none was started.
-        let box = Unmanaged.passRetained(Body(name: name, run: run))
-        var handle = pthread_t()
-        let result = pthread_create(
-            &handle, nil,
-            { argument in
-                guard let argument else { return nil }
-                // SAFETY: the argument is the box passed below.
-                let body = Unmanaged<Body>.fromOpaque(argument).takeRetainedValue()
-                apus_net_thread_name(body.name)
-                body.run()
-                return nil
-            }, box.toOpaque())
-        guard result == 0 else {
-            box.release()
-            throw ApusError(.internalFailure, "the system gives no thread (errno \(result))")
-        }
-        self.handle = handle
-    }
-
-    /// Waits for the thread's end.
-    package func join() {
-        guard !isJoined.exchange(true, ordering: .relaxed) else { return }
-        pthread_join(handle, nil)
-    }
-
-    deinit {
-        if !isJoined.exchange(true, ordering: .relaxed) { pthread_detach(handle) }
-    }
-}
 
 /// A running plane: its thread, its doors' addresses and its link.
 ///
@@ -62,13 +12,13 @@ package final class PlaneThread: Sendable {
     /// The addresses of the doors, with the ports that the system chose for 0.
     package let datagramAddresses: [TransportAddress]
     package let streamAddresses: [TransportAddress]
-    private let thread: RelayThread
+    private let thread: OSThread
 
     /// The plane on its way into its thread.
-    private final class Handover: @unchecked Sendable {
-        // SAFETY: written before the thread starts, taken by the thread once; starting a thread orders the two.
-        var plane: PacketPlane?
-        init(_ plane: consuming PacketPlane) { self.plane = consume plane }
+    private final class Handover: Sendable {
+        private let plane: Mutex<PacketPlane?>
+        init(_ plane: consuming sending PacketPlane) { self.plane = Mutex(consume plane) }
+        func take() -> sending PacketPlane? { plane.withLock { $0.take() } }
     }
 
     /// Opens the doors and starts the thread.
@@ -85,8 +35,8 @@ package final class PlaneThread: Sendable {
         streamAddresses = addresses.streams
         self.link = link
         let handover = Handover(plane)
-        thread = try RelayThread(name: "relay-\(index)") {
-            guard var plane = handover.plane.take() else { return }
+        thread = try OSThread(name: "relay-\(index)") {
+            guard var plane = handover.take() else { return }
             plane.run()
         }
     }

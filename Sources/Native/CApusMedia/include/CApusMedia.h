@@ -42,6 +42,3 @@ void apus_interrupt_deadline(apus_interrupt *interrupt, int64_t nanoseconds);
 // A format context whose interrupt callback is already set: libav copies the callback when it
 // opens its input, so that one set later is ignored. `interrupt` outlives the context.
 AVFormatContext *apus_format_context(apus_interrupt *interrupt);
-
-// Names the calling thread, for `top -H`; the first 15 bytes count.
-void apus_thread_name(const char *name);

@@ -83,6 +83,3 @@ void apus_wake_clear(int fd);
 
 // Sleeps for a millisecond: what a thread does that waits for another one's room.
 void apus_pause(void);
-
-// Names the calling thread for `top -H`, 15 bytes of it.
-void apus_net_thread_name(const char *name);

@@ -1,9 +1,10 @@
 package import ApusCore
-import CApusMedia
+import CApusThreads
 import Glibc
 import Synchronization
 
-/// A thread of its own, outside the Swift pool: for calls that block, such as libav's and `write(2)` (D10).
+/// A thread of its own, outside the Swift pool: for calls that block, such as libav's and
+/// `write(2)` (D10), and for the relay's packet planes (D8).
 ///
 /// Concurrency model: ``join()`` may be called from any thread but the thread itself; the first call waits.
 package final class OSThread: Sendable {
