@@ -121,8 +121,7 @@ extension ClientHandler {
         guard !played.values.contains(where: { $0.channel == channel }) else {
             return fail(call, ApusError(.badParameter, "this connection already plays that channel"))
         }
-        // The answer goes out before the first frame: `open` is called when the receiver is added, and
-        // the receiver's first write happens inside of it.
+        // The answer goes out before the first frame: the sink takes nothing until it is opened.
         let sink = PlayedSink(handler: self, call: call, channel: channel)
         gateway.service.channels.play(channel, sink: sink, after: after) { [self] result in
             switch result {

@@ -28,7 +28,6 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
     private let call: UInt32
     private let channel: ChannelID
     private var isAnswered = false
-    private var early: [ByteBuffer] = []
 
     init(handler: ClientHandler, call: UInt32, channel: ChannelID) {
         self.handler = handler
@@ -38,14 +37,12 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
     }
 
     var eventLoop: any EventLoop { handler.eventLoop }
-    var isWritable: Bool { door.isWritable }
+    /// Nothing is taken before the answer that names the stream: the fan-out keeps the receiver's place meanwhile.
+    var isWritable: Bool { isAnswered && door.isWritable }
 
-    /// The first batch can come before the receipt that names the stream; it waits for the answer.
-    func send(_ bytes: ByteBuffer, now: MonotonicTime) {
-        if isAnswered { door.send(bytes, now: now) } else { early.append(bytes) }
-    }
+    func send(_ bytes: ByteBuffer, now: MonotonicTime) { door.send(bytes, now: now) }
 
-    /// Answers the request, then sends what was written before.
+    /// Answers the request, then takes what the fan-out has.
     func opened(_ receipt: Receipt) {
         guard let stream = receipt.stream, let session = handler.session else { return }
         isAnswered = true
@@ -57,10 +54,7 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
                 $0.doors = gateway.doors(of: channel)
                 $0.grant = Data(gateway.sessions.grant(session, device: channel.device))
             }, correlation: call)
-        guard !early.isEmpty else { return }
-        let now = MonotonicTime.now()
-        for bytes in early { door.send(bytes, now: now) }
-        early = []
+        receipt.becameWritable()
     }
 
     func streamChanged(_ stream: StreamNumber, to state: StreamPhase) {

@@ -6,7 +6,6 @@ import NIOCore
 ///
 /// Sendable: libssl's contexts may be used by many threads once they are made.
 package final class TLSServerContext: @unchecked Sendable {  // SAFETY: one `let`; libssl locks what it shares.
-    // SAFETY: made in `init`, freed in `deinit`, never changed between.
     let pointer: OpaquePointer
 
     /// Reads PEM files. Throws 10022 where one cannot be used.
