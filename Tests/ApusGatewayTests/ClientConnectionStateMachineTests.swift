@@ -78,10 +78,10 @@ struct ClientConnectionStateMachineTests {
     func keepalive() {
         var machine = open()
         #expect(machine.tick(now: time(3999), lastSent: time(0)) == .nothing)
-        #expect(machine.tick(now: time(4000), lastSent: time(0)) == .ping)
+        #expect(machine.tick(now: time(4000), lastSent: time(0)) == .keepalive)
         machine.streamCount = 1
         #expect(machine.tick(now: time(4059), lastSent: time(4000)) == .nothing)
-        #expect(machine.tick(now: time(4060), lastSent: time(4000)) == .ping)
+        #expect(machine.tick(now: time(4060), lastSent: time(4000)) == .keepalive)
     }
 
     @Test("A client that is silent, or never reads, is closed")
@@ -95,6 +95,6 @@ struct ClientConnectionStateMachineTests {
         #expect(slow.tick(now: time(10_099), lastSent: time(0)) == .nothing)
         #expect(slow.tick(now: time(10_100), lastSent: time(0)) == .close(ApusError(.slowReader)))
         slow.writabilityChanged(isWritable: true, now: time(10_100))
-        #expect(slow.tick(now: time(10_101), lastSent: time(0)) == .ping)
+        #expect(slow.tick(now: time(10_101), lastSent: time(0)) == .keepalive)
     }
 }

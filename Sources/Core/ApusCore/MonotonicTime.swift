@@ -19,6 +19,13 @@ public struct MonotonicTime: Sendable, Hashable, Comparable, CustomStringConvert
         return MonotonicTime(nanoseconds: UInt64(time.tv_sec) * 1_000_000_000 + UInt64(time.tv_nsec))
     }
 
+    /// How long the calling thread has run on a processor (`CLOCK_THREAD_CPUTIME_ID`).
+    public static func usedByThisThread() -> Duration {
+        var time = timespec()
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time)
+        return .seconds(time.tv_sec) + .nanoseconds(time.tv_nsec)
+    }
+
     /// Zero, the clock's start.
     public static let zero = MonotonicTime(nanoseconds: 0)
 

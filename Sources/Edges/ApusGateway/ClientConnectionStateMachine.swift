@@ -38,7 +38,8 @@ package struct ClientConnectionStateMachine: Sendable {
     /// What is to be done when time went by.
     package enum OnTick: Sendable, Equatable {
         case nothing
-        case ping
+        /// Something is to be sent, so that the client knows that this node is there.
+        case keepalive
         case close(ApusError)
     }
 
@@ -122,7 +123,7 @@ package struct ClientConnectionStateMachine: Sendable {
                 return now - behindSince >= timing.slowReaderTimeout ? .close(ApusError(.slowReader)) : .nothing
             }
             let limit = streamCount > 0 ? timing.streamKeepalive : timing.keepalive
-            return now - lastSent >= limit ? .ping : .nothing
+            return now - lastSent >= limit ? .keepalive : .nothing
         case .closed:
             return .nothing
         }

@@ -28,6 +28,8 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     var isWorking = false
     /// What the connection's frames are sent through.
     let door: TLSServerHandler
+    /// This connection's place in its loop's lists.
+    var slot = 0
     private var decoder: LinkFrameDecoder
     private var context: ChannelHandlerContext?
     private var gathered: [(stream: StreamNumber, frames: [RelayFrame])] = []
@@ -206,17 +208,21 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     }
 
     private func write(_ frame: LinkFrame) {
+        // The slot of a connection that is gone may be another's.
+        guard !machine.isClosed else { return }
         var buffer = ByteBufferAllocator().buffer(capacity: LinkFrame.headerByteCount + frame.payload.readableBytes)
         frame.encode(into: &buffer)
-        door.send(buffer, now: .now())
+        door.send(buffer)
+        gateway.sent(slot, now: .now())
     }
 
     // MARK: - Time and the end
 
     func tick(now: MonotonicTime) {
-        switch machine.tick(now: now, lastSent: door.lastSent) {
+        switch machine.tick(now: now, lastSent: gateway.lastSent(slot)) {
         case .nothing: break
-        case .ping: write(LinkFrame(kind: .ping))
+        // A pong that nobody asked for: a ping would cost an answer, on each stream, many times a second.
+        case .keepalive: write(LinkFrame(kind: .pong))
         case .close(let error): close(error)
         }
     }

@@ -25,6 +25,8 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
     /// Frames go here past the handler: for each viewer and frame every object that is touched costs a look into
     /// memory that is cold by then.
     private let door: TLSServerHandler
+    private let gateway: GatewayLoop
+    private let slot: Int
     private let call: UInt32
     private let channel: ChannelID
     private var isAnswered = false
@@ -32,6 +34,8 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
     init(handler: ClientHandler, call: UInt32, channel: ChannelID) {
         self.handler = handler
         door = handler.door
+        gateway = handler.gateway
+        slot = handler.slot
         self.call = call
         self.channel = channel
     }
@@ -40,7 +44,10 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
     /// Nothing is taken before the answer that names the stream: the fan-out keeps the receiver's place meanwhile.
     var isWritable: Bool { isAnswered && door.isWritable }
 
-    func send(_ bytes: ByteBuffer, now: MonotonicTime) { door.send(bytes, now: now) }
+    func send(_ bytes: ByteBuffer, now: MonotonicTime) {
+        door.send(bytes)
+        gateway.sent(slot, now: now)
+    }
 
     /// Answers the request, then takes what the fan-out has.
     func opened(_ receipt: Receipt) {

@@ -20,11 +20,10 @@ package final class Gateway: Service, Sendable {
     let channels: ChannelService
     let view: ClusterView
     let log: Logger
-    private let group: any EventLoopGroup
     private nonisolated(unsafe) var loops: [GatewayLoop] = []  // SAFETY: written by `init` alone, unshared.
     private let work: AsyncStream<@Sendable () async -> Void>
     private let workFeed: AsyncStream<@Sendable () async -> Void>.Continuation
-    private let listening = Mutex<(any Channel)?>(nil)
+    private nonisolated(unsafe) var listeners: Listeners  // SAFETY: written by `init` alone, unshared.
 
     package init(
         configuration: GatewayConfiguration, sessions: SessionService, channels: ChannelService, view: ClusterView,
@@ -34,20 +33,35 @@ package final class Gateway: Service, Sendable {
         self.sessions = sessions
         self.channels = channels
         self.view = view
-        self.group = group
         self.log = log
         node = view.local
         // Bounded by the connections: each has at most one piece of work in here.
         (work, workFeed) = AsyncStream.makeStream()
-        loops = group.makeIterator().map { GatewayLoop(eventLoop: $0, service: self) }
+        let eventLoops = Array(group.makeIterator())
+        listeners = Listeners(placement: configuration.placement, loopCount: eventLoops.count)
+        loops = eventLoops.indices.map { GatewayLoop(eventLoop: eventLoops[$0], index: $0, service: self) }
     }
 
     /// Opens the door. Throws 10019 where the address is in use, 10022 where the certificate cannot be read.
     package func start() async throws(ApusError) -> HostPort {
         let tls = try TLSServerContext(
             certificateFile: configuration.certificateFile, keyFile: configuration.keyFile)
-        let bootstrap = ServerBootstrap(group: group)
-            .serverChannelOption(.backlog, value: 4096)
+        do {
+            let address = try await listeners.open(configuration.bind, on: loops.map(\.eventLoop)) { [self] eventLoop in
+                bootstrap(tls, on: eventLoop)
+            }
+            for loop in loops { loop.eventLoop.execute { loop.start() } }
+            return HostPort(host: configuration.bind.host, port: address?.port ?? 0)
+        } catch let error as IOError where error.errnoCode == EADDRINUSE {
+            throw ApusError(.addressInUse, "the client door \(configuration.bind) is in use by another process")
+        } catch {
+            throw ApusError(.addressInUse, "the client door \(configuration.bind) cannot be opened: \(error)")
+        }
+    }
+
+    private func bootstrap(_ tls: TLSServerContext, on eventLoop: any EventLoop) -> ServerBootstrap {
+        ServerBootstrap(group: eventLoop)
+            .serverChannelOption(.backlog, value: Listeners.backlog)
             .serverChannelOption(.socketOption(.so_reuseaddr), value: 1)
             .childChannelOption(.tcpOption(.tcp_nodelay), value: 1)
             .childChannelOption(
@@ -65,16 +79,6 @@ package final class Gateway: Service, Sendable {
                     try channel.pipeline.syncOperations.addHandler(ClientHandler(gateway: loop, door: door))
                 }
             }
-        do {
-            let channel = try await bootstrap.bind(host: configuration.bind.host, port: configuration.bind.port).get()
-            listening.withLock { $0 = channel }
-            for loop in loops { loop.eventLoop.execute { loop.start() } }
-            return HostPort(host: configuration.bind.host, port: channel.localAddress?.port ?? 0)
-        } catch let error as IOError where error.errnoCode == EADDRINUSE {
-            throw ApusError(.addressInUse, "the client door \(configuration.bind) is in use by another process")
-        } catch {
-            throw ApusError(.addressInUse, "the client door \(configuration.bind) cannot be opened: \(error)")
-        }
     }
 
     /// Runs the work of connections until the node stops; then says goodbye to every client.
@@ -90,11 +94,7 @@ package final class Gateway: Service, Sendable {
 
     /// Closes the door and every connection with 10017, so that clients go to another node at once.
     package func stop() {
-        let channel = listening.withLock { channel in
-            defer { channel = nil }
-            return channel
-        }
-        channel?.close(promise: nil)
+        listeners.close()
         for loop in loops { loop.eventLoop.execute { loop.closeAll(ApusError(.shuttingDown)) } }
         workFeed.finish()
     }
@@ -117,6 +117,9 @@ package final class Gateway: Service, Sendable {
     }
 
     var loopCount: Int { loops.count }
+
+    /// What a loop has to do is another now; the next connections go where there is least.
+    func report(_ load: LoopPlacement.Load, of index: Int) { listeners.report(load, of: index) }
 
     func run(_ piece: @escaping @Sendable () async -> Void) { workFeed.yield(piece) }
 

@@ -11,6 +11,8 @@ package struct GatewayConfiguration: Sendable {
     package var keyFile: String
     /// The most connections at once; one more is closed at once. Key `connections_max`.
     package var connectionsMax = 15_000
+    /// Which loop takes the next connection. Key `loop_step`.
+    package var placement = LoopPlacement()
     /// The most connections that have not said who they are; the oldest makes room. Key `unauthenticated_max`.
     package var unauthenticatedMax = 1024
     /// How long a client may take from connect to a valid hello. Key `handshake_timeout`.
@@ -31,8 +33,9 @@ package struct GatewayConfiguration: Sendable {
     package var slowReaderTimeout: Duration = .seconds(10)
     /// The node is not silent for longer on an idle session. Key `keepalive`.
     package var keepalive: Duration = .seconds(5)
-    /// The same while a stream is open: what a client's watchdog rests on. Key `stream_keepalive`.
-    package var streamKeepalive: Duration = .milliseconds(50)
+    /// The same while a stream is open: what a client's watchdog rests on. Longer than a frame's interval, so that a
+    /// picture is keepalive enough, and less than half of the watchdog's 180 ms. Key `stream_keepalive`.
+    package var streamKeepalive: Duration = .milliseconds(80)
     /// How long a client may be silent before it is closed (10015). Key `idle_timeout`.
     package var idleTimeout: Duration = .seconds(20)
 

@@ -8,18 +8,26 @@ import NIOCore
 /// Concurrency model: confined to ``eventLoop``.
 final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoop`.
     let eventLoop: any EventLoop
+    private let index: Int
     unowned let service: Gateway
-    private var connections: [ObjectIdentifier: ClientHandler] = [:]
+    /// By slot.
+    private var connections: [ClientHandler?] = []
+    private var connectionCount = 0
     /// Connections without a session, oldest first.
     private var strangers: [ClientHandler] = []
-    private var streaming: [ObjectIdentifier: ClientHandler] = [:]
+    private var clock: KeepaliveClock
     /// The next look at the clock; nil before the door opens.
     private var nextTick: (task: Scheduled<Void>, time: MonotonicTime)?
     private var nextLookAtAll = MonotonicTime.zero
+    /// What the loop's thread had used at the last look.
+    private var used = (time: MonotonicTime.zero, busy: Duration.zero)
+    private var busyShare = 0.0
 
-    init(eventLoop: any EventLoop, service: Gateway) {
+    init(eventLoop: any EventLoop, index: Int, service: Gateway) {
         self.eventLoop = eventLoop
+        self.index = index
         self.service = service
+        clock = KeepaliveClock(keepalive: service.configuration.streamKeepalive)
     }
 
     var configuration: GatewayConfiguration { service.configuration }
@@ -33,11 +41,11 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
 
     /// The bounds are split evenly over the loops, since connections are.
     private var share: Int { max(1, service.loopCount) }
-    var hasRoom: Bool { connections.count < max(1, configuration.connectionsMax / share) }
+    var hasRoom: Bool { connectionCount < max(1, configuration.connectionsMax / share) }
 
     var counts: (devices: Int, apps: Int, viewers: Int) {
         var counts = (devices: 0, apps: 0, viewers: 0)
-        for handler in connections.values {
+        for case let handler? in connections {
             switch handler.session?.role {
             case .device: counts.devices += 1
             case .app: counts.apps += 1
@@ -51,7 +59,10 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     func start() { scheduleTick(at: .now() + Self.lookInterval) }
 
     func added(_ handler: ClientHandler) {
-        connections[ObjectIdentifier(handler)] = handler
+        handler.slot = clock.add(now: .now())
+        if handler.slot == connections.count { connections.append(nil) }
+        connections[handler.slot] = handler
+        connectionCount += 1
         service.metrics.accepted.increment()
         service.metrics.connections.increment()
         strangers.append(handler)
@@ -60,39 +71,57 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
             // Off the list first: closing takes its time where the other side does not answer.
             strangers.removeFirst().close(ApusError(.tooManyConnections, "too many connections wait for their hello"))
         }
+        report()
     }
 
-    func authenticated(_ handler: ClientHandler) { strangers.removeAll { $0 === handler } }
+    func authenticated(_ handler: ClientHandler) {
+        strangers.removeAll { $0 === handler }
+        report()
+    }
 
     /// True where the connection was there.
     func removed(_ handler: ClientHandler) -> Bool {
-        guard connections.removeValue(forKey: ObjectIdentifier(handler)) != nil else { return false }
-        stopStreaming(handler)
+        guard isHere(handler) else { return false }
+        connections[handler.slot] = nil
+        connectionCount -= 1
+        clock.remove(handler.slot)
         if handler.session == nil { strangers.removeAll { $0 === handler } }
         service.metrics.connections.decrement()
+        report()
         return true
     }
 
-    func streamsChanged(_ handler: ClientHandler) {
-        guard connections[ObjectIdentifier(handler)] != nil else { return }
-        guard handler.machine.streamCount > 0 else { return stopStreaming(handler) }
-        streaming[ObjectIdentifier(handler)] = handler
-        let due = MonotonicTime.now() + configuration.streamKeepalive
-        guard let next = nextTick, next.time > due else { return }
-        next.task.cancel()
-        scheduleTick(at: due)
+    /// False before it was added and after it was removed.
+    private func isHere(_ handler: ClientHandler) -> Bool {
+        handler.slot < connections.count && connections[handler.slot] === handler
     }
 
-    private func stopStreaming(_ handler: ClientHandler) { streaming[ObjectIdentifier(handler)] = nil }
+    func streamsChanged(_ handler: ClientHandler) {
+        guard isHere(handler) else { return }
+        let isStreaming = handler.machine.streamCount > 0
+        clock.setStreaming(handler.slot, isStreaming)
+        let due = MonotonicTime.now() + clock.keepalive
+        if isStreaming, let next = nextTick, next.time > due { scheduleTick(at: due) }
+    }
+
+    func lastSent(_ slot: Int) -> MonotonicTime { clock.lastSent(slot) }
+
+    /// Bytes were sent to a connection. Where all that have streams got theirs just now, the clock is put off: a stream
+    /// of frames costs no waking for the silence between them.
+    func sent(_ slot: Int, now: MonotonicTime) {
+        guard clock.sent(slot, now: now) else { return }
+        let time = min(now + clock.keepalive, nextLookAtAll)
+        if let next = nextTick, next.time < time { scheduleTick(at: time) }
+    }
 
     func closeAll(_ error: ApusError) {
-        for handler in Array(connections.values) { handler.close(error) }
+        for case let handler? in connections { handler.close(error) }
     }
 
     /// Sends the clients away one after the other, so that the other doors are not stormed.
     func sendAllAway() {
         var delay = TimeAmount.nanoseconds(0)
-        for handler in Array(connections.values) {
+        for case let handler? in connections {
             eventLoop.assumeIsolated().scheduleTask(in: delay) { handler.sendAway() }
             delay = delay + Self.sendAwaySpacing
         }
@@ -100,6 +129,7 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     private static let sendAwaySpacing = TimeAmount.milliseconds(4)
 
     private func scheduleTick(at time: MonotonicTime) {
+        nextTick?.task.cancel()
         let delay = TimeAmount.nanoseconds(max(time - .now(), .zero).nanoseconds)
         let task = eventLoop.assumeIsolated().scheduleTask(in: delay) { [weak self] () -> Void in self?.tick() }
         nextTick = (task, time)
@@ -109,19 +139,30 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     /// connections once a second.
     private func tick() {
         let now = MonotonicTime.now()
-        let keepalive = configuration.streamKeepalive
-        let silent = streaming.values.filter { now - $0.door.lastSent >= keepalive }
-        for handler in silent { handler.tick(now: now) }
+        for slot in clock.silent(now: now) { connections[slot]?.tick(now: now) }
         if now >= nextLookAtAll {
             nextLookAtAll = now + Self.lookInterval
-            for handler in Array(connections.values) { handler.tick(now: now) }
+            for case let handler? in connections { handler.tick(now: now) }
+            measure(now: now)
         }
-        var next = nextLookAtAll
-        // One that is behind is not pinged and stays silent; it must not make the clock run hot.
-        if let oldest = streaming.values.lazy.map(\.door.lastSent).min() {
-            next = min(next, max(oldest + keepalive, now + keepalive / 2))
-        }
-        scheduleTick(at: next)
+        scheduleTick(at: min(nextLookAtAll, clock.nextLook(now: now) ?? nextLookAtAll))
     }
+    /// How busy the thread was since the last look.
+    private func measure(now: MonotonicTime) {
+        let busy = MonotonicTime.usedByThisThread()
+        let passed = now - used.time
+        busyShare = passed > .zero ? (busy - used.busy) / passed : 0
+        used = (now, busy)
+        report()
+    }
+
+    private func report() {
+        service.report(
+            .init(
+                connectionCount: connectionCount, strangerCount: strangers.count, busyShare: busyShare,
+                isFull: !hasRoom),
+            of: index)
+    }
+
     private static let lookInterval = Duration.seconds(1)
 }

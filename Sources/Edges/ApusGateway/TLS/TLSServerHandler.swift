@@ -1,7 +1,7 @@
-package import ApusCore
+import ApusCore
 package import NIOCore
 
-/// TLS of a client's connection, on libssl: decrypts what comes, and sends what ``send(_:now:)`` is given.
+/// TLS of a client's connection, on libssl: decrypts what comes, and sends what ``send(_:)`` is given.
 ///
 /// Sending does not go through the channel's pipeline. A viewer gets one buffer a frame, and the pipeline with its
 /// list of pending writes cost more than the encryption (docs/decisions/5). Ciphertext goes to the socket at once;
@@ -25,8 +25,6 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
 
     /// False while the socket is behind.
     package private(set) var isWritable = true
-    /// When bytes were last sent.
-    package private(set) var lastSent = MonotonicTime.now()
     private let context: TLSServerContext
     private let closeTimeout: TimeAmount
     private var session: TLSSession?
@@ -160,9 +158,8 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
     // MARK: - Out
 
     /// Sends bytes; nothing is sent before the handshake is done or after the end.
-    package func send(_ bytes: ByteBuffer, now: MonotonicTime) {
+    package func send(_ bytes: ByteBuffer) {
         guard state == .open else { return }
-        lastSent = now
         let waiting = bytes.withUnsafeReadableBytes { session?.write($0) } ?? nil
         if waiting == 0 { return }
         guard waiting != nil else {

@@ -152,6 +152,8 @@ public struct NodeConfiguration: Sendable {
     private mutating func readGateway(_ reader: inout ConfigurationReader) throws(ApusError) {
         let d = gateway
         gateway.connectionsMax = try reader.int("gateway.connections_max", default: d.connectionsMax, in: 1...1_000_000)
+        gateway.placement.stepCount = try reader.int(
+            "gateway.loop_step", default: d.placement.stepCount, in: 1...1_000_000)
         gateway.unauthenticatedMax = try reader.int(
             "gateway.unauthenticated_max", default: d.unauthenticatedMax, in: 1...1_000_000)
         gateway.handshakeTimeout = try reader.duration("gateway.handshake_timeout", default: d.handshakeTimeout)

@@ -1,0 +1,80 @@
+import ApusCore
+import Glibc
+import NIOCore
+import NIOPosix
+import Synchronization
+
+/// The door's listening socket, on which one loop at a time accepts, as ``LoopPlacement`` says.
+///
+/// Each loop has a descriptor of the same socket. NIO gives a connection to the next loop in turn and cannot move it
+/// later; which loop reads the socket is what can be chosen.
+///
+/// Concurrency model: any thread; loops report what they have to do, and read the choice on themselves.
+final class Listeners: Sendable {
+    private struct State {
+        var loads: [LoopPlacement.Load] = []
+        var accepting = 0
+        var channels: [any Channel] = []
+    }
+
+    private let state = Mutex(State())
+    private let placement: LoopPlacement
+
+    init(placement: LoopPlacement, loopCount: Int) {
+        self.placement = placement
+        state.withLock { $0.loads = Array(repeating: .init(), count: loopCount) }
+    }
+
+    /// Opens the door on each of the loops; returns its address. Throws what binding throws.
+    func open(
+        _ bind: HostPort, on loops: [any EventLoop], bootstrap: @Sendable (any EventLoop) -> ServerBootstrap
+    ) async throws -> SocketAddress? {
+        let first = try await bootstrap(loops[0]).bind(host: bind.host, port: bind.port).get()
+        var channels = [first]
+        state.withLock { $0.channels = channels }
+        for loop in loops.dropFirst() {
+            let descriptor = try await loops[0].submit {
+                try first.pipeline.syncOperations.withUnsafeTransportIfAvailable(of: CInt.self) { dup($0) } ?? -1
+            }.get()
+            channels.append(
+                try await bootstrap(loop).serverChannelOption(.autoRead, value: false).withBoundSocket(descriptor).get()
+            )
+            // Made of a descriptor, a channel shortens the queue of the socket to its own default.
+            listen(descriptor, Self.backlog)
+        }
+        state.withLock { $0.channels = channels }
+        apply()
+        return first.localAddress
+    }
+    static let backlog: CInt = 4096
+
+    /// A loop's load is another now.
+    func report(_ load: LoopPlacement.Load, of index: Int) {
+        let isMoved = state.withLock { state in
+            state.loads[index] = load
+            let choice = placement.choice(among: state.loads)
+            defer { state.accepting = choice }
+            return choice != state.accepting
+        }
+        if isMoved { apply() }
+    }
+
+    /// Each loop looks whether it is the one that accepts; the last look of a loop is at the last choice.
+    private func apply() {
+        let channels = state.withLock { $0.channels }
+        for (index, channel) in channels.enumerated() {
+            channel.eventLoop.execute { [self] in
+                let isAccepting = state.withLock { $0.accepting == index }
+                try? channel.syncOptions?.setOption(.autoRead, value: isAccepting)
+            }
+        }
+    }
+
+    func close() {
+        let channels = state.withLock { state in
+            defer { state.channels = [] }
+            return state.channels
+        }
+        for channel in channels { channel.close(promise: nil) }
+    }
+}

@@ -1,0 +1,61 @@
+import ApusCore
+import ApusGateway
+import Testing
+
+@Suite("The keepalive clock")
+struct KeepaliveClockTests {
+    private func time(_ milliseconds: Int64) -> MonotonicTime { .zero + .milliseconds(milliseconds) }
+
+    @Test("A connection with a stream is silent after the keepalive; one without is never")
+    func silence() {
+        var clock = KeepaliveClock(keepalive: .milliseconds(80))
+        let viewer = clock.add(now: time(0))
+        _ = clock.add(now: time(0))
+        clock.setStreaming(viewer, true)
+        #expect(clock.silent(now: time(79)) == [])
+        #expect(clock.silent(now: time(80)) == [viewer])
+        _ = clock.sent(viewer, now: time(80))
+        #expect(clock.silent(now: time(159)) == [])
+        #expect(clock.lastSent(viewer) == time(80))
+        clock.setStreaming(viewer, false)
+        #expect(clock.silent(now: time(999)) == [])
+    }
+
+    @Test("Only a moment at which every streaming connection was sent something puts the clock off")
+    func bursts() {
+        var clock = KeepaliveClock(keepalive: .milliseconds(80))
+        let slots = (0..<3).map { _ in clock.add(now: time(0)) }
+        for slot in slots { clock.setStreaming(slot, true) }
+        let moments: [(slot: Int, at: Int64)] = [(0, 10), (0, 10), (1, 10), (2, 10), (0, 50), (1, 51), (2, 51)]
+        let answers = moments.map { clock.sent(slots[$0.slot], now: time($0.at)) }
+        // The second is another batch to the same connection; of the last three one came earlier than the others.
+        #expect(answers == [false, false, false, true, false, false, false])
+    }
+
+    @Test("The next look comes when the longest silence is over, and one that stays silent does not make it run hot")
+    func nextLook() {
+        var clock = KeepaliveClock(keepalive: .milliseconds(80))
+        #expect(clock.nextLook(now: time(0)) == nil)
+        let first = clock.add(now: time(0))
+        let second = clock.add(now: time(0))
+        clock.setStreaming(first, true)
+        clock.setStreaming(second, true)
+        _ = clock.sent(first, now: time(60))
+        _ = clock.sent(second, now: time(90))
+        #expect(clock.nextLook(now: time(95)) == time(140))
+        #expect(clock.nextLook(now: time(500)) == time(540))
+    }
+
+    @Test("A place that was given back is used again, and knows nothing of who had it")
+    func reuse() {
+        var clock = KeepaliveClock(keepalive: .milliseconds(80))
+        let slot = clock.add(now: time(0))
+        clock.setStreaming(slot, true)
+        clock.remove(slot)
+        #expect(clock.nextLook(now: time(0)) == nil)
+        let again = clock.add(now: time(7))
+        #expect(again == slot)
+        #expect(clock.lastSent(slot) == time(7))
+        #expect(clock.silent(now: time(999)) == [])
+    }
+}
