@@ -22,12 +22,12 @@ final class Cluster {
         var all: String { output + errors }
     }
 
-    init(nodes: Int, basePort: Int, binary: String = apus) throws {
+    init(nodes: Int, basePort: Int, binary: String = apus, environment: [String: String] = [:]) throws {
         self.basePort = basePort
         directory = NSTemporaryDirectory() + "/apus-test-\(UUID().uuidString)"
         let up = try Self.run(
             ["cluster", "up", "--nodes", "\(nodes)", "--dir", directory, "--base-port", "\(basePort)"],
-            binary: binary)
+            binary: binary, environment: environment)
         try #require(up.status == 0, "\(up.all)")
     }
 
@@ -39,10 +39,13 @@ final class Cluster {
     }
 
     /// Runs the binary to its end.
-    static func run(_ arguments: [String], binary: String = apus) throws -> Outcome {
+    static func run(
+        _ arguments: [String], binary: String = apus, environment: [String: String] = [:]
+    ) throws -> Outcome {
         let process = Process()
         process.executableURL = URL(fileURLWithPath: binary)
         process.arguments = arguments
+        process.environment = ProcessInfo.processInfo.environment.merging(environment) { $1 }
         let (output, errors) = (scratch(), scratch())
         defer { for path in [output, errors] { try? FileManager.default.removeItem(atPath: path) } }
         process.standardOutput = FileHandle(forWritingAtPath: output)

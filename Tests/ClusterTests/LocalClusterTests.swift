@@ -49,6 +49,26 @@ struct LocalClusterTests {
         #expect(seen.count { $0.status != 0 && $0.all.contains("10007") } == 1, "\(seen)")
     }
 
+    @Test("Variables that would give all nodes one place do not reach them; others do")
+    func variables() throws {
+        let place = NSTemporaryDirectory() + "/apus-place-\(UUID().uuidString)"
+        let cluster = try Cluster(
+            nodes: 2, basePort: 28_760,
+            environment: [
+                "APUS_DATA_DIR": place, "APUS_DATA_DIRECTORY": place, "APUS_LISTEN_HTTP": "127.0.0.1:1",
+                "APUS_RELAY_PORT": "1", "APUS_GATEWAY_KEEPALIVE": "4s",
+            ])
+        defer { cluster.down() }
+        let status = try cluster.run("cluster", "status", "--json")
+        #expect(status.output.components(separatedBy: "\"running\"").count == 3, "\(status.all)")
+        #expect(!FileManager.default.fileExists(atPath: place))
+        let pid = Cluster.text(cluster.file("n2/pid")).trimmingCharacters(in: .whitespacesAndNewlines)
+        let variables = try Data(contentsOf: URL(fileURLWithPath: "/proc/\(pid)/environ")).split(separator: 0)
+            .map { String(decoding: $0, as: UTF8.self) }.filter { $0.hasPrefix("APUS_") }
+        #expect(variables.contains("APUS_GATEWAY_KEEPALIVE=4s"))
+        #expect(!variables.contains { $0.hasPrefix("APUS_DATA") || $0.contains("PORT") || $0.contains("LISTEN") })
+    }
+
     @Test("While one command is at work, those that start or stop nodes are refused and the others are not")
     func locked() throws {
         let cluster = try Cluster(nodes: 1, basePort: 28_720)

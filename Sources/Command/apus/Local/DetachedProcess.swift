@@ -17,7 +17,9 @@ enum DetachedProcess {
     ///
     /// - Returns: The process's number.
     /// - Throws: 10018 with the system's reason.
-    static func start(executable: String, arguments: [String], output: String) throws(ApusError) -> pid_t {
+    static func start(
+        executable: String, arguments: [String], environment: [String: String], output: String
+    ) throws(ApusError) -> pid_t {
         var actions = posix_spawn_file_actions_t()
         var attributes = posix_spawnattr_t()
         posix_spawn_file_actions_init(&actions)
@@ -38,9 +40,10 @@ enum DetachedProcess {
 
         // SAFETY: the copies live until the call returns, and are freed here.
         var argumentPointers: [UnsafeMutablePointer<CChar>?] = arguments.map { strdup($0) } + [nil]
-        defer { for pointer in argumentPointers { free(pointer) } }
+        var variablePointers: [UnsafeMutablePointer<CChar>?] = environment.map { strdup("\($0)=\($1)") } + [nil]
+        defer { for pointer in argumentPointers + variablePointers { free(pointer) } }
         var pid: pid_t = 0
-        let result = posix_spawn(&pid, executable, &actions, &attributes, &argumentPointers, environ)
+        let result = posix_spawn(&pid, executable, &actions, &attributes, &argumentPointers, &variablePointers)
         guard result == 0 else {
             throw ApusError(.internalFailure, "\(executable) cannot be started: \(String(cString: strerror(result)))")
         }

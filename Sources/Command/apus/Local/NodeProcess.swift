@@ -1,4 +1,5 @@
 import ApusCore
+import ApusNode
 import Foundation
 
 #if canImport(Glibc)
@@ -25,19 +26,25 @@ struct NodeProcess: Sendable {
     let arguments: [String]
     let logFile: String
     let pidFile: String
+    /// A node's file; nil for another process.
+    private let configurationFile: String?
 
-    init(name: String, arguments: [String], logFile: String, pidFile: String) {
+    init(
+        name: String, arguments: [String], logFile: String, pidFile: String, configurationFile: String? = nil
+    ) {
         self.name = name
         self.arguments = arguments
         self.logFile = logFile
         self.pidFile = pidFile
+        self.configurationFile = configurationFile
     }
 
     /// The process of a node.
     init(_ name: String, in directory: StateDirectory) {
         self.init(
             name: name, arguments: ["node", "--config", directory.configurationFile(name)],
-            logFile: directory.logFile(name), pidFile: directory.pidFile(name))
+            logFile: directory.logFile(name), pidFile: directory.pidFile(name),
+            configurationFile: directory.configurationFile(name))
     }
 
     /// The number of the living process; nil where there is none.
@@ -92,13 +99,28 @@ struct NodeProcess: Sendable {
             throw ApusError(.storageFailed, "\(folder) cannot be made: \(error.localizedDescription)")
         }
         let pid = try DetachedProcess.start(
-            executable: Self.executable, arguments: [Self.programName] + arguments, output: logFile)
+            executable: Self.executable, arguments: [Self.programName] + arguments, environment: try environment(),
+            output: logFile)
         do {
             try Data("\(pid)\n".utf8).write(to: URL(fileURLWithPath: pidFile), options: .atomic)
         } catch {
             kill(pid, SIGKILL)
             throw ApusError(.storageFailed, "\(pidFile) cannot be written: \(error.localizedDescription)")
         }
+    }
+
+    /// This process's variables, but for those that would override what the node's own file sets: an `APUS_DATA_DIR`
+    /// that was meant for something else would be the directory of all nodes.
+    private func environment() throws(ApusError) -> [String: String] {
+        var environment = ProcessInfo.processInfo.environment
+        guard let configurationFile else { return environment }
+        guard let text = try? String(contentsOfFile: configurationFile, encoding: .utf8) else {
+            throw ApusError(.storageFailed, "\(configurationFile) cannot be read")
+        }
+        for variable in try ConfigurationReader.variables(overriding: text, source: configurationFile) {
+            environment[variable] = nil
+        }
+        return environment
     }
 
     /// The last lines of the log, at most 64 KiB.

@@ -134,8 +134,24 @@ public struct ConfigurationReader {
 
     private mutating func raw(_ key: String) -> String? {
         if !knownKeys.contains(key) { knownKeys.append(key) }
+        for variable in Self.variables(of: key) {
+            if let text = environment[variable] { return text }
+        }
+        return entries[key]?.text
+    }
+
+    /// The variables that override a key, the first before the second.
+    private static func variables(of key: String) -> [String] {
         let variable = "APUS_" + key.uppercased().map { $0 == "." ? "_" : String($0) }.joined()
-        return environment[variable] ?? Self.shortVariables[key].flatMap { environment[$0] } ?? entries[key]?.text
+        return [variable] + [shortVariables[key]].compactMap { $0 }
+    }
+
+    /// The variables that would override what the text sets. Who starts several nodes with a file each keeps these from
+    /// them: a directory or port for all of them would be no one's.
+    ///
+    /// - Throws: As ``init(yaml:source:environment:)``.
+    public static func variables(overriding yaml: String, source: String) throws(ApusError) -> [String] {
+        try ConfigurationReader(yaml: yaml, source: source, environment: [:]).entries.keys.flatMap(variables)
     }
 
     /// 10022 with the place of a key, for a rule that the reader does not know.
