@@ -82,6 +82,7 @@ let package = Package(
         layer("Core", "ApusCore", [log, metrics, coreMetrics]),
 
         // Native: module maps, thin C shims, and threads beside the Swift pool.
+        .target(name: "CApusMemory", path: "Sources/Native/CApusMemory"),
         .target(name: "CApusThreads", path: "Sources/Native/CApusThreads"),
         layer("Native", "ApusThreads", ["ApusCore", "CApusThreads"]),
         .systemLibrary(
@@ -129,7 +130,7 @@ let package = Package(
             "Services", "ApusChannels",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusCluster", "ApusSessions",
-                nioCore,
+                "CApusMemory", nioCore,
                 protobuf, log, coreMetrics,
             ]),
 
@@ -137,8 +138,8 @@ let package = Package(
         layer(
             "Edges", "ApusGateway",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusSessions", "ApusChannels", "CApusTLS", nioCore,
-                nioPosix, protobuf, lifecycle, "ApusCluster", log, coreMetrics,
+                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusSessions", "ApusChannels", "CApusMemory",
+                "CApusTLS", nioCore, nioPosix, protobuf, lifecycle, "ApusCluster", log, coreMetrics,
             ]),
         layer(
             "Edges", "ApusHTTP",

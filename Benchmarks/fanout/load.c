@@ -27,7 +27,7 @@
 
 enum { FRAME_BYTES = 4700, KEY_BYTES = 20000, AUDIO_BYTES = 250, FRAMES_A_KEY = 50, FRAMES_KEPT = 256, SAMPLES_MAX = 65536 };
 static const double FRAME_SECONDS = 0.040, AUDIO_SECONDS = 1024.0 / 48000, WARM_SECONDS = 2.5, JOIN_SECONDS = 0.1;
-static const double PING_SECONDS = 8;  // as ApusClient does
+static const double PING_SECONDS = 40;  // as ApusClient does while it has a stream
 
 const uint8_t avc_record[] = {1, 0x42, 0xc0, 0x1e, 0xff, 0xe1, 0, 9, 0x67, 0x42, 0xc0, 0x1e, 0xd9, 0, 0xa0, 0x47, 0x20, 1, 0, 4, 0x68, 0xce, 0x3c, 0x80};
 const size_t avc_record_count = sizeof avc_record;

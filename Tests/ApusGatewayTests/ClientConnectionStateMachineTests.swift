@@ -79,7 +79,7 @@ struct ClientConnectionStateMachineTests {
         var machine = open()
         #expect(machine.tick(now: time(3999), lastSent: time(0)) == .nothing)
         #expect(machine.tick(now: time(4000), lastSent: time(0)) == .keepalive)
-        machine.streamCount = 1
+        machine.streamsChanged(count: 1)
         #expect(machine.tick(now: time(4059), lastSent: time(4000)) == .nothing)
         #expect(machine.tick(now: time(4060), lastSent: time(4000)) == .keepalive)
     }
@@ -88,6 +88,10 @@ struct ClientConnectionStateMachineTests {
     func closes() {
         var machine = open()
         #expect(machine.tick(now: time(12_002), lastSent: time(0)) == .close(ApusError(.idleTimeout)))
+        var viewer = open()
+        viewer.streamsChanged(count: 1)
+        #expect(viewer.tick(now: time(72_001), lastSent: time(72_000)) == .nothing)
+        #expect(viewer.tick(now: time(72_002), lastSent: time(72_000)) == .close(ApusError(.idleTimeout)))
         var slow = open()
         slow.writabilityChanged(isWritable: false, now: time(100))
         slow.writabilityChanged(isWritable: false, now: time(5000))

@@ -50,13 +50,17 @@ package struct ClientConnectionStateMachine: Sendable {
         case closed
     }
 
+    /// How many idle timeouts a client with a stream may be silent: it is sent something all the time, and the kernel
+    /// ends a connection whose peer does not acknowledge that (TCP_USER_TIMEOUT).
+    package static let streamPatience = 6
+
     private let timing: Timing
     private var state = State.awaitingHello
     private let since: MonotonicTime
     private var lastHeard: MonotonicTime
     private var behindSince: MonotonicTime?
-    /// Streams that are open; with one, the shorter keepalive holds.
-    package var streamCount = 0
+    /// Streams that are open; with one, the shorter keepalive and the longer idle timeout hold.
+    package private(set) var streamCount = 0
 
     package init(timing: Timing, now: MonotonicTime) {
         self.timing = timing
@@ -108,6 +112,8 @@ package struct ClientConnectionStateMachine: Sendable {
 
     package mutating func closed() { state = .closed }
 
+    package mutating func streamsChanged(count: Int) { streamCount = count }
+
     package mutating func writabilityChanged(isWritable: Bool, now: MonotonicTime) {
         behindSince = isWritable ? nil : (behindSince ?? now)
     }
@@ -118,7 +124,8 @@ package struct ClientConnectionStateMachine: Sendable {
         case .awaitingHello, .authenticating:
             return now - since >= timing.handshakeTimeout ? .close(ApusError(.handshakeTimeout)) : .nothing
         case .open:
-            if now - lastHeard >= timing.idleTimeout { return .close(ApusError(.idleTimeout)) }
+            let patience = streamCount > 0 ? timing.idleTimeout * Self.streamPatience : timing.idleTimeout
+            if now - lastHeard >= patience { return .close(ApusError(.idleTimeout)) }
             if let behindSince {
                 return now - behindSince >= timing.slowReaderTimeout ? .close(ApusError(.slowReader)) : .nothing
             }

@@ -56,7 +56,7 @@ extension ClientHandler {
                 guard session != nil else { return handle.close() }
                 published.updateValue(PublishedStream(channel: channel, handle: handle), forKey: handle.stream)?
                     .handle.close()
-                machine.streamCount = played.count + published.count
+                machine.streamsChanged(count: played.count + published.count)
                 gateway.streamsChanged(self)
             }
         }
@@ -71,7 +71,7 @@ extension ClientHandler {
 
     func forgetPublished(_ stream: StreamNumber) {
         published.removeValue(forKey: stream)?.handle.close()
-        machine.streamCount = played.count + published.count
+        machine.streamsChanged(count: played.count + published.count)
         gateway.streamsChanged(self)
     }
 
@@ -130,7 +130,7 @@ extension ClientHandler {
                 sink.opened(receipt)
                 guard session != nil, let stream = receipt.stream else { return receipt.close() }
                 played.updateValue(PlayedStream(channel: channel, receipt: receipt), forKey: stream)?.receipt?.close()
-                machine.streamCount = played.count + published.count
+                machine.streamsChanged(count: played.count + published.count)
                 gateway.streamsChanged(self)
             }
         }
@@ -138,7 +138,7 @@ extension ClientHandler {
 
     private func stop(_ request: ClientStopRequest, _ call: UInt32) {
         played.removeValue(forKey: request.stream)?.receipt?.close()
-        machine.streamCount = played.count + published.count
+        machine.streamsChanged(count: played.count + published.count)
         gateway.streamsChanged(self)
         respond(call, ClientStopResponse())
     }

@@ -21,21 +21,24 @@ struct PublishedStream {
 
 /// A connection as the receiver of one channel; confined to the connection's event loop.
 final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to the event loop.
-    private let handler: ClientHandler
     /// Frames go here past the handler: for each viewer and frame every object that is touched costs a look into
     /// memory that is cold by then.
     private let door: TLSServerHandler
     private let gateway: GatewayLoop
     private let slot: Int
+    /// What ``send(_:now:)`` touches besides.
+    private let cold: TLSServerHandler.ColdMemory
+    private var isAnswered = false
+    private let handler: ClientHandler
     private let call: UInt32
     private let channel: ChannelID
-    private var isAnswered = false
 
     init(handler: ClientHandler, call: UInt32, channel: ChannelID) {
         self.handler = handler
         door = handler.door
         gateway = handler.gateway
         slot = handler.slot
+        cold = handler.door.coldMemory
         self.call = call
         self.channel = channel
     }
@@ -48,6 +51,8 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
         door.send(bytes)
         gateway.sent(slot, now: now)
     }
+
+    func prefetch() { cold.prefetch() }
 
     /// Answers the request, then takes what the fan-out has.
     func opened(_ receipt: Receipt) {

@@ -2,6 +2,7 @@ package import ApusChannels
 package import ApusCluster
 package import ApusCore
 package import ApusSessions
+import Glibc
 package import Logging
 package import NIOCore
 import NIOPosix
@@ -59,11 +60,16 @@ package final class Gateway: Service, Sendable {
         }
     }
 
+    /// RFC 5482: the kernel ends a connection whose peer has not acknowledged anything for so long.
+    private static let userTimeout = ChannelOptions.Types.SocketOption(
+        level: .tcp, name: NIOBSDSocket.Option(rawValue: TCP_USER_TIMEOUT))
+
     private func bootstrap(_ tls: TLSServerContext, on eventLoop: any EventLoop) -> ServerBootstrap {
         ServerBootstrap(group: eventLoop)
             .serverChannelOption(.backlog, value: Listeners.backlog)
             .serverChannelOption(.socketOption(.so_reuseaddr), value: 1)
             .childChannelOption(.tcpOption(.tcp_nodelay), value: 1)
+            .childChannelOption(Self.userTimeout, value: Int(configuration.idleTimeout.milliseconds))
             .childChannelOption(
                 .writeBufferWaterMark,
                 value: .init(low: configuration.outboundByteCountMax / 4, high: configuration.outboundByteCountMax)
@@ -99,9 +105,20 @@ package final class Gateway: Service, Sendable {
         workFeed.finish()
     }
 
-    /// Tells every client, a few at a time, to go on at another door; each opens its new connection first.
-    package func sendClientsAway() {
+    /// Tells every client, a few at a time, to go on at another door, and waits until they are gone: each opens its new
+    /// connection first. Those that are left after ``GatewayConfiguration/leaveTimeout`` are left.
+    package func sendClientsAway() async {
         for loop in loops { loop.eventLoop.execute { loop.sendAllAway() } }
+        let deadline = MonotonicTime.now() + configuration.leaveTimeout
+        while MonotonicTime.now() < deadline, await connectionCount() > 0 {
+            guard (try? await Task.sleep(for: .milliseconds(20))) != nil else { return }
+        }
+    }
+
+    private func connectionCount() async -> Int {
+        var sum = 0
+        for loop in loops { sum += (try? await loop.eventLoop.submit { loop.connectionCount }.get()) ?? 0 }
+        return sum
     }
 
     /// Sessions by role and viewers, for the status page.

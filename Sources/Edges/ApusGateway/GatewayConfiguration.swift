@@ -36,6 +36,8 @@ package struct GatewayConfiguration: Sendable {
     /// The same while a stream is open: what a client's watchdog rests on. Longer than a frame's interval, so that a
     /// picture is keepalive enough, and less than half of the watchdog's 180 ms. Key `stream_keepalive`.
     package var streamKeepalive: Duration = .milliseconds(80)
+    /// How long the clients of a node that is drained may take to go elsewhere. Key `leave_timeout`.
+    package var leaveTimeout: Duration = .seconds(15)
     /// How long a client may be silent before it is closed (10015). Key `idle_timeout`.
     package var idleTimeout: Duration = .seconds(20)
 

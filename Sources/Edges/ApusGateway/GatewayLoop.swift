@@ -1,3 +1,4 @@
+import ApusChannels
 import ApusCore
 import ApusSessions
 import CoreMetrics
@@ -12,12 +13,12 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     unowned let service: Gateway
     /// By slot.
     private var connections: [ClientHandler?] = []
-    private var connectionCount = 0
+    private(set) var connectionCount = 0
     /// Connections without a session, oldest first.
     private var strangers: [ClientHandler] = []
     private var clock: KeepaliveClock
     /// The next look at the clock; nil before the door opens.
-    private var nextTick: (task: Scheduled<Void>, time: MonotonicTime)?
+    private var nextTick: (alarm: LoopAlarm?, time: MonotonicTime)?
     private var nextLookAtAll = MonotonicTime.zero
     /// What the loop's thread had used at the last look.
     private var used = (time: MonotonicTime.zero, busy: Duration.zero)
@@ -118,21 +119,23 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         for case let handler? in connections { handler.close(error) }
     }
 
-    /// Sends the clients away one after the other, so that the other doors are not stormed.
+    /// Sends the clients away one after the other, those that publish first: a new door costs a handshake, and the
+    /// doors that are left should feel no storm.
     func sendAllAway() {
-        var delay = TimeAmount.nanoseconds(0)
-        for case let handler? in connections {
-            eventLoop.assumeIsolated().scheduleTask(in: delay) { handler.sendAway() }
-            delay = delay + Self.sendAwaySpacing
+        let clients = connections.compactMap { $0 }
+        let ordered = clients.filter { !$0.published.isEmpty } + clients.filter { $0.published.isEmpty }
+        let spacing = min(Self.sendAwaySpacing, Self.sendAwayDuration / max(1, ordered.count))
+        for (number, handler) in ordered.enumerated() {
+            _ = LoopAlarm(on: eventLoop, in: spacing * number) { handler.sendAway() }
         }
     }
-    private static let sendAwaySpacing = TimeAmount.milliseconds(4)
+    private static let sendAwaySpacing = Duration.milliseconds(20)
+    /// However many they are, they are told within this time.
+    private static let sendAwayDuration = Duration.seconds(10)
 
     private func scheduleTick(at time: MonotonicTime) {
-        nextTick?.task.cancel()
-        let delay = TimeAmount.nanoseconds(max(time - .now(), .zero).nanoseconds)
-        let task = eventLoop.assumeIsolated().scheduleTask(in: delay) { [weak self] () -> Void in self?.tick() }
-        nextTick = (task, time)
+        nextTick?.alarm?.cancel()
+        nextTick = (LoopAlarm(on: eventLoop, in: time - .now()) { [weak self] in self?.tick() }, time)
     }
 
     /// Connections with streams are looked at as soon as one of them may have been silent for too long, all

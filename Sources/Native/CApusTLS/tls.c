@@ -185,6 +185,8 @@ void apus_tls_close(apus_tls *tls) {
     ERR_clear_error();
 }
 
+const void *apus_tls_library_object(const apus_tls *tls) { return tls->ssl; }
+
 void apus_tls_set_direct(apus_tls *tls, int is_direct) { tls->is_direct = is_direct; }
 
 size_t apus_tls_pending(const apus_tls *tls, const void **bytes) {

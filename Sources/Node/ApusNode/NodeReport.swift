@@ -81,9 +81,10 @@ struct NodeReport: Sendable {
         }
     }
 
-    /// Hands every shard over, then sends the clients to other doors; the node stays until it is stopped.
+    /// Hands every shard over, then sends the clients to other doors and waits until they went; the node stays
+    /// until it is stopped.
     private func drain() async throws(ApusError) {
         try await cluster.drain()
-        gateway.sendClientsAway()
+        await gateway.sendClientsAway()
     }
 }

@@ -29,7 +29,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     private var releasesAwaited = 0
     private var wasFed = false
     /// Audio that waits for the next video frame, and when it goes without one.
-    private var held: (frames: [RelayFrame], release: Scheduled<Void>)?
+    private var held: (frames: [RelayFrame], release: LoopAlarm?)?
 
     var service: ChannelService { loop.service }
     var log: Logger { service.log }
@@ -136,16 +136,12 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
             held?.frames += frames
             return
         }
-        let delay = TimeAmount.nanoseconds(hold.nanoseconds)
-        let release = loop.eventLoop.assumeIsolated().scheduleTask(in: delay) { [weak self] () -> Void in
-            self?.sendHeld()
-        }
-        held = (frames, release)
+        held = (frames, LoopAlarm(on: loop.eventLoop, in: hold) { [weak self] in self?.sendHeld() })
     }
 
     private func takeHeld() -> [RelayFrame] {
         defer { held = nil }
-        held?.release.cancel()
+        held?.release?.cancel()
         return held?.frames ?? []
     }
 

@@ -15,7 +15,7 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     private(set) var hubs: [ChannelID: ChannelHub] = [:]
     private var fanOuts: [ChannelID: FanOut] = [:]
     /// The next look at the clock, and whether something waits for it; nil without hubs.
-    private var nextTick: (task: Scheduled<Void>, isSoon: Bool)?
+    private var nextTick: (alarm: LoopAlarm?, isSoon: Bool)?
 
     init(eventLoop: any EventLoop, service: ChannelService) {
         self.eventLoop = eventLoop
@@ -114,7 +114,7 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     /// A hub waits for time: the next look at the clock comes soon.
     func hastenTick() {
         guard nextTick?.isSoon != true else { return }
-        nextTick?.task.cancel()
+        nextTick?.alarm?.cancel()
         scheduleTick(isSoon: true)
     }
 
@@ -126,9 +126,8 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
 
     private func scheduleTick(isSoon: Bool) {
         let configuration = service.configuration
-        let delay = TimeAmount.nanoseconds((isSoon ? configuration.tick : configuration.idleTick).nanoseconds)
-        let task = eventLoop.assumeIsolated().scheduleTask(in: delay) { [weak self] () -> Void in self?.tick() }
-        nextTick = (task, isSoon)
+        let delay = isSoon ? configuration.tick : configuration.idleTick
+        nextTick = (LoopAlarm(on: eventLoop, in: delay) { [weak self] in self?.tick() }, isSoon)
     }
 
     private func tick() {

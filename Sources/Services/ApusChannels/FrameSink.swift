@@ -10,8 +10,16 @@ package protocol FrameSink: AnyObject, Sendable {
     var isWritable: Bool { get }
     /// Sends whole link frames; `now` spares the sink a look at the clock for each receiver.
     func send(_ bytes: ByteBuffer, now: MonotonicTime)
+    /// ``send(_:now:)`` comes soon: brings what it touches into the processor's cache. A viewer's objects are cold by
+    /// the time of its next frame, since all other viewers came between.
+    func prefetch()
     /// The stream went live, waits, ended, or left frames out.
     func streamChanged(_ stream: StreamNumber, to state: StreamPhase)
+}
+
+extension FrameSink {
+    /// Where receivers are few, their objects are not cold.
+    package func prefetch() {}
 }
 
 /// The number of a channel at a node: the correlation of its media frames, the same on every

@@ -43,6 +43,8 @@ package final class SessionService: Service, Sendable {
     struct State {
         var entries: [String: Entry] = [:]
         var wakes: [(at: MonotonicTime, actor: IdentityActor)] = []
+        /// When the clock is looked at next.
+        var alarm: MonotonicTime?
         /// Nodes that died since the last look.
         var lostNodes: [NodeID] = []
         /// Identities that live here; the registry bounds and owns them.
@@ -68,8 +70,15 @@ package final class SessionService: Service, Sendable {
     let sealer: TicketSealer
     let log: Logger
     let state = Mutex(State())
-    private let work: AsyncStream<String>
-    private let workFeed: AsyncStream<String>.Continuation
+    /// What ``run()`` does beside answering.
+    private enum Work {
+        /// The owner of a session's identity is to be told.
+        case tell(String)
+        /// Something is due then.
+        case lookAtClock(MonotonicTime)
+    }
+    private let work: AsyncStream<Work>
+    private let workFeed: AsyncStream<Work>.Continuation
 
     package init(
         configuration: SessionConfiguration, view: ClusterView, entities: EntityRegistry, transport: Transport,
@@ -82,7 +91,7 @@ package final class SessionService: Service, Sendable {
         self.verifier = verifier
         self.sealer = sealer
         self.log = log
-        // Bounded by the sessions: each is in here at most once.
+        // Bounded by the sessions and identities: each is in here at most once.
         (work, workFeed) = AsyncStream.makeStream()
         view.observe { [weak self] old, new in self?.mapChanged(from: old, to: new) }
     }
@@ -93,7 +102,7 @@ package final class SessionService: Service, Sendable {
             configuration: configuration, records: records,
             kick: { [weak self] place in self?.kick(place) },
             push: { [weak self] device, presence, places in self?.push(device, presence, to: places) },
-            wake: { [weak self] actor, time in self?.state.withLock { $0.wakes.append((time, actor)) } },
+            wake: { [weak self] actor, time in self?.wake(actor, at: time) },
             isIdle: { [weak self] address in self?.entities.passivate(address) })
         for kind in [EntityKind.device, .app] {
             let options = EntityOptions<IdentityActor>(make: { [weak self, log] entity in
@@ -269,15 +278,19 @@ package final class SessionService: Service, Sendable {
             state.entries[id]?.isWorking = true
             return true
         }
-        if isNew { workFeed.yield(id) }
+        if isNew { workFeed.yield(.tell(id)) }
     }
 
     /// Tells owners and watches the time, until the node stops.
     package func run() async throws {
         await withGracefulShutdownHandler {
             await withDiscardingTaskGroup { group in
-                group.addTask { await self.keepTime() }
-                for await id in work { group.addTask { await self.reconcile(id) } }
+                for await piece in work {
+                    switch piece {
+                    case .tell(let id): group.addTask { await self.reconcile(id) }
+                    case .lookAtClock(let time): group.addTask { await self.lookAtClock(at: time) }
+                    }
+                }
                 group.cancelAll()
             }
         } onGracefulShutdown: {
@@ -364,24 +377,48 @@ package final class SessionService: Service, Sendable {
 
     // MARK: - Time and the map
 
-    private func keepTime() async {
-        while !Task.isCancelled {
-            do { try await Task.sleep(for: .milliseconds(100)) } catch { return }
-            let now = MonotonicTime.now()
-            let due = state.withLock { state in
-                let due = state.wakes.filter { $0.at <= now }
-                state.wakes.removeAll { $0.at <= now }
-                return due
-            }
-            for wake in due { await wake.actor.tick() }
-            let (lost, identities) = state.withLock { state in
-                defer { state.lostNodes = [] }
-                return (state.lostNodes, state.lostNodes.isEmpty ? [] : state.identities)
-            }
-            for node in lost {
-                for identity in identities { await identity.actor?.nodeLost(node) }
-            }
+    /// An identity wants to be asked again then.
+    private func wake(_ actor: IdentityActor, at time: MonotonicTime) {
+        state.withLock { $0.wakes.append((time, actor)) }
+        setAlarm(at: time)
+    }
+
+    /// Sees to it that the clock is looked at then, where no earlier look is waited for.
+    private func setAlarm(at time: MonotonicTime) {
+        let isFirst = state.withLock { state in
+            if let alarm = state.alarm, alarm <= time { return false }
+            state.alarm = time
+            return true
         }
+        if isFirst { workFeed.yield(.lookAtClock(time)) }
+    }
+
+    /// Does what is due. A look that an earlier one has replaced does nothing.
+    private func lookAtClock(at time: MonotonicTime) async {
+        let wait = time - .now()
+        if wait > .zero {
+            do { try await Task.sleep(for: wait) } catch { return }
+        }
+        let isCurrent = state.withLock { state in
+            defer { if state.alarm == time { state.alarm = nil } }
+            return state.alarm == time
+        }
+        guard isCurrent else { return }
+        let now = MonotonicTime.now()
+        let due = state.withLock { state in
+            let due = state.wakes.filter { $0.at <= now }
+            state.wakes.removeAll { $0.at <= now }
+            return due
+        }
+        for wake in due { await wake.actor.tick() }
+        let (lost, identities) = state.withLock { state in
+            defer { state.lostNodes = [] }
+            return (state.lostNodes, state.lostNodes.isEmpty ? [] : state.identities)
+        }
+        for node in lost {
+            for identity in identities { await identity.actor?.nodeLost(node) }
+        }
+        if let next = state.withLock({ $0.wakes.lazy.map(\.at).min() }) { setAlarm(at: next) }
     }
 
     /// Shards that changed hands: their new owner is told what this node holds.
@@ -399,6 +436,7 @@ package final class SessionService: Service, Sendable {
         let lost = old.members.map(\.id).filter { old.isAlive($0) && !new.isAlive($0) }
         guard !lost.isEmpty else { return }
         state.withLock { $0.lostNodes += lost }
+        setAlarm(at: .now())
     }
 
     // MARK: - From owners

@@ -57,6 +57,8 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     private static let tickInterval = TimeAmount.milliseconds(20)
     /// The client is not silent for longer.
     private static let pingInterval = Duration.seconds(8)
+    /// The same while a stream is open: the node sends all the time then, and the kernel acknowledges it.
+    private static let streamPingInterval = Duration.seconds(40)
 
     /// - Parameter onLinkState: called on the event loop at every change, with the last error.
     /// - Throws: 10022 where the authority's file cannot be used.
@@ -178,7 +180,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     private func tick() {
         let now = MonotonicTime.now()
         run(machine.tick(now: now))
-        if let active, now - lastPing >= Self.pingInterval {
+        if let active, now - lastPing >= (streams.isEmpty ? Self.pingInterval : Self.streamPingInterval) {
             lastPing = now
             active.ping()
         }

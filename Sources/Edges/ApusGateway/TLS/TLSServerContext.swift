@@ -50,6 +50,16 @@ struct TLSSession: ~Copyable {
 
     deinit { apus_tls_free(pointer) }
 
+    /// Where the connection's own object and the library's are.
+    struct Addresses {
+        let connection: UnsafeRawPointer
+        let library: UnsafeRawPointer
+    }
+
+    var addresses: Addresses {
+        Addresses(connection: UnsafeRawPointer(pointer), library: apus_tls_library_object(pointer))
+    }
+
     /// Gives ciphertext, which must stay in place until ``handshake()`` and ``read(into:)`` want more.
     func feed(_ bytes: UnsafeRawBufferPointer) { apus_tls_feed(pointer, bytes.baseAddress, bytes.count) }
 

@@ -1,4 +1,5 @@
 import ApusCore
+import CApusMemory
 package import NIOCore
 
 /// TLS of a client's connection, on libssl: decrypts what comes, and sends what ``send(_:)`` is given.
@@ -156,6 +157,24 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
     }
 
     // MARK: - Out
+
+    /// Where the objects are that ``send(_:)`` touches, to fetch them before.
+    package struct ColdMemory {
+        fileprivate let handler: UnsafeRawPointer
+        fileprivate let session: TLSSession.Addresses?
+
+        /// Harmless also when the connection is gone.
+        package func prefetch() {
+            apus_prefetch(handler, 128)
+            guard let session else { return }
+            apus_prefetch(session.connection, 64)
+            apus_prefetch(session.library, 256)
+        }
+    }
+
+    package var coldMemory: ColdMemory {
+        ColdMemory(handler: Unmanaged.passUnretained(self).toOpaque(), session: session?.addresses)
+    }
 
     /// Sends bytes; nothing is sent before the handshake is done or after the end.
     package func send(_ bytes: ByteBuffer) {

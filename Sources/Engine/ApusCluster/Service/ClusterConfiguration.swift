@@ -16,7 +16,7 @@ package struct ClusterConfiguration: Sendable {
     package var ownership = OwnershipStateMachine.Configuration()
     package var handover = HandoverStateMachine.Configuration()
     /// How often the store is asked for its revision; peers' tells are faster, this is what is left when one is lost.
-    package var revisionPollInterval: Duration = .milliseconds(100)
+    package var revisionPollInterval: Duration = .milliseconds(250)
     /// How often the machines are told the time.
     package var tickInterval: Duration = .milliseconds(10)
     /// How long a leaving node waits until its shards are handed over; what it still has then falls to the standbys.

@@ -42,6 +42,9 @@ ssize_t apus_tls_write(apus_tls *tls, const void *bytes, size_t count);
 /// Sends close_notify.
 void apus_tls_close(apus_tls *tls);
 
+/// Where libssl's part of the connection is; to fetch it into the cache, for nothing else.
+const void *apus_tls_library_object(const apus_tls *tls);
+
 /// Whether ciphertext goes to the socket at once (true from the start), or waits for the caller.
 void apus_tls_set_direct(apus_tls *tls, int is_direct);
 

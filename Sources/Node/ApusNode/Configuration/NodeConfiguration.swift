@@ -169,6 +169,7 @@ public struct NodeConfiguration: Sendable {
         gateway.slowReaderTimeout = try reader.duration("gateway.slow_reader_timeout", default: d.slowReaderTimeout)
         gateway.keepalive = try reader.duration("gateway.keepalive", default: d.keepalive)
         gateway.streamKeepalive = try reader.duration("gateway.stream_keepalive", default: d.streamKeepalive)
+        gateway.leaveTimeout = try reader.duration("gateway.leave_timeout", default: d.leaveTimeout)
         gateway.idleTimeout = try reader.duration("gateway.idle_timeout", default: d.idleTimeout)
     }
 

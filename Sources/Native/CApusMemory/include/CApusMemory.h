@@ -1,0 +1,11 @@
+#ifndef CAPUSMEMORY_H
+#define CAPUSMEMORY_H
+
+#include <stddef.h>
+
+/// Asks the processor to bring memory into its cache; does nothing else, and never fails, whatever the address.
+static inline void apus_prefetch(const void *_Nullable address, size_t byte_count) {
+    for (size_t offset = 0; offset < byte_count; offset += 64) __builtin_prefetch((const char *)address + offset);
+}
+
+#endif
