@@ -146,7 +146,8 @@ let package = Package(
             ["ApusCore", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, lifecycle, log]),
 
         layer(
-            "Edges", "ApusRelay", ["ApusCore", "ApusThreads", "ApusTraversal", "CApusNet", log, coreMetrics]),
+            "Edges", "ApusRelay",
+            ["ApusCore", "ApusThreads", "ApusTraversal", "CApusNet", "CApusTLS", log, coreMetrics]),
 
         // Node: the only place that joins the parts.
         layer(
@@ -177,8 +178,8 @@ let package = Package(
             name: "apus",
             dependencies: [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage", "ApusCluster",
-                "ApusSessions", "ApusNode", "ApusClient", "ApusDevice", "ApusTraversal", "ApusRelay", nioCore, nioPosix,
-                nioHTTP1,
+                "ApusSessions", "ApusNode", "ApusClient", "ApusDevice", "ApusTraversal", "ApusRelay", "CApusTLS", nioCore,
+                nioPosix, nioHTTP1,
                 nioFoundationCompat, crypto,
                 lifecycle, unixSignals, log, coreMetrics, arguments,
             ],
@@ -188,7 +189,9 @@ let package = Package(
         layer("Testing", "ApusTestKit", ["ApusCore", nioCore]),
         layer("Testing", "ApusSimulation", ["ApusCore", "ApusWire", "ApusCluster"]),
 
-        test("ApusRelayTests", ["ApusCore", "ApusThreads", "ApusTraversal", "ApusRelay", log]),
+        test(
+            "ApusRelayTests",
+            ["ApusCore", "ApusThreads", "ApusTraversal", "ApusRelay", "ApusTestKit", "CApusTLS", log]),
         test("ApusCoreTests", ["ApusCore", coreMetrics]),
         test("ApusHTTPTests", ["ApusCore", "ApusHTTP", nioCore, nioPosix, lifecycle, log]),
         test("ApusSessionsTests", ["ApusCore", "ApusSessions", crypto, jwt]),

@@ -39,12 +39,26 @@ struct RelayConfigurationTests {
             ("addresses: relay.example", "relay.addresses"), ("open: lan", "relay.open"), ("port: 0", "relay.port"),
             ("port_min: 60000\n  port_max: 50000", "relay.port_max"), ("lifetime_max: 1m", "relay.lifetime_max"),
             ("enabled: yes", "relay.enabled"), ("realm: ''", "relay.realm"),
-            ("secret: a\n  secret_file: b", "relay.secret_file"),
+            ("secret: a\n  secret_file: b", "relay.secret_file"), ("tls: {port: 3478}", "relay.tls.port"),
+            ("tls: {certificate: a}", "relay.tls.private_key"), ("tls: {private_key: a}", "relay.tls.certificate"),
         ])
     func refused(line: String, key: String) throws {
         let error = #expect(throws: ApusError.self) { try read("relay:\n  \(line)\n") }
         #expect(error?.code == .configurationInvalid)
         #expect(error?.message.contains("\(key): ") == true, "\(error?.message ?? "")")
+    }
+
+    @Test("The TLS and DTLS doors are at the addresses of the others, each once, where there is a certificate")
+    func secureDoors() throws {
+        let plain = try read("relay: {addresses: 192.0.2.1 192.0.2.1 2001:db8::1}")
+        #expect(plain.firstSecureDoor() == nil)
+        #expect(plain.secureDoors().map(\.port) == [5349, 5349])
+        let configuration = try read(
+            "relay:\n  addresses: 192.0.2.1\n  tls: {port: 443, certificate: a.pem, private_key: /b.pem}",
+            ["APUS_RELAY_TLS_PORT": "444"])
+        #expect(configuration.certificateFile == "/etc/apus/a.pem")
+        #expect(configuration.keyFile == "/etc/apus//b.pem")
+        #expect(configuration.firstSecureDoor() == HostPort(host: "192.0.2.1", port: 444))
     }
 
     @Test("Without addresses the relay listens where others reach the machine, and at 127.0.0.1 last")

@@ -12,6 +12,8 @@ final class PlaneHarness {
 
     var door: TransportAddress { plane.datagramAddresses[0] }
     var streamDoor: TransportAddress { plane.streamAddresses[0] }
+    var secureDoor: TransportAddress { plane.secureStreamAddresses[0] }
+    var sessionDoor: TransportAddress { plane.secureDatagramAddresses[0] }
 
     init(_ configure: (inout PlaneConfiguration) -> Void = { _ in }) throws {
         let any = TransportAddress(v4: LoopbackSocket.host, port: 0)

@@ -37,6 +37,7 @@ struct RelayMetricsTests {
         metrics.counted(1, counters)
         counters.notPermitted = 4
         counters.controlDropped = 2
+        (counters.handshakes, counters.handshakesLate, counters.sessions) = (5, 3, 2)
         metrics.counted(0, counters)
         metrics.stands(allocations: 6, limitedChallenges: 10, limitedBindings: 0)
         metrics.stands(allocations: 5, limitedChallenges: 12, limitedBindings: 1)
@@ -44,6 +45,9 @@ struct RelayMetricsTests {
         let text = backend.text()
         #expect(text.contains("apus_relay_dropped_total{reason=\"not_permitted\"} 7\n"))
         #expect(text.contains("apus_relay_dropped_total{reason=\"ring\"} 2\n"))
+        #expect(text.contains("apus_relay_handshakes_total{result=\"done\"} 5\n"))
+        #expect(text.contains("apus_relay_handshakes_total{result=\"late\"} 3\n"))
+        #expect(text.contains("apus_relay_dtls_sessions 2\n"))
         #expect(text.contains("apus_relay_limited_total{answer=\"challenge\"} 12\n"))
         #expect(text.contains("apus_relay_limited_total{answer=\"binding\"} 1\n"))
         #expect(text.contains("apus_relay_allocations 5\n"))

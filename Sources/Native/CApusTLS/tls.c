@@ -1,5 +1,6 @@
 #include "CApusTLS.h"
 
+#include <errno.h>
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -114,6 +115,13 @@ apus_tls_context *apus_tls_server_context(
     return context;
 }
 
+int apus_tls_context_allow_12(apus_tls_context *context) {
+    // A client that asks to begin anew again and again would have this side compute for it.
+    SSL_CTX_set_options(context->settings, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET);
+    return SSL_CTX_set_min_proto_version(context->settings, TLS1_2_VERSION)
+        && SSL_CTX_set_cipher_list(context->settings, "ECDHE+AESGCM:ECDHE+CHACHA20");
+}
+
 void apus_tls_context_free(apus_tls_context *context) {
     if (!context) return;
     SSL_CTX_free(context->settings);
@@ -179,6 +187,19 @@ ssize_t apus_tls_write(apus_tls *tls, const void *bytes, size_t count) {
     return (ssize_t)tls->output_count;
 }
 
+ssize_t apus_tls_flush(apus_tls *tls) {
+    if (tls->output_count == 0) return 0;
+    ssize_t sent = send(tls->socket, tls->output, tls->output_count, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) return errno == EAGAIN || errno == EINTR ? (ssize_t)tls->output_count : -1;
+    if ((size_t)sent == tls->output_count) {
+        apus_tls_forget_pending(tls);
+        return 0;
+    }
+    memmove(tls->output, tls->output + sent, tls->output_count - (size_t)sent);
+    tls->output_count -= (size_t)sent;
+    return (ssize_t)tls->output_count;
+}
+
 void apus_tls_close(apus_tls *tls) {
     ERR_clear_error();
     SSL_shutdown(tls->ssl);
@@ -186,6 +207,7 @@ void apus_tls_close(apus_tls *tls) {
 }
 
 const void *apus_tls_library_object(const apus_tls *tls) { return tls->ssl; }
+size_t apus_tls_waiting(const apus_tls *tls) { return tls->output_count; }
 
 void apus_tls_set_direct(apus_tls *tls, int is_direct) { tls->is_direct = is_direct; }
 

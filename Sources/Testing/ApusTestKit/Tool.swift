@@ -7,6 +7,9 @@ package enum Tool {
     /// The path of ffprobe; nil where it is not installed.
     package static let ffprobe = find("ffprobe")
 
+    /// The path of openssl; nil where it is not installed.
+    package static let openssl = find("openssl")
+
     private static func find(_ name: String) -> String? {
         ["/usr/bin/", "/usr/local/bin/"].map { $0 + name }.first { FileManager.default.isExecutableFile(atPath: $0) }
     }

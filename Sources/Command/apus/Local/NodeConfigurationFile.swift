@@ -6,7 +6,7 @@ import Foundation
 enum NodeConfigurationFile {
     /// The most nodes of a local cluster.
     static let nodesMax = 32
-    /// Ports that each node has to itself: node links, clients, HTTP, the relay, and some to spare.
+    /// Ports that each node has to itself: node links, clients, HTTP, the relay and its TLS door, and some to spare.
     static let portsPerNode = 10
 
     /// The addresses of node `index` from 1, on the loopback.
@@ -48,6 +48,8 @@ enum NodeConfigurationFile {
           enabled: \(relay != nil)
           addresses: \(relay?.host ?? "127.0.0.1")
           port: \(relay?.port ?? 3478)
+          tls:
+            port: \((relay?.port ?? 5348) + 1)
           threads: 1
           open: loopback
 

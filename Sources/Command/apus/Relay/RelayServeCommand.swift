@@ -23,6 +23,15 @@ struct RelayServeCommand: AsyncParsableCommand {
     @Option(help: "Where clients come, UDP and TCP: ADDRESS:PORT; may be given again. Default 0.0.0.0:3478.")
     var listen: [String] = []
 
+    @Option(help: "The certificates of the TLS and DTLS doors, a PEM file: the relay's, then those that signed it.")
+    var certificate: String?
+
+    @Option(help: "The key of --certificate, a PEM file.")
+    var privateKey: String?
+
+    @Option(help: "The port of the TLS and DTLS doors, at the addresses of --listen. Default 5349.")
+    var tlsPort: Int?
+
     @Option(help: "The address that relays from here have, one of each family; else that of the first --listen.")
     var relayAddress: [String] = []
 
@@ -41,10 +50,14 @@ struct RelayServeCommand: AsyncParsableCommand {
     func validate() throws {
         let isSetHere =
             credentials.secret != nil || !listen.isEmpty || !relayAddress.isEmpty || threads != nil || !open.isEmpty
-            || legacyChannels || logLevel != nil
+            || legacyChannels || logLevel != nil || certificate != nil || privateKey != nil || tlsPort != nil
         guard config == nil || !isSetHere else {
             throw ValidationError("--config excludes other options; the environment overrides its keys")
         }
+        guard (certificate == nil) == (privateKey == nil) else {
+            throw ValidationError("give --certificate with --private-key")
+        }
+        guard (1...65_535).contains(tlsPort ?? 5349) else { throw ValidationError("--tls-port must be 1 to 65535") }
     }
 
     func run() async throws {
@@ -80,6 +93,9 @@ struct RelayServeCommand: AsyncParsableCommand {
             try relayAddress.isEmpty
             ? relay.addresses.prefix(1).map(\.host)
             : relayAddress.map { try Self.address($0.contains(":") ? "[\($0)]:0" : "\($0):0") }
+        relay.securePort = UInt16(tlsPort ?? Int(relay.securePort))
+        relay.certificateFile = certificate ?? ""
+        relay.keyFile = privateKey ?? ""
         relay.threadCount = threads ?? 1
         relay.realm = credentials.realm
         relay.secret = secret

@@ -59,6 +59,8 @@ package final class RelayControl: Sendable {
                 // The others share the ports that the system chose for the first.
                 configuration.datagramAddresses = plane.datagramAddresses
                 configuration.streamAddresses = plane.streamAddresses
+                configuration.secureStreamAddresses = plane.secureStreamAddresses
+                configuration.secureDatagramAddresses = plane.secureDatagramAddresses
                 planes.append(plane)
             }
             let controller = make(configuration.datagramAddresses, configuration.streamAddresses)

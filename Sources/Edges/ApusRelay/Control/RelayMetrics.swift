@@ -22,6 +22,12 @@ package struct RelayMetrics: Sendable {
     private let limitedBindings: Counter
     /// Runs of packets that the kernel refused to cut and that were sent one by one.
     private let unsegmented: Counter
+    /// Client connections (TCP and TLS), and DTLS sessions, of all planes.
+    private let connections: Gauge
+    private let sessions: Gauge
+    /// Handshakes of TLS and DTLS by how they ended: `done`, `failed` (or the client left), `late`, `displaced` (by
+    /// newer ones, since too many were not done).
+    private let handshakes: [(counter: Counter, part: @Sendable (PlaneCounters) -> UInt64)]
     /// What planes dropped, by reason; `ring` is a message for control that found its ring full or was too long.
     private let dropped: [(counter: Counter, part: @Sendable (PlaneCounters) -> UInt64)]
 
@@ -45,6 +51,13 @@ package struct RelayMetrics: Sendable {
         limitedChallenges = counter("limited_total", [("answer", "challenge")])
         limitedBindings = counter("limited_total", [("answer", "binding")])
         unsegmented = counter("unsegmented_total")
+        connections = Gauge(label: "apus_relay_connections", factory: factory)
+        sessions = Gauge(label: "apus_relay_dtls_sessions", factory: factory)
+        let results: [(String, @Sendable (PlaneCounters) -> UInt64)] = [
+            ("done", { $0.handshakes }), ("failed", { $0.handshakesFailed }), ("late", { $0.handshakesLate }),
+            ("displaced", { $0.handshakesDisplaced }),
+        ]
+        handshakes = results.map { result, part in (counter("handshakes_total", [("result", result)]), part) }
         let parts: [(String, @Sendable (PlaneCounters) -> UInt64)] = [
             ("malformed", { $0.malformed }), ("unknown_flow", { $0.unknownFlow }),
             ("unbound_channel", { $0.unboundChannel }), ("not_permitted", { $0.notPermitted }),
@@ -83,9 +96,11 @@ package struct RelayMetrics: Sendable {
     /// Where a plane stands.
     package mutating func counted(_ plane: UInt8, _ now: PlaneCounters) {
         let before = planes[plane] ?? PlaneCounters()
-        for (counter, part) in dropped { add(counter, part(now), part(before)) }
+        for (counter, part) in dropped + handshakes { add(counter, part(now), part(before)) }
         add(unsegmented, now.unsegmented, before.unsegmented)
         planes[plane] = now
+        connections.record(planes.values.reduce(0) { $0 + $1.connections })
+        sessions.record(planes.values.reduce(0) { $0 + $1.sessions })
     }
 
     /// Where the machine stands.

@@ -26,11 +26,15 @@ extension PacketPlane {
             withSlot(id) { plane, slot in plane.send(bytes, to: peer, slot, isUnfragmented: isUnfragmented) }
         case .moveFlow(let id, let flow):
             withSlot(id) { plane, slot in
-                plane.detachStream(slot)
+                plane.detachClient(slot)
                 _ = plane.setClient(slot, flow)
             }
         case .closeStream(let flow):
-            if let slot = streams.slot(connection: flow.connection) { closeStream(slot) }
+            if flow.transport == .dtls {
+                if let slot = sessions.slot(connection: flow.connection) { closeSession(slot) }
+            } else if let slot = streams.slot(connection: flow.connection) {
+                closeStream(slot)
+            }
         }
     }
 
@@ -50,6 +54,12 @@ extension PacketPlane {
                     apus_send_to(datagramListeners[listener].socket, base, bytes.count, $0, raw.length)
                 }
                 if result < 0 { counters.controlDropped &+= 1 }
+            } else if flow.transport == .dtls {
+                guard let slot = sessions.slot(connection: flow.connection), write(base, bytes.count, session: slot)
+                else {
+                    counters.controlDropped &+= 1
+                    return
+                }
             } else if let slot = streams.slot(connection: flow.connection), queue(slot, base, bytes.count) {
                 writeStream(slot)
             }
@@ -104,6 +114,14 @@ extension PacketPlane {
             return allocations.setClient(
                 slot, listener: Int32(listener), socket: datagramListeners[listener].socket, flow: flow)
         }
+        if flow.transport == .dtls {
+            guard let session = sessions.slot(connection: flow.connection),
+                sessions.rows[session].allocation == FlatTable.none
+            else { return false }
+            sessions.rows[session].allocation = slot
+            allocations.setSession(slot, session: Int32(session), flow: flow)
+            return true
+        }
         guard let stream = streams.slot(connection: flow.connection),
             streams.rows[stream].allocation == FlatTable.none
         else { return false }
@@ -112,16 +130,17 @@ extension PacketPlane {
         return true
     }
 
-    private func detachStream(_ slot: UInt32) {
-        let stream = allocations.rows[Int(slot)].stream
-        if stream >= 0 { streams.rows[Int(stream)].allocation = FlatTable.none }
+    private func detachClient(_ slot: UInt32) {
+        let row = allocations.rows + Int(slot)
+        if row.pointee.stream >= 0 { streams.rows[Int(row.pointee.stream)].allocation = FlatTable.none }
+        if row.pointee.session >= 0 { sessions.rows[Int(row.pointee.session)].allocation = FlatTable.none }
     }
 
     private mutating func remove(_ id: UInt32) {
         let slot = allocations.slot(id: id)
         guard slot != FlatTable.none else { return }
         let row = allocations.rows + Int(slot)
-        detachStream(slot)
+        detachClient(slot)
         let traffic = row.pointee.traffic
         // Closing alone does not end the watch where another plane has a descriptor of the same socket.
         _ = apus_poll_remove(poll, row.pointee.socket)

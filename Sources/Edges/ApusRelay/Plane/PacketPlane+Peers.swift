@@ -56,7 +56,11 @@ extension PacketPlane {
         row.pointee.traffic.downPackets &+= 1
         row.pointee.traffic.downBytes &+= UInt64(size)
         guard row.pointee.listener >= 0 else {
-            streamChannelData(bytes, size, head: head, row)
+            if row.pointee.session >= 0 {
+                sessionChannelData(bytes, size, head: head, row)
+            } else {
+                streamChannelData(bytes, size, head: head, row)
+            }
             return
         }
         if output.isFull { flushKeepingInput() }
@@ -101,7 +105,11 @@ extension PacketPlane {
         row.pointee.traffic.downPackets &+= 1
         row.pointee.traffic.downBytes &+= UInt64(size)
         guard row.pointee.listener >= 0 else {
-            streamMessage(message, 20 + length, row)
+            if row.pointee.session >= 0 {
+                sessionMessage(message, 20 + length, row)
+            } else {
+                streamMessage(message, 20 + length, row)
+            }
             return
         }
         if output.isFull { output.flush() }

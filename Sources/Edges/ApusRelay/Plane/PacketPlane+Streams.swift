@@ -1,6 +1,7 @@
 import ApusCore
 import ApusTraversal
 import CApusNet
+import CApusTLS
 import Glibc
 
 /// Clients that came over a stream: large reads, split into messages; coalesced, bounded writes.
@@ -30,9 +31,11 @@ extension PacketPlane {
             }
             let row = streams.rows + slot
             row.pointee.lastHeard = MonotonicTime.now().nanoseconds
+            row.pointee.openedAt = row.pointee.lastHeard
             row.pointee.flow = RelayFlow(
-                plane: link.index, transport: .tcp, local: streamListeners[index].address, remote: remote,
-                connection: row.pointee.flow.connection)
+                plane: link.index, transport: streamListeners[index].isSecure ? .tls : .tcp,
+                local: streamListeners[index].address, remote: remote, connection: row.pointee.flow.connection)
+            if streamListeners[index].isSecure { beginHandshake(slot) }
             _ = apus_poll_add(poll, socket, Self.readable, Self.token(.stream, row.pointee.generation, slot))
         }
     }
@@ -44,10 +47,10 @@ extension PacketPlane {
             streams.wantsWrite(slot)
         }
         guard events & ~UInt32(APUS_WRITABLE) != 0 else { return }
-        readStream(slot)
+        if streams.rows[slot].flow.transport == .tls { readSecureStream(slot) } else { readStream(slot) }
     }
 
-    private func setStreamEvents(_ slot: Int) {
+    func setStreamEvents(_ slot: Int) {
         let row = streams.rows + slot
         let events = Self.readable | (row.pointee.isWaitingToWrite ? UInt32(APUS_WRITABLE) : 0)
         _ = apus_poll_change(poll, row.pointee.socket, events, Self.token(.stream, row.pointee.generation, slot))
@@ -79,7 +82,7 @@ extension PacketPlane {
     }
 
     /// Keeps the beginning of a message until its end comes.
-    private func keep(_ slot: Int, _ bytes: UnsafeRawPointer, _ count: Int) {
+    func keep(_ slot: Int, _ bytes: UnsafeRawPointer, _ count: Int) {
         let row = streams.rows + slot
         guard count > 0 else { return }
         if row.pointee.carry == nil { row.pointee.carry = .allocate(byteCount: Self.carryMax, alignment: 64) }
@@ -91,7 +94,7 @@ extension PacketPlane {
     /// Handles the whole messages at the buffer's start (RFC 8656 §12.5: framed by their own lengths).
     ///
     /// - Returns: the bytes of whole messages; nil where something is neither STUN nor ChannelData.
-    private mutating func splitStream(_ slot: Int, _ count: Int) -> Int? {
+    mutating func splitStream(_ slot: Int, _ count: Int) -> Int? {
         let allocation = streams.rows[slot].allocation
         var offset = 0
         while count &- offset >= 4 {
@@ -164,6 +167,10 @@ extension PacketPlane {
 
     mutating func writeStream(_ slot: Int) {
         let row = streams.rows + slot
+        if let tls = row.pointee.tls {
+            if row.pointee.socket >= 0, !row.pointee.isWaitingToWrite { writeSecureStream(slot, tls) }
+            return
+        }
         guard row.pointee.socket >= 0, row.pointee.outputCount > 0, !row.pointee.isWaitingToWrite,
             let output = row.pointee.output
         else { return }
@@ -185,7 +192,15 @@ extension PacketPlane {
         let flow = streams.rows[slot].flow
         let allocation = streams.rows[slot].allocation
         if allocation != FlatTable.none { allocations.rows[Int(allocation)].stream = -1 }
+        // Of a connection that never spoke control has not heard.
+        let isKnown = flow.transport != .tls || streams.rows[slot].isSecured
+        if let tls = streams.rows[slot].tls {
+            if isKnown { apus_tls_close(tls) }
+            _ = apus_tls_flush(tls)
+        }
+        streamHandshakes.remove(slot)
         streams.remove(slot)
+        guard isKnown else { return }
         // A ring that is full has no room for the news; control learns it by the allocation's end.
         if !link.event(.streamClosed(flow)) { counters.controlDropped &+= 1 }
     }

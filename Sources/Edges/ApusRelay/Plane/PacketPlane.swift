@@ -1,6 +1,7 @@
 import ApusCore
 import ApusTraversal
 import CApusNet
+import CApusTLS
 import Glibc
 
 /// The loop that relays packets: one thread, its own sockets and tables, nothing shared (D8).
@@ -20,11 +21,14 @@ struct PacketPlane: ~Copyable {
     struct Listener {
         var socket: Int32
         var address: TransportAddress
+        var isSecure = false
+        /// What takes the hellos of strangers, of a DTLS door.
+        var knocking: OpaquePointer?
     }
 
     /// What a readiness is about; in the top byte of its token.
     enum Kind: UInt64 {
-        case wake, datagrams, connections, relay, stream
+        case wake, datagrams, connections, relay, stream, sessions
     }
 
     /// Rounds of one listener before others have their turn, and commands between two batches.
@@ -44,12 +48,23 @@ struct PacketPlane: ~Copyable {
     let datagramListenerCount: Int
     let streamListeners: UnsafeMutablePointer<Listener>
     let streamListenerCount: Int
+    let sessionListeners: UnsafeMutablePointer<Listener>
+    let sessionListenerCount: Int
     /// Where one connection's bytes are read, and where indications are put together.
     let streamBuffer: UnsafeMutableRawPointer
     let scratch: UnsafeMutableRawPointer
+    /// Where a TLS connection's bytes are read, and where a DTLS record is put together.
+    let ciphertext: UnsafeMutableRawPointer
 
     var allocations: AllocationTable
     var streams: StreamTable
+    /// Connections of the TLS door whose handshake is not done.
+    var streamHandshakes = AgeList()
+    var sessions: SessionTable
+    /// Bytes of the streams' buffer that a batch of DTLS datagrams was decrypted into.
+    var plaintextUsed = 0
+    /// Datagrams of DTLS that the kernel did not take.
+    var sessionsRefused: UInt64 = 0
     let arena = ReceiveArena()
     var arenaUsed = 0
     var scratchUsed = 0
@@ -75,16 +90,23 @@ struct PacketPlane: ~Copyable {
         ready = .allocate(capacity: Self.readyMax)
         ready.initialize(repeating: apus_ready(), count: Self.readyMax)
         streamBuffer = .allocate(byteCount: Self.carryMax + Self.streamReadMax, alignment: 4_096)
+        ciphertext = .allocate(byteCount: Self.ciphertextMax, alignment: 4_096)
         scratch = .allocate(byteCount: Self.scratchBytes, alignment: 4_096)
         datagramListenerCount = configuration.datagramAddresses.count
-        streamListenerCount = configuration.streamAddresses.count
+        streamListenerCount =
+            configuration.streamAddresses.count
+            + (configuration.security == nil ? 0 : configuration.secureStreamAddresses.count)
+        sessionListenerCount = configuration.security == nil ? 0 : configuration.secureDatagramAddresses.count
+        sessionListeners = .allocate(capacity: sessionListenerCount)
         datagramListeners = .allocate(capacity: datagramListenerCount)
         streamListeners = .allocate(capacity: streamListenerCount)
         let none = Listener(socket: -1, address: TransportAddress(v4: 0, port: 0))
         datagramListeners.initialize(repeating: none, count: datagramListenerCount)
         streamListeners.initialize(repeating: none, count: streamListenerCount)
+        sessionListeners.initialize(repeating: none, count: sessionListenerCount)
         allocations = AllocationTable(configuration: configuration, seed: seed)
         streams = StreamTable(rowsMax: configuration.streamsMax, seed: seed &+ 4)
+        sessions = SessionTable(rowsMax: configuration.sessionsMax, seed: seed &+ 5)
         output = SendBatch(
             segmentMax: configuration.segmentMax,
             canSegment: configuration.usesOffload && apus_can_segment() == 1)
@@ -101,15 +123,24 @@ struct PacketPlane: ~Copyable {
         for index in 0..<streamListenerCount where streamListeners[index].socket >= 0 {
             apus_close(streamListeners[index].socket)
         }
+        for index in 0..<sessionListenerCount {
+            apus_dtls_free(sessionListeners[index].knocking)
+            if sessionListeners[index].socket >= 0 { apus_close(sessionListeners[index].socket) }
+        }
         for slot in allocations.slots where allocations.rows[slot].isLive {
             apus_close(allocations.rows[slot].socket)
         }
+        // libssl's connections go before the context that the configuration holds.
+        for slot in streams.slots { streams.rows[slot].free() }
+        for slot in sessions.slots { sessions.rows[slot].free() }
         if poll >= 0 { apus_close(poll) }
         ready.deallocate()
         datagramListeners.deallocate()
         streamListeners.deallocate()
+        sessionListeners.deallocate()
         streamBuffer.deallocate()
         scratch.deallocate()
+        ciphertext.deallocate()
     }
 
     static var readable: UInt32 { UInt32(APUS_READABLE) }
@@ -126,22 +157,35 @@ struct PacketPlane: ~Copyable {
             datagramListeners[index] = Listener(socket: socket, address: RawAddress.local(of: socket) ?? address)
             _ = apus_poll_add(poll, socket, Self.readable, Self.token(.datagrams, 0, index))
         }
-        for (index, address) in configuration.streamAddresses.enumerated() {
+        let plainCount = configuration.streamAddresses.count
+        let streamAddresses = configuration.streamAddresses + configuration.secureStreamAddresses
+        for (index, address) in streamAddresses.prefix(streamListenerCount).enumerated() {
             let socket = RawAddress(address).withSocketAddress {
                 apus_stream_listen($0, RawAddress(address).length, 1, 1_024)
             }
             guard socket >= 0 else { throw RelaySocket.error(address, -socket) }
-            streamListeners[index] = Listener(socket: socket, address: RawAddress.local(of: socket) ?? address)
+            streamListeners[index] = Listener(
+                socket: socket, address: RawAddress.local(of: socket) ?? address, isSecure: index >= plainCount)
             _ = apus_poll_add(poll, socket, Self.readable, Self.token(.connections, 0, index))
+        }
+        for (index, address) in configuration.secureDatagramAddresses.prefix(sessionListenerCount).enumerated() {
+            let socket = RelaySocket.openDatagram(
+                address, sharesPort: true, joins: canJoin, bufferBytes: configuration.listenerBufferBytes)
+            guard socket >= 0 else { throw RelaySocket.error(address, -socket) }
+            sessionListeners[index] = Listener(
+                socket: socket, address: RawAddress.local(of: socket) ?? address, isSecure: true)
+            _ = apus_poll_add(poll, socket, Self.readable, Self.token(.sessions, 0, index))
         }
     }
 
     /// The addresses that the doors have, with the ports that the system chose for 0.
-    var boundAddresses: (datagrams: [TransportAddress], streams: [TransportAddress]) {
-        (
-            (0..<datagramListenerCount).map { datagramListeners[$0].address },
-            (0..<streamListenerCount).map { streamListeners[$0].address }
-        )
+    var boundAddresses: BoundAddresses {
+        let plainCount = configuration.streamAddresses.count
+        return BoundAddresses(
+            datagrams: (0..<datagramListenerCount).map { datagramListeners[$0].address },
+            streams: (0..<plainCount).map { streamListeners[$0].address },
+            secureStreams: (plainCount..<streamListenerCount).map { streamListeners[$0].address },
+            secureDatagrams: (0..<sessionListenerCount).map { sessionListeners[$0].address })
     }
 
     /// Relays until its link says to stop.
@@ -182,6 +226,7 @@ struct PacketPlane: ~Copyable {
                 streamReady(slot, ready.events)
             }
         case .connections: acceptStreams(slot)
+        case .sessions: readSessionListener(slot)
         case .wake: link.plane.clear()
         case nil: break
         }
@@ -221,8 +266,13 @@ struct PacketPlane: ~Copyable {
             row.pointee.reported = traffic
         }
         closeIdleStreams(now)
+        endLateHandshakes(now)
+        tickHandshakes(now)
+        closeIdleSessions(now)
         guard tickCount == 0 else { return }
-        counters.sendDropped = output.dropped
+        counters.sendDropped = output.dropped &+ sessionsRefused
+        counters.connections = UInt64(streams.count)
+        counters.sessions = UInt64(sessions.count)
         counters.unsegmented = output.unsegmented
         if counters != reported, link.event(.plane(index: link.index, counters)) { reported = counters }
     }
@@ -231,7 +281,8 @@ struct PacketPlane: ~Copyable {
         let limit = UInt64(configuration.streamIdleMax.nanoseconds)
         for slot in streams.slots where slot % Self.ticksPerReport == tickCount {
             let row = streams.rows + slot
-            guard row.pointee.socket >= 0, row.pointee.allocation == FlatTable.none else { continue }
+            guard row.pointee.socket >= 0, row.pointee.allocation == FlatTable.none, !streamHandshakes.contains(slot)
+            else { continue }
             if now &- row.pointee.lastHeard > limit { closeStream(slot) }
         }
     }

@@ -7,6 +7,11 @@ package struct PlaneConfiguration: Sendable {
     package var datagramAddresses: [TransportAddress]
     /// Addresses of the stream door.
     package var streamAddresses: [TransportAddress]
+    /// Addresses of the TLS and of the DTLS door; without ``security`` they stay closed.
+    package var secureStreamAddresses: [TransportAddress] = []
+    package var secureDatagramAddresses: [TransportAddress] = []
+    /// The certificate of the TLS and DTLS doors.
+    package var security: DoorSecurity?
 
     /// Allocations of one plane; more are refused.
     package var allocationsMax = 16_384
@@ -16,9 +21,15 @@ package struct PlaneConfiguration: Sendable {
     package var channelsMax = 256
     /// Client connections of one plane; more are closed at once.
     package var streamsMax = 4_096
+    /// DTLS sessions of one plane, about 40 KiB each; clients beyond get none.
+    package var sessionsMax = 4_096
+    /// Connections of the TLS door, and sessions of the DTLS door, whose handshake is not done; the oldest makes room.
+    package var handshakesMax = 256
+    /// The time from connecting, or from the cookie's return, to the end of the handshake.
+    package var handshakeTimeout = Duration.seconds(10)
     /// Bytes that wait for a client that does not read; what comes then is dropped and counted.
     package var streamOutputMax = 256 * 1_024
-    /// A connection without an allocation that says nothing for so long is closed.
+    /// A connection or session without an allocation that says nothing for so long is closed.
     package var streamIdleMax = Duration.seconds(30)
     /// Bytes of a STUN message that control takes; longer ones are dropped and counted.
     package var controlMessageMax = 2_048

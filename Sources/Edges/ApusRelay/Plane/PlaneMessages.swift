@@ -30,12 +30,29 @@ package struct PlaneCounters: Hashable, Sendable {
     package var sendDropped: UInt64 = 0
     /// Packets for stream clients that do not read.
     package var slowStream: UInt64 = 0
-    /// Connections refused because the plane has as many as it takes.
+    /// Connections and sessions refused because the plane has as many as it takes.
     package var refusedStreams: UInt64 = 0
     /// Runs that the kernel refused to cut and that were sent one by one.
     package var unsegmented: UInt64 = 0
+    /// Handshakes of TLS and DTLS that were done; that failed, or whose client left; whose time was over; and that made
+    /// room for others.
+    package var handshakes: UInt64 = 0
+    package var handshakesFailed: UInt64 = 0
+    package var handshakesLate: UInt64 = 0
+    package var handshakesDisplaced: UInt64 = 0
+    /// Client connections, and DTLS sessions, that there are; strangers among them.
+    package var connections: UInt64 = 0
+    package var sessions: UInt64 = 0
 
     package init() {}
+}
+
+/// Where a plane's doors are, with the ports that the system chose for 0.
+struct BoundAddresses: Sendable {
+    var datagrams: [TransportAddress]
+    var streams: [TransportAddress]
+    var secureStreams: [TransportAddress]
+    var secureDatagrams: [TransportAddress]
 }
 
 /// From a plane to the control thread.

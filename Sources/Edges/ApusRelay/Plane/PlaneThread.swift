@@ -12,6 +12,8 @@ package final class PlaneThread: Sendable {
     /// The addresses of the doors, with the ports that the system chose for 0.
     package let datagramAddresses: [TransportAddress]
     package let streamAddresses: [TransportAddress]
+    package let secureStreamAddresses: [TransportAddress]
+    package let secureDatagramAddresses: [TransportAddress]
     private let thread: OSThread
 
     /// The plane on its way into its thread.
@@ -33,6 +35,8 @@ package final class PlaneThread: Sendable {
         let addresses = plane.boundAddresses
         datagramAddresses = addresses.datagrams
         streamAddresses = addresses.streams
+        secureStreamAddresses = addresses.secureStreams
+        secureDatagramAddresses = addresses.secureDatagrams
         self.link = link
         let handover = Handover(plane)
         thread = try OSThread(name: "relay-\(index)") {

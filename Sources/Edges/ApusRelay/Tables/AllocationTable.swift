@@ -28,6 +28,8 @@ package struct AllocationRow {
     package var clientSocket: Int32 = -1
     /// The stream client's place, or -1.
     package var stream: Int32 = -1
+    /// The place of the session of a client over DTLS, or -1.
+    package var session: Int32 = -1
     package var client = RawAddress()
     /// The run of this batch that goes to the client.
     package var mark = SendBatch.Mark()
@@ -163,6 +165,13 @@ package struct AllocationTable: ~Copyable {
         rows[Int(slot)].stream = stream
     }
 
+    /// Gives a row its client over DTLS.
+    package mutating func setSession(_ slot: UInt32, session: Int32, flow: RelayFlow) {
+        clearClient(slot)
+        rows[Int(slot)].flow = flow
+        rows[Int(slot)].session = session
+    }
+
     private mutating func clearClient(_ slot: UInt32) {
         let row = rows + Int(slot)
         if row.pointee.listener >= 0 {
@@ -170,6 +179,7 @@ package struct AllocationTable: ~Copyable {
         }
         row.pointee.listener = -1
         row.pointee.stream = -1
+        row.pointee.session = -1
     }
 
     /// Frees a row. The caller closes its socket.

@@ -1,5 +1,6 @@
 import ApusTraversal
 import CApusNet
+import CApusTLS
 import Glibc
 
 /// A client's connection.
@@ -20,6 +21,10 @@ struct StreamRow {
     var isWaitingToWrite = false
     var isInWriteList = false
     var lastHeard: UInt64 = 0
+    var openedAt: UInt64 = 0
+    /// libssl's connection where the client came over TLS and has said hello, and whether its handshake is done.
+    var tls: OpaquePointer?
+    var isSecured = false
 
     /// Whether the output takes so many bytes more within a bound; makes room for them.
     mutating func reserve(_ count: Int, max outputMax: Int) -> Bool {
@@ -52,6 +57,8 @@ struct StreamRow {
     }
 
     mutating func free() {
+        if let tls { apus_tls_free(tls) }
+        tls = nil
         carry?.deallocate()
         output?.deallocate()
         carry = nil

@@ -103,6 +103,9 @@ public struct NodeConfiguration: Sendable {
         channels = ChannelConfiguration()
         sessions = SessionConfiguration()
         relay = try RelayConfiguration(&reader, path: path)
+        if relay.certificateFile.isEmpty {
+            (relay.certificateFile, relay.keyFile) = (gateway.certificateFile, gateway.keyFile)
+        }
 
         try readTransport(&reader)
         try readMembership(&reader)

@@ -14,6 +14,11 @@ package struct RelayConfiguration: Sendable {
     /// Where clients come, UDP and TCP; empty: the machine's own addresses. A port of 0 stands for ``port``.
     package var addresses: [TransportAddress] = []
     package var port: UInt16 = 3478
+    /// The port of the TLS and DTLS doors, at the same addresses.
+    package var securePort: UInt16 = 5349
+    /// What these doors show: PEM files. Empty where there is none: then they stay closed.
+    package var certificateFile = ""
+    package var keyFile = ""
     /// Where relays are, one of each family; empty: the first of each family of ``addresses``.
     package var relayAddresses: [TransportAddress] = []
     /// Ports of relays (RFC 8656 §7.2).
@@ -48,6 +53,16 @@ package struct RelayConfiguration: Sendable {
         isEnabled = try reader.flag("relay.enabled", default: d.isEnabled)
         addresses = try Self.addresses(&reader, "relay.addresses")
         port = UInt16(try reader.int("relay.port", default: Int(d.port), in: 1...65_535))
+        securePort = UInt16(try reader.int("relay.tls.port", default: Int(d.securePort), in: 1...65_535))
+        guard securePort != port else { throw reader.invalid("relay.tls.port", "relay.port has this port already") }
+        let certificate = try reader.string("relay.tls.certificate", default: "")
+        let key = try reader.string("relay.tls.private_key", default: "")
+        guard certificate.isEmpty == key.isEmpty else {
+            throw reader.invalid(
+                certificate.isEmpty ? "relay.tls.certificate" : "relay.tls.private_key",
+                "a certificate and its key are expected, or none of them")
+        }
+        (certificateFile, keyFile) = certificate.isEmpty ? ("", "") : (path(certificate), path(key))
         relayAddresses = try Self.addresses(&reader, "relay.relay_addresses")
         let first = try reader.int("relay.port_min", default: Int(d.ports.lowerBound), in: 1024...65_535)
         let last = try reader.int("relay.port_max", default: Int(d.ports.upperBound), in: first...65_535)

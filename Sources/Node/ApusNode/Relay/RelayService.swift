@@ -26,12 +26,13 @@ package final class RelayService: Service {
     /// - Throws: 10019 where an address is in use, 10022 where no address can be relayed from, 10018 for any other
     ///   refusal of the system.
     package func start() throws(ApusError) {
-        let doors = try freeDoors()
+        let doors = try freeDoors(configuration.doors())
         let hosts = try configuration.relayHosts(doors: doors)
         let addresses = RelayAddresses(hosts: hosts, ports: configuration.ports)
         let server = RelayServer(
             configuration: turnConfiguration(doors: doors, hosts: hosts), addresses: addresses, log: log)
         var plane = PlaneConfiguration(datagramAddresses: doors, streamAddresses: doors)
+        try secure(&plane)
         plane.allocationsMax = configuration.allocationsMax
         let threadCount = configuration.threadCount == 0 ? System.coreCount : configuration.threadCount
         let started = try RelayControl(planeCount: threadCount, configuration: plane) { _, _ in server }
@@ -45,6 +46,14 @@ package final class RelayService: Service {
         let secretCount = keys.credentials.current.count
         if secretCount < RelayConfiguration.secretByteCountSafe {
             log.warning("The relay's secret is short enough to be guessed.", metadata: [LogKey.count: "\(secretCount)"])
+        }
+        let secure = started.planes[0].secureStreamAddresses
+        if secure.isEmpty {
+            log.notice("The relay has no certificate, so that its TLS and DTLS doors stay closed.")
+        } else {
+            log.notice(
+                "The relay's TLS and DTLS doors are open.",
+                metadata: [LogKey.address: "\(secure.map(\.description).joined(separator: " "))"])
         }
         if !configuration.opened.isEmpty {
             log.warning(
@@ -86,13 +95,24 @@ package final class RelayService: Service {
         return turn
     }
 
+    /// Gives the planes their TLS and DTLS doors, where there is a certificate.
+    ///
+    /// - Throws: 10019 where an address is in use, 10022 where the certificate cannot be used.
+    private func secure(_ plane: inout PlaneConfiguration) throws(ApusError) {
+        guard !configuration.certificateFile.isEmpty else { return }
+        plane.security = try DoorSecurity(
+            certificateFile: configuration.certificateFile, keyFile: configuration.keyFile)
+        let doors = try freeDoors(configuration.secureDoors())
+        (plane.secureStreamAddresses, plane.secureDatagramAddresses) = (doors, doors)
+    }
+
     /// The doors that can be opened.
     ///
     /// The planes share their ports among themselves, and would share them with another relay of the same user as
     /// well: half of the clients would come to the wrong one. So each is opened once without sharing.
-    private func freeDoors() throws(ApusError) -> [TransportAddress] {
+    private func freeDoors(_ doors: [TransportAddress]) throws(ApusError) -> [TransportAddress] {
         var free: [TransportAddress] = []
-        for door in configuration.doors() {
+        for door in doors {
             do throws(ApusError) {
                 if door.port != 0 { RelaySocket.close(try RelaySocket.open(door, bufferBytes: 4096).socket) }
                 free.append(door)
@@ -117,9 +137,22 @@ extension RelayConfiguration {
         return all.map { $0.port == 0 ? $0.withPort(port) : $0 }
     }
 
+    /// Where clients come with TLS and DTLS: at the same addresses.
+    package func secureDoors() -> [TransportAddress] {
+        var seen: [TransportAddress] = []
+        for door in doors().map({ $0.withPort(securePort) }) where !seen.contains(door) { seen.append(door) }
+        return seen
+    }
+
     /// What clients are told where the operator says nothing else: the first door.
     package func firstDoor() -> HostPort? {
         guard isEnabled, let door = doors().first else { return nil }
+        return HostPort(host: door.hostDescription, port: Int(door.port))
+    }
+
+    /// The same with TLS and DTLS; nil where there is no certificate.
+    package func firstSecureDoor() -> HostPort? {
+        guard isEnabled, !certificateFile.isEmpty, let door = secureDoors().first else { return nil }
         return HostPort(host: door.hostDescription, port: Int(door.port))
     }
 

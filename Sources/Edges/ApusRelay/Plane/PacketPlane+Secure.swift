@@ -1,0 +1,170 @@
+import ApusCore
+import CApusNet
+import CApusTLS
+import Glibc
+
+/// Clients that came over TLS: the same messages as over TCP, behind libssl in the plane's own loop (RFC 8656 §3.1).
+///
+/// A stranger costs a row until its first bytes are those of a ClientHello, then a TLS connection until its handshake
+/// is done or its time is over: at most ``PlaneConfiguration/handshakesMax`` of them, of which the oldest makes room.
+///
+/// Plaintext for a client waits in its row as over TCP, and what libssl made of it waits in libssl's hands where
+/// the kernel takes no more: each of the two has the bound of ``PlaneConfiguration/streamOutputMax``.
+extension PacketPlane {
+    static var ciphertextMax: Int { 65_536 }
+    private static var secureReadRounds: Int { 4 }
+    /// The beginning of a connection that tells what it is: a record's header and that of its first message.
+    private static var helloHeadBytes: Int { 9 }
+    /// The longest ClientHello that is listened to; libssl makes room for a message when it sees its header.
+    private static var helloMax: UInt16 { 16_384 }
+
+    /// Whether a connection begins with a ClientHello of a bearable size (RFC 8446 §4, §5.1); nil where it is too early
+    /// to tell.
+    private static func isHello(_ bytes: UnsafeRawPointer, _ count: Int) -> Bool? {
+        // A handshake record of any version that calls itself 3.x.
+        guard bytes.load(as: UInt8.self) == 22, count < 2 || bytes.load(fromByteOffset: 1, as: UInt8.self) == 3 else {
+            return false
+        }
+        guard count >= helloHeadBytes else { return nil }
+        let head = UInt32(bigEndian: bytes.loadUnaligned(fromByteOffset: 5, as: UInt32.self))
+        return head >> 24 == 1 && head & 0xFF_FFFF <= UInt32(helloMax)
+    }
+
+    /// Begins to wait for a connection's handshake; the oldest of those that are waited for makes room.
+    mutating func beginHandshake(_ slot: Int) {
+        if streamHandshakes.count >= configuration.handshakesMax, let oldest = streamHandshakes.oldest {
+            counters.handshakesDisplaced &+= 1
+            closeStream(oldest)
+        }
+        streamHandshakes.append(slot)
+    }
+
+    /// Closes the connections whose time for a handshake is over.
+    mutating func endLateHandshakes(_ now: UInt64) {
+        let limit = UInt64(configuration.handshakeTimeout.nanoseconds)
+        while let slot = streamHandshakes.oldest, now &- min(now, streams.rows[slot].openedAt) > limit {
+            counters.handshakesLate &+= 1
+            closeStream(slot)
+        }
+    }
+
+    mutating func readSecureStream(_ slot: Int) {
+        let row = streams.rows + slot
+        row.pointee.lastHeard = lastTick
+        for _ in 0..<Self.secureReadRounds {
+            // Before there is a TLS connection, the beginning of its hello stands in the carry.
+            let kept = row.pointee.tls == nil ? row.pointee.carryCount : 0
+            if kept > 0, let carry = row.pointee.carry { memcpy(ciphertext, carry, kept) }
+            let count = apus_read(row.pointee.socket, ciphertext + kept, Self.ciphertextMax - kept)
+            guard count > 0 else {
+                if count == 0 || (-count != Int(EAGAIN) && -count != Int(EINTR)) {
+                    if !row.pointee.isSecured { counters.handshakesFailed &+= 1 }
+                    closeStream(slot)
+                }
+                return
+            }
+            guard advance(slot, kept + count) else {
+                if !row.pointee.isSecured { counters.handshakesFailed &+= 1 }
+                closeStream(slot)
+                return
+            }
+            if count < Self.ciphertextMax / 4 { return }
+        }
+    }
+
+    /// Goes on with what came: the hello, the handshake, or data.
+    ///
+    /// - Returns: false where the connection is at its end.
+    private mutating func advance(_ slot: Int, _ count: Int) -> Bool {
+        let row = streams.rows + slot
+        if row.pointee.tls == nil {
+            guard let isHello = Self.isHello(ciphertext, count) else {
+                keep(slot, ciphertext, count)
+                return true
+            }
+            guard isHello, let context = configuration.security?.streams else { return false }
+            row.pointee.carryCount = 0
+            row.pointee.tls = apus_tls_new_server(context, row.pointee.socket)
+            // What belongs together goes to the kernel in one piece.
+            if let tls = row.pointee.tls { apus_tls_set_direct(tls, 0) }
+        }
+        guard let tls = row.pointee.tls else { return false }
+        apus_tls_feed(tls, ciphertext, count)
+        if !row.pointee.isSecured {
+            let state = apus_tls_handshake(tls)
+            guard state >= 0 else { return false }
+            if state == 1 {
+                row.pointee.isSecured = true
+                streamHandshakes.remove(slot)
+                counters.handshakes &+= 1
+            }
+        }
+        guard !row.pointee.isSecured || readPlaintext(slot, tls) else { return false }
+        // What libssl itself answers, such as its part of the handshake or a new key.
+        let waiting = apus_tls_waiting(tls)
+        if waiting > 0 { streams.wantsWrite(slot) }
+        return waiting <= 2 * configuration.streamOutputMax
+    }
+
+    /// Decrypts all that came, which is never more than the buffer takes, and handles the whole messages.
+    ///
+    /// - Returns: false where the connection is at its end.
+    private mutating func readPlaintext(_ slot: Int, _ tls: OpaquePointer) -> Bool {
+        let row = streams.rows + slot
+        var filled = row.pointee.carryCount
+        if filled > 0, let carry = row.pointee.carry { memcpy(streamBuffer, carry, filled) }
+        var count = 0
+        repeat {
+            count = apus_tls_read(tls, streamBuffer + filled, Self.carryMax + Self.streamReadMax - filled)
+            filled += max(0, count)
+        } while count > 0
+        row.pointee.carryCount = 0
+        let used = splitStream(slot, filled)
+        // The payloads stand in the buffer that the next read overwrites.
+        flushKeepingInput()
+        guard let used else {
+            counters.malformed &+= 1
+            return false
+        }
+        keep(slot, streamBuffer + used, filled - used)
+        return count == 0
+    }
+
+    /// Encrypts what waits in the row and sends it: what waits in libssl's hands, or -1 where the connection is broken.
+    ///
+    /// Each message is a record of its own: clients that take a record for a message are among those of others.
+    private func seal(_ slot: Int, _ tls: OpaquePointer) -> Int {
+        let row = streams.rows + slot
+        guard let output = row.pointee.output else { return 0 }
+        var message = output + row.pointee.outputHead
+        var left = row.pointee.outputCount
+        row.pointee.outputCount = 0
+        while left > 0 {
+            let size = min(left, Self.messageSize(message))
+            guard apus_tls_write(tls, message, size) >= 0 else { return -1 }
+            message += size
+            left -= size
+        }
+        return apus_tls_flush(tls)
+    }
+
+    /// Bytes of the message at a place of a row's output, which holds whole messages alone (RFC 8656 §12.5).
+    private static func messageSize(_ bytes: UnsafeRawPointer) -> Int {
+        let length = Int(UInt16(bigEndian: bytes.loadUnaligned(fromByteOffset: 2, as: UInt16.self)))
+        return bytes.load(as: UInt8.self) & 0xC0 == 0x40 ? 4 + (length + 3) & ~3 : 20 + length
+    }
+
+    /// Sends what libssl holds, then encrypts and sends what waits in the row.
+    mutating func writeSecureStream(_ slot: Int, _ tls: OpaquePointer) {
+        let row = streams.rows + slot
+        var waiting = apus_tls_flush(tls)
+        if waiting == 0, row.pointee.isSecured, row.pointee.outputCount > 0 { waiting = seal(slot, tls) }
+        guard waiting >= 0 else {
+            closeStream(slot)
+            return
+        }
+        guard waiting > 0 else { return }
+        row.pointee.isWaitingToWrite = true
+        setStreamEvents(slot)
+    }
+}

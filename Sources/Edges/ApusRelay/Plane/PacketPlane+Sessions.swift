@@ -1,0 +1,234 @@
+import ApusCore
+import ApusTraversal
+import CApusNet
+import CApusTLS
+import Glibc
+
+/// Clients that came over DTLS: the same messages as over UDP, behind libssl in the plane's own loop (RFC 8656 §3.1).
+///
+/// A stranger costs nothing: it is given a cookie, and only who brings it back from the same address gets a session
+/// (RFC 6347 §4.2.1). Sessions whose handshake is not done are at most ``PlaneConfiguration/handshakesMax``, of which
+/// the oldest makes room; the plane's clock repeats what was lost of a handshake, and ends it.
+extension PacketPlane {
+    /// Bytes of a record's header, and of it with that of a handshake message's type (RFC 6347 §4.1, §4.2.2).
+    private static var recordHeadBytes: Int { 13 }
+    private static let minute: UInt64 = 60_000_000_000
+
+    mutating func readSessionListener(_ index: Int) {
+        let socket = sessionListeners[index].socket
+        if arenaUsed > 0 { sendOutput() }
+        for _ in 0..<Self.listenerRounds {
+            let count = arena.receive(socket, first: 0, count: ReceiveArena.depth)
+            guard count > 0 else { return }
+            plaintextUsed = 0
+            for message in 0..<count { receivedRecords(message, listener: index) }
+            sendOutput()
+            if count < ReceiveArena.depth { return }
+        }
+    }
+
+    /// One message: datagrams of one client, all of the same size but the last.
+    private mutating func receivedRecords(_ message: Int, listener: Int) {
+        let length = arena.length(message)
+        let segment = arena.segment(message)
+        guard !arena.isCut(message), segment > 0 else {
+            counters.malformed &+= 1
+            return
+        }
+        let key = RawAddress.key(arena.name(message), scope: UInt32(truncatingIfNeeded: listener))
+        let base = arena.base(message)
+        var offset = 0
+        while offset < length {
+            let size = min(segment, length &- offset)
+            receivedRecords(base + offset, size, key, listener: listener, message: message)
+            offset &+= size
+        }
+    }
+
+    /// One datagram of records (RFC 7983 §7: 20...63 in the first byte).
+    private mutating func receivedRecords(
+        _ bytes: UnsafeRawPointer, _ size: Int, _ key: FlatTable.Key, listener: Int, message: Int
+    ) {
+        guard size >= Self.recordHeadBytes, (20...63).contains(bytes.load(as: UInt8.self)) else {
+            counters.malformed &+= 1
+            return
+        }
+        let slot = sessions.slot(client: key)
+        // A client that began anew knows nothing of its session; that one lives on until the new one is proven
+        // (RFC 6347 §4.2.8).
+        if let slot, !sessions.rows[slot].isSecured || !Self.isHello(bytes, size) {
+            advanceSession(slot, bytes, size)
+        } else if Self.isHello(bytes, size) {
+            knock(bytes, size, old: slot, listener: listener, message: message)
+        } else {
+            counters.unknownFlow &+= 1
+        }
+    }
+
+    /// A ClientHello in the clear: a handshake record of epoch 0 whose first message has type 1 (RFC 6347 §4.1).
+    private static func isHello(_ bytes: UnsafeRawPointer, _ size: Int) -> Bool {
+        guard size > recordHeadBytes, bytes.load(as: UInt8.self) == 22 else { return false }
+        return bytes.loadUnaligned(fromByteOffset: 3, as: UInt16.self) == 0
+            && bytes.load(fromByteOffset: recordHeadBytes, as: UInt8.self) == 1
+    }
+
+    /// A stranger's hello: it gets a cookie, or with one a session.
+    private mutating func knock(_ bytes: UnsafeRawPointer, _ size: Int, old: Int?, listener: Int, message: Int) {
+        let name = arena.name(message)
+        guard let context = configuration.security?.datagrams, let remote = RawAddress.read(name) else { return }
+        let door = sessionListeners + listener
+        if door.pointee.knocking == nil { door.pointee.knocking = apus_dtls_new(context, door.pointee.socket) }
+        guard let dtls = door.pointee.knocking else { return }
+        let now = MonotonicTime.now().nanoseconds
+        let raw = RawAddress(remote)
+        let isProven = raw.withSocketAddress {
+            apus_dtls_listen(dtls, bytes, size, $0, raw.length, now / Self.minute) == 1
+        }
+        guard isProven else { return }
+        // The client has forgotten the old one's keys: nothing is said in them.
+        if let old { closeSession(old, isSilent: true) }
+        if sessions.handshakes.count >= configuration.handshakesMax, let oldest = sessions.handshakes.oldest {
+            counters.handshakesDisplaced &+= 1
+            closeSession(oldest)
+        }
+        let flow = RelayFlow(plane: link.index, transport: .dtls, local: door.pointee.address, remote: remote)
+        door.pointee.knocking = nil
+        guard let slot = sessions.insert(dtls, listener: listener, flow: flow, now: now) else {
+            counters.refusedStreams &+= 1
+            apus_dtls_free(dtls)
+            return
+        }
+        // libssl kept the hello.
+        advanceSession(slot, bytes, 0)
+    }
+
+    /// Goes on with a datagram of a session: the handshake, or data.
+    private mutating func advanceSession(_ slot: Int, _ bytes: UnsafeRawPointer, _ size: Int) {
+        let row = sessions.rows + slot
+        guard let dtls = row.pointee.dtls else { return }
+        apus_dtls_feed(dtls, bytes, size)
+        if !row.pointee.isSecured {
+            let state = apus_dtls_handshake(dtls)
+            guard state == 1 else {
+                if state < 0 {
+                    counters.handshakesFailed &+= 1
+                    closeSession(slot)
+                }
+                return
+            }
+            row.pointee.isSecured = true
+            sessions.handshakes.remove(slot)
+            counters.handshakes &+= 1
+        }
+        row.pointee.lastHeard = lastTick
+        while true {
+            if plaintextUsed + Int(APUS_DTLS_PAYLOAD_MAX) > Self.plaintextMax {
+                flushKeepingInput()
+                plaintextUsed = 0
+            }
+            let plaintext = streamBuffer + plaintextUsed
+            let count = apus_dtls_read(dtls, plaintext, Int(APUS_DTLS_PAYLOAD_MAX))
+            guard count > 0 else {
+                if count < 0 { closeSession(slot) }
+                return
+            }
+            plaintextUsed += (count + 63) & ~63
+            received(plaintext, count, session: slot)
+        }
+    }
+
+    /// The streams' buffer, which is free between streams.
+    private static var plaintextMax: Int { carryMax + streamReadMax }
+
+    /// One message of a client, told apart as over UDP.
+    private mutating func received(_ bytes: UnsafeMutableRawPointer, _ size: Int, session: Int) {
+        let slot = sessions.rows[session].allocation
+        let first = bytes.load(as: UInt8.self)
+        if first & 0xC0 == 0x40 {
+            channelData(bytes, size, slot: slot)
+        } else if first < 4, size >= 20 {
+            if slot != FlatTable.none, Self.isSendIndication(bytes), sendIndication(bytes, size, slot: slot) { return }
+            controlMessage(bytes, size, sessions.rows[session].flow)
+        } else {
+            counters.malformed &+= 1
+        }
+    }
+
+    // MARK: Writing
+
+    /// ChannelData for a client over DTLS, not padded.
+    mutating func sessionChannelData(
+        _ bytes: UnsafeRawPointer, _ size: Int, head: UInt32, _ row: UnsafeMutablePointer<AllocationRow>
+    ) {
+        guard row.pointee.session >= 0, 4 &+ size <= Int(APUS_DTLS_PAYLOAD_MAX) else {
+            row.pointee.traffic.dropped &+= 1
+            return
+        }
+        ciphertext.storeBytes(of: head, as: UInt32.self)
+        memcpy(ciphertext + 4, bytes, size)
+        sessionMessage(ciphertext, 4 &+ size, row)
+    }
+
+    /// A message for a client over DTLS.
+    mutating func sessionMessage(
+        _ bytes: UnsafeRawPointer, _ size: Int, _ row: UnsafeMutablePointer<AllocationRow>
+    ) {
+        guard row.pointee.session >= 0, write(bytes, size, session: Int(row.pointee.session)) else {
+            row.pointee.traffic.dropped &+= 1
+            return
+        }
+    }
+
+    /// Encrypts and sends; false where nothing went.
+    mutating func write(_ bytes: UnsafeRawPointer, _ size: Int, session slot: Int) -> Bool {
+        let row = sessions.rows + slot
+        guard row.pointee.isSecured, size <= Int(APUS_DTLS_PAYLOAD_MAX), let dtls = row.pointee.dtls else {
+            return false
+        }
+        let result = apus_dtls_write(dtls, bytes, size)
+        if result < 0 { closeSession(slot) }
+        if result == 0 { sessionsRefused &+= 1 }
+        return result > 0
+    }
+
+    // MARK: Ends
+
+    /// Closes a session, and tells control of one that it may know, which decides about the allocation.
+    mutating func closeSession(_ slot: Int, isSilent: Bool = false) {
+        let row = sessions.rows + slot
+        guard let dtls = row.pointee.dtls else { return }
+        let (flow, isSecured) = (row.pointee.flow, row.pointee.isSecured)
+        if row.pointee.allocation != FlatTable.none { allocations.rows[Int(row.pointee.allocation)].session = -1 }
+        if isSecured, !isSilent { apus_dtls_close(dtls) }
+        sessions.remove(slot)
+        if isSecured, !link.event(.streamClosed(flow)) { counters.controlDropped &+= 1 }
+    }
+
+    /// Repeats what was lost of handshakes, and ends those whose time is over.
+    mutating func tickHandshakes(_ now: UInt64) {
+        let limit = UInt64(configuration.handshakeTimeout.nanoseconds)
+        while let slot = sessions.handshakes.oldest, now &- min(now, sessions.rows[slot].openedAt) > limit {
+            counters.handshakesLate &+= 1
+            closeSession(slot)
+        }
+        var place = sessions.handshakes.oldest
+        while let slot = place {
+            place = sessions.handshakes.next(after: slot)
+            guard let dtls = sessions.rows[slot].dtls, apus_dtls_tick(dtls) < 0 else { continue }
+            counters.handshakesFailed &+= 1
+            closeSession(slot)
+        }
+    }
+
+    /// Closes sessions without an allocation that say nothing; a tenth of them each time.
+    mutating func closeIdleSessions(_ now: UInt64) {
+        let limit = UInt64(configuration.streamIdleMax.nanoseconds)
+        for slot in sessions.slots where slot % Self.ticksPerReport == tickCount {
+            let row = sessions.rows + slot
+            guard row.pointee.dtls != nil, row.pointee.isSecured, row.pointee.allocation == FlatTable.none else {
+                continue
+            }
+            if now &- min(now, row.pointee.lastHeard) > limit { closeSession(slot) }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+/// Places of a table in the order in which they were added: the oldest is found, and any is taken out, in constant
+/// time and without memory of its own for each.
+///
+/// It bounds clients that never finish what they began: all have the same time for it, so that the oldest is the
+/// first whose time is over, and the one that makes room.
+///
+/// Concurrency model: confined to its owner.
+package struct AgeList: Sendable {
+    private static let none: Int32 = -1
+    private static let absent: Int32 = -2
+
+    /// The neighbours of each place; `absent` as the older one of a place that is not in the list.
+    private var older: [Int32] = []
+    private var newer: [Int32] = []
+    private var last = Self.none
+    private var first = Self.none
+    /// Places in the list.
+    package private(set) var count = 0
+
+    package init() {}
+
+    /// The place that is in the list for longest.
+    package var oldest: Int? { first == Self.none ? nil : Int(first) }
+
+    /// The place that was added after another one of the list.
+    package func next(after place: Int) -> Int? { newer[place] == Self.none ? nil : Int(newer[place]) }
+
+    package func contains(_ place: Int) -> Bool { place < older.count && older[place] != Self.absent }
+
+    /// Adds a place that is not in the list.
+    package mutating func append(_ place: Int) {
+        guard !contains(place) else { return }
+        while older.count <= place {
+            older.append(Self.absent)
+            newer.append(Self.none)
+        }
+        older[place] = last
+        newer[place] = Self.none
+        if last == Self.none { first = Int32(place) } else { newer[Int(last)] = Int32(place) }
+        last = Int32(place)
+        count += 1
+    }
+
+    /// Takes a place out, where it is in the list.
+    package mutating func remove(_ place: Int) {
+        guard contains(place) else { return }
+        let (before, after) = (older[place], newer[place])
+        if before == Self.none { first = after } else { newer[Int(before)] = after }
+        if after == Self.none { last = before } else { older[Int(after)] = before }
+        older[place] = Self.absent
+        newer[place] = Self.none
+        count -= 1
+    }
+}

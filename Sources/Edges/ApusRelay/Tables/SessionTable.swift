@@ -1,0 +1,114 @@
+import ApusTraversal
+import CApusTLS
+
+/// A client that came over DTLS: what libssl keeps for its address.
+struct SessionRow {
+    /// Nil where the place is free.
+    var dtls: OpaquePointer?
+    /// The door that it came to.
+    var listener: Int32 = -1
+    var flow = AllocationRow().flow
+    /// The allocation's row, or ``FlatTable/none``.
+    var allocation = FlatTable.none
+    /// Whether the handshake is done.
+    var isSecured = false
+    var openedAt: UInt64 = 0
+    var lastHeard: UInt64 = 0
+
+    mutating func free() {
+        apus_dtls_free(dtls)
+        dtls = nil
+    }
+}
+
+/// The DTLS sessions of one plane, by their clients' addresses and by their numbers.
+///
+/// Concurrency model: confined to the plane's thread.
+struct SessionTable: ~Copyable {
+    let rows: UnsafeMutablePointer<SessionRow>
+    private let rowsMax: Int
+    private var used = 0
+    private var freeSlots: [Int] = []
+    private(set) var count = 0
+    private var byAddress: FlatTable
+    private var byNumber: FlatTable
+    private var lastNumber: UInt64 = 0
+    /// Sessions whose handshake is not done.
+    var handshakes = AgeList()
+
+    init(rowsMax: Int, seed: UInt64) {
+        self.rowsMax = rowsMax
+        byAddress = FlatTable(countMax: rowsMax, seed: seed)
+        byNumber = FlatTable(countMax: rowsMax, seed: seed &+ 1)
+        rows = .allocate(capacity: rowsMax)
+    }
+
+    deinit {
+        for slot in 0..<used { rows[slot].free() }
+        rows.deallocate()
+    }
+
+    var slots: Range<Int> { 0..<used }
+    var isFull: Bool { count >= rowsMax }
+
+    /// The place of a client's address; the key's scope is the listener.
+    @inline(__always)
+    func slot(client key: FlatTable.Key) -> Int? {
+        let slot = byAddress.value(for: key)
+        return slot == FlatTable.none ? nil : Int(slot)
+    }
+
+    /// The place of a session's number, where that session lives.
+    func slot(connection: UInt64) -> Int? {
+        // The table's keys are the low half: no two sessions that live at once share it.
+        let slot = Int(byNumber.value(for: Self.numberKey(connection)))
+        return slot < used && rows[slot].flow.connection == connection ? slot : nil
+    }
+
+    private static func numberKey(_ number: UInt64) -> FlatTable.Key {
+        FlatTable.Key(number: UInt32(truncatingIfNeeded: number))
+    }
+
+    /// Takes a place and gives the session its number, in its flow; nil where all are taken. The address has no
+    /// session.
+    mutating func insert(_ dtls: OpaquePointer, listener: Int, flow: RelayFlow, now: UInt64) -> Int? {
+        guard !isFull else { return nil }
+        var number = lastNumber
+        repeat { number &+= 1 } while byNumber.value(for: Self.numberKey(number)) != FlatTable.none
+        let slot: Int
+        if let old = freeSlots.popLast() {
+            slot = old
+        } else {
+            slot = used
+            (rows + slot).initialize(to: SessionRow())
+            used += 1
+        }
+        let key = FlatTable.Key(flow.remote, scope: UInt32(listener))
+        guard byNumber.set(UInt32(slot), for: Self.numberKey(number)), byAddress.set(UInt32(slot), for: key) else {
+            byNumber.remove(Self.numberKey(number))
+            freeSlots.append(slot)
+            return nil
+        }
+        lastNumber = number
+        rows[slot] = SessionRow()
+        rows[slot].dtls = dtls
+        rows[slot].listener = Int32(listener)
+        rows[slot].flow = flow
+        rows[slot].flow.connection = number
+        rows[slot].openedAt = now
+        rows[slot].lastHeard = now
+        handshakes.append(slot)
+        count += 1
+        return slot
+    }
+
+    /// Frees a session and its place.
+    mutating func remove(_ slot: Int) {
+        rows[slot].free()
+        handshakes.remove(slot)
+        byAddress.remove(FlatTable.Key(rows[slot].flow.remote, scope: UInt32(rows[slot].listener)))
+        byNumber.remove(Self.numberKey(rows[slot].flow.connection))
+        freeSlots.append(slot)
+        count -= 1
+    }
+}

@@ -1,0 +1,27 @@
+/// A certificate that signs itself, for TLS servers of tests; its files end with it.
+package final class TestCertificate: Sendable {
+    /// Whether one can be made here.
+    package static let canBeMade = Tool.openssl != nil
+
+    private let folder = Folder()
+    /// PEM files.
+    package var certificate: String { folder.file("certificate.pem") }
+    package var key: String { folder.file("key.pem") }
+
+    /// There is no openssl, or it does not make one.
+    package struct Failed: Error {}
+
+    /// - Parameter addresses: the addresses that it is for.
+    package init(addresses: [String] = ["127.0.0.1"]) throws {
+        let names = addresses.map { "IP:\($0)" }.joined(separator: ",")
+        guard let tool = Tool.openssl,
+            Tool.run(
+                tool,
+                [
+                    "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                    "-subj", "/CN=test", "-addext", "subjectAltName=\(names)", "-keyout", folder.file("key.pem"),
+                    "-out", folder.file("certificate.pem"),
+                ]) != nil
+        else { throw Failed() }
+    }
+}

@@ -1,0 +1,238 @@
+import ApusRelay
+import ApusTestKit
+import ApusTraversal
+import Foundation
+import Glibc
+import Testing
+
+@Suite(
+    "The packet plane's TLS and DTLS doors (RFC 8656 §3.1, RFC 6347, D8)",
+    .enabled(if: TestCertificate.canBeMade, "openssl is not installed"), .serialized)
+struct SecureDoorTests {
+    private func harness(_ configure: (inout PlaneConfiguration) -> Void = { _ in }) throws -> PlaneHarness {
+        let certificate = try TestCertificate()
+        let security = try DoorSecurity(certificateFile: certificate.certificate, keyFile: certificate.key)
+        return try PlaneHarness {
+            let any = TransportAddress(v4: LoopbackSocket.host, port: 0)
+            $0.security = security
+            $0.secureStreamAddresses = [any]
+            $0.secureDatagramAddresses = [any]
+            configure(&$0)
+        }
+    }
+
+    /// A client that control knows, with an allocation and a channel to the peer.
+    private func connect(
+        _ harness: PlaneHarness, isDatagram: Bool, peer: LoopbackSocket
+    ) throws -> (client: SecureClient, flow: RelayFlow, allocation: (id: UInt32, relayed: TransportAddress)) {
+        let door = isDatagram ? harness.sessionDoor : harness.secureDoor
+        let client = try #require(SecureClient(door, isDatagram: isDatagram))
+        client.write(PlaneHarness.request(0x003))
+        let flow = try #require(
+            harness.event { event in
+                if case .control(let flow, _) = event, flow.remote == client.socket.address { flow } else { nil }
+            })
+        return (client, flow, try harness.installWithChannel(flow, peer: peer.address))
+    }
+
+    @Test("Channel data, indications and answers pass both ways", arguments: [false, true])
+    func channel(isDatagram: Bool) throws {
+        let harness = try harness()
+        let peer = LoopbackSocket()
+        let (client, flow, allocation) = try connect(harness, isDatagram: isDatagram, peer: peer)
+        #expect(flow.transport == (isDatagram ? .dtls : .tls))
+        #expect(flow.local == (isDatagram ? harness.sessionDoor : harness.secureDoor))
+        harness.command(.send(flow, [1, 1, 0, 0]))
+        #expect(client.receive(bytes: 4) == [1, 1, 0, 0])
+        for count in [4, 40, 400, 1_200, 9_000] {
+            let payload = [UInt8](repeating: UInt8(count & 0xFF), count: count)
+            let message = PlaneHarness.channelData(0x4000, payload)
+            client.write(message)
+            #expect(peer.receive() == payload)
+            peer.send(payload, to: allocation.relayed)
+            #expect(client.receive(bytes: message.count) == message)
+        }
+        client.write(PlaneHarness.sendIndication(peer.address, [5, 6, 7]))
+        #expect(peer.receive() == [5, 6, 7])
+        let other = LoopbackSocket()
+        harness.command(.permit(allocation: allocation.id, peer: other.address, ports: 1...65_535))
+        harness.settle()
+        other.send([9, 9, 9, 9], to: allocation.relayed)
+        let indication = client.receive(bytes: 40)
+        #expect(indication.prefix(2) == [0, 0x17] && indication.suffix(4) == [9, 9, 9, 9])
+        #expect(harness.remove(allocation.id)?.upPackets == 6)
+    }
+
+    @Test(
+        "A client that closes, and one that control closes, get close_notify, and control is told",
+        arguments: [false, true])
+    func close(isDatagram: Bool) throws {
+        let harness = try harness()
+        let peer = LoopbackSocket()
+        let (closed, flow, _) = try connect(harness, isDatagram: isDatagram, peer: peer)
+        harness.command(.closeStream(flow))
+        #expect(closed.receive() == [])
+        #expect(harness.event { $0 == .streamClosed(flow) ? true : nil } == true)
+        // Released at the end of the scope, which says close_notify.
+        let closing = try connect(harness, isDatagram: isDatagram, peer: peer).flow
+        #expect(harness.event { $0 == .streamClosed(closing) ? true : nil } == true)
+        #expect(harness.counters { $0.handshakes == 2 && $0.connections == 0 && $0.sessions == 0 } != nil)
+    }
+
+    @Test("D13: what begins with no ClientHello, or with one of 128 KiB, costs no TLS connection and is counted")
+    func garbage() throws {
+        let harness = try harness()
+        let huge: [UInt8] = [22, 3, 1, 0x40, 0, 1, 2, 0, 0]
+        let pieces: [[UInt8]] = [Array("GET / HTTP/1.1\r\n\r\n".utf8), [0, 1, 0, 0], huge, [22, 3, 1, 0, 9, 2, 0, 0, 5]]
+        for bytes in pieces {
+            let client = LoopbackSocket(connectedTo: harness.secureDoor)
+            client.write(bytes)
+            #expect(client.receive() ?? [] == [])
+        }
+        // What begins well and goes on badly is libssl's to refuse.
+        let client = LoopbackSocket(connectedTo: harness.secureDoor)
+        client.write([22, 3, 1, 0, 9, 1, 0, 0, 5] + [UInt8](repeating: 0xFF, count: 300))
+        _ = client.receive()
+        #expect(harness.counters { $0.handshakesFailed == 5 && $0.connections == 0 } != nil)
+    }
+
+    @Test("A hello that comes byte by byte is waited for")
+    func bytewise() throws {
+        let harness = try harness { $0.handshakeTimeout = .milliseconds(500) }
+        let client = LoopbackSocket(connectedTo: harness.secureDoor)
+        for byte: UInt8 in [22, 3, 1, 0, 200, 1, 0, 0, 190, 3, 3] {
+            client.write([byte])
+            usleep(2_000)
+        }
+        #expect(client.receive(milliseconds: 100) == nil)
+        #expect(client.receive() ?? [] == [])
+        #expect(harness.counters { $0.handshakesLate == 1 && $0.handshakesFailed == 0 } != nil)
+    }
+
+    @Test("D13: of 1,000 connections that never finish their handshake few are kept, and a good one comes through")
+    func unfinishedStreams() throws {
+        let harness = try harness {
+            $0.handshakesMax = 50
+            $0.handshakeTimeout = .milliseconds(1_500)
+        }
+        let peer = LoopbackSocket()
+        let (client, _, allocation) = try connect(harness, isDatagram: false, peer: peer)
+        let before = residentBytes()
+        var strangers: [LoopbackSocket] = []
+        for number in 0..<1_000 {
+            let stranger = LoopbackSocket(connectedTo: harness.secureDoor)
+            let hello: [UInt8] = [22, 3, 1, 0x3F, 0xFF, 1, 0, 0x3F, 0xFB, 3, 3] + .init(repeating: 0, count: 600)
+            if number % 2 == 0 { stranger.write(hello) }
+            strangers.append(stranger)
+        }
+        #expect(SecureClient(harness.secureDoor, isDatagram: false) != nil)
+        peer.send([1, 2, 3, 4], to: allocation.relayed)
+        #expect(client.receive(bytes: 8) == [0x40, 0, 0, 4, 1, 2, 3, 4])
+        #expect(harness.counters { $0.handshakesDisplaced >= 940 && $0.connections <= 52 } != nil)
+        #expect(residentBytes() - before < 16 << 20)
+        #expect(harness.counters { $0.handshakesDisplaced + $0.handshakesLate >= 1_000 && $0.connections == 1 } != nil)
+        withExtendedLifetime(strangers) {}
+    }
+
+    @Test("RFC 6347 §4.2.1: a flood of hellos without cookies keeps nothing and is answered with less than it sends")
+    func helloFlood() throws {
+        let harness = try harness()
+        let hello = HandmadeHello.bytes()
+        var strangers: [LoopbackSocket] = []
+        for number in 0..<200 {
+            strangers.append(LoopbackSocket(datagramsTo: harness.sessionDoor, from: 0x7F00_0100 + UInt32(number)))
+        }
+        let before = residentBytes()
+        for _ in 0..<50 {
+            for stranger in strangers { stranger.write(hello) }
+            for stranger in strangers {
+                guard let answer = stranger.receive() else { continue }
+                #expect(HandmadeHello.cookie(of: answer)?.isEmpty == false)
+                #expect(answer.count < hello.count)
+            }
+        }
+        // Another's cookie is none.
+        strangers[0].write(hello)
+        let cookie = try #require(strangers[0].receive().flatMap(HandmadeHello.cookie))
+        strangers[1].write(HandmadeHello.bytes(cookie: cookie))
+        let answer = try #require(strangers[1].receive())
+        #expect(HandmadeHello.cookie(of: answer) != nil && HandmadeHello.cookie(of: answer) != cookie)
+        strangers[0].write([1, 2, 3])
+        #expect(harness.counters { $0.malformed == 1 && $0.sessions == 0 && $0.handshakesDisplaced == 0 } != nil)
+        #expect(residentBytes() - before < 8 << 20)
+    }
+
+    @Test("D13: of 1,000 DTLS handshakes that never finish few are kept, repeated and ended, and a good one is done")
+    func unfinishedSessions() throws {
+        let harness = try harness {
+            $0.handshakesMax = 50
+            $0.handshakeTimeout = .seconds(2)
+        }
+        let before = residentBytes()
+        var strangers: [LoopbackSocket] = []
+        for _ in 0..<1_000 {
+            let stranger = LoopbackSocket(datagramsTo: harness.sessionDoor)
+            stranger.write(HandmadeHello.bytes())
+            let cookie = try #require(stranger.receive().flatMap(HandmadeHello.cookie))
+            stranger.write(HandmadeHello.bytes(cookie: cookie))
+            strangers.append(stranger)
+        }
+        let last = try #require(strangers.last)
+        // The server's flight, and a second later the same again.
+        #expect(last.receive()?.first == 22)
+        while last.receive(milliseconds: 300) != nil {}
+        #expect(last.receive(milliseconds: 1_500)?.first == 22)
+        #expect(SecureClient(harness.sessionDoor, isDatagram: true) != nil)
+        #expect(harness.counters { $0.handshakesDisplaced >= 949 && $0.handshakes == 1 && $0.sessions <= 51 } != nil)
+        #expect(residentBytes() - before < 16 << 20)
+        #expect(harness.counters { $0.handshakesDisplaced + $0.handshakesLate == 1_000 && $0.sessions == 0 } != nil)
+    }
+
+    @Test("Records that are not the client's change nothing for a session, nor does a hello without its cookie")
+    func forgedRecords() throws {
+        let harness = try harness()
+        let peer = LoopbackSocket()
+        let (client, flow, allocation) = try connect(harness, isDatagram: true, peer: peer)
+        let forged: [[UInt8]] = [
+            [23, 0xFE, 0xFD, 0, 1, 0, 0, 0, 0, 0, 99, 0, 40] + .init(repeating: 7, count: 40),
+            [21, 0xFE, 0xFD, 0, 0, 0, 0, 0, 0, 0, 99, 0, 2, 2, 40],
+            [21, 0xFE, 0xFD, 0, 1, 0, 0, 0, 0, 0, 99, 0, 2, 2, 40],
+            HandmadeHello.bytes(), [22], .init(repeating: 63, count: 1_200),
+        ]
+        for bytes in forged { client.socket.write(bytes) }
+        client.write(PlaneHarness.channelData(0x4000, [1, 2, 3]))
+        #expect(peer.receive() == [1, 2, 3])
+        // One that brings the cookie is a client that began anew: its old session ends.
+        let probe = LoopbackSocket(datagramsTo: harness.sessionDoor)
+        probe.write(HandmadeHello.bytes())
+        #expect(probe.receive().flatMap(HandmadeHello.cookie) != nil)
+        client.socket.write(HandmadeHello.bytes())
+        var cookie: [UInt8]?
+        for _ in 0..<4 where cookie == nil { cookie = client.socket.receive().flatMap(HandmadeHello.cookie) }
+        client.socket.write(HandmadeHello.bytes(cookie: try #require(cookie)))
+        #expect(harness.event { $0 == .streamClosed(flow) ? true : nil } == true)
+        #expect(harness.remove(allocation.id) != nil)
+    }
+
+    @Test("D13: a session without an allocation that says nothing is closed, one over the bound is not taken")
+    func idle() throws {
+        let harness = try harness {
+            $0.streamIdleMax = .milliseconds(400)
+            $0.sessionsMax = 1
+        }
+        let first = try #require(SecureClient(harness.sessionDoor, isDatagram: true))
+        let second = LoopbackSocket(datagramsTo: harness.sessionDoor)
+        second.write(HandmadeHello.bytes())
+        let cookie = try #require(second.receive().flatMap(HandmadeHello.cookie))
+        second.write(HandmadeHello.bytes(cookie: cookie))
+        #expect(second.receive(milliseconds: 200) == nil)
+        #expect(first.receive() == [])
+        #expect(harness.counters { $0.refusedStreams == 1 && $0.sessions == 0 } != nil)
+    }
+
+    /// Memory of this process that is in use.
+    private func residentBytes() -> Int {
+        let words = (try? String(contentsOfFile: "/proc/self/statm", encoding: .utf8))?.split(separator: " ") ?? []
+        return (words.dropFirst().first.flatMap { Int($0) } ?? 0) * 4_096
+    }
+}
