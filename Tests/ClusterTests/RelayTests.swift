@@ -8,10 +8,14 @@ struct RelayTests {
     func check() throws {
         let cluster = try Cluster(nodes: 2, basePort: 28_750)
         defer { cluster.down() }
-        for transport in ["udp", "tcp"] {
+        for (transport, first, second) in [
+            ("udp", 28_753, 28_763), ("tcp", 28_753, 28_763), ("tls", 28_754, 28_764), ("dtls", 28_754, 28_764),
+        ] {
             let check = try cluster.run("relay", "check", "--transport", transport)
             #expect(check.status == 0, "\(check.all)")
-            #expect(check.output.contains("at 127.0.0.1:28753") && check.output.contains("at 127.0.0.1:28763"))
+            #expect(
+                check.output.contains("at 127.0.0.1:\(first)") && check.output.contains("at 127.0.0.1:\(second)"),
+                "\(check.all)")
             #expect(check.output.contains("50 of 50 messages"), "\(check.all)")
         }
         let status = try cluster.run("cluster", "status", "--json")
@@ -19,6 +23,7 @@ struct RelayTests {
         let issued = try cluster.run("relay", "credentials", "--user", "u")
         #expect(issued.output.contains("turn:127.0.0.1:28753?transport=udp"))
         #expect(issued.output.contains("turn:127.0.0.1:28763?transport=tcp"))
+        #expect(issued.output.contains("turns:127.0.0.1:28764?transport=tcp"))
         let log = Cluster.text(cluster.file("n1/log"))
         #expect(log.contains("The relay sends to peers in special ranges."))
         let wrong = try Cluster.run(["relay", "check", "--server", "127.0.0.1:28753", "--secret", "another secret"])

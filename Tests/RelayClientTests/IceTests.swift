@@ -1,3 +1,4 @@
+import ApusTestKit
 import Foundation
 import Testing
 
@@ -28,15 +29,17 @@ struct PairSeen: Decodable {
     ///
     /// - Parameters:
     ///   - relays: where A's relay is and where B's.
+    ///   - authority: a PEM file of those whom the agents trust, for TLS.
     ///   - prefixes: what runs A's command and B's, such as in network namespaces.
     static func meet(
         relays: (a: String, b: String), transport: String = "udp", isRelayOnly: Bool = false,
+        authority: String? = nil, credentials: (user: String, password: String)? = nil,
         prefixes: (a: [String], b: [String]) = ([], [])
     ) async throws -> PairSeen {
         let python = try #require(OtherClients.python)
-        let issued = try await RelayProcess.credentials()
+        let issued = if let credentials { credentials } else { try await RelayProcess.credentials() }
         func agent(_ relay: String, _ prefix: [String]) -> [String] {
-            prefix + [
+            prefix + (authority.map { ["env", "SSL_CERT_FILE=\($0)"] } ?? []) + [
                 python, OtherClients.script("ice_agent.py"), "--relay", relay, "--transport", transport, "--user",
                 issued.user, "--password", issued.password, "--messages", "\(messageCount)",
             ] + (isRelayOnly ? ["--relay-only"] : [])
@@ -57,23 +60,34 @@ struct PairSeen: Decodable {
 
 @Suite("WebRTC stacks that others made, on this relay (RFC 8445, RFC 8656, D8)")
 struct IceTests {
+    private static let hasAgents = OtherClients.python != nil && TestCertificate.canBeMade
+
+    /// Two relays, with one certificate for both where clients come over TLS.
+    private func relays(_ transport: String) async throws -> (a: RelayProcess, b: RelayProcess) {
+        let addresses = ["127.0.0.1", "127.0.0.2"]
+        let certificate = transport == "tls" ? try TestCertificate(addresses: addresses) : nil
+        return (
+            try await RelayProcess(address: addresses[0], certificate: certificate),
+            try await RelayProcess(address: addresses[1], certificate: certificate)
+        )
+    }
+
     @Test(
         "Two aioice agents exchange messages from relay to relay, through two relays and through one",
-        .enabled(if: OtherClients.python != nil, "aioice is not installed"),
-        arguments: ["udp", "tcp"], [true, false])
+        .enabled(if: hasAgents, "aioice or openssl is not installed"), arguments: ["udp", "tcp", "tls"], [true, false])
     func relayToRelay(transport: String, isTwoRelays: Bool) async throws {
-        let first = try await RelayProcess()
-        let second = isTwoRelays ? try await RelayProcess(address: "127.0.0.2") : first
+        let (first, other) = try await relays(transport)
+        let second = isTwoRelays ? other : first
         let seen = try await PairSeen.meet(
-            relays: ("\(first.address):\(first.port)", "\(second.address):\(second.port)"), transport: transport,
-            isRelayOnly: true)
+            relays: (first.door(transport), second.door(transport)), transport: transport, isRelayOnly: true,
+            authority: first.certificate?.certificate)
         #expect(seen.a.local == "relay")
         #expect(seen.b.local == "relay")
         #expect(seen.a.local_address?.hasPrefix(first.address) == true, "\(seen)")
         #expect(seen.b.local_address?.hasPrefix(second.address) == true, "\(seen)")
         seen.expectAllMessages(first.log + second.log)
         #expect(first.stop() == 0)
-        if isTwoRelays { #expect(second.stop() == 0) }
+        #expect(other.stop() == 0)
     }
 
     private struct Media: Decodable {
@@ -84,19 +98,50 @@ struct IceTests {
 
     @Test(
         "Two aiortc peers with relay candidates only exchange a data channel's messages and video",
-        .enabled(if: OtherClients.python != nil, "aiortc is not installed"), arguments: ["udp", "tcp"])
+        .enabled(if: hasAgents, "aiortc or openssl is not installed"), arguments: ["udp", "tcp", "tls"])
     func peerConnection(transport: String) async throws {
         let python = try #require(OtherClients.python)
-        let first = try await RelayProcess()
-        let second = try await RelayProcess(address: "127.0.0.2")
+        let (first, second) = try await relays(transport)
         let issued = try await RelayProcess.credentials()
-        let urls = [first, second].map { "turn:\($0.address):\($0.port)?transport=\(transport)" }
+        let trust = first.certificate.map { ["env", "SSL_CERT_FILE=\($0.certificate)"] } ?? []
         let outcome = try await Outcome.of(
-            [python, OtherClients.script("peer_connection.py")] + urls + [issued.user, issued.password])
+            trust + [python, OtherClients.script("peer_connection.py")] + [first, second].map { $0.url(transport) }
+                + [issued.user, issued.password])
         try #require(outcome.status == 0, "\(outcome.all) \(first.log) \(second.log)")
         let seen = try JSONDecoder().decode(Media.self, from: Data(outcome.output.utf8))
         #expect(seen.types == ["relay"])
         #expect(seen.messages == 50)
         #expect(seen.frames == 10)
+        #expect(first.stop() == 0)
+        #expect(second.stop() == 0)
+    }
+
+    private struct Browser: Decodable {
+        var types: [String]
+        var protocols: [String]
+        var messages: Int
+        var frames: Int
+    }
+
+    @Test(
+        "Two peer connections of headless Chromium with relay candidates only exchange messages and camera video",
+        .enabled(if: hasAgents && OtherClients.chromium != nil, "Chromium or openssl is not installed"),
+        arguments: ["udp", "tcp", "tls"])
+    func chromium(transport: String) async throws {
+        let python = try #require(OtherClients.python)
+        let browser = try #require(OtherClients.chromium)
+        let (first, second) = try await relays(transport)
+        let issued = try await RelayProcess.credentials()
+        let outcome = try await Outcome.of(
+            [python, OtherClients.script("browser_pair.py"), browser] + [first, second].map { $0.url(transport) }
+                + [issued.user, issued.password])
+        try #require(outcome.status == 0, "\(outcome.all) \(first.log) \(second.log)")
+        let seen = try JSONDecoder().decode(Browser.self, from: Data(outcome.output.utf8))
+        #expect(seen.types == ["relay"], "\(seen)")
+        #expect(seen.protocols == [transport], "\(seen)")
+        #expect(seen.messages == 50, "\(seen)")
+        #expect(seen.frames >= 10, "\(seen)")
+        #expect(first.stop() == 0)
+        #expect(second.stop() == 0)
     }
 }

@@ -1,3 +1,4 @@
+import ApusTestKit
 import Foundation
 import Testing
 
@@ -14,7 +15,7 @@ final class NatNetwork: Sendable {
 
     struct Failed: Error { var reason: String }
 
-    /// - Parameter door: what of the relay can be reached from behind the NATs: "udp", "tcp", or "any", where
+    /// - Parameter door: what of the relay can be reached from behind the NATs: "udp", "tcp", "tls", or "any", where
     ///   everything else can, too.
     init(a: Kind, b: Kind, door: String) throws {
         let outcome = try Outcome.now(
@@ -34,33 +35,39 @@ struct NatTests {
     struct Case: Sendable, CustomTestStringConvertible {
         var a: NatNetwork.Kind
         var b: NatNetwork.Kind
+        /// The door that alone can be reached, or "any".
         var door: String
-        var isRelayed: Bool
+        var isRelayed = true
 
         var testDescription: String { "\(a) and \(b), open: \(door)" }
+
+        static let all: [Case] =
+            [
+                Case(a: .preserving, b: .preserving, door: "any", isRelayed: false),
+                Case(a: .random, b: .random, door: "any"), Case(a: .preserving, b: .random, door: "any"),
+            ]
+            + ["udp", "tcp", "tls"].flatMap { door in
+                [NatNetwork.Kind.preserving, .random].map { Case(a: $0, b: $0, door: door) }
+            }
     }
 
     @Test(
         "Two aioice agents behind NATs meet: directly where the NATs allow it, through the relay otherwise",
         .enabled(
-            if: OtherClients.python != nil && OtherClients.hasNamespaces,
-            "aioice is not installed, or network namespaces with nftables cannot be made here"),
-        arguments: [
-            Case(a: .preserving, b: .preserving, door: "any", isRelayed: false),
-            Case(a: .random, b: .random, door: "any", isRelayed: true),
-            Case(a: .preserving, b: .random, door: "any", isRelayed: true),
-            Case(a: .preserving, b: .preserving, door: "udp", isRelayed: true),
-            Case(a: .random, b: .random, door: "tcp", isRelayed: true),
-        ])
+            if: OtherClients.python != nil && TestCertificate.canBeMade && OtherClients.hasNamespaces,
+            "aioice or openssl is not installed, or network namespaces with nftables cannot be made here"),
+        arguments: Case.all)
     func meet(_ nats: Case) async throws {
         let network = try NatNetwork(a: nats.a, b: nats.b, door: nats.door)
         defer { network.down() }
+        let certificate = try TestCertificate(addresses: [NatNetwork.relayAddress])
         let relay = try await RelayProcess(
-            address: NatNetwork.relayAddress, port: NatNetwork.relayPort, opened: "documentation",
-            prefix: network.inside("w"))
-        let address = "\(relay.address):\(relay.port)"
+            address: NatNetwork.relayAddress, port: NatNetwork.relayPort, certificate: certificate,
+            opened: "documentation", prefix: network.inside("w"))
+        let transport = nats.door == "any" ? "udp" : nats.door
+        let door = relay.door(transport)
         let seen = try await PairSeen.meet(
-            relays: (address, address), transport: nats.door == "tcp" ? "tcp" : "udp",
+            relays: (door, door), transport: transport, authority: certificate.certificate,
             prefixes: (network.inside("a"), network.inside("b")))
         print("NATs \(nats.testDescription): \(seen.words)")
         #expect(seen.a.isRelayed == nats.isRelayed, "\(seen) \(relay.log)")

@@ -6,6 +6,9 @@ enum OtherClients {
     static let uclient = find("turnutils_uclient")
     static let peer = find("turnutils_peer")
 
+    /// Debian's Chromium.
+    static let chromium = find("chromium")
+
     /// A Python that has aioice and aiortc.
     static let python: String? = {
         let folder = URL(fileURLWithPath: #filePath).deletingLastPathComponent()

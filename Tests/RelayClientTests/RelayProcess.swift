@@ -11,6 +11,10 @@ final class RelayProcess: Sendable {
     /// Where clients come, UDP and TCP.
     let address: String
     let port: Int
+    /// The port of the TLS and DTLS doors, where there are.
+    let securePort: Int?
+    /// What these doors show.
+    let certificate: TestCertificate?
     private let child: Child
 
     /// The binary that was built beside the tests.
@@ -24,21 +28,36 @@ final class RelayProcess: Sendable {
     ///
     /// - Parameters:
     ///   - port: nil for one that is free.
+    ///   - certificate: opens the TLS and DTLS doors, at 5349 where the port is given and else at one that is free.
     ///   - opened: the special range that its peers are in.
     ///   - options: more of `apus relay serve`.
     ///   - prefix: what runs the command, such as in a network namespace.
     init(
-        address: String = "127.0.0.1", port: Int? = nil, opened: String = "loopback", options: [String] = [],
-        prefix: [String] = []
+        address: String = "127.0.0.1", port: Int? = nil, certificate: TestCertificate? = nil,
+        opened: String = "loopback", options: [String] = [], prefix: [String] = []
     ) async throws {
         self.address = address
+        self.certificate = certificate
         let port = if let port { port } else { try await Self.freePort(address) }
+        var securePort: Int?
+        if certificate != nil {
+            securePort = port == NatNetwork.relayPort ? 5_349 : try await Self.freePort(address)
+        }
+        self.securePort = securePort
+        var tls: [String] = []
+        if let certificate, let securePort {
+            tls = [
+                "--tls-port", "\(securePort)", "--certificate", certificate.certificate, "--private-key",
+                certificate.key,
+            ]
+        }
         self.port = port
+        let door = address.contains(":") ? "[\(address)]:\(port)" : "\(address):\(port)"
         let child = try Child(
             prefix + [
-                Self.apus, "relay", "serve", "--listen", "\(address):\(port)", "--secret", Self.secret, "--realm",
-                "test", "--open", opened,
-            ] + options)
+                Self.apus, "relay", "serve", "--listen", door, "--secret", Self.secret, "--realm", "test", "--open",
+                opened,
+            ] + options + tls)
         self.child = child
         try await eventually("the relay at \(address):\(port) is open") {
             if !child.isRunning {
@@ -47,6 +66,15 @@ final class RelayProcess: Sendable {
             }
             return child.errors.contains("The relay is open.")
         }
+    }
+
+    /// ADDRESS:PORT of a door: "udp", "tcp" or "tls".
+    func door(_ transport: String) -> String { "\(address):\((transport == "tls" ? securePort : nil) ?? port)" }
+
+    /// The same as clients of WebRTC have it (RFC 7065).
+    func url(_ transport: String) -> String {
+        transport == "tls"
+            ? "turns:\(door(transport))?transport=tcp" : "turn:\(door(transport))?transport=\(transport)"
     }
 
     /// What it logged.

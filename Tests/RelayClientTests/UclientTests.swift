@@ -1,17 +1,40 @@
+import ApusTestKit
 import Testing
 
 @Suite("coturn's client on this relay (RFC 8656, D8)")
 struct UclientTests {
+    /// A door of the relay, and how turnutils_uclient is told to come to it.
+    enum Door: String, Sendable, CaseIterable {
+        case udp, tcp, tls, dtls
+
+        var isSecure: Bool { self == .tls || self == .dtls }
+        var options: [String] { (self == .tcp || self == .tls ? ["-t"] : []) + (isSecure ? ["-S"] : []) }
+    }
+
+    private static let hasTools = OtherClients.uclient != nil && TestCertificate.canBeMade
+    private static let messageCount = 100
+
+    private func relay(_ door: Door, address: String = "127.0.0.1") async throws -> RelayProcess {
+        try await RelayProcess(
+            address: address, certificate: door.isSecure ? try TestCertificate(addresses: [address]) : nil,
+            options: ["--legacy-channels"])
+    }
+
     /// Runs turnutils_uclient, which makes its own credentials from the secret (REST), and expects all messages back.
-    private func expectAllBack(_ relay: RelayProcess, _ options: [String], clients: Int = 4) async throws {
+    private func expectAllBack(
+        _ relay: RelayProcess, _ door: Door, _ options: [String], clients: Int = 4
+    ) async throws {
+        // It checks the certificate, as a client that is worth its name does.
+        let trust = relay.certificate.map { ["-E", $0.certificate] } ?? []
         let outcome = try await Outcome.of(
             [
-                "turnutils_uclient", "-W", RelayProcess.secret, "-u", "camera", "-p", "\(relay.port)", "-m",
-                "\(clients)", "-n", "100", "-l", "171", "-z", "5",
-            ] + options + [relay.address])
+                "turnutils_uclient", "-W", RelayProcess.secret, "-u", "camera", "-p",
+                "\(relay.securePort ?? relay.port)", "-m", "\(clients)", "-n", "\(Self.messageCount)", "-l", "171", "-z",
+                "5",
+            ] + door.options + trust + options + [relay.address])
         let sums = outcome.output.matches(of: /tot_send_msgs=(\d+), tot_recv_msgs=(\d+)/)
         let last = try #require(sums.last, "\(outcome.all) \(relay.log)")
-        #expect(Int(last.1) == 100 * clients, "\(outcome.all)")
+        #expect(Int(last.1) == Self.messageCount * clients, "\(outcome.all)")
         #expect(last.1 == last.2, "\(outcome.all) \(relay.log)")
         #expect(outcome.output.contains("Total lost packets 0 (0.000000%)"), "\(outcome.all)")
         #expect(outcome.status == 0)
@@ -19,24 +42,29 @@ struct UclientTests {
     }
 
     @Test(
-        "All messages to a peer that echoes come back: UDP and TCP, channels and Send indications",
-        .enabled(if: OtherClients.uclient != nil && OtherClients.peer != nil, "Debian's coturn is not installed"),
-        arguments: [false, true], [false, true])
-    func echo(isTCP: Bool, usesSend: Bool) async throws {
-        let relay = try await RelayProcess(options: ["--legacy-channels"])
+        "All messages to a peer that echoes come back through each door, over channels and by Send indications",
+        .enabled(if: hasTools && OtherClients.peer != nil, "Debian's coturn or openssl is not installed"),
+        arguments: Door.allCases, [false, true])
+    func echo(door: Door, usesSend: Bool) async throws {
+        let relay = try await relay(door)
         let port = try await RelayProcess.freePort(relay.address)
         let peer = try Child(["turnutils_peer", "-L", relay.address, "-p", "\(port)"])
         defer { peer.terminate() }
         try await expectAllBack(
-            relay,
-            (isTCP ? ["-t"] : []) + (usesSend ? ["-s"] : []) + ["-c", "-e", relay.address, "-r", "\(port)"])
+            relay, door, (usesSend ? ["-s"] : []) + ["-c", "-e", relay.address, "-r", "\(port)"])
     }
 
     @Test(
         "All messages from relayed address to relayed address arrive, on ports of a pair that was reserved",
-        .enabled(if: OtherClients.uclient != nil, "Debian's coturn is not installed"), arguments: [false, true])
-    func clientToClient(isTCP: Bool) async throws {
-        let relay = try await RelayProcess(options: ["--legacy-channels"])
-        try await expectAllBack(relay, (isTCP ? ["-t"] : []) + ["-y"])
+        .enabled(if: hasTools, "Debian's coturn or openssl is not installed"), arguments: Door.allCases)
+    func clientToClient(door: Door) async throws {
+        try await expectAllBack(try await relay(door), door, ["-y"])
+    }
+
+    @Test(
+        "All messages come back through each door over IPv6",
+        .enabled(if: hasTools, "Debian's coturn or openssl is not installed"), arguments: Door.allCases)
+    func v6(door: Door) async throws {
+        try await expectAllBack(try await relay(door, address: "::1"), door, ["-y", "-x", "-c"])
     }
 }

@@ -1,12 +1,13 @@
 # Gets the relay's clients that others made, and prints the Python that has aioice and aiortc.
-# turnutils_uclient and its peer come from Debian's coturn, nft and ip from nftables and iproute2; the Python is
-# a virtual environment in the build folder. Whatever cannot be had is said, and the tests that want it are
-# left out. Run, or source and call `relay_clients`.
+# turnutils_uclient and its peer come from Debian's coturn, nft and ip from nftables and iproute2, the browser from
+# chromium (some 100 MB); the Python is a virtual environment in the build folder. Whatever cannot be had is said,
+# and the tests that want it are left out. Run, or source and call `relay_clients`.
 
 relay_client_packages() {
     local missing=
     command -v turnutils_uclient >/dev/null || missing=coturn
-    (require_packages iproute2 nftables) || say "Tests with network namespaces are left out."
+    (require_packages iproute2 nftables openssl) || say "Tests with network namespaces, or with TLS, are left out."
+    command -v chromium >/dev/null || (require_packages chromium) || say "Tests with Chromium are left out."
     [ -n "$missing" ] || return 0
     if ! (require_packages coturn); then
         say "Tests with turnutils_uclient are left out."

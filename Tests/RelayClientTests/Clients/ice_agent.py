@@ -18,7 +18,7 @@ def parse():
     parser = argparse.ArgumentParser()
     parser.add_argument("--controlling", action="store_true")
     parser.add_argument("--relay", required=True, help="ADDRESS:PORT")
-    parser.add_argument("--transport", default="udp", choices=["udp", "tcp"])
+    parser.add_argument("--transport", default="udp", choices=["udp", "tcp", "tls"])
     parser.add_argument("--relay-only", action="store_true")
     parser.add_argument("--user", required=True)
     parser.add_argument("--password", required=True)
@@ -82,7 +82,8 @@ async def run(arguments):
     connection = aioice.Connection(
         ice_controlling=arguments.controlling,
         stun_server=server if arguments.transport == "udp" else None, turn_server=server,
-        turn_username=arguments.user, turn_password=arguments.password, turn_transport=arguments.transport,
+        turn_username=arguments.user, turn_password=arguments.password,
+        turn_transport="udp" if arguments.transport == "udp" else "tcp", turn_ssl=arguments.transport == "tls",
         use_ipv6=False, transport_policy=policy)
     await connection.gather_candidates()
     say({

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Two hosts behind two NATs, and between these a network with the relay: five network namespaces.
-#     nat.sh up NAME KIND_A KIND_B DOOR     KIND: preserving or random; DOOR: any, udp or tcp
+#     nat.sh up NAME KIND_A KIND_B DOOR     KIND: preserving or random; DOOR: any, udp, tcp or tls
 #     nat.sh down NAME
 #
 #     NAME-a 10.1.0.2 -- 10.1.0.1 NAME-na 203.0.113.11 --+-- 203.0.113.1 NAME-w (the relay's)
@@ -31,6 +31,7 @@ nat() {
     any) allowed="accept" ;;
     udp) allowed="ip daddr 203.0.113.1 udp dport 3478 accept" ;;
     tcp) allowed="ip daddr 203.0.113.1 tcp dport 3478 accept" ;;
+    tls) allowed="ip daddr 203.0.113.1 tcp dport 5349 accept" ;;
     *) echo "unknown door: $5" >&2; exit 64 ;;
     esac
     ip netns add "$name-$nat"

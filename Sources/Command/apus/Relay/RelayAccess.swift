@@ -11,6 +11,10 @@ struct RelayAccess: Sendable {
 
     var credentials: RelayCredentials
     var doors: [HostPort]
+    /// Those of ``doors`` that have TLS and DTLS too, at other ports.
+    var secureDoors: [HostPort] = []
+    /// Who signed the certificate of these, PEM; nil where that is not known.
+    var authorityFile: String?
 
     /// The relays of a local cluster: those of its first nodes, since any node takes what any other issued.
     ///
@@ -23,6 +27,12 @@ struct RelayAccess: Sendable {
         doors = Array(doors.prefix(Self.doorsMax))
         let node = try NodeConfiguration(file: cluster.directory.configurationFile(first.name))
         credentials = try node.relayKeys().credentials
+        for known in cluster.mark.nodes.filter({ $0.relay != nil }).prefix(Self.doorsMax) {
+            let relay = try NodeConfiguration(file: cluster.directory.configurationFile(known.name)).relay
+            guard let door = known.relay.flatMap({ HostPort($0) }), !relay.certificateFile.isEmpty else { continue }
+            secureDoors.append(HostPort(host: door.host, port: Int(relay.securePort)))
+        }
+        authorityFile = cluster.authorityFile
     }
 
     /// The relay of a `relay-only` configuration.
@@ -31,6 +41,7 @@ struct RelayAccess: Sendable {
     init(configuration file: String) throws(ApusError) {
         let node = try RelayNodeConfiguration(file: file)
         doors = node.relay.firstDoor().map { [$0] } ?? []
+        secureDoors = node.relay.firstSecureDoor().map { [$0] } ?? []
         credentials = try node.relayKeys().credentials
     }
 
@@ -39,9 +50,10 @@ struct RelayAccess: Sendable {
         credentials = RelayCredentials(realm: realm, current: Array(secret.utf8))
     }
 
-    /// The addresses as clients are configured with them (RFC 7065).
+    /// The addresses as clients are configured with them (RFC 7065). DTLS is left out: no browser has it for this.
     var urls: [String] {
         doors.flatMap { door in ["udp", "tcp"].map { "turn:\(door)?transport=\($0)" } }
+            + secureDoors.map { "turns:\($0)?transport=tcp" }
     }
 
     /// A name and password that are good for so many seconds from now.

@@ -1,4 +1,5 @@
 import ApusCore
+import ApusTraversal
 import ArgumentParser
 import Foundation
 
@@ -23,8 +24,17 @@ struct RelayCheckCommand: ParsableCommand {
     @Option(help: "The password of --username.")
     var password: String?
 
-    @Option(help: "udp or tcp.")
+    @Option(help: "udp, tcp, tls or dtls.")
     var transport = "udp"
+
+    @Flag(help: "The same as --transport tls.")
+    var tls = false
+
+    @Option(help: "Who may have signed the certificate of a TLS or DTLS door, PEM. Default: --dir's, or the system's.")
+    var authority: String?
+
+    @Flag(help: "Take any certificate.")
+    var anyCertificate = false
 
     @Option(help: "Messages, 1 to 10000.")
     var count = 50
@@ -39,7 +49,15 @@ struct RelayCheckCommand: ParsableCommand {
     private static let failuresMax = 5
 
     func validate() throws {
-        guard ["udp", "tcp"].contains(transport) else { throw ValidationError("--transport is udp or tcp") }
+        guard Self.transports.contains(where: { $0.name == transport }) else {
+            throw ValidationError("--transport is udp, tcp, tls or dtls")
+        }
+        guard !tls || transport == "udp" || transport == "tls" else {
+            throw ValidationError("give --tls or --transport, not both")
+        }
+        guard authority == nil || !anyCertificate else {
+            throw ValidationError("give --authority or --any-certificate, not both")
+        }
         guard (1...10_000).contains(count) else { throw ValidationError("--count must be 1 to 10000") }
         guard (8...1400).contains(size) else { throw ValidationError("--size must be 8 to 1400") }
         guard server.count <= 2 else { throw ValidationError("give one --server or two") }
@@ -47,22 +65,33 @@ struct RelayCheckCommand: ParsableCommand {
         guard username == nil || !server.isEmpty else { throw ValidationError("give --server with --username") }
     }
 
+    private static let transports: [(name: String, transport: RelayFlow.Transport)] = [
+        ("udp", .udp), ("tcp", .tcp), ("tls", .tls), ("dtls", .dtls),
+    ]
+
     func run() throws {
+        // libssl writes to a connection that the server has closed as if it were a file.
+        signal(SIGPIPE, SIG_IGN)
+        let named = Self.transports.first { $0.name == (tls ? "tls" : transport) }
+        let way = named?.transport ?? .udp
+        let isSecure = way == .tls || way == .dtls
         let doors = try server.map { text in
             guard let door = HostPort(text) else { throw ValidationError("\(text) is not HOST:PORT") }
             return door
         }
-        let (used, issued) = try plan(doors)
+        let (used, issued, known) = try plan(doors, isSecure: isSecure)
+        let trusted = anyCertificate ? nil : authority ?? known ?? ""
         guard let first = used.first, let second = used.prefix(2).last else {
             throw ValidationError("give --server HOST:PORT")
         }
         let probes = try [first, second].map {
             try TurnProbe(
-                $0, isStream: transport == "tcp", username: issued.username, password: issued.password)
+                TurnDoor(server: $0, transport: way, authorityFile: trusted), username: issued.username,
+                password: issued.password)
         }
         let relayed = try probes.map { try $0.allocate() }
         for (probe, address) in zip(probes, relayed) {
-            Console.say("allocated \(address) at \(probe.server) over \(transport)")
+            Console.say("allocated \(address) at \(probe.server) over \(way)")
         }
         try probes[0].bind(relayed[1])
         try probes[1].bind(relayed[0])
@@ -77,10 +106,14 @@ struct RelayCheckCommand: ParsableCommand {
         Console.say("\(facts); median \(String(format: "%.2f", median)) ms")
     }
 
-    private func plan(_ doors: [HostPort]) throws -> ([HostPort], (username: String, password: String)) {
-        if let username, let password { return (doors, (username, password)) }
+    /// The doors, credentials for them, and who may have signed their certificate where that is known.
+    private func plan(
+        _ doors: [HostPort], isSecure: Bool
+    ) throws -> ([HostPort], (username: String, password: String), String?) {
+        if let username, let password { return (doors, (username, password), nil) }
         let access = try options.access(doors: doors)
-        return (doors.isEmpty ? access.doors : doors, access.issue(user: user, lifetime: 600))
+        let own = isSecure ? access.secureDoors : access.doors
+        return (doors.isEmpty ? own : doors, access.issue(user: user, lifetime: 600), access.authorityFile)
     }
 
     /// One message after the other, there and back; the milliseconds of those that came back whole.

@@ -1,8 +1,17 @@
 import ApusCore
 import ApusTraversal
+import CApusTLS
 import Glibc
 
-/// A client of TURN over a plain socket, for operators: it allocates, binds one channel, and exchanges data.
+/// What a probe comes to.
+struct TurnDoor {
+    var server: HostPort
+    var transport: RelayFlow.Transport
+    /// Who may have signed the server's certificate, a PEM file: empty for the system's, nil to check nothing.
+    var authorityFile: String? = ""
+}
+
+/// A client of TURN, for operators: it allocates, binds one channel, and exchanges data.
 ///
 /// Every wait is bounded by ``answerTimeout``. Not safe to share.
 final class TurnProbe {
@@ -16,6 +25,8 @@ final class TurnProbe {
 
     let server: HostPort
     private let isStream: Bool
+    // SAFETY: made in `init`, freed in `deinit`, of one owner.
+    private let secure: OpaquePointer?
     private let username: String
     private let password: String
     private let descriptor: Int32
@@ -25,18 +36,39 @@ final class TurnProbe {
     private var waiting: [[UInt8]] = []
     private var random = SystemRandomNumberGenerator()
 
-    /// - Throws: 10010 where the server's name has no address, 21022 where it takes no connection.
-    init(
-        _ server: HostPort, isStream: Bool, username: String, password: String
-    ) throws(ApusError) {
-        self.server = server
-        self.isStream = isStream
+    /// - Throws: 10010 where the server's name has no address, 21022 where it takes no connection or its certificate is
+    ///   not taken.
+    init(_ door: TurnDoor, username: String, password: String) throws(ApusError) {
+        server = door.server
+        isStream = door.transport.isStream
         self.username = username
         self.password = password
         descriptor = try Self.connect(server, isStream: isStream)
+        do throws(ApusError) {
+            secure = try Self.secure(descriptor, door)
+        } catch {
+            close(descriptor)
+            throw error
+        }
     }
 
-    deinit { close(descriptor) }
+    deinit {
+        apus_tls_client_free(secure)
+        close(descriptor)
+    }
+
+    private static func secure(_ descriptor: Int32, _ door: TurnDoor) throws(ApusError) -> OpaquePointer? {
+        guard door.transport == .tls || door.transport == .dtls else { return nil }
+        var reason = [CChar](repeating: 0, count: 256)
+        guard let secure = apus_tls_client_connect(
+            descriptor, door.transport == .dtls ? 1 : 0, door.server.host, door.authorityFile,
+            Int32(answerTimeout.components.seconds), &reason, reason.count)
+        else {
+            let words = String(decoding: reason.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
+            throw ApusError(.connectFailed, "\(door.server) and this side find no handshake: \(words)")
+        }
+        return secure
+    }
 
     /// Asks for a relayed address, of the server's own family where that is seen from its address, and gives it.
     ///
@@ -132,7 +164,10 @@ final class TurnProbe {
     private func write(_ bytes: [UInt8]) throws(ApusError) {
         var rest = bytes[...]
         while !rest.isEmpty {
-            let count = rest.withUnsafeBytes { Glibc.send(descriptor, $0.baseAddress, $0.count, Int32(MSG_NOSIGNAL)) }
+            let count = rest.withUnsafeBytes { bytes in
+                secure.map { apus_tls_client_write($0, bytes.baseAddress, bytes.count) }
+                    ?? Glibc.send(descriptor, bytes.baseAddress, bytes.count, Int32(MSG_NOSIGNAL))
+            }
             guard count > 0 else { throw failure() }
             rest = rest.dropFirst(isStream ? count : rest.count)
         }
@@ -143,9 +178,14 @@ final class TurnProbe {
         let milliseconds = (deadline - MonotonicTime.now()).milliseconds
         guard milliseconds > 0 else { return false }
         var ready = pollfd(fd: descriptor, events: Int16(POLLIN), revents: 0)
-        guard poll(&ready, 1, Int32(milliseconds.rounded(.up))) > 0 else { return false }
+        if secure.map({ apus_tls_client_has_pending($0) }) != 1 {
+            guard poll(&ready, 1, Int32(milliseconds.rounded(.up))) > 0 else { return false }
+        }
         var bytes = [UInt8](repeating: 0, count: 65_536)
-        let count = recv(descriptor, &bytes, bytes.count, 0)
+        let count =
+            secure.map { apus_tls_client_read($0, &bytes, bytes.count) } ?? recv(descriptor, &bytes, bytes.count, 0)
+        // libssl may want more than one piece before it has a whole record.
+        if secure != nil, count == 0 { return true }
         guard count > 0 || (count == 0 && !isStream) else { throw failure() }
         let received = Array(bytes.prefix(count))
         if isStream {
