@@ -83,7 +83,9 @@ struct SecureDoorTests {
     func garbage() throws {
         let harness = try harness()
         let huge: [UInt8] = [22, 3, 1, 0x40, 0, 1, 2, 0, 0]
-        let pieces: [[UInt8]] = [Array("GET / HTTP/1.1\r\n\r\n".utf8), [0, 1, 0, 0], huge, [22, 3, 1, 0, 9, 2, 0, 0, 5]]
+        let pieces: [[UInt8]] = [
+            Array("GET / HTTP/1.1\r\n\r\n".utf8), [0, 1, 0, 0], huge, [22, 3, 1, 0, 9, 2, 0, 0, 5],
+        ]
         for bytes in pieces {
             let client = LoopbackSocket(connectedTo: harness.secureDoor)
             client.write(bytes)

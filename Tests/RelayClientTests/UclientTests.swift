@@ -29,8 +29,8 @@ struct UclientTests {
         let outcome = try await Outcome.of(
             [
                 "turnutils_uclient", "-W", RelayProcess.secret, "-u", "camera", "-p",
-                "\(relay.securePort ?? relay.port)", "-m", "\(clients)", "-n", "\(Self.messageCount)", "-l", "171", "-z",
-                "5",
+                "\(relay.securePort ?? relay.port)", "-m", "\(clients)", "-n", "\(Self.messageCount)", "-l", "171",
+                "-z", "5",
             ] + door.options + trust + options + [relay.address])
         let sums = outcome.output.matches(of: /tot_send_msgs=(\d+), tot_recv_msgs=(\d+)/)
         let last = try #require(sums.last, "\(outcome.all) \(relay.log)")

@@ -60,9 +60,10 @@ final class TurnProbe {
     private static func secure(_ descriptor: Int32, _ door: TurnDoor) throws(ApusError) -> OpaquePointer? {
         guard door.transport == .tls || door.transport == .dtls else { return nil }
         var reason = [CChar](repeating: 0, count: 256)
-        guard let secure = apus_tls_client_connect(
-            descriptor, door.transport == .dtls ? 1 : 0, door.server.host, door.authorityFile,
-            Int32(answerTimeout.components.seconds), &reason, reason.count)
+        guard
+            let secure = apus_tls_client_connect(
+                descriptor, door.transport == .dtls ? 1 : 0, door.server.host, door.authorityFile,
+                Int32(answerTimeout.components.seconds), &reason, reason.count)
         else {
             let words = String(decoding: reason.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
             throw ApusError(.connectFailed, "\(door.server) and this side find no handshake: \(words)")

@@ -18,8 +18,8 @@ extension PacketPlane {
     /// The longest ClientHello that is listened to; libssl makes room for a message when it sees its header.
     private static var helloMax: UInt16 { 16_384 }
 
-    /// Whether a connection begins with a ClientHello of a bearable size (RFC 8446 §4, §5.1); nil where it is too early
-    /// to tell.
+    /// Whether a connection begins with a ClientHello of a bearable size (RFC 8446 §4, §5.1); nil where that cannot
+    /// be told yet.
     private static func isHello(_ bytes: UnsafeRawPointer, _ count: Int) -> Bool? {
         // A handshake record of any version that calls itself 3.x.
         guard bytes.load(as: UInt8.self) == 22, count < 2 || bytes.load(fromByteOffset: 1, as: UInt8.self) == 3 else {
