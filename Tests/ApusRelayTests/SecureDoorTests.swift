@@ -111,6 +111,29 @@ struct SecureDoorTests {
         #expect(harness.counters { $0.handshakesLate == 1 && $0.handshakesFailed == 0 } != nil)
     }
 
+    @Test("D13: what comes for a client over TLS that does not read is dropped at the bound and counted, others go on")
+    func slowClient() throws {
+        let harness = try harness { $0.streamOutputMax = 32_768 }
+        let peer = LoopbackSocket()
+        let (silent, _, slow) = try connect(harness, isDatagram: false, peer: peer)
+        let (reader, _, other) = try connect(harness, isDatagram: false, peer: peer)
+        let before = residentBytes()
+        let block = [UInt8](repeating: 1, count: 8_000)
+        // More than the kernel keeps for a connection.
+        for _ in 0..<120 {
+            for _ in 0..<40 { peer.send(block, to: slow.relayed) }
+            usleep(2_000)
+            peer.send([9], to: other.relayed)
+            #expect(reader.receive(bytes: 8) == [0x40, 0, 0, 1, 9, 0, 0, 0])
+        }
+        #expect(harness.counters { $0.slowStream > 0 } != nil)
+        #expect(residentBytes() - before < 8 << 20)
+        // What was kept comes whole when it reads again.
+        let first = silent.receive(bytes: 8_004)
+        #expect(first.count >= 8_004 && first.prefix(4) == [0x40, 0, 0x1F, 0x40])
+        #expect(silent.receive(bytes: 40_000).count >= 40_000)
+    }
+
     @Test("D13: of 1,000 connections that never finish their handshake few are kept, and a good one comes through")
     func unfinishedStreams() throws {
         let harness = try harness {

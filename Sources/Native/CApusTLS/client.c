@@ -28,6 +28,15 @@ static SSL_CTX *client_settings(int is_datagram, const char *authority_file) {
     return NULL;
 }
 
+/// Waits for the handshake; over datagrams for as many losses as there are seconds.
+static int shake_hands(SSL *ssl, int is_datagram, int seconds) {
+    for (int tries = 0;; tries++) {
+        int result = SSL_connect(ssl);
+        if (result == 1) return 1;
+        if (!is_datagram || tries >= seconds || SSL_get_error(ssl, result) != SSL_ERROR_WANT_READ) return 0;
+    }
+}
+
 /// The name or address that the certificate must be for.
 static int expect_name(SSL *ssl, const char *name) {
     X509_VERIFY_PARAM *wanted = SSL_get0_param(ssl);
@@ -63,7 +72,7 @@ apus_tls_client *apus_tls_client_connect(
         }
     }
     SSL_set_bio(client->ssl, bio, bio);
-    if (!expect_name(client->ssl, name) || SSL_connect(client->ssl) != 1) {
+    if (!expect_name(client->ssl, name) || !shake_hands(client->ssl, is_datagram, seconds)) {
         long checked = SSL_get_verify_result(client->ssl);
         if (checked != X509_V_OK) {
             snprintf(reason, reason_size, "its certificate is not taken: %s", X509_verify_cert_error_string(checked));
