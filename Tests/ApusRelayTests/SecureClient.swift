@@ -2,18 +2,18 @@ import ApusTraversal
 import CApusTLS
 import Glibc
 
-/// A client over TLS or DTLS that takes any certificate, by libssl's own sockets.
+/// A client over TLS or DTLS, by libssl's own sockets.
 final class SecureClient {
     let socket: LoopbackSocket
     private let tls: OpaquePointer
 
-    /// Nil where there is no handshake within five seconds.
-    init?(_ door: TransportAddress, isDatagram: Bool) {
+    /// Nil where there is no handshake within five seconds. Takes any certificate where no authority is given.
+    init?(_ door: TransportAddress, isDatagram: Bool, authority: String? = nil) {
         socket = isDatagram ? LoopbackSocket(datagramsTo: door) : LoopbackSocket(connectedTo: door)
         var reason = [CChar](repeating: 0, count: 256)
         guard
             let tls = apus_tls_client_connect(
-                socket.descriptor, isDatagram ? 1 : 0, "127.0.0.1", nil, 5, &reason, reason.count)
+                socket.descriptor, isDatagram ? 1 : 0, "127.0.0.1", authority, 5, &reason, reason.count)
         else { return nil }
         self.tls = tls
     }

@@ -1,3 +1,4 @@
+import ApusCore
 import ApusRelay
 import ApusTestKit
 import ApusTraversal
@@ -33,6 +34,34 @@ struct SecureDoorTests {
                 if case .control(let flow, _) = event, flow.remote == client.socket.address { flow } else { nil }
             })
         return (client, flow, try harness.installWithChannel(flow, peer: peer.address))
+    }
+
+    @Test("A certificate that was renewed is shown to clients that come then, and those that are there go on")
+    func renewal() throws {
+        let (old, new) = (try TestCertificate(), try TestCertificate())
+        let security = try DoorSecurity(certificateFile: old.certificate, keyFile: old.key)
+        let harness = try harness { $0.security = security }
+        let peer = LoopbackSocket()
+        let clients = try [false, true].map { try connect(harness, isDatagram: $0, peer: peer) }
+        #expect(try security.reload() == false)
+        // Half of a renewal is none.
+        try replace(old.certificate, new.certificate)
+        let error = #expect(throws: ApusError.self) { try security.reload() }
+        #expect(error?.code == .configurationInvalid)
+        #expect(SecureClient(harness.secureDoor, isDatagram: false) != nil)
+        try replace(old.key, new.key)
+        #expect(try security.reload() == true)
+        pause(milliseconds: 300)
+        #expect(SecureClient(harness.secureDoor, isDatagram: false, authority: new.certificate) != nil)
+        #expect(SecureClient(harness.sessionDoor, isDatagram: true, authority: new.certificate) != nil)
+        for (client, _, _) in clients {
+            client.write(PlaneHarness.channelData(0x4000, [1, 2, 3, 4]))
+            #expect(peer.receive() == [1, 2, 3, 4])
+        }
+    }
+
+    private func replace(_ file: String, _ other: String) throws {
+        try Data(contentsOf: URL(fileURLWithPath: other)).write(to: URL(fileURLWithPath: file), options: .atomic)
     }
 
     @Test("Channel data, indications and answers pass both ways", arguments: [false, true])

@@ -9,6 +9,7 @@
 #include <openssl/rand.h>
 #include <openssl/ssl.h>
 #include <stdio.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,8 @@ enum {
 };
 
 struct apus_dtls_context {
+    /// One of the owner, and one of each session: these call the methods until they are freed.
+    atomic_uint references;
     SSL_CTX *settings;
     BIO_METHOD *method;
     unsigned char secret[SECRET_BYTES];
@@ -128,6 +131,7 @@ apus_dtls_context *apus_dtls_server_context(
         return NULL;
     }
     ERR_clear_error();
+    context->references = 1;
     context->settings = SSL_CTX_new(DTLS_server_method());
     context->method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "apus datagrams");
     SSL_CTX *settings = context->settings;
@@ -155,7 +159,7 @@ apus_dtls_context *apus_dtls_server_context(
 }
 
 void apus_dtls_context_free(apus_dtls_context *context) {
-    if (!context) return;
+    if (!context || atomic_fetch_sub(&context->references, 1) > 1) return;
     SSL_CTX_free(context->settings);
     BIO_meth_free(context->method);
     OPENSSL_cleanse(context->secret, SECRET_BYTES);
@@ -167,6 +171,7 @@ void apus_dtls_context_free(apus_dtls_context *context) {
 apus_dtls *apus_dtls_new(apus_dtls_context *context, int socket) {
     apus_dtls *dtls = calloc(1, sizeof *dtls);
     if (!dtls) return NULL;
+    atomic_fetch_add(&context->references, 1);
     dtls->context = context;
     dtls->socket = socket;
     dtls->ssl = SSL_new(context->settings);
@@ -187,6 +192,7 @@ apus_dtls *apus_dtls_new(apus_dtls_context *context, int socket) {
 void apus_dtls_free(apus_dtls *dtls) {
     if (!dtls) return;
     SSL_free(dtls->ssl);
+    apus_dtls_context_free(dtls->context);
     free(dtls);
 }
 

@@ -5,17 +5,21 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <stdio.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
 struct apus_tls_context {
+    /// One of the owner, and one of each connection: these call the methods until they are freed.
+    atomic_uint references;
     SSL_CTX *settings;
     BIO_METHOD *socket_method;
 };
 
 struct apus_tls {
     SSL *ssl;
+    apus_tls_context *context;
     int socket;
     int is_direct;
     const uint8_t *input;
@@ -90,6 +94,7 @@ apus_tls_context *apus_tls_server_context(
         return NULL;
     }
     ERR_clear_error();
+    context->references = 1;
     context->settings = SSL_CTX_new(TLS_server_method());
     context->socket_method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "apus socket");
     SSL_CTX *settings = context->settings;
@@ -123,7 +128,7 @@ int apus_tls_context_allow_12(apus_tls_context *context) {
 }
 
 void apus_tls_context_free(apus_tls_context *context) {
-    if (!context) return;
+    if (!context || atomic_fetch_sub(&context->references, 1) > 1) return;
     SSL_CTX_free(context->settings);
     BIO_meth_free(context->socket_method);
     free(context);
@@ -134,6 +139,8 @@ void apus_tls_context_free(apus_tls_context *context) {
 apus_tls *apus_tls_new_server(apus_tls_context *context, int socket) {
     apus_tls *tls = calloc(1, sizeof *tls);
     if (!tls) return NULL;
+    atomic_fetch_add(&context->references, 1);
+    tls->context = context;
     tls->socket = socket;
     tls->is_direct = 1;
     tls->ssl = SSL_new(context->settings);
@@ -152,6 +159,7 @@ apus_tls *apus_tls_new_server(apus_tls_context *context, int socket) {
 void apus_tls_free(apus_tls *tls) {
     if (!tls) return;
     SSL_free(tls->ssl);
+    apus_tls_context_free(tls->context);
     free(tls->output);
     free(tls);
 }

@@ -68,7 +68,11 @@ struct RelayServeCommand: AsyncParsableCommand {
         let service = RelayService(configuration: plan.relay, keys: plan.keys, log: log)
         let signals = await UnixSignalsSequence(trapping: .sigterm, .sigint)
         try service.start()
-        for await _ in signals { break }
+        await withTaskGroup { group in
+            group.addTask { await service.watchCertificate() }
+            for await _ in signals { break }
+            group.cancelAll()
+        }
         service.stop()
     }
 

@@ -1,35 +1,101 @@
 package import ApusCore
 import CApusTLS
+import Glibc
+import Synchronization
 
 /// The certificate and the settings of the TLS and DTLS doors, shared by all planes: TLS 1.3, and 1.2 for clients
 /// that have no newer one (RFC 8489 §6.2.3); DTLS 1.2, the newest that libssl has.
 ///
-/// Sendable: libssl's contexts may be used by many threads once they are made.
-package final class DoorSecurity: @unchecked Sendable {  // SAFETY: two `let`s; libssl locks what it shares.
-    let streams: OpaquePointer
-    let datagrams: OpaquePointer
+/// A certificate that was renewed is read with ``reload()``; planes take it within a tick, and clients that are there
+/// already keep what they have.
+///
+/// Concurrency model: any thread.
+package final class DoorSecurity: Sendable {
+    /// One certificate with its settings.
+    ///
+    /// Sendable: libssl's contexts may be used by many threads once they are made.
+    final class Contexts: @unchecked Sendable {  // SAFETY: three `let`s; libssl locks what it shares.
+        let streams: OpaquePointer
+        let datagrams: OpaquePointer
+        let version: Int
+
+        init(_ certificateFile: String, _ keyFile: String, version: Int) throws(ApusError) {
+            var reason = [CChar](repeating: 0, count: 256)
+            let streams = apus_tls_server_context(certificateFile, keyFile, &reason, reason.count)
+            guard let streams, apus_tls_context_allow_12(streams) == 1,
+                let datagrams = apus_dtls_server_context(certificateFile, keyFile, &reason, reason.count)
+            else {
+                apus_tls_context_free(streams)
+                let words = String(decoding: reason.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
+                throw ApusError(
+                    .configurationInvalid,
+                    "the relay's certificate \(certificateFile) with the key \(keyFile) cannot be used: \(words)")
+            }
+            self.streams = streams
+            self.datagrams = datagrams
+            self.version = version
+        }
+
+        deinit {
+            apus_tls_context_free(streams)
+            apus_dtls_context_free(datagrams)
+        }
+    }
+
+    /// What tells one state of a file from another.
+    private struct Stamp: Equatable, Sendable {
+        var inode: UInt64
+        var size: Int
+        var seconds: Int
+        var nanoseconds: Int
+
+        init?(_ path: String) {
+            var facts = stat()
+            guard stat(path, &facts) == 0 else { return nil }
+            inode = UInt64(facts.st_ino)
+            size = Int(facts.st_size)
+            seconds = facts.st_mtim.tv_sec
+            nanoseconds = facts.st_mtim.tv_nsec
+        }
+    }
+
+    private struct State: Sendable {
+        var contexts: Contexts
+        var stamps: [Stamp?]
+    }
+
+    private let certificateFile: String
+    private let keyFile: String
+    private let state: Mutex<State>
+    private let current = Atomic<Int>(0)
 
     /// Reads PEM files: the server's certificate, then those that signed it; and its key.
     ///
     /// - Throws: 10022 where one cannot be used.
     package init(certificateFile: String, keyFile: String) throws(ApusError) {
-        var reason = [CChar](repeating: 0, count: 256)
-        let streams = apus_tls_server_context(certificateFile, keyFile, &reason, reason.count)
-        guard let streams, apus_tls_context_allow_12(streams) == 1,
-            let datagrams = apus_dtls_server_context(certificateFile, keyFile, &reason, reason.count)
-        else {
-            apus_tls_context_free(streams)
-            let words = String(decoding: reason.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
-            throw ApusError(
-                .configurationInvalid,
-                "the relay's certificate \(certificateFile) with the key \(keyFile) cannot be used: \(words)")
-        }
-        self.streams = streams
-        self.datagrams = datagrams
+        self.certificateFile = certificateFile
+        self.keyFile = keyFile
+        let stamps = [Stamp(certificateFile), Stamp(keyFile)]
+        state = Mutex(State(contexts: try Contexts(certificateFile, keyFile, version: 0), stamps: stamps))
     }
 
-    deinit {
-        apus_tls_context_free(streams)
-        apus_dtls_context_free(datagrams)
+    /// Reads the files again where they have changed.
+    ///
+    /// - Returns: whether there is something new.
+    /// - Throws: 10022 where they cannot be used; what was read before stays.
+    package func reload() throws(ApusError) -> Bool {
+        let stamps = [Stamp(certificateFile), Stamp(keyFile)]
+        guard stamps != state.withLock({ $0.stamps }) else { return false }
+        let version = current.load(ordering: .relaxed) + 1
+        let contexts = try Contexts(certificateFile, keyFile, version: version)
+        state.withLock { $0 = State(contexts: contexts, stamps: stamps) }
+        current.store(version, ordering: .releasing)
+        return true
     }
+
+    /// Counts what was read.
+    var version: Int { current.load(ordering: .acquiring) }
+
+    /// What was read last.
+    func contexts() -> Contexts { state.withLock { $0.contexts } }
 }

@@ -30,6 +30,16 @@ extension PacketPlane {
         return head >> 24 == 1 && head & 0xFF_FFFF <= UInt32(helloMax)
     }
 
+    /// Takes a certificate that was read anew, for clients that come from now on.
+    mutating func takeContexts() {
+        guard let security = configuration.security, security.version != contexts?.version else { return }
+        contexts = security.contexts()
+        for index in 0..<sessionListenerCount {
+            apus_dtls_free(sessionListeners[index].knocking)
+            sessionListeners[index].knocking = nil
+        }
+    }
+
     /// Begins to wait for a connection's handshake; the oldest of those that are waited for makes room.
     mutating func beginHandshake(_ slot: Int) {
         if streamHandshakes.count >= configuration.handshakesMax, let oldest = streamHandshakes.oldest {
@@ -82,7 +92,7 @@ extension PacketPlane {
                 keep(slot, ciphertext, count)
                 return true
             }
-            guard isHello, let context = configuration.security?.streams else { return false }
+            guard isHello, let context = contexts?.streams else { return false }
             row.pointee.carryCount = 0
             row.pointee.tls = apus_tls_new_server(context, row.pointee.socket)
             // What belongs together goes to the kernel in one piece.

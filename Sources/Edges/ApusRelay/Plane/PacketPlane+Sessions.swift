@@ -75,7 +75,7 @@ extension PacketPlane {
     /// A stranger's hello: it gets a cookie, or with one a session.
     private mutating func knock(_ bytes: UnsafeRawPointer, _ size: Int, old: Int?, listener: Int, message: Int) {
         let name = arena.name(message)
-        guard let context = configuration.security?.datagrams, let remote = RawAddress.read(name) else { return }
+        guard let context = contexts?.datagrams, let remote = RawAddress.read(name) else { return }
         let door = sessionListeners + listener
         if door.pointee.knocking == nil { door.pointee.knocking = apus_dtls_new(context, door.pointee.socket) }
         guard let dtls = door.pointee.knocking else { return }

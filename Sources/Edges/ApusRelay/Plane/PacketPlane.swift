@@ -61,6 +61,8 @@ struct PacketPlane: ~Copyable {
     /// Connections of the TLS door whose handshake is not done.
     var streamHandshakes = AgeList()
     var sessions: SessionTable
+    /// What the TLS and DTLS doors show now.
+    var contexts: DoorSecurity.Contexts?
     /// Bytes of the streams' buffer that a batch of DTLS datagrams was decrypted into.
     var plaintextUsed = 0
     /// Datagrams of DTLS that the kernel did not take.
@@ -111,6 +113,7 @@ struct PacketPlane: ~Copyable {
             segmentMax: configuration.segmentMax,
             canSegment: configuration.usesOffload && apus_can_segment() == 1)
         transaction = seed | 1
+        contexts = configuration.security?.contexts()
         guard poll >= 0 else { throw ApusError(.internalFailure, "the system gives no epoll (errno \(-poll))") }
         _ = apus_poll_add(poll, link.plane.descriptor, Self.readable, Self.token(.wake, 0, 0))
         try openListeners()
@@ -130,9 +133,6 @@ struct PacketPlane: ~Copyable {
         for slot in allocations.slots where allocations.rows[slot].isLive {
             apus_close(allocations.rows[slot].socket)
         }
-        // libssl's connections go before the context that the configuration holds.
-        for slot in streams.slots { streams.rows[slot].free() }
-        for slot in sessions.slots { sessions.rows[slot].free() }
         if poll >= 0 { apus_close(poll) }
         ready.deallocate()
         datagramListeners.deallocate()
@@ -266,6 +266,7 @@ struct PacketPlane: ~Copyable {
             row.pointee.reported = traffic
         }
         closeIdleStreams(now)
+        takeContexts()
         endLateHandshakes(now)
         tickHandshakes(now)
         closeIdleSessions(now)

@@ -23,6 +23,7 @@ apus_tls_context *apus_tls_server_context(
 
 /// Lets connections of a new context be TLS 1.2 with forward secrecy and AEAD, too: 1, or 0 where libssl refuses.
 int apus_tls_context_allow_12(apus_tls_context *context);
+/// Gives a context up; its connections go on.
 void apus_tls_context_free(apus_tls_context *context);
 
 /// A connection over a socket that does not block and stays the caller's; null without memory.
@@ -81,6 +82,7 @@ enum { APUS_DTLS_PAYLOAD_MAX = 16384 };
 /// A context; null where a file cannot be used, with the reason in `reason`.
 apus_dtls_context *apus_dtls_server_context(
     const char *certificate_file, const char *key_file, char *reason, size_t reason_size);
+/// Gives a context up; its sessions go on.
 void apus_dtls_context_free(apus_dtls_context *context);
 
 /// What listens on a socket that stays the caller's; null without memory.

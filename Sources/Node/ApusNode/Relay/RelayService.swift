@@ -14,6 +14,9 @@ package final class RelayService: Service {
     private let keys: RelayKeys
     private let log: Logger
     private let control = Mutex<RelayControl?>(nil)
+    private let security = Mutex<DoorSecurity?>(nil)
+    /// How often the certificate's files are looked at.
+    private static let certificateInterval = Duration.seconds(60)
 
     package init(configuration: RelayConfiguration, keys: RelayKeys, log: Logger) {
         self.configuration = configuration
@@ -65,8 +68,26 @@ package final class RelayService: Service {
     /// Relays until the node leaves.
     package func run() async throws {
         // The threads are the relay's own; a cancellation ends the wait as well as a shutdown.
-        try? await gracefulShutdown()
+        await cancelWhenGracefulShutdown { await self.watchCertificate() }
         stop()
+    }
+
+    /// Looks from time to time whether the certificate's files are new, and shows the new one to clients that come
+    /// then, until it is cancelled.
+    package func watchCertificate() async {
+        while (try? await Task.sleep(for: Self.certificateInterval)) != nil {
+            guard let security = security.withLock({ $0 }) else { continue }
+            do throws(ApusError) {
+                guard try security.reload() else { continue }
+                log.notice(
+                    "The relay's certificate was read anew.",
+                    metadata: [LogKey.path: "\(configuration.certificateFile)"])
+            } catch {
+                log.warning(
+                    "The relay's certificate cannot be read anew; that of before stays.",
+                    metadata: Logger.facts(of: error))
+            }
+        }
     }
 
     /// Closes the doors and ends every allocation. May be called again.
@@ -100,8 +121,9 @@ package final class RelayService: Service {
     /// - Throws: 10019 where an address is in use, 10022 where the certificate cannot be used.
     private func secure(_ plane: inout PlaneConfiguration) throws(ApusError) {
         guard !configuration.certificateFile.isEmpty else { return }
-        plane.security = try DoorSecurity(
-            certificateFile: configuration.certificateFile, keyFile: configuration.keyFile)
+        let read = try DoorSecurity(certificateFile: configuration.certificateFile, keyFile: configuration.keyFile)
+        security.withLock { $0 = read }
+        plane.security = read
         let doors = try freeDoors(configuration.secureDoors())
         (plane.secureStreamAddresses, plane.secureDatagramAddresses) = (doors, doors)
     }
