@@ -54,8 +54,12 @@ struct RelayConfigurationTests {
         #expect(plain.firstSecureDoor() == nil)
         #expect(plain.secureDoors().map(\.port) == [5349, 5349])
         let configuration = try read(
-            "relay:\n  addresses: 192.0.2.1\n  tls: {port: 443, certificate: a.pem, private_key: /b.pem}",
-            ["APUS_RELAY_TLS_PORT": "444"])
+            """
+            relay:
+              addresses: 192.0.2.1
+              tls: {port: 443, certificate: a.pem, private_key: /b.pem, handshakes_max: 9}
+            """, ["APUS_RELAY_TLS_PORT": "444"])
+        #expect(configuration.handshakesMax == 9 && configuration.sessionsMax == plain.sessionsMax)
         #expect(configuration.certificateFile == "/etc/apus/a.pem")
         #expect(configuration.keyFile == "/etc/apus//b.pem")
         #expect(configuration.firstSecureDoor() == HostPort(host: "192.0.2.1", port: 444))

@@ -19,6 +19,11 @@ package struct RelayConfiguration: Sendable {
     /// What these doors show: PEM files. Empty where there is none: then they stay closed.
     package var certificateFile = ""
     package var keyFile = ""
+    /// Handshakes of each thread and of each of these doors that are waited for; the oldest makes room.
+    package var handshakesMax = 256
+    package var handshakeTimeout = Duration.seconds(10)
+    /// DTLS sessions of each thread.
+    package var sessionsMax = 4096
     /// Where relays are, one of each family; empty: the first of each family of ``addresses``.
     package var relayAddresses: [TransportAddress] = []
     /// Ports of relays (RFC 8656 §7.2).
@@ -63,6 +68,9 @@ package struct RelayConfiguration: Sendable {
                 "a certificate and its key are expected, or none of them")
         }
         (certificateFile, keyFile) = certificate.isEmpty ? ("", "") : (path(certificate), path(key))
+        handshakesMax = try reader.int("relay.tls.handshakes_max", default: d.handshakesMax, in: 1...65_536)
+        handshakeTimeout = try reader.duration("relay.tls.handshake_timeout", default: d.handshakeTimeout)
+        sessionsMax = try reader.int("relay.tls.sessions_max", default: d.sessionsMax, in: 1...65_536)
         relayAddresses = try Self.addresses(&reader, "relay.relay_addresses")
         let first = try reader.int("relay.port_min", default: Int(d.ports.lowerBound), in: 1024...65_535)
         let last = try reader.int("relay.port_max", default: Int(d.ports.upperBound), in: first...65_535)

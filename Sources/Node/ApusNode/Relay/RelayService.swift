@@ -124,6 +124,9 @@ package final class RelayService: Service {
         let read = try DoorSecurity(certificateFile: configuration.certificateFile, keyFile: configuration.keyFile)
         security.withLock { $0 = read }
         plane.security = read
+        plane.handshakesMax = configuration.handshakesMax
+        plane.handshakeTimeout = configuration.handshakeTimeout
+        plane.sessionsMax = configuration.sessionsMax
         let doors = try freeDoors(configuration.secureDoors())
         (plane.secureStreamAddresses, plane.secureDatagramAddresses) = (doors, doors)
     }
