@@ -147,7 +147,7 @@ let package = Package(
 
         layer(
             "Edges", "ApusRelay",
-            ["ApusCore", "ApusThreads", "ApusTraversal", "CApusNet", "CApusTLS", log, coreMetrics]),
+            ["ApusCore", "ApusThreads", "ApusTraversal", "CApusNet", "CApusTLS", dequeModule, log, coreMetrics]),
 
         // Node: the only place that joins the parts.
         layer(
@@ -178,8 +178,8 @@ let package = Package(
             name: "apus",
             dependencies: [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage", "ApusCluster",
-                "ApusSessions", "ApusNode", "ApusClient", "ApusDevice", "ApusTraversal", "ApusRelay", "CApusTLS", nioCore,
-                nioPosix, nioHTTP1,
+                "ApusSessions", "ApusNode", "ApusClient", "ApusDevice", "ApusTraversal", "ApusRelay", "ApusThreads",
+                "CApusTLS", nioCore, nioPosix, nioHTTP1,
                 nioFoundationCompat, crypto,
                 lifecycle, unixSignals, log, coreMetrics, arguments,
             ],
@@ -198,7 +198,7 @@ let package = Package(
         test(
             "ApusGatewayTests",
             ["ApusCore", "ApusWire", "ApusTransport", "ApusGateway", "ApusTestKit", nioCore, nioPosix, nioSSL]),
-        test("ApusNodeTests", ["ApusCore", "ApusTraversal", "ApusNode", log]),
+        test("ApusNodeTests", ["ApusCore", "ApusWire", "ApusTraversal", "ApusRelay", "ApusNode", protobuf, log]),
         test("ClusterTests", ["ApusCore", "ApusSessions", nioCore, nioPosix, nioSSL]),
         .testTarget(
             name: "RelayClientTests", dependencies: ["ApusTestKit", nioCore, nioPosix],

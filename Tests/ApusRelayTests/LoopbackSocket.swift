@@ -15,6 +15,35 @@ final class LoopbackSocket {
         address = Self.local(descriptor)
     }
 
+    /// A datagram socket of ::1; for sending with ``sendV6(_:to:)`` and receiving alone.
+    init(v6: Void) {
+        descriptor = socket(AF_INET6, Int32(SOCK_DGRAM.rawValue), 0)
+        var raw = sockaddr_in6()
+        raw.sin6_family = sa_family_t(AF_INET6)
+        raw.sin6_addr = in6addr_loopback
+        var length = socklen_t(MemoryLayout<sockaddr_in6>.size)
+        withUnsafeMutablePointer(to: &raw) { [descriptor] in
+            $0.withMemoryRebound(to: sockaddr.self, capacity: 1) {
+                _ = bind(descriptor, $0, length)
+                _ = getsockname(descriptor, $0, &length)
+            }
+        }
+        address = TransportAddress(v6High: 0, low: 1, port: UInt16(bigEndian: raw.sin6_port))
+    }
+
+    /// Sends from a socket of ::1 to a port of ::1.
+    func sendV6(_ bytes: [UInt8], to port: UInt16) {
+        var raw = sockaddr_in6()
+        raw.sin6_family = sa_family_t(AF_INET6)
+        raw.sin6_addr = in6addr_loopback
+        raw.sin6_port = port.bigEndian
+        withUnsafePointer(to: &raw) {
+            $0.withMemoryRebound(to: sockaddr.self, capacity: 1) {
+                _ = sendto(descriptor, bytes, bytes.count, 0, $0, socklen_t(MemoryLayout<sockaddr_in6>.size))
+            }
+        }
+    }
+
     /// A datagram socket at an address of 127.0.0.0/8 that sends to one place alone.
     init(datagramsTo door: TransportAddress, from host: UInt32 = LoopbackSocket.host) {
         descriptor = socket(AF_INET, Int32(SOCK_DGRAM.rawValue), 0)

@@ -39,8 +39,10 @@ struct RelayMetricsTests {
         counters.controlDropped = 2
         (counters.handshakes, counters.handshakesLate, counters.sessions) = (5, 3, 2)
         metrics.counted(0, counters)
-        metrics.stands(allocations: 6, limitedChallenges: 10, limitedBindings: 0)
-        metrics.stands(allocations: 5, limitedChallenges: 12, limitedBindings: 1)
+        metrics.stands(allocations: 6, mirrors: 2, limited: RelayLimitCounts(challenges: 10))
+        metrics.stands(
+            allocations: 5, mirrors: 3,
+            limited: RelayLimitCounts(challenges: 12, bindings: 1, allocations: 4, peers: 5))
         metrics.began()
         let text = backend.text()
         #expect(text.contains("apus_relay_dropped_total{reason=\"not_permitted\"} 7\n"))
@@ -51,6 +53,9 @@ struct RelayMetricsTests {
         #expect(text.contains("apus_relay_limited_total{answer=\"challenge\"} 12\n"))
         #expect(text.contains("apus_relay_limited_total{answer=\"binding\"} 1\n"))
         #expect(text.contains("apus_relay_allocations 5\n"))
+        #expect(text.contains("apus_relay_mirrors 3\n"))
+        #expect(text.contains("apus_relay_over_quota_total{quota=\"allocations\"} 4\n"))
+        #expect(text.contains("apus_relay_over_quota_total{quota=\"new_peers\"} 5\n"))
         #expect(text.contains("apus_relay_allocations_total 1\n"))
     }
 }

@@ -56,14 +56,17 @@ struct RelayServerTests {
 
     private let credentials = RelayCredentials(realm: "test", current: Array("a secret".utf8))
 
-    private func start(planes: Int = 1, opened: Set<PeerPolicy.Range> = [.loopback]) throws -> (
+    private func start(
+        planes: Int = 1, opened: Set<PeerPolicy.Range> = [.loopback], hasV6: Bool = false
+    ) throws -> (
         control: RelayControl, door: TransportAddress, streamDoor: TransportAddress
     ) {
         let any = TransportAddress(v4: LoopbackSocket.host, port: 0)
         var turn = TurnServerConfiguration(credentials: credentials, nonceKey: Array(repeating: 3, count: 32))
         turn.peers = PeerPolicy(opened: opened)
         let server = RelayServer(
-            configuration: turn, addresses: RelayAddresses(hosts: [any]),
+            configuration: turn,
+            addresses: RelayAddresses(hosts: hasV6 ? [any, TransportAddress(v6High: 0, low: 1, port: 0)] : [any]),
             log: Logger(label: "test", factory: { _ in SwiftLogNoOpLogHandler() }))
         let control = try RelayControl(
             planeCount: planes,
@@ -74,7 +77,8 @@ struct RelayServerTests {
 
     private var issued: (username: String, password: String) { credentials.issue(user: "u", expiry: 4_000_000_000) }
 
-    @Test("A client allocates, binds a channel and exchanges data, over UDP and over TCP, on one plane and on two",
+    @Test(
+        "A client allocates, binds a channel and exchanges data, over UDP and over TCP, on one plane and on two",
         arguments: [true, false], [1, 2])
     func channel(isStream: Bool, planes: Int) throws {
         let (control, door, streamDoor) = try start(planes: planes)
@@ -198,6 +202,50 @@ struct RelayServerTests {
             peer.send([round, 2], to: relayed)
             #expect(client.socket.receive() == PlaneHarness.channelData(0x4001, [round, 2]))
         }
+    }
+
+    @Test("ADDITIONAL-ADDRESS-FAMILY: one allocation reaches peers of both families, at whatever plane (RFC 8656 §7.2)")
+    func bothFamilies() throws {
+        let (control, door, _) = try start(planes: 2, hasV6: true)
+        defer { control.stop() }
+        let (v4, v6) = (LoopbackSocket(), LoopbackSocket(v6: ()))
+        var client = Client(LoopbackSocket(), door: door, issued)
+        let answer = try client.ask(.allocate) {
+            $0.add(requestedTransport: 17)
+            $0.add(.additionalAddressFamily, family: .v6)
+            $0.add(.mobilityTicket, [])
+        }
+        let relayed = try answer.xorAddresses(.xorRelayedAddress, countMax: 2)
+        #expect(relayed.map(\.family) == [.v4, .v6])
+        var ticket = try #require(answer.value(of: .mobilityTicket).map { Array($0) })
+        for (number, peer) in [(UInt16(0x4001), v4), (0x4002, v6)] {
+            let bound = try client.ask(.channelBind) {
+                $0.add(channelNumber: number)
+                $0.add(.xorPeerAddress, xorAddress: peer.address)
+            }
+            #expect(bound.kind == .success)
+        }
+        for round in 0..<6 as Range<UInt8> {
+            client.send(PlaneHarness.channelData(0x4001, [round, 4]))
+            #expect(v4.receive() == [round, 4])
+            client.send(PlaneHarness.channelData(0x4002, [round, 6]))
+            #expect(v6.receive() == [round, 6])
+            v4.send([round, 14], to: relayed[0])
+            #expect(client.socket.receive() == PlaneHarness.channelData(0x4001, [round, 14]))
+            v6.sendV6([round, 16], to: relayed[1].port)
+            #expect(client.socket.receive() == PlaneHarness.channelData(0x4002, [round, 16]))
+            client = Client(LoopbackSocket(), door: door, issued)
+            let moved = try client.ask(.refresh) { $0.add(.mobilityTicket, ticket) }
+            ticket = try #require(moved.value(of: .mobilityTicket).map { Array($0) })
+        }
+        let without = try start()
+        defer { without.control.stop() }
+        let other = Client(LoopbackSocket(), door: without.door, issued)
+        let refused = try other.ask(.allocate) {
+            $0.add(requestedTransport: 17)
+            $0.add(.additionalAddressFamily, family: .v6)
+        }
+        #expect(refused.kind == .success && refused.has(.addressErrorCode))
     }
 
     @Test("A stream's end ends its allocation")

@@ -103,11 +103,19 @@ struct TurnAllocateTests {
     func exclusive() throws {
         var driver = TurnDriver()
         let pairs: [(inout StunWriter) -> Void] = [
-            { $0.add(.reservationToken, number: UInt64(1)); $0.add(.evenPort, [0]) },
-            { $0.add(.reservationToken, number: UInt64(1)); $0.add(.requestedAddressFamily, family: .v4) },
-            { $0.add(.requestedAddressFamily, family: .v4); $0.add(.additionalAddressFamily, family: .v6) },
+            {
+                $0.add(.reservationToken, number: UInt64(1)); $0.add(.evenPort, [0])
+            },
+            {
+                $0.add(.reservationToken, number: UInt64(1)); $0.add(.requestedAddressFamily, family: .v4)
+            },
+            {
+                $0.add(.requestedAddressFamily, family: .v4); $0.add(.additionalAddressFamily, family: .v6)
+            },
             { $0.add(.additionalAddressFamily, family: .v4) },
-            { $0.add(.additionalAddressFamily, family: .v6); $0.add(.evenPort, [0x80]) },
+            {
+                $0.add(.additionalAddressFamily, family: .v6); $0.add(.evenPort, [0x80])
+            },
         ]
         for fill in pairs {
             let actions = try driver.ask(.allocate) { writer in
@@ -218,7 +226,8 @@ struct TurnAllocateTests {
         var driver = TurnDriver()
         try driver.allocate(on: TurnDriver.flow(1))
         let elsewhere = TransportAddress(v4: 0x0707_0707, port: 3478)
-        driver.machine.drain(to: elsewhere)
+        driver.machine.drain(
+            to: RelayAlternate(doors: [RelayDoor(transport: .udp, address: elsewhere)]), at: driver.now)
         let asked = try driver.ask(.allocate, on: TurnDriver.flow(2)) { $0.add(requestedTransport: 17) }
         #expect(try driver.code(asked) == 300)
         #expect(try driver.answer(asked)?.address(.alternateServer) == elsewhere)

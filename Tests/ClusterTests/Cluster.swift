@@ -22,6 +22,7 @@ final class Cluster {
         var all: String { output + errors }
     }
 
+    /// - Parameter environment: of the nodes, beside that of the test.
     init(nodes: Int, basePort: Int, binary: String = apus, environment: [String: String] = [:]) throws {
         self.basePort = basePort
         directory = NSTemporaryDirectory() + "/apus-test-\(UUID().uuidString)"

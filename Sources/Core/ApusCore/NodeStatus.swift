@@ -69,6 +69,68 @@ public struct NodeStatus: Codable, Sendable, Equatable {
         }
     }
 
+    /// Packets and bytes of payload; `up` is from clients to peers.
+    public struct RelayTraffic: Codable, Sendable, Equatable {
+        public var packets_up: UInt64
+        public var bytes_up: UInt64
+        public var packets_down: UInt64
+        public var bytes_down: UInt64
+        /// Packets dropped either way: no permission, no channel, no room, or over a quota.
+        public var dropped: UInt64
+
+        public init(packets_up: UInt64, bytes_up: UInt64, packets_down: UInt64, bytes_down: UInt64, dropped: UInt64) {
+            self.packets_up = packets_up
+            self.bytes_up = bytes_up
+            self.packets_down = packets_down
+            self.bytes_down = bytes_down
+            self.dropped = dropped
+        }
+    }
+
+    /// What one user has at the node's relay.
+    public struct RelayUser: Codable, Sendable, Equatable {
+        public var user: String
+        public var allocations: Int
+        /// Since the first of the allocations that it has began.
+        public var traffic: RelayTraffic
+
+        public init(user: String, allocations: Int, traffic: RelayTraffic) {
+            self.user = user
+            self.allocations = allocations
+            self.traffic = traffic
+        }
+    }
+
+    /// The node's relay.
+    public struct Relay: Codable, Sendable, Equatable {
+        /// Allocations that live here.
+        public var allocations: Int
+        /// Allocations of other nodes whose state is kept here.
+        public var mirrors: Int
+        /// The node that keeps the state of this one's.
+        public var standby: String?
+        public var draining: Bool
+        /// Since the node's start.
+        public var traffic: RelayTraffic
+        /// Users with an allocation.
+        public var user_count: Int
+        /// Those of them that carried most; at most 50.
+        public var users: [RelayUser]
+
+        public init(
+            allocations: Int, mirrors: Int, standby: String?, draining: Bool, traffic: RelayTraffic, user_count: Int,
+            users: [RelayUser]
+        ) {
+            self.allocations = allocations
+            self.mirrors = mirrors
+            self.standby = standby
+            self.draining = draining
+            self.traffic = traffic
+            self.user_count = user_count
+            self.users = users
+        }
+    }
+
     public var name: String
     public var incarnation: UInt64
     /// `joining`, `up`, `draining`, `fenced` or `stopped`.
@@ -83,10 +145,13 @@ public struct NodeStatus: Codable, Sendable, Equatable {
     /// Members that the map calls alive.
     public var members: [String]
     public var uptime_s: Double
+    /// Nil where the node relays nothing.
+    public var relay: Relay?
 
     public init(
         name: String, incarnation: UInt64, state: String, addresses: Addresses, shards: Shards, sessions: Sessions,
-        viewers: Int, channels: [Channel], revision: UInt64, members: [String], uptime_s: Double
+        viewers: Int, channels: [Channel], revision: UInt64, members: [String], uptime_s: Double,
+        relay: Relay? = nil
     ) {
         self.name = name
         self.incarnation = incarnation
@@ -99,5 +164,6 @@ public struct NodeStatus: Codable, Sendable, Equatable {
         self.revision = revision
         self.members = members
         self.uptime_s = uptime_s
+        self.relay = relay
     }
 }

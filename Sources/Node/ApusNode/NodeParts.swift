@@ -27,6 +27,7 @@ final class NodeParts: Sendable {
     let http: HTTPDoor
     /// Nil where the node relays nothing.
     let relay: RelayService?
+    private let relayMesh: RelayMesh?
     private let group: MultiThreadedEventLoopGroup
     /// The operators' door has a loop of its own: a scrape never delays a frame.
     private let httpGroup: MultiThreadedEventLoopGroup
@@ -85,15 +86,13 @@ final class NodeParts: Sendable {
         gateway = Gateway(
             configuration: configuration.gateway, sessions: sessions, channels: channels, view: cluster.view,
             group: group, log: nodeLog)
-        if configuration.relay.isEnabled {
-            let keys = try RelayKeys(root: key, configuration: configuration.relay)
-            relay = RelayService(configuration: configuration.relay, keys: keys, log: nodeLog)
-        } else {
-            relay = nil
+        relay = try RelayService.make(configuration, clusterKey: key, node: cluster.identity, log: nodeLog)
+        relayMesh = relay.map { [cluster, transport] in
+            RelayMesh(relay: $0, view: cluster.view, transport: transport, dispatcher: dispatcher, log: nodeLog)
         }
         let sources = NodeReport(
-            configuration: configuration, relayAddress: configuration.relayAddress(), cluster: cluster,
-            channels: channels, gateway: gateway, verifier: verifier)
+            configuration: configuration, relayAddress: configuration.relayAddress(), relay: relay,
+            relayMesh: relayMesh, cluster: cluster, channels: channels, gateway: gateway, verifier: verifier)
         http = HTTPDoor(
             configuration: HTTPConfiguration(bind: configuration.http), sources: sources.sources(metrics: metrics),
             group: httpGroup, logger: nodeLog)
@@ -103,7 +102,7 @@ final class NodeParts: Sendable {
     /// Started in this order, stopped in the reverse: the shards go before the clients, and these before
     /// the sessions.
     var services: [any Service] {
-        let relays: [any Service] = relay.map { [$0] } ?? []
+        let relays: [any Service] = (relayMesh.map { [$0] } ?? []) + (relay.map { [$0] } ?? [])
         return [http, EntityService(entities: entities), sessions] + relays + [gateway, cluster]
     }
 

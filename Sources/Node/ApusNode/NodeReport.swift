@@ -1,9 +1,10 @@
 import ApusChannels
 import ApusCluster
-import ApusCore
+package import ApusCore
 import ApusGateway
 import ApusHTTP
 import ApusMedia
+package import ApusRelay
 import ApusSessions
 import Foundation
 
@@ -12,6 +13,8 @@ struct NodeReport: Sendable {
     let configuration: NodeConfiguration
     /// What clients are told of the relay; nil where the node has none.
     let relayAddress: HostPort?
+    let relay: RelayService?
+    let relayMesh: RelayMesh?
     let cluster: ClusterService
     let channels: ChannelService
     let gateway: Gateway
@@ -64,7 +67,8 @@ struct NodeReport: Sendable {
             sessions: .init(devices: counts.devices, apps: counts.apps), viewers: counts.viewers,
             channels: held.map(Self.channel), revision: map.revision,
             members: map.members.filter(\.state.isAlive).map(\.id.name.rawValue),
-            uptime_s: (MonotonicTime.now() - started).milliseconds / 1000)
+            uptime_s: (MonotonicTime.now() - started).milliseconds / 1000,
+            relay: await relay?.standing().map { NodeStatus.Relay($0, standby: relayMesh?.standby) })
     }
 
     private static func channel(_ status: ChannelStatus) -> NodeStatus.Channel {
@@ -86,5 +90,27 @@ struct NodeReport: Sendable {
     private func drain() async throws(ApusError) {
         try await cluster.drain()
         await gateway.sendClientsAway()
+    }
+}
+
+extension NodeStatus.Relay {
+    /// The relay's standing as operators read it.
+    package init(_ standing: RelayStanding, standby: NodeName?) {
+        self.init(
+            allocations: standing.allocations, mirrors: standing.mirrors, standby: standby?.rawValue,
+            draining: standing.isDraining, traffic: NodeStatus.RelayTraffic(standing.traffic),
+            user_count: standing.userCount,
+            users: standing.users.map {
+                NodeStatus.RelayUser(
+                    user: $0.user, allocations: $0.allocations, traffic: NodeStatus.RelayTraffic($0.traffic))
+            })
+    }
+}
+
+extension NodeStatus.RelayTraffic {
+    init(_ traffic: ApusRelay.RelayTraffic) {
+        self.init(
+            packets_up: traffic.upPackets, bytes_up: traffic.upBytes, packets_down: traffic.downPackets,
+            bytes_down: traffic.downBytes, dropped: traffic.dropped)
     }
 }

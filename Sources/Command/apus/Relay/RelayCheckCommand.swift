@@ -42,6 +42,9 @@ struct RelayCheckCommand: ParsableCommand {
     @Option(help: "Bytes of each message, 8 to 1400.")
     var size = 200
 
+    @Option(help: "Seconds to keep the allocations after the messages, 0 to 3600.")
+    var hold = 0
+
     /// The part of messages that a network may lose in a check that passes.
     private static let lossMax = 0.05
     private static let messageTimeout = Duration.seconds(1)
@@ -60,6 +63,7 @@ struct RelayCheckCommand: ParsableCommand {
         }
         guard (1...10_000).contains(count) else { throw ValidationError("--count must be 1 to 10000") }
         guard (8...1400).contains(size) else { throw ValidationError("--size must be 8 to 1400") }
+        guard (0...3600).contains(hold) else { throw ValidationError("--hold must be 0 to 3600") }
         guard server.count <= 2 else { throw ValidationError("give one --server or two") }
         guard (username == nil) == (password == nil) else { throw ValidationError("give --username with --password") }
         guard username == nil || !server.isEmpty else { throw ValidationError("give --server with --username") }
@@ -96,6 +100,7 @@ struct RelayCheckCommand: ParsableCommand {
         try probes[0].bind(relayed[1])
         try probes[1].bind(relayed[0])
         let times = try exchange(probes[0], probes[1])
+        if hold > 0 { sleep(UInt32(hold)) }
         for probe in probes { try probe.end() }
         let lost = count - times.count
         let median = times.sorted().dropFirst(times.count / 2).first ?? 0

@@ -4,7 +4,9 @@ import ArgumentParser
 struct RelayCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "relay", abstract: "Relay packets for clients behind NATs (STUN and TURN).",
-        subcommands: [RelayServeCommand.self, RelayCredentialsCommand.self, RelayCheckCommand.self])
+        subcommands: [
+            RelayServeCommand.self, RelayCredentialsCommand.self, RelayCheckCommand.self, RelayStatusCommand.self,
+        ])
 }
 
 /// The secret and the realm, as every verb of the relay takes them.

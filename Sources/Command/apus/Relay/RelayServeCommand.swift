@@ -2,9 +2,9 @@ import ApusCore
 import ApusNode
 import ApusTraversal
 import ArgumentParser
+import CoreMetrics
 import Foundation
 import Logging
-import UnixSignals
 
 /// `apus relay serve`: a TURN server and nothing more, in the foreground, until SIGTERM or SIGINT.
 struct RelayServeCommand: AsyncParsableCommand {
@@ -44,13 +44,17 @@ struct RelayServeCommand: AsyncParsableCommand {
     @Flag(help: "Let clients of RFC 5766 have channel numbers up to 0x7FFF, as Debian's turnutils_uclient wants.")
     var legacyChannels = false
 
+    @Option(help: "Where operators come for /healthz, /metrics and /v1/status: HOST:PORT. Default: nowhere.")
+    var http: String?
+
     @Option(help: "trace, debug, info, notice, warning or error. Default info.")
     var logLevel: String?
 
     func validate() throws {
         let isSetHere =
             credentials.secret != nil || !listen.isEmpty || !relayAddress.isEmpty || threads != nil || !open.isEmpty
-            || legacyChannels || logLevel != nil || certificate != nil || privateKey != nil || tlsPort != nil
+            || legacyChannels || http != nil || logLevel != nil || certificate != nil || privateKey != nil
+            || tlsPort != nil
         guard config == nil || !isSetHere else {
             throw ValidationError("--config excludes other options; the environment overrides its keys")
         }
@@ -62,29 +66,26 @@ struct RelayServeCommand: AsyncParsableCommand {
 
     func run() async throws {
         let plan = try config.map { try Self.plan(file: $0) } ?? self.plan()
+        let metrics = PrometheusMetrics()
+        MetricsSystem.bootstrap(metrics)
         LoggingSystem.bootstrap { StreamLogHandler.standardError(label: $0) }
         var log = Logger(label: "apus.relay")
         log.logLevel = Logger.Level(rawValue: plan.logLevel) ?? .info
-        let service = RelayService(configuration: plan.relay, keys: plan.keys, log: log)
-        let signals = await UnixSignalsSequence(trapping: .sigterm, .sigint)
-        try service.start()
-        await withTaskGroup { group in
-            group.addTask { await service.watchCertificate() }
-            for await _ in signals { break }
-            group.cancelAll()
-        }
-        service.stop()
+        try await RelayNode(
+            configuration: plan.relay, keys: plan.keys, door: plan.http, metrics: metrics, log: log
+        ).run()
     }
 
     private struct Plan {
         var relay: RelayConfiguration
         var keys: RelayKeys
+        var http: HostPort?
         var logLevel: String
     }
 
     private static func plan(file: String) throws -> Plan {
         let node = try RelayNodeConfiguration(file: file)
-        return Plan(relay: node.relay, keys: try node.relayKeys(), logLevel: node.logLevel)
+        return Plan(relay: node.relay, keys: try node.relayKeys(), http: node.http, logLevel: node.logLevel)
     }
 
     private func plan() throws -> Plan {
@@ -105,9 +106,14 @@ struct RelayServeCommand: AsyncParsableCommand {
         relay.secret = secret
         relay.opened = try open.map { try Self.range($0) }
         relay.allocationsPerUserMax = relay.allocationsMax
+        relay.quota = .none
         relay.isLegacyChannelAllowed = legacyChannels
         let keys = try RelayKeys(root: RelayNodeConfiguration.randomRoot(), configuration: relay)
-        return Plan(relay: relay, keys: keys, logLevel: logLevel ?? "info")
+        let door = try http.map { text in
+            guard let door = HostPort(text) else { throw ValidationError("\(text) is not HOST:PORT") }
+            return door
+        }
+        return Plan(relay: relay, keys: keys, http: door, logLevel: logLevel ?? "info")
     }
 
     private static func address(_ text: String) throws -> TransportAddress {

@@ -24,6 +24,10 @@ final class TurnProbe {
     static let channel: UInt16 = 0x4000
 
     let server: HostPort
+    /// What takes the allocation to another address or node (RFC 8016); empty where it has none.
+    private(set) var ticket: [UInt8] = []
+    /// Where the server sent this client (300, ALTERNATE-SERVER), if it did.
+    private(set) var alternate: TransportAddress?
     private let isStream: Bool
     // SAFETY: made in `init`, freed in `deinit`, of one owner.
     private let secure: OpaquePointer?
@@ -74,16 +78,26 @@ final class TurnProbe {
     /// Asks for a relayed address, of the server's own family where that is seen from its address, and gives it.
     ///
     /// - Throws: 10005 without an answer, 12001 where the credentials are refused, 21025 for another refusal.
-    func allocate() throws(ApusError) -> TransportAddress {
+    func allocate(withTicket: Bool = false) throws(ApusError) -> TransportAddress {
         let isV6 = server.host.contains(":")
         let answer = try ask(.allocate) {
             $0.add(requestedTransport: 17)
             if isV6 { $0.add(.requestedAddressFamily, family: .v6) }
+            if withTicket { $0.add(.mobilityTicket, []) }
         }
+        ticket = answer.value(of: .mobilityTicket).map { Array($0) } ?? []
         guard let relayed = try answer.xorAddress(.xorRelayedAddress) else {
             throw ApusError(.malformed, "\(server) allocated and names no relayed address")
         }
         return relayed
+    }
+
+    /// Goes on with another client's allocation, at this server: gives its relayed address, which is a new one where
+    /// the allocation comes from another node. Throws as ``allocate()``.
+    func goOn(with ticket: [UInt8]) throws(ApusError) -> TransportAddress? {
+        let answer = try ask(.refresh) { $0.add(.mobilityTicket, ticket) }
+        self.ticket = answer.value(of: .mobilityTicket).map { Array($0) } ?? []
+        return try answer.xorAddress(.xorRelayedAddress)
     }
 
     /// Binds ``channel`` to a peer, which permits the peer too. Throws as ``allocate()``.
@@ -93,6 +107,9 @@ final class TurnProbe {
             $0.add(.xorPeerAddress, xorAddress: peer)
         }
     }
+
+    /// Lets the allocation live on. Throws as ``allocate(withTicket:)``; where it is sent elsewhere, see ``alternate``.
+    func refresh() throws(ApusError) { _ = try ask(.refresh) { $0.add(.lifetime, number: UInt32(600)) } }
 
     /// Ends the allocation. Throws as ``allocate()``.
     func end() throws(ApusError) { _ = try ask(.refresh) { $0.add(.lifetime, number: UInt32(0)) } }
@@ -122,6 +139,7 @@ final class TurnProbe {
             let isAsking = challenge == nil || error?.code == .staleNonce
             guard isAsking, let realm = try answer.text(.realm), let nonce = try answer.text(.nonce) else {
                 let number = error?.code.rawValue ?? 0
+                if error?.code == .tryAlternate { alternate = try answer.address(.alternateServer) }
                 throw ApusError(
                     number == 401 ? .tokenInvalid : .unavailable,
                     "\(server) refuses with \(number)\(error.map { $0.reason.isEmpty ? "" : " \($0.reason)" } ?? "")")

@@ -12,6 +12,9 @@ package protocol RelayController: Sendable {
     mutating func handle(
         _ event: PlaneEvent, from plane: UInt8, now: MonotonicTime,
         into commands: inout [(plane: UInt8, command: PlaneCommand)])
+    /// The rest of the node wants something.
+    mutating func handle(
+        _ order: RelayOrder, now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)])
     /// Time went by; called about every ``RelayControl/tickInterval``.
     mutating func tick(now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)])
 }
@@ -32,6 +35,7 @@ package final class RelayControl: Sendable {
 
     package let planes: [PlaneThread]
     private let waker: Waker
+    private let inbox = RelayInbox()
     private let thread: OSThread
     private let isStopping: Flag
 
@@ -66,8 +70,9 @@ package final class RelayControl: Sendable {
             let controller = make(configuration.datagramAddresses, configuration.streamAddresses)
             let flag = Flag()
             let links = planes.map(\.link)
+            let inbox = inbox
             thread = try OSThread(name: "relay-control") {
-                var loop = Loop(controller: controller, links: links, waker: waker)
+                var loop = Loop(controller: controller, links: links, waker: waker, inbox: inbox)
                 loop.run(until: { flag.value.load(ordering: .relaxed) })
             }
             isStopping = flag
@@ -79,11 +84,19 @@ package final class RelayControl: Sendable {
         self.waker = waker
     }
 
+    /// Hands an order to control, from any thread; false where as many wait as may.
+    package func order(_ order: RelayOrder) -> Bool {
+        guard inbox.push(order) else { return false }
+        waker.wake()
+        return true
+    }
+
     /// Ends control, then the planes.
     package func stop() {
         isStopping.value.store(true, ordering: .sequentiallyConsistent)
         waker.wake()
         thread.join()
+        inbox.close()
         for plane in planes { plane.stop() }
     }
 
@@ -91,6 +104,7 @@ package final class RelayControl: Sendable {
         var controller: Controller
         let links: [PlaneLink]
         let waker: Waker
+        let inbox: RelayInbox
         var commands: [(plane: UInt8, command: PlaneCommand)] = []
 
         mutating func run(until isStopping: () -> Bool) {
@@ -101,13 +115,16 @@ package final class RelayControl: Sendable {
             var lastTick = MonotonicTime.now()
             while !isStopping() {
                 waker.willSleep()
-                let milliseconds: Int32 = links.allSatisfy(\.events.isEmpty) && !isStopping() ? 100 : 0
+                let isIdle = links.allSatisfy(\.events.isEmpty) && inbox.isEmpty && !isStopping()
+                let milliseconds: Int32 = isIdle ? 100 : 0
                 var ready = apus_ready()
                 let woken = apus_poll_wait(poll, &ready, 1, milliseconds)
                 waker.didWake()
                 if woken > 0 { waker.clear() }
                 let now = MonotonicTime.now()
                 for link in links { take(link, now) }
+                for order in inbox.take() { controller.handle(order, now: now, into: &commands) }
+                handDown()
                 if now - lastTick >= RelayControl.tickInterval {
                     lastTick = now
                     controller.tick(now: now, into: &commands)

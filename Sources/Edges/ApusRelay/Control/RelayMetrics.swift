@@ -1,6 +1,23 @@
 package import ApusTraversal
 package import CoreMetrics
 
+/// How often the machine held something back, since its start.
+package struct RelayLimitCounts: Sendable, Hashable {
+    /// Challenges and refusals, and answers to Binding, whose source had had enough.
+    package var challenges: UInt64 = 0
+    package var bindings: UInt64 = 0
+    /// Allocations and new peers of users over their quota.
+    package var allocations: UInt64 = 0
+    package var peers: UInt64 = 0
+
+    package init(challenges: UInt64 = 0, bindings: UInt64 = 0, allocations: UInt64 = 0, peers: UInt64 = 0) {
+        self.challenges = challenges
+        self.bindings = bindings
+        self.allocations = allocations
+        self.peers = peers
+    }
+}
+
 /// What a node's relay tells of itself at `/metrics`. Planes tell where they stand once a second; what is counted here
 /// is the difference.
 ///
@@ -20,6 +37,12 @@ package struct RelayMetrics: Sendable {
     /// answers to Binding.
     private let limitedChallenges: Counter
     private let limitedBindings: Counter
+    /// Requests refused because their user had as many allocations as it may have (486), or names new peers faster
+    /// than it may (508).
+    private let overAllocations: Counter
+    private let overPeers: Counter
+    /// Allocations of other nodes whose state is kept here.
+    private let mirrors: Gauge
     /// Runs of packets that the kernel refused to cut and that were sent one by one.
     private let unsegmented: Counter
     /// Client connections (TCP and TLS), and DTLS sessions, of all planes.
@@ -35,7 +58,7 @@ package struct RelayMetrics: Sendable {
     private var planes: [UInt8: PlaneCounters] = [:]
     /// Where each allocation stood at each plane that has it: one, or two while it moves.
     private var traffic: [UInt32: [(plane: UInt8, traffic: RelayTraffic)]] = [:]
-    private var limits = (challenges: UInt64(0), bindings: UInt64(0))
+    private var limits = RelayLimitCounts()
 
     package init(factory: any MetricsFactory = MetricsSystem.factory) {
         func counter(_ name: String, _ dimensions: [(String, String)] = []) -> Counter {
@@ -50,6 +73,9 @@ package struct RelayMetrics: Sendable {
         bytesDown = counter("bytes_total", [("direction", "down")])
         limitedChallenges = counter("limited_total", [("answer", "challenge")])
         limitedBindings = counter("limited_total", [("answer", "binding")])
+        overAllocations = counter("over_quota_total", [("quota", "allocations")])
+        overPeers = counter("over_quota_total", [("quota", "new_peers")])
+        mirrors = Gauge(label: "apus_relay_mirrors", factory: factory)
         unsegmented = counter("unsegmented_total")
         connections = Gauge(label: "apus_relay_connections", factory: factory)
         sessions = Gauge(label: "apus_relay_dtls_sessions", factory: factory)
@@ -62,7 +88,7 @@ package struct RelayMetrics: Sendable {
             ("malformed", { $0.malformed }), ("unknown_flow", { $0.unknownFlow }),
             ("unbound_channel", { $0.unboundChannel }), ("not_permitted", { $0.notPermitted }),
             ("ring", { $0.controlDropped }), ("send", { $0.sendDropped }), ("slow_stream", { $0.slowStream }),
-            ("refused_stream", { $0.refusedStreams }),
+            ("refused_stream", { $0.refusedStreams }), ("quota", { $0.overQuota }),
         ]
         dropped = parts.map { reason, part in (counter("dropped_total", [("reason", reason)]), part) }
     }
@@ -79,8 +105,9 @@ package struct RelayMetrics: Sendable {
         ).increment()
     }
 
-    /// Where an allocation stands at a plane.
-    package mutating func carried(_ id: UInt32, _ now: RelayTraffic, plane: UInt8, isFinal: Bool) {
+    /// Where an allocation stands at a plane; answers what it carried since it was told last.
+    @discardableResult
+    package mutating func carried(_ id: UInt32, _ now: RelayTraffic, plane: UInt8, isFinal: Bool) -> RelayTraffic {
         var rows = traffic[id] ?? []
         let index = rows.firstIndex { $0.plane == plane }
         let before = index.map { rows[$0].traffic } ?? RelayTraffic()
@@ -91,6 +118,7 @@ package struct RelayMetrics: Sendable {
         if let index { rows.remove(at: index) }
         if !isFinal { rows.append((plane, now)) }
         traffic[id] = rows.isEmpty ? nil : rows
+        return now - before
     }
 
     /// Where a plane stands.
@@ -104,13 +132,14 @@ package struct RelayMetrics: Sendable {
     }
 
     /// Where the machine stands.
-    package mutating func stands(
-        allocations count: Int, limitedChallenges challenges: UInt64, limitedBindings bindings: UInt64
-    ) {
+    package mutating func stands(allocations count: Int, mirrors mirrorCount: Int, limited: RelayLimitCounts) {
         allocations.record(count)
-        add(limitedChallenges, challenges, limits.challenges)
-        add(limitedBindings, bindings, limits.bindings)
-        limits = (challenges, bindings)
+        mirrors.record(mirrorCount)
+        add(limitedChallenges, limited.challenges, limits.challenges)
+        add(limitedBindings, limited.bindings, limits.bindings)
+        add(overAllocations, limited.allocations, limits.allocations)
+        add(overPeers, limited.peers, limits.peers)
+        limits = limited
     }
 
     private func add(_ counter: Counter, _ now: UInt64, _ before: UInt64) {

@@ -23,21 +23,28 @@ package struct RelayAddresses: Sendable {
 /// A TURN server: the protocol's machine with the sockets that it asks for, between the planes (D8).
 ///
 /// It opens relayed sockets, keeps reserved ports, and turns the machine's actions into the planes' commands.
-/// An allocation has one relayed address; a second family is answered as one that has no room
-/// (RFC 8656 §7.2). TCP relaying (RFC 6062) is not offered.
+/// An allocation has one relayed address, or one of each family (ADDITIONAL-ADDRESS-FAMILY). TCP relaying (RFC 6062) is
+/// not offered.
 ///
 /// Concurrency model: confined to the control thread of ``RelayControl``.
 package struct RelayServer: RelayController {
     private struct Opened {
         var socket: Int32
         var address: TransportAddress
+        /// Of the other family, where there is one.
+        var second: (socket: Int32, address: TransportAddress)?
+
+        var addresses: [TransportAddress] { [address] + (second.map { [$0.address] } ?? []) }
     }
 
     /// Ticks of the machine in one round: it ends a bounded number of allocations in each.
     private static let ticksPerRound = 4
     private static let wallClockInterval = Duration.seconds(1)
+    private static let usageTellingsPerWhole = 10
+    /// Users that ``RelayStanding`` names.
+    package static let standingUsersMax = 50
 
-    private var machine: TurnServerStateMachine
+    var machine: TurnServerStateMachine
     private let addresses: RelayAddresses
     private let log: Logger
     private var opened: [UInt32: Opened] = [:]
@@ -47,8 +54,20 @@ package struct RelayServer: RelayController {
     private var wallReadAt: MonotonicTime
     private var random = SystemRandomNumberGenerator()
     private var metrics = RelayMetrics()
+    let tell: @Sendable (RelayNews) -> Void
+    /// Changes of mirrors that this round brought.
+    private var mirrorChanges: [MirrorChange] = []
+    var accounts = UserAccounts()
+    private var shares: RateShares
+    private var usageTellings = 0
 
-    package init(configuration: TurnServerConfiguration, addresses: RelayAddresses, log: Logger) {
+    /// - Parameters:
+    ///   - userRate: what the allocations of one user may carry together at this node, both ways.
+    ///   - tell: takes news on the control thread; must hand them on and return.
+    package init(
+        configuration: TurnServerConfiguration, addresses: RelayAddresses, userRate: RelayRate = RelayRate(),
+        log: Logger, tell: @escaping @Sendable (RelayNews) -> Void = { _ in }
+    ) {
         let now = MonotonicTime.now()
         var configuration = configuration
         configuration.isTCPAllowed = false
@@ -59,6 +78,8 @@ package struct RelayServer: RelayController {
             configuration, random: SystemRandomNumberGenerator(), unixSeconds: Int64(time(nil)), now: now)
         self.addresses = addresses
         self.log = log
+        self.tell = tell
+        shares = RateShares(rate: userRate)
         wallReadAt = now
     }
 
@@ -70,7 +91,7 @@ package struct RelayServer: RelayController {
         case .control(let flow, let bytes): perform(machine.receive(bytes, on: flow, at: now), now, &commands)
         case .streamClosed(let flow): perform(machine.streamClosed(flow, at: now), now, &commands)
         case .counters(let id, let traffic, let isFinal):
-            metrics.carried(id, traffic, plane: plane, isFinal: isFinal)
+            accounts.carried(id, metrics.carried(id, traffic, plane: plane, isFinal: isFinal))
             var counters = RelayCounters()
             (counters.packetsUp, counters.bytesUp) = (traffic.upPackets, traffic.upBytes)
             (counters.packetsDown, counters.bytesDown) = (traffic.downPackets, traffic.downBytes)
@@ -92,9 +113,12 @@ package struct RelayServer: RelayController {
         if now - wallReadAt >= Self.wallClockInterval {
             wallReadAt = now
             metrics.stands(
-                allocations: machine.allocationCount, limitedChallenges: machine.limitedChallengeCount,
-                limitedBindings: machine.limitedBindingCount)
+                allocations: machine.allocationCount, mirrors: machine.mirrorCount,
+                limited: RelayLimitCounts(
+                    challenges: machine.limitedChallengeCount, bindings: machine.limitedBindingCount,
+                    allocations: machine.limitedAllocationCount, peers: machine.limitedPeerCount))
             machine.wallClockRead(seconds: Int64(time(nil)), at: now)
+            tellUsage()
         }
         for _ in 0..<Self.ticksPerRound {
             guard let deadline = machine.nextDeadline, deadline <= now else { return }
@@ -102,12 +126,29 @@ package struct RelayServer: RelayController {
         }
     }
 
+    /// The users whose allocations changed; now and then all of them, so that what got lost is mended.
+    private mutating func tellUsage() {
+        let isWhole = usageTellings % Self.usageTellingsPerWhole == 0
+        usageTellings += 1
+        let changes = machine.takeUsageChanges()
+        let usage = (isWhole ? machine.usage : changes).map { RelayUsage(user: $0.user, allocations: $0.count) }
+        if isWhole || !usage.isEmpty { tell(.usage(usage, isWhole: isWhole)) }
+    }
+
     // MARK: Actions
 
-    private mutating func perform(
+    mutating func perform(
         _ actions: [TurnAction], _ now: MonotonicTime, _ commands: inout [(plane: UInt8, command: PlaneCommand)]
     ) {
         for action in actions { perform(action, now, &commands) }
+        tellChanges()
+    }
+
+    /// Tells what the standby is to know; once for all of a round's actions.
+    private mutating func tellChanges() {
+        guard !mirrorChanges.isEmpty else { return }
+        tell(.mirrors(mirrorChanges))
+        mirrorChanges.removeAll(keepingCapacity: true)
     }
 
     private mutating func perform(
@@ -122,20 +163,27 @@ package struct RelayServer: RelayController {
         case .install(let id, let flow, _, let request):
             guard let relay = opened.removeValue(forKey: request) else { return }
             installed[id.rawValue] = (flow.plane, relay)
-            commands.append((flow.plane, .install(allocation: id.rawValue, flow: flow, socket: relay.socket)))
+            commands.append((flow.plane, install(id, flow, relay)))
         case .transfer(let id, _, let flow): transfer(id, to: flow, now, &commands)
         case .remove(let id):
             if let place = installed.removeValue(forKey: id.rawValue) {
                 commands.append((place.plane, .remove(allocation: id.rawValue)))
             }
+            commands += shares.ended(id.rawValue)
         case .moveFlow, .permit, .revoke, .bindChannel, .unbindChannel, .sendToPeer: edit(action, &commands)
         case .began(let id, let flow, let user, let relayed):
             metrics.began()
+            accounts.began(id.rawValue, user: user)
+            commands += shares.began(id.rawValue, user: user, plane: flow.plane)
             logBeginning(id, flow, user, relayed)
         case .ended(let life):
             metrics.ended(life)
+            accounts.ended(life.allocation.rawValue)
             logEnd(life, now)
-        case .mirror, .unmirror: break
+        case .mirror(let state, let old): mirrorChanges.append(.kept(state, replacing: old))
+        case .unmirror(let ticket): mirrorChanges.append(.ended(ticket))
+        case .claim(let number, let ticket, let username): tell(.claim(number, ticket, username: username))
+        case .revived(let ticket, let home): tell(.revived(ticket, home: home))
         // RFC 6062 is not offered, so that the machine never asks for these.
         case .connectPeer, .joinStreams, .closePeer: break
         }
@@ -181,15 +229,31 @@ package struct RelayServer: RelayController {
             perform(machine.close(id, at: now), now, &commands)
             return
         }
-        installed[id.rawValue] = (flow.plane, Opened(socket: socket, address: place.relay.address))
+        var relay = Opened(socket: socket, address: place.relay.address)
+        if let second = place.relay.second {
+            guard let copy = RelaySocket.duplicate(second.socket, of: second.address) else {
+                RelaySocket.close(socket)
+                perform(machine.close(id, at: now), now, &commands)
+                return
+            }
+            relay.second = (copy, second.address)
+        }
+        installed[id.rawValue] = (flow.plane, relay)
         commands.append((place.plane, .remove(allocation: id.rawValue)))
-        commands.append((flow.plane, .install(allocation: id.rawValue, flow: flow, socket: socket)))
+        commands.append((flow.plane, install(id, flow, relay)))
+        commands += shares.moved(id.rawValue, to: flow.plane)
+    }
+
+    private func install(_ id: AllocationID, _ flow: RelayFlow, _ relay: Opened) -> PlaneCommand {
+        .install(allocation: id.rawValue, flow: flow, socket: relay.socket, second: relay.second?.socket ?? -1)
     }
 
     // MARK: Sockets
 
     private func close(_ relay: Opened?) {
-        if let relay { RelaySocket.close(relay.socket) }
+        guard let relay else { return }
+        RelaySocket.close(relay.socket)
+        if let second = relay.second { RelaySocket.close(second.socket) }
     }
 
     private mutating func open(_ opening: RelayOpening, _ now: MonotonicTime) -> [TurnAction] {
@@ -201,12 +265,14 @@ package struct RelayServer: RelayController {
         guard let host = hosts.first else {
             return machine.relayFailed(opening.request, .familyUnsupported, at: now)
         }
-        guard let relay = openPort(host, opening) else {
+        guard var relay = openPort(host, opening) else {
             log.warning("No port is free for an allocation.", metadata: [LogKey.address: "\(host.hostDescription)"])
             return machine.relayFailed(opening.request, .noCapacity, at: now)
         }
+        // The second family is a wish; the client hears where it cannot be had (RFC 8656 §7.2).
+        if hosts.count > 1, let second = openPort(hosts[1], opening) { relay.second = (second.socket, second.address) }
         opened[opening.request] = relay
-        return machine.relayOpened(opening.request, addresses: [relay.address], at: now)
+        return machine.relayOpened(opening.request, addresses: relay.addresses, at: now)
     }
 
     /// A port by chance, so that it cannot be guessed (RFC 8656 §7.2), even or with its neighbour where asked for.

@@ -84,12 +84,22 @@ extension PacketPlane {
             row.pointee.traffic.dropped &+= 1
             return
         }
+        guard isWithinQuota(row, Int(length)) else { return }
         if output.isFull { flushKeepingInput() }
         output.add(
-            bytes + 4, length, head: nil, mark: &channel.pointee.mark, socket: row.pointee.socket,
+            bytes + 4, length, head: nil, mark: &channel.pointee.mark, socket: channel.pointee.socket,
             address: Self.pointer(&channel.pointee.address), dropped: Self.pointer(&row.pointee.traffic.dropped))
         row.pointee.traffic.upPackets &+= 1
         row.pointee.traffic.upBytes &+= UInt64(length)
+    }
+
+    /// Takes what a packet costs its user; false, and counted, where the user has had enough for now.
+    @inline(__always)
+    mutating func isWithinQuota(_ row: UnsafeMutablePointer<AllocationRow>, _ byteCount: Int) -> Bool {
+        guard row.pointee.bucket >= 0, !buckets.take(row.pointee.bucket, bytes: byteCount, at: now) else { return true }
+        counters.overQuota &+= 1
+        row.pointee.traffic.dropped &+= 1
+        return false
     }
 
     /// Sends what is put together while what was received is still being looked at.
@@ -152,12 +162,14 @@ extension PacketPlane {
             row.pointee.traffic.dropped &+= 1
             return true
         }
+        guard isWithinQuota(row, data.count) else { return true }
         let address = scratch(MemoryLayout<RawAddress>.stride).bindMemory(to: RawAddress.self, capacity: 1)
         address.initialize(to: RawAddress(peer))
         if output.isFull { output.flush() }
         var mark = SendBatch.Mark()
         output.add(
-            bytes + data.start, UInt32(data.count), head: nil, mark: &mark, socket: row.pointee.socket,
+            bytes + data.start, UInt32(data.count), head: nil, mark: &mark,
+            socket: row.pointee.socket(to: peer.family),
             address: address, dropped: Self.pointer(&row.pointee.traffic.dropped))
         row.pointee.traffic.upPackets &+= 1
         row.pointee.traffic.upBytes &+= UInt64(data.count)

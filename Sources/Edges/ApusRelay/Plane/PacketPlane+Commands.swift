@@ -13,7 +13,7 @@ extension PacketPlane {
     private mutating func apply(_ command: PlaneCommand) {
         switch command {
         case .send(let flow, let bytes): send(bytes, to: flow)
-        case .install(let id, let flow, let socket): install(id, flow, socket)
+        case .install(let id, let flow, let socket, let second): install(id, flow, socket, second)
         case .remove(let id): remove(id)
         case .permit(let id, let peer, let ports):
             withSlot(id) { plane, slot in _ = plane.allocations.permit(slot, peer, ports: ports) }
@@ -24,6 +24,8 @@ extension PacketPlane {
             withSlot(id) { plane, slot in plane.allocations.unbind(slot, number: number) }
         case .sendToPeer(let id, let peer, let bytes, let isUnfragmented):
             withSlot(id) { plane, slot in plane.send(bytes, to: peer, slot, isUnfragmented: isUnfragmented) }
+        case .limit(let id, let user, let rate):
+            withSlot(id) { plane, slot in plane.limit(slot, user: user, rate) }
         case .moveFlow(let id, let flow):
             withSlot(id) { plane, slot in
                 plane.detachClient(slot)
@@ -73,12 +75,14 @@ extension PacketPlane {
             row.pointee.traffic.dropped &+= 1
             return
         }
-        if isUnfragmented { apus_datagram_fragments(row.pointee.socket, 0) }
+        guard isWithinQuota(row, bytes.count) else { return }
+        let socket = row.pointee.socket(to: peer.family)
+        if isUnfragmented { apus_datagram_fragments(socket, 0) }
         let raw = RawAddress(peer)
         let result = bytes.withUnsafeBytes { bytes in
-            raw.withSocketAddress { apus_send_to(row.pointee.socket, bytes.baseAddress, bytes.count, $0, raw.length) }
+            raw.withSocketAddress { apus_send_to(socket, bytes.baseAddress, bytes.count, $0, raw.length) }
         }
-        if isUnfragmented { apus_datagram_fragments(row.pointee.socket, 1) }
+        if isUnfragmented { apus_datagram_fragments(socket, 1) }
         if result < 0 {
             row.pointee.traffic.dropped &+= 1
         } else {
@@ -91,21 +95,21 @@ extension PacketPlane {
         (0..<datagramListenerCount).first { datagramListeners[$0].address == flow.local }
     }
 
-    private mutating func install(_ id: UInt32, _ flow: RelayFlow, _ socket: Int32) {
-        let slot = allocations.insert(id: id, socket: socket)
-        guard slot != FlatTable.none else {
+    private mutating func install(_ id: UInt32, _ flow: RelayFlow, _ socket: Int32, _ second: Int32) {
+        let slot = allocations.insert(id: id, socket: socket, second: second)
+        let isInstalled = slot != FlatTable.none && setClient(slot, flow)
+        guard isInstalled else {
+            if slot != FlatTable.none { allocations.remove(slot) }
             apus_close(socket)
-            _ = link.event(.refused(allocation: id))
-            return
-        }
-        guard setClient(slot, flow) else {
-            allocations.remove(slot)
-            apus_close(socket)
+            if second >= 0 { apus_close(second) }
             _ = link.event(.refused(allocation: id))
             return
         }
         let generation = allocations.rows[Int(slot)].generation
         _ = apus_poll_add(poll, socket, Self.readable, Self.token(.relay, generation, Int(slot)))
+        if second >= 0 {
+            _ = apus_poll_add(poll, second, Self.readable, Self.token(.secondRelay, generation, Int(slot)))
+        }
     }
 
     private mutating func setClient(_ slot: UInt32, _ flow: RelayFlow) -> Bool {
@@ -136,15 +140,24 @@ extension PacketPlane {
         if row.pointee.session >= 0 { sessions.rows[Int(row.pointee.session)].allocation = FlatTable.none }
     }
 
+    private mutating func limit(_ slot: UInt32, user: UInt32, _ rate: RelayRate) {
+        let row = allocations.rows + Int(slot)
+        if row.pointee.bucket < 0 { row.pointee.bucket = buckets.join(user: user, at: now) }
+        if row.pointee.bucket >= 0 { buckets.set(row.pointee.bucket, rate) }
+    }
+
     private mutating func remove(_ id: UInt32) {
         let slot = allocations.slot(id: id)
         guard slot != FlatTable.none else { return }
         let row = allocations.rows + Int(slot)
         detachClient(slot)
+        if row.pointee.bucket >= 0 { buckets.leave(row.pointee.bucket) }
         let traffic = row.pointee.traffic
         // Closing alone does not end the watch where another plane has a descriptor of the same socket.
-        _ = apus_poll_remove(poll, row.pointee.socket)
-        apus_close(row.pointee.socket)
+        for socket in [row.pointee.socket, row.pointee.second] where socket >= 0 {
+            _ = apus_poll_remove(poll, socket)
+            apus_close(socket)
+        }
         allocations.remove(slot)
         if !link.event(.counters(allocation: id, traffic, isFinal: true)) { counters.controlDropped &+= 1 }
     }

@@ -7,11 +7,13 @@ extension PacketPlane {
     /// Places of the arena that a relay socket has at least for one batch.
     private static var relayDepthMin: Int { 16 }
 
-    mutating func readRelay(_ slot: Int) {
+    /// - Parameter isSecond: of the allocation's two sockets, the one of the other family.
+    mutating func readRelay(_ slot: Int, isSecond: Bool = false) {
         if ReceiveArena.depth &- arenaUsed < Self.relayDepthMin { sendOutput() }
         let first = arenaUsed
         let row = allocations.rows + slot
-        let count = arena.receive(row.pointee.socket, first: first, count: ReceiveArena.depth &- first)
+        let socket = isSecond ? row.pointee.second : row.pointee.socket
+        let count = arena.receive(socket, first: first, count: ReceiveArena.depth &- first)
         guard count > 0 else {
             if count < 0, -count != Int(EAGAIN), -count != Int(EINTR) {
                 _ = link.event(.relayError(allocation: row.pointee.id, error: Int32(-count)))
@@ -38,6 +40,10 @@ extension PacketPlane {
         var offset = 0
         repeat {
             let size = min(segment, length &- offset)
+            guard isWithinQuota(row, size) else {
+                offset &+= size
+                continue
+            }
             if number == FlatTable.none {
                 if let peer = RawAddress.read(arena.name(message)) { dataIndication(base + offset, size, peer, row) }
             } else {

@@ -30,8 +30,8 @@ extension PacketPlane {
                 continue
             }
             let row = streams.rows + slot
-            row.pointee.lastHeard = MonotonicTime.now().nanoseconds
-            row.pointee.openedAt = row.pointee.lastHeard
+            row.pointee.lastHeard = now
+            row.pointee.openedAt = now
             row.pointee.flow = RelayFlow(
                 plane: link.index, transport: streamListeners[index].isSecure ? .tls : .tcp,
                 local: streamListeners[index].address, remote: remote, connection: row.pointee.flow.connection)

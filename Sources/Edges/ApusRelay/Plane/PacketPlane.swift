@@ -28,7 +28,7 @@ struct PacketPlane: ~Copyable {
 
     /// What a readiness is about; in the top byte of its token.
     enum Kind: UInt64 {
-        case wake, datagrams, connections, relay, stream, sessions
+        case wake, datagrams, connections, relay, stream, sessions, secondRelay
     }
 
     /// Rounds of one listener before others have their turn, and commands between two batches.
@@ -58,6 +58,9 @@ struct PacketPlane: ~Copyable {
 
     var allocations: AllocationTable
     var streams: StreamTable
+    var buckets: BucketTable
+    /// The time of this round.
+    var now: UInt64
     /// Connections of the TLS door whose handshake is not done.
     var streamHandshakes = AgeList()
     var sessions: SessionTable
@@ -107,6 +110,8 @@ struct PacketPlane: ~Copyable {
         streamListeners.initialize(repeating: none, count: streamListenerCount)
         sessionListeners.initialize(repeating: none, count: sessionListenerCount)
         allocations = AllocationTable(configuration: configuration, seed: seed)
+        buckets = BucketTable(countMax: configuration.allocationsMax, seed: seed &+ 5)
+        now = MonotonicTime.now().nanoseconds
         streams = StreamTable(rowsMax: configuration.streamsMax, seed: seed &+ 4)
         sessions = SessionTable(rowsMax: configuration.sessionsMax, seed: seed &+ 5)
         output = SendBatch(
@@ -132,6 +137,7 @@ struct PacketPlane: ~Copyable {
         }
         for slot in allocations.slots where allocations.rows[slot].isLive {
             apus_close(allocations.rows[slot].socket)
+            if allocations.rows[slot].second >= 0 { apus_close(allocations.rows[slot].second) }
         }
         if poll >= 0 { apus_close(poll) }
         ready.deallocate()
@@ -196,6 +202,7 @@ struct PacketPlane: ~Copyable {
             let milliseconds: Int32 = link.commands.isEmpty && !link.isStopping ? 100 : 0
             let count = apus_poll_wait(poll, ready, Int32(Self.readyMax), milliseconds)
             link.plane.didWake()
+            now = MonotonicTime.now().nanoseconds
             var index = 0
             while index < Int(count) {
                 dispatch(ready[index])
@@ -203,7 +210,6 @@ struct PacketPlane: ~Copyable {
             }
             finishRound()
             takeCommands()
-            let now = MonotonicTime.now().nanoseconds
             if now &- lastTick >= Self.tickInterval {
                 lastTick = now
                 tick(now)
@@ -219,6 +225,10 @@ struct PacketPlane: ~Copyable {
         case .relay:
             if allocations.rows[slot].isLive, allocations.rows[slot].generation & 0xFF_FFFF == generation {
                 readRelay(slot)
+            }
+        case .secondRelay:
+            if allocations.rows[slot].isLive, allocations.rows[slot].generation & 0xFF_FFFF == generation {
+                readRelay(slot, isSecond: true)
             }
         case .datagrams: readListener(slot)
         case .stream:
@@ -284,7 +294,7 @@ struct PacketPlane: ~Copyable {
             let row = streams.rows + slot
             guard row.pointee.socket >= 0, row.pointee.allocation == FlatTable.none, !streamHandshakes.contains(slot)
             else { continue }
-            if now &- row.pointee.lastHeard > limit { closeStream(slot) }
+            if now &- min(now, row.pointee.lastHeard) > limit { closeStream(slot) }
         }
     }
 }

@@ -8,10 +8,33 @@ package struct RelayTraffic: Hashable, Sendable {
     /// From peers to the client.
     package var downPackets: UInt64 = 0
     package var downBytes: UInt64 = 0
-    /// Dropped either way: no permission, no channel, no room.
+    /// Dropped either way: no permission, no channel, no room, or more than the user may send.
     package var dropped: UInt64 = 0
 
     package init() {}
+
+    /// Adds what another carried.
+    package static func += (left: inout Self, right: Self) {
+        left.upPackets &+= right.upPackets
+        left.upBytes &+= right.upBytes
+        left.downPackets &+= right.downPackets
+        left.downBytes &+= right.downBytes
+        left.dropped &+= right.dropped
+    }
+
+    /// What came since; none of it is negative.
+    package static func - (left: Self, right: Self) -> Self {
+        func difference(_ path: KeyPath<Self, UInt64>) -> UInt64 {
+            left[keyPath: path] > right[keyPath: path] ? left[keyPath: path] - right[keyPath: path] : 0
+        }
+        var rest = Self()
+        rest.upPackets = difference(\.upPackets)
+        rest.upBytes = difference(\.upBytes)
+        rest.downPackets = difference(\.downPackets)
+        rest.downBytes = difference(\.downBytes)
+        rest.dropped = difference(\.dropped)
+        return rest
+    }
 }
 
 /// What a plane counts besides allocations, from its start.
@@ -34,6 +57,8 @@ package struct PlaneCounters: Hashable, Sendable {
     package var refusedStreams: UInt64 = 0
     /// Runs that the kernel refused to cut and that were sent one by one.
     package var unsegmented: UInt64 = 0
+    /// Packets of users over their bits or packets per second.
+    package var overQuota: UInt64 = 0
     /// Handshakes of TLS and DTLS that were done; that failed, or whose client left; whose time was over; and that made
     /// room for others.
     package var handshakes: UInt64 = 0
@@ -75,8 +100,9 @@ package enum PlaneEvent: Sendable, Equatable {
 package enum PlaneCommand: Sendable, Equatable {
     /// Sends a message to a client.
     case send(RelayFlow, [UInt8])
-    /// Begins to relay for a client. The plane owns the socket from now on; it is bound and non-blocking.
-    case install(allocation: UInt32, flow: RelayFlow, socket: Int32)
+    /// Begins to relay for a client. The plane owns the sockets from now on; they are bound and non-blocking. The
+    /// second is that of the other family (ADDITIONAL-ADDRESS-FAMILY), IPv6; -1 where there is none.
+    case install(allocation: UInt32, flow: RelayFlow, socket: Int32, second: Int32 = -1)
     /// Lets a peer's address in, whatever its port (RFC 8656 §9); indications go to it at these ports alone.
     case permit(allocation: UInt32, peer: TransportAddress, ports: ClosedRange<UInt16>)
     case revoke(allocation: UInt32, peer: TransportAddress)
@@ -85,6 +111,8 @@ package enum PlaneCommand: Sendable, Equatable {
     case unbindChannel(allocation: UInt32, number: UInt16)
     /// Sends data of an indication that went up to a peer, unfragmented where that is wanted (RFC 8656 §11.2).
     case sendToPeer(allocation: UInt32, peer: TransportAddress, bytes: [UInt8], isUnfragmented: Bool)
+    /// From now on an allocation draws from the bucket of its user here, which has this rate.
+    case limit(allocation: UInt32, user: UInt32, RelayRate)
     /// The client goes on from another address or connection of the same plane (RFC 8016).
     case moveFlow(allocation: UInt32, flow: RelayFlow)
     /// Ends an allocation and closes its socket.

@@ -7,6 +7,8 @@ package struct ChannelRow {
     /// 0x4000...0x7FFF; 0 for an empty place.
     package var number: UInt16 = 0
     package var peer = TransportAddress(v4: 0, port: 0)
+    /// The allocation's socket of the peer's family.
+    package var socket: Int32 = -1
     /// Where messages to the peer point.
     package var address = RawAddress()
     /// The run of this batch that goes to the peer.
@@ -20,6 +22,8 @@ package struct AllocationRow {
     /// Counts the lives of this place, so that a late readiness of an earlier socket is known as such.
     package var generation: UInt32 = 0
     package var socket: Int32 = -1
+    /// The IPv6 socket of an allocation that has one of each family, or -1.
+    package var second: Int32 = -1
     package var flow = RelayFlow(
         plane: 0, transport: .udp, local: TransportAddress(v4: 0, port: 0), remote: TransportAddress(v4: 0, port: 0))
     /// The datagram client's listener, or -1.
@@ -33,6 +37,8 @@ package struct AllocationRow {
     package var client = RawAddress()
     /// The run of this batch that goes to the client.
     package var mark = SendBatch.Mark()
+    /// Where its user's tokens are, or -1 where nothing bounds them.
+    package var bucket: Int32 = -1
     package var traffic = RelayTraffic()
     package var reported = RelayTraffic()
 
@@ -42,6 +48,10 @@ package struct AllocationRow {
     fileprivate var permissions: UnsafeMutablePointer<TransportAddress>?
     package fileprivate(set) var permissionCount = 0
     fileprivate var permissionCapacity = 0
+
+    /// The socket to peers of a family.
+    @inline(__always)
+    func socket(to family: TransportAddress.Family) -> Int32 { family == .v6 && second >= 0 ? second : socket }
 
     /// The channel of a number.
     @inline(__always)
@@ -124,7 +134,7 @@ package struct AllocationTable: ~Copyable {
     /// Takes a row for an allocation. The caller sets its client.
     ///
     /// - Returns: ``FlatTable/none`` where the table is full or the number is in use.
-    package mutating func insert(id: UInt32, socket: Int32) -> UInt32 {
+    package mutating func insert(id: UInt32, socket: Int32, second: Int32 = -1) -> UInt32 {
         guard slot(id: id) == FlatTable.none, count < rowsMax else { return FlatTable.none }
         let slot: UInt32
         if let old = free.popLast() {
@@ -141,6 +151,7 @@ package struct AllocationTable: ~Copyable {
         rows[Int(slot)].isLive = true
         rows[Int(slot)].generation = generation
         rows[Int(slot)].socket = socket
+        rows[Int(slot)].second = second
         count += 1
         return slot
     }
@@ -265,6 +276,7 @@ package struct AllocationTable: ~Copyable {
         var channel = ChannelRow()
         channel.number = number
         channel.peer = peer
+        channel.socket = row.pointee.socket(to: peer.family)
         channel.address = RawAddress(peer)
         place(channel, in: row)
         row.pointee.channelCount += 1

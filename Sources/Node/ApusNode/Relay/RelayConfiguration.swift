@@ -45,6 +45,46 @@ package struct RelayConfiguration: Sendable {
     package var channelsMax = 64
     package var lifetimeMax = Duration.seconds(3600)
     package var isLegacyChannelAllowed = false
+    package var quota = Quota()
+    /// Allocations of another node whose state is kept; beyond it a new one is not.
+    package var mirrorsMax = 16_384
+    /// How long allocations live on at a node that leaves, and how long its process waits for them to go.
+    package var drainLifetime = Duration.seconds(600)
+    package var drainWait = Duration.seconds(5)
+
+    /// What one user may have, in the cluster and at each node; 0 stands for no bound.
+    package struct Quota: Sendable {
+        /// Allocations at all nodes together.
+        package var allocationsMax = 128
+        /// Payload of all its allocations at one node, both ways together.
+        package var bitsPerSecond = 100_000_000
+        package var packetsPerSecond = 25_000
+        /// New peers at one node; a burst is ``newPeerBurst``.
+        package var newPeersPerSecond = 50
+        package static let newPeerBurst = 256
+
+        package init() {}
+
+        /// Nothing is bounded.
+        package static var none: Quota {
+            var quota = Quota()
+            (quota.allocationsMax, quota.bitsPerSecond) = (0, 0)
+            (quota.packetsPerSecond, quota.newPeersPerSecond) = (0, 0)
+            return quota
+        }
+
+        init(_ reader: inout ConfigurationReader) throws(ApusError) {
+            let d = Quota()
+            allocationsMax = try reader.int(
+                "relay.quota.allocations_max", default: d.allocationsMax, in: 0...1_000_000)
+            bitsPerSecond = try reader.int(
+                "relay.quota.bits_per_second", default: d.bitsPerSecond, in: 0...32_000_000_000)
+            packetsPerSecond = try reader.int(
+                "relay.quota.packets_per_second", default: d.packetsPerSecond, in: 0...100_000_000)
+            newPeersPerSecond = try reader.int(
+                "relay.quota.new_peers_per_second", default: d.newPeersPerSecond, in: 0...1_000_000)
+        }
+    }
 
     package init() {}
 
@@ -97,6 +137,10 @@ package struct RelayConfiguration: Sendable {
         guard lifetimeMax >= .seconds(600) else {
             throw reader.invalid("relay.lifetime_max", "10m or more are expected (RFC 8656 §7.2)")
         }
+        quota = try Quota(&reader)
+        mirrorsMax = try reader.int("relay.mirrors_max", default: d.mirrorsMax, in: 0...65_536)
+        drainLifetime = try reader.duration("relay.drain_lifetime", default: d.drainLifetime)
+        drainWait = try reader.duration("relay.drain_wait", default: d.drainWait)
         isLegacyChannelAllowed = try reader.flag("relay.legacy_channels", default: d.isLegacyChannelAllowed)
     }
 

@@ -5,19 +5,22 @@ import Foundation
 
 /// The relay's keys, of which every node of a cluster has the same (D8).
 ///
-/// Both come from one root, the cluster's key, each under its own name, so that neither tells anything of the
-/// other or of the root. A nonce that one node made is good at all, and so is a credential that anyone issued
+/// They come from one root, the cluster's key, each under its own name, so that none tells anything of
+/// another or of the root. A nonce that one node made is good at all, and so is a credential that anyone issued
 /// who has the root. A static secret takes the place of the derived one where an operator's own service issues
 /// credentials.
 package struct RelayKeys: Sendable {
     /// The key of stateless nonces, 32 bytes.
     package let nonceKey: [UInt8]
+    /// The key of mobility tickets, 32 bytes.
+    package let ticketKey: [UInt8]
     package let credentials: RelayCredentials
 
     /// - Parameter root: 32 random bytes.
     /// - Throws: 10022 where the file of the static secret cannot be read or is empty.
     package init(root: [UInt8], configuration: RelayConfiguration) throws(ApusError) {
         nonceKey = Self.derive(root, "apus relay nonces")
+        ticketKey = Self.derive(root, "apus relay tickets")
         var secrets = configuration.secret.isEmpty ? [] : [Array(configuration.secret.utf8)]
         if !configuration.secretFile.isEmpty { secrets = try Self.secrets(configuration.secretFile) }
         credentials = RelayCredentials(

@@ -9,6 +9,8 @@ package struct RelayNodeConfiguration: Sendable {
     /// The node's own state; made where it is missing.
     package var dataDirectory: String
     package var logLevel: String
+    /// Where operators come; nil for no door.
+    package var http: HostPort?
     package var relay: RelayConfiguration
     /// Every key, in the order of the reference.
     package private(set) var keys: [String] = []
@@ -26,6 +28,9 @@ package struct RelayNodeConfiguration: Sendable {
         dataDirectory = path(try reader.string("data_directory"))
         logLevel = try reader.choice(
             "log_level", of: ["trace", "debug", "info", "notice", "warning", "error"], default: "info")
+        let door = try reader.string("http", default: "")
+        http = HostPort(door)
+        guard door.isEmpty || http != nil else { throw reader.invalid("http", "HOST:PORT is expected, not '\(door)'") }
         relay = try RelayConfiguration(&reader, path: path)
         try reader.finish()
         keys = reader.knownKeys

@@ -1,5 +1,5 @@
 package import ApusCore
-import ApusRelay
+package import ApusRelay
 package import ApusTraversal
 package import Logging
 import NIOCore
@@ -13,16 +13,74 @@ package final class RelayService: Service {
     private let configuration: RelayConfiguration
     private let keys: RelayKeys
     private let log: Logger
+    /// How tickets name this life of this node; nil for a relay that is alone.
+    private let node: UInt64?
+    /// The name by which clients know this node; empty where it has none.
+    package let domain: String
     private let control = Mutex<RelayControl?>(nil)
+    private let news = Mutex<(@Sendable (RelayNews) -> Void)?>(nil)
+    /// What other nodes tell their clients, where these are to come here.
+    private let doors = Mutex<[RelayDoor]>([])
     private let security = Mutex<DoorSecurity?>(nil)
     /// How often the certificate's files are looked at.
     private static let certificateInterval = Duration.seconds(60)
 
-    package init(configuration: RelayConfiguration, keys: RelayKeys, log: Logger) {
+    /// - Parameters:
+    ///   - node: how tickets name this life of this node; nil for a relay that is alone.
+    ///   - domain: the name by which clients know this node; empty where it has none.
+    package init(
+        configuration: RelayConfiguration, keys: RelayKeys, node: UInt64? = nil, domain: String = "", log: Logger
+    ) {
         self.configuration = configuration
         self.keys = keys
+        self.node = node
+        self.domain = domain
         self.log = log
     }
+
+    /// The relay of a cluster's node; nil where the node is to have none.
+    ///
+    /// - Throws: 10022 for a secret that cannot be read.
+    static func make(
+        _ configuration: NodeConfiguration, clusterKey: [UInt8], node: NodeID, log: Logger
+    ) throws(ApusError) -> RelayService? {
+        guard configuration.relay.isEnabled else { return nil }
+        let keys = try RelayKeys(root: clusterKey, configuration: configuration.relay)
+        let name = configuration.advertisedRelay?.host ?? ""
+        return RelayService(
+            configuration: configuration.relay, keys: keys, node: RelayMesh.tag(of: node),
+            domain: TransportAddress(name, port: 0) == nil ? name : "", log: log)
+    }
+
+    /// Who takes the relay's news, on its control thread; it must hand them on and return.
+    package func onNews(_ take: @escaping @Sendable (RelayNews) -> Void) { news.withLock { $0 = take } }
+
+    /// Tells the control thread something; false where the relay does not run or has too much to do.
+    @discardableResult
+    package func order(_ order: RelayOrder) -> Bool {
+        let control = control.withLock { $0 }
+        return control?.order(order) ?? false
+    }
+
+    /// Gives up what is here of a ticket; nil where nothing is.
+    package func surrender(_ ticket: MobilityTicket, username: String) async -> AllocationMirror? {
+        await withCheckedContinuation { continuation in
+            let isTaken = order(
+                .surrender(ticket, username: username, answer: { continuation.resume(returning: $0) }))
+            if !isTaken { continuation.resume(returning: nil) }
+        }
+    }
+
+    /// How the relay stands; nil where it does not run.
+    package func standing() async -> RelayStanding? {
+        await withCheckedContinuation { continuation in
+            let isTaken = order(.standing { continuation.resume(returning: $0) })
+            if !isTaken { continuation.resume(returning: nil) }
+        }
+    }
+
+    /// What other nodes tell their clients, where these are to come here.
+    package var doorsForPeers: [RelayDoor] { doors.withLock { $0 } }
 
     /// Opens the doors and begins to relay.
     ///
@@ -33,13 +91,18 @@ package final class RelayService: Service {
         let hosts = try configuration.relayHosts(doors: doors)
         let addresses = RelayAddresses(hosts: hosts, ports: configuration.ports)
         let server = RelayServer(
-            configuration: turnConfiguration(doors: doors, hosts: hosts), addresses: addresses, log: log)
+            configuration: turnConfiguration(doors: doors, hosts: hosts), addresses: addresses,
+            userRate: RelayRate(
+                bytesPerSecond: UInt64(configuration.quota.bitsPerSecond / 8),
+                packetsPerSecond: UInt64(configuration.quota.packetsPerSecond)), log: log,
+            tell: { [weak self] said in self?.news.withLock { $0 }?(said) })
         var plane = PlaneConfiguration(datagramAddresses: doors, streamAddresses: doors)
         try secure(&plane)
         plane.allocationsMax = configuration.allocationsMax
         let threadCount = configuration.threadCount == 0 ? System.coreCount : configuration.threadCount
         let started = try RelayControl(planeCount: threadCount, configuration: plane) { _, _ in server }
         control.withLock { $0 = started }
+        self.doors.withLock { $0 = configuration.doorsForPeers(of: started) }
         log.notice(
             "The relay is open.",
             metadata: [
@@ -69,7 +132,18 @@ package final class RelayService: Service {
     package func run() async throws {
         // The threads are the relay's own; a cancellation ends the wait as well as a shutdown.
         await cancelWhenGracefulShutdown { await self.watchCertificate() }
+        await waitUntilEmpty()
         stop()
+    }
+
+    /// Lets clients of a node that leaves finish, or move to where they are sent, for a bounded time.
+    private func waitUntilEmpty() async {
+        let deadline = MonotonicTime.now() + configuration.drainWait
+        while let standing = await standing(), standing.isDraining, standing.allocations > 0,
+            MonotonicTime.now() < deadline, !Task.isCancelled
+        {
+            try? await Task.sleep(for: .milliseconds(50))
+        }
     }
 
     /// Looks from time to time whether the certificate's files are new, and shows the new one to clients that come
@@ -103,12 +177,20 @@ package final class RelayService: Service {
         doors: [TransportAddress], hosts: [TransportAddress]
     ) -> TurnServerConfiguration {
         var turn = TurnServerConfiguration(credentials: keys.credentials, nonceKey: keys.nonceKey)
+        turn.ticketKey = keys.ticketKey
+        turn.node = node ?? UInt64.random(in: .min ... .max)
+        turn.hasPeers = node != nil
+        turn.drainLifetime = configuration.drainLifetime
+        turn.mirrorsMax = configuration.mirrorsMax
         turn.peers = PeerPolicy(
             opened: Set(configuration.opened),
             own: doors + hosts + RelayConfiguration.machineAddresses() + configuration.clusterAddresses,
             relayPorts: configuration.ports)
         turn.allocationsMax = configuration.allocationsMax
         turn.allocationsPerUserMax = configuration.allocationsPerUserMax
+        turn.allocationsPerClusterUserMax = configuration.quota.allocationsMax
+        turn.newPeersPerSecond = Double(configuration.quota.newPeersPerSecond)
+        turn.newPeerBurst = RelayConfiguration.Quota.newPeerBurst
         turn.permissionsMax = configuration.permissionsMax
         turn.channelsMax = configuration.channelsMax
         turn.lifetimeMax = configuration.lifetimeMax
@@ -173,6 +255,24 @@ extension RelayConfiguration {
     package func firstDoor() -> HostPort? {
         guard isEnabled, let door = doors().first else { return nil }
         return HostPort(host: door.hostDescription, port: Int(door.port))
+    }
+
+    /// The doors that other nodes tell their clients of: the address that clients are told first, and none of the
+    /// machine alone where there are others.
+    func doorsForPeers(of control: RelayControl) -> [RelayDoor] {
+        guard let plane = control.planes.first else { return [] }
+        let all =
+            plane.datagramAddresses.map { RelayDoor(transport: .udp, address: $0) }
+            + plane.streamAddresses.map { RelayDoor(transport: .tcp, address: $0) }
+            + plane.secureStreamAddresses.map { RelayDoor(transport: .tls, address: $0) }
+            + plane.secureDatagramAddresses.map { RelayDoor(transport: .dtls, address: $0) }
+        let outer = all.filter { door in
+            switch PeerPolicy.range(of: door.address) {
+            case .loopback, .unspecified: false
+            default: true
+            }
+        }
+        return outer.isEmpty ? all : outer
     }
 
     /// The same with TLS and DTLS; nil where there is no certificate.

@@ -34,7 +34,8 @@ public struct AllocationID: RawRepresentable, Hashable, Sendable {
     public init(rawValue: UInt32) { self.rawValue = rawValue }
 }
 
-/// The 16 bytes by which a client proves, with its credential, that an allocation is its own (RFC 8016 §3.1).
+/// The 16 random bytes by which nodes name an allocation that can move. Clients carry them sealed, as a ticket that
+/// proves, with their credential, that the allocation is their own (RFC 8016 §3.1).
 public struct MobilityTicket: Hashable, Sendable {
     public let high: UInt64
     public let low: UInt64
@@ -44,14 +45,14 @@ public struct MobilityTicket: Hashable, Sendable {
         self.low = low
     }
 
-    /// A ticket from the wire; nil where it is not 16 bytes.
-    init?(bytes: some Collection<UInt8>) {
+    /// From its bytes; nil where they are not 16.
+    public init?(bytes: some Collection<UInt8>) {
         guard bytes.count == 16 else { return nil }
         let all = Array(bytes)
         self.init(high: all.bigEndian64(at: 0), low: all.bigEndian64(at: 8))
     }
 
-    var bytes: [UInt8] {
+    public var bytes: [UInt8] {
         var bytes: [UInt8] = []
         bytes.append(bigEndian: high)
         bytes.append(bigEndian: low)
@@ -183,6 +184,10 @@ public enum TurnAction: Hashable, Sendable {
     /// Carry this to the standby; it replaces what was carried under `replacing`.
     case mirror(AllocationMirror, replacing: MobilityTicket?)
     case unmirror(MobilityTicket)
+    /// Ask the other nodes for the allocation of this ticket and user name; answer with `claimed`.
+    case claim(UInt32, MobilityTicket, username: String)
+    /// An allocation of another node goes on here: the life of the node that it was at, if it still lives, ends it.
+    case revived(MobilityTicket, home: UInt64)
 }
 
 /// Why a relayed address could not be opened.

@@ -4,6 +4,12 @@ public struct TurnServerConfiguration: Sendable {
     public var credentials: RelayCredentials
     /// The key of nonces, the same on all nodes of a cluster; 32 random bytes.
     public var nonceKey: [UInt8]
+    /// The key of mobility tickets, the same on all nodes of a cluster; 32 random bytes. Default: made of the nonces'.
+    public var ticketKey: [UInt8]
+    /// This life of this node, as tickets name it; no two lives of nodes of a cluster have the same.
+    public var node: UInt64 = 0
+    /// Whether other nodes may hold what a client with an authentic ticket looks for here.
+    public var hasPeers = false
     /// How long a nonce is good; RFC 8656 §5 wants an hour at most.
     public var nonceLifetime: Duration = .seconds(3600)
     /// How long after the end of its credential an allocation that lives may still be refreshed: a client of WebRTC
@@ -20,6 +26,8 @@ public struct TurnServerConfiguration: Sendable {
     public var permissionLifetime: Duration = .seconds(300)
     /// Lifetime of a channel (RFC 8656 §12).
     public var channelLifetime: Duration = .seconds(600)
+    /// How long allocations may live on where the node leaves.
+    public var drainLifetime: Duration = .seconds(600)
     /// How long a reserved port waits (RFC 8656 §7.2).
     public var reservationLifetime: Duration = .seconds(30)
     /// How long the opening of a relayed address may take before the request is forgotten.
@@ -29,6 +37,11 @@ public struct TurnServerConfiguration: Sendable {
     public var allocationsMax = 16_384
     /// Allocations of one user on this node; beyond it 486.
     public var allocationsPerUserMax = 64
+    /// Allocations of one user on all nodes; beyond it 486; 0: only each node's own bound.
+    public var allocationsPerClusterUserMax = 0
+    /// New peers that one user may name at once and per second here; beyond it 508. 0 per second: no bound.
+    public var newPeerBurst = 128
+    public var newPeersPerSecond = 0.0
     /// Permissions of one allocation; beyond it 508.
     public var permissionsMax = 64
     /// Channels of one allocation; beyond it 508.
@@ -41,6 +54,11 @@ public struct TurnServerConfiguration: Sendable {
     public var reservationsMax = 1024
     /// Mirrors of other nodes' allocations that are kept; beyond it a new one is not taken.
     public var mirrorsMax = 16_384
+    /// Tickets whose allocations other nodes are asked for at once; a client that comes then is not answered and asks
+    /// again (RFC 8489 §6.2.1).
+    public var claimsMax = 1024
+    /// How long other nodes may take to answer before the client is told that there is nothing.
+    public var claimTimeout: Duration = .seconds(1)
     /// User names kept for USERHASH; the oldest goes.
     public var userhashesMax = 4096
     /// Expiries that one tick works off; the next deadline then is in the past, so that the shell ticks again after it
@@ -66,5 +84,6 @@ public struct TurnServerConfiguration: Sendable {
     public init(credentials: RelayCredentials, nonceKey: [UInt8]) {
         self.credentials = credentials
         self.nonceKey = nonceKey
+        ticketKey = Keyed.sha256(nonceKey, Array("apus relay tickets".utf8)[...])
     }
 }

@@ -76,13 +76,14 @@ extension TurnServerStateMachine {
         _ opening: Opening, isEvenPort: Bool, reservesNext: Bool, at now: MonotonicTime
     ) -> [TurnAction] {
         let user = opening.request.caller.user
-        guard allocationCount(of: user) < configuration.allocationsPerUserMax else {
+        guard mayAllocate(user, isRevived: opening.revived != nil) else {
+            limitedAllocationCount &+= 1
             return [refusal(opening.request, .allocationQuotaReached)]
         }
         guard allocations.count + openings.count < configuration.allocationsMax else {
             return [refusal(opening.request, .insufficientCapacity)]
         }
-        allocationsByUser[user, default: 0] += 1
+        holdUser(user, at: now)
         lastOpening &+= 1
         let number = lastOpening
         let token: UInt64? = reservesNext ? random.next() : nil
@@ -101,7 +102,7 @@ extension TurnServerStateMachine {
                 RelayOpening(
                     request: number, flow: opening.request.flow, families: opening.families, isTCP: opening.isTCP,
                     isEvenPort: isEvenPort, reserveNextAs: token, reserved: opening.reservation,
-                    preferredPort: opening.revived?.relayed.first?.port))
+                    preferredPort: opening.revived?.state.relayed.first?.port))
         ]
     }
 
@@ -118,13 +119,14 @@ extension TurnServerStateMachine {
         lastAllocation &+= 1
         let id = AllocationID(rawValue: lastAllocation)
         let ticket = opening.wantsTicket ? newTicket() : nil
-        let lifetime = opening.lifetime
+        let lifetime = bounded(opening.lifetime, at: now)
+        let sealed = ticket.map { seal($0, of: request.caller) } ?? []
         let answer = success(request) { writer in
             for address in addresses { writer.add(.xorRelayedAddress, xorAddress: address) }
             writer.add(.lifetime, number: UInt32(lifetime.components.seconds))
             writer.add(.xorMappedAddress, xorAddress: request.flow.remote)
             if let token { writer.add(.reservationToken, number: token) }
-            if let ticket { writer.add(.mobilityTicket, ticket.bytes) }
+            if !sealed.isEmpty { writer.add(.mobilityTicket, sealed) }
             let isSecondMissing = opening.families.count > addresses.count
             if let code = isSecondMissing ? .insufficientCapacity : opening.secondFamilyError {
                 writer.add(addressErrorCode: code, family: .v6)
@@ -143,9 +145,12 @@ extension TurnServerStateMachine {
             .install(id, request.flow, relayed: addresses, request: number),
             .began(id, request.flow, user: allocation.user, relayed: addresses),
         ]
-        if let revived = opening.revived { actions += restore(revived, into: id, at: now) }
+        if let revived = opening.revived {
+            actions += restore(revived.state, into: id, at: now)
+            actions.append(.revived(revived.state.ticket, home: revived.home))
+        }
         actions.append(answer)
-        return actions + mirror(id, replacing: opening.revived?.ticket, at: now)
+        return actions + mirror(id, replacing: opening.revived?.state.ticket, at: now)
     }
 
     /// The shell could not open the relayed address.
@@ -166,13 +171,17 @@ extension TurnServerStateMachine {
     mutating func abandon(_ opening: Opening, at now: MonotonicTime) {
         if let token = opening.reservesNextAs { reservations[token] = nil }
         releaseUser(opening.request.caller.user)
-        if let revived = opening.revived { adopt(revived, replacing: nil, at: now) }
-    }
-
-    mutating func releaseUser(_ user: String) {
-        let count = (allocationsByUser[user] ?? 1) - 1
-        allocationsByUser[user] = count > 0 ? count : nil
+        if let revived = opening.revived { adopt(revived.state, replacing: nil, at: now) }
     }
 
     mutating func newTicket() -> MobilityTicket { MobilityTicket(high: random.next(), low: random.next()) }
+
+    /// A ticket as its client carries it. It ends with the credential: without that it is of no use.
+    func seal(_ ticket: MobilityTicket, of caller: Caller) -> [UInt8] {
+        let expiry = RelayCredentials.parse(caller.username)?.expiry ?? 0
+        return sealer.seal(
+            MobilityTicketSealer.Content(
+                ticket: ticket, home: configuration.node, user: MobilityTicketSealer.digest(of: caller.username),
+                expiry: UInt32(clamping: expiry)))
+    }
 }

@@ -46,6 +46,8 @@ extension TurnServerStateMachine {
             return endings.removeValue(forKey: id).map { [.ended($0.life)] } ?? []
         case .connection(let number):
             return connectionTimedOut(number, at: now)
+        case .claim(let number):
+            return takeClaim(number).map { [refusal($0.request, .allocationMismatch)] } ?? []
         }
     }
 
@@ -87,7 +89,7 @@ extension TurnServerStateMachine {
             switch entry.subject {
             case .allocation(let id): allocations[id]?.scheduled == entry.deadline
             case .mirror(let ticket): mirrors[ticket] != nil
-            case .opening, .reservation, .ending, .connection: true
+            case .opening, .reservation, .ending, .connection, .claim: true
             }
         }
     }
@@ -100,6 +102,7 @@ extension TurnServerStateMachine {
             actions.append(.closeRelay(request: number))
         }
         actions += dataStreamClosed(flow, at: now)
+        if let number = claimByFlow[flow] { _ = takeClaim(number) }
         guard let id = byFlow[flow], let allocation = allocations[id] else { return actions }
         guard allocation.ticket == nil else { return actions }
         return actions + end(id, .streamClosed, at: now)

@@ -19,6 +19,9 @@ extension TurnServerStateMachine {
         guard allocation.permissions.count + added.count <= configuration.permissionsMax else {
             return [refusal(request, .insufficientCapacity)]
         }
+        guard takeNewPeers(added.count, of: allocation.user, at: now) else {
+            return [refusal(request, .insufficientCapacity)]
+        }
         var actions: [TurnAction] = []
         for peer in peers { actions += permit(peer, id, at: now) }
         reschedule(id)
@@ -45,6 +48,9 @@ extension TurnServerStateMachine {
         guard bound != nil || allocation.channels.count < configuration.channelsMax,
             isPermitted || allocation.permissions.count < configuration.permissionsMax
         else { return [refusal(request, .insufficientCapacity)] }
+        guard isPermitted || takeNewPeers(1, of: allocation.user, at: now) else {
+            return [refusal(request, .insufficientCapacity)]
+        }
         // A binding is a permission too (RFC 8656 §12.2).
         var actions = permit(peer, id, at: now)
         let expiry = now + configuration.channelLifetime

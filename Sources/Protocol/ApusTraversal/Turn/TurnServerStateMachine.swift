@@ -12,8 +12,8 @@ public import ApusCore
 ///
 /// The life of an allocation: `allocate` → opening (a question to the shell) → live → ended, by Refresh 0, by expiry,
 /// by its stream's end (unless it has a ticket), or by the node. When this node dies, its allocations end here and go
-/// on at the standby for clients that hold a ticket: see `adopt`. When it leaves, ``drain(to:)`` sends new
-/// clients elsewhere (ALTERNATE-SERVER) and lets those that are here live out.
+/// on at another for clients that hold a ticket: see `adopt`, and `claimed` for what other nodes hold. When it
+/// leaves, ``drain(to:at:)`` sends new clients elsewhere (ALTERNATE-SERVER) and those that are here after them.
 ///
 /// Time, wall clock and chance are passed in. Not safe to share; its owner is one thread or actor.
 public struct TurnServerStateMachine: Sendable {
@@ -25,6 +25,7 @@ public struct TurnServerStateMachine: Sendable {
         case mirror(MobilityTicket)
         case ending(AllocationID)
         case connection(UInt32)
+        case claim(UInt32)
     }
 
     /// Who sent a request, once it is proven.
@@ -51,11 +52,24 @@ public struct TurnServerStateMachine: Sendable {
         let wantsTicket: Bool
         let reservation: UInt64?
         /// The allocation of another node that goes on here.
-        let revived: AllocationMirror?
+        let revived: Revived?
         /// Why the second family is missing already.
         let secondFamilyError: StunErrorCode?
         /// The token under which the next port is kept.
         var reservesNextAs: UInt64?
+    }
+
+    /// An allocation of another node that goes on here, and the life of that node.
+    struct Revived: Sendable {
+        let state: AllocationMirror
+        let home: UInt64
+    }
+
+    /// A client whose allocation the other nodes are asked for.
+    struct Claim: Sendable {
+        let request: Request
+        let asked: UInt32?
+        let ticket: MobilityTicketSealer.Content
     }
 
     struct Reservation: Sendable {
@@ -76,6 +90,7 @@ public struct TurnServerStateMachine: Sendable {
 
     let configuration: TurnServerConfiguration
     let nonce: StatelessNonce
+    let sealer: MobilityTicketSealer
     /// PASSWORD-ALGORITHMS as it is offered, the better one first (RFC 8489 §14.11).
     static let passwordAlgorithms: [UInt8] = [0, 2, 0, 0, 0, 1, 0, 0]
 
@@ -94,14 +109,21 @@ public struct TurnServerStateMachine: Sendable {
     var openingByFlow: [RelayFlow: UInt32] = [:]
     var reservations: [UInt64: Reservation] = [:]
     var mirrors: [MobilityTicket: Mirror] = [:]
-    var allocationsByUser: [String: Int] = [:]
+    var claims: [UInt32: Claim] = [:]
+    var claimByFlow: [RelayFlow: UInt32] = [:]
+    var lastClaim: UInt32 = 0
+    var users: [String: TurnUser] = [:]
+    var allocationsElsewhere: [String: Int] = [:]
+    /// Bounded by what asks for it once a second.
+    var changedUsers: Set<String> = []
     var endings: [AllocationID: Ending] = [:]
     var connections: [UInt32: TurnConnection] = [:]
     var heap = DeadlineHeap<Subject>()
     var lastAllocation: UInt32 = 0
     var lastOpening: UInt32 = 0
-    private var isDraining = false
-    private var alternate: TransportAddress?
+    /// When the last allocation ends where this node leaves; nil while it stays.
+    var drainedAt: MonotonicTime?
+    var alternate: RelayAlternate?
 
     /// - Parameters:
     ///   - random: Makes tickets and tokens; in a server it must be the system's.
@@ -114,6 +136,7 @@ public struct TurnServerStateMachine: Sendable {
         self.configuration = configuration
         nonce = StatelessNonce(
             key: configuration.nonceKey, lifetimeSeconds: configuration.nonceLifetime.components.seconds)
+        sealer = MobilityTicketSealer(key: configuration.ticketKey)
         challenges = SourceLimiter(
             rowCount: configuration.sourceRows, burst: configuration.challengeBurst,
             perSecond: configuration.challengesPerSecond, salt: random.next())
@@ -129,8 +152,11 @@ public struct TurnServerStateMachine: Sendable {
     /// Allocations that live here.
     public var allocationCount: Int { allocations.count }
 
-    /// Allocations of one user that live or are being opened here.
-    public func allocationCount(of user: String) -> Int { allocationsByUser[user] ?? 0 }
+    /// Allocations that were refused because their user had as many as it may have, since the start.
+    public internal(set) var limitedAllocationCount: UInt64 = 0
+
+    /// Peers that were refused because their user named them faster than it may, since the start.
+    public internal(set) var limitedPeerCount: UInt64 = 0
 
     /// Challenges and refusals (401, 438, 400) that were not sent because their source had had enough, since the start.
     public var limitedChallengeCount: UInt64 { challenges.refusedCount }
@@ -142,12 +168,6 @@ public struct TurnServerStateMachine: Sendable {
     public mutating func wallClockRead(seconds: Int64, at now: MonotonicTime) {
         wallSeconds = seconds
         wallReadAt = now
-    }
-
-    /// From here on new allocations are sent elsewhere (300), or refused (508) where there is no elsewhere.
-    public mutating func drain(to alternate: TransportAddress?) {
-        isDraining = true
-        self.alternate = alternate
     }
 
     func unixSeconds(at now: MonotonicTime) -> Int64 { wallSeconds + (now - wallReadAt).components.seconds }
@@ -226,16 +246,6 @@ public struct TurnServerStateMachine: Sendable {
         .userhash, .channelNumber, .lifetime, .xorPeerAddress, .data, .requestedAddressFamily, .evenPort,
         .requestedTransport, .dontFragment, .reservationToken, .connectionID,
     ]
-
-    /// Where a new allocation is to go while this node leaves; nil while it stays.
-    func answerWhileDraining(_ request: Request) -> TurnAction? {
-        guard isDraining else { return nil }
-        guard let alternate else { return refusal(request, .insufficientCapacity) }
-        var writer = StunWriter(StunMessageType(.error, request.message.method), request.message.transaction)
-        writer.add(errorCode: .tryAlternate)
-        writer.add(.alternateServer, address: alternate)
-        return finish(&writer, to: request.message, request.flow, request.caller)
-    }
 }
 
 // MARK: Credentials and answers

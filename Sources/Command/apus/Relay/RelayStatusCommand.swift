@@ -1,0 +1,123 @@
+import ApusCore
+import ArgumentParser
+import Foundation
+import NIOFoundationCompat
+import NIOHTTP1
+
+/// `apus relay status`: what the relays of a cluster, or one that runs alone, carry for whom.
+struct RelayStatusCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "status", abstract: "Show what each node's relay carries, and for which users.")
+
+    @Option(name: .customLong("dir"), help: "A local cluster's state directory.")
+    var directory: String?
+
+    @Option(help: "HOST:PORT of a node's HTTP door, or of a relay that runs alone; may be given again.")
+    var server: [String] = []
+
+    @Flag(help: "Print one JSON object.")
+    var json = false
+
+    private static let timeout = Duration.seconds(2)
+    /// Rows of users in the table.
+    private static let usersMax = 20
+
+    private struct Report: Encodable {
+        struct Node: Encodable {
+            var name: String
+            var state: String
+            var relay: NodeStatus.Relay?
+        }
+        var nodes: [Node]
+    }
+
+    func validate() throws {
+        guard directory == nil || server.isEmpty else { throw ValidationError("give --dir or --server, not both") }
+    }
+
+    func run() async throws {
+        let nodes = try await gather()
+        guard json else {
+            for line in Self.table(nodes) { print(line) }
+            return
+        }
+        let encoder = JSONEncoder()
+        encoder.outputFormatting = [.sortedKeys, .withoutEscapingSlashes]
+        let report = Report(nodes: nodes.map { .init(name: $0.name, state: $0.state, relay: $0.relay) })
+        print(String(decoding: try encoder.encode(report), as: UTF8.self))
+    }
+
+    private func gather() async throws -> [NodeStatus] {
+        guard !server.isEmpty else {
+            return await NodeReport.gather(try LocalCluster(directory: directory ?? StateDirectory.defaultPath))
+                .map(\.status)
+        }
+        var found: [NodeStatus] = []
+        for text in server {
+            guard let address = HostPort(text) else { throw ValidationError("\(text) is not HOST:PORT") }
+            let answer = try await HTTPFetch.send(.GET, "/v1/status", to: address, timeout: Self.timeout)
+            guard answer.status == 200 else {
+                throw ApusError(.unavailable, "\(address) answers with \(answer.status)")
+            }
+            guard let status = try? JSONDecoder().decode(NodeStatus.self, from: Data(buffer: answer.body)) else {
+                throw ApusError(.malformed, "\(address) has no status of a node")
+            }
+            found.append(status)
+        }
+        return found
+    }
+
+    private static func table(_ nodes: [NodeStatus]) -> [String] {
+        var rows = [
+            [
+                "NODE", "STATE", "ALLOCATIONS", "USERS", "MIRRORS", "STANDBY", "PACKETS UP", "DOWN", "BYTES UP", "DOWN",
+                "DROPPED",
+            ]
+        ]
+        var users: [String: (allocations: Int, traffic: NodeStatus.RelayTraffic)] = [:]
+        for node in nodes {
+            guard let relay = node.relay else {
+                rows.append([node.name, node.state, "-"])
+                continue
+            }
+            rows.append(
+                [
+                    node.name, relay.draining ? "draining" : node.state, "\(relay.allocations)", "\(relay.user_count)",
+                    "\(relay.mirrors)", relay.standby ?? "-",
+                ] + cells(relay.traffic))
+            for user in relay.users {
+                var sum =
+                    users[user.user] ?? (
+                        0, .init(packets_up: 0, bytes_up: 0, packets_down: 0, bytes_down: 0, dropped: 0)
+                    )
+                sum.allocations += user.allocations
+                sum.traffic = sum.traffic.adding(user.traffic)
+                users[user.user] = sum
+            }
+        }
+        let sorted = users.sorted { left, right in
+            let (more, less) = (left.value.traffic, right.value.traffic)
+            return (more.bytes_up &+ more.bytes_down, right.key) > (less.bytes_up &+ less.bytes_down, left.key)
+        }
+        guard !sorted.isEmpty else { return TextTable.lines(rows) }
+        let head = ["USER", "ALLOCATIONS", "PACKETS UP", "DOWN", "BYTES UP", "DOWN", "DROPPED"]
+        let userRows = sorted.prefix(usersMax).map { [$0.key, "\($0.value.allocations)"] + cells($0.value.traffic) }
+        return TextTable.lines(rows) + [""] + TextTable.lines([head] + userRows)
+    }
+
+    private static func cells(_ traffic: NodeStatus.RelayTraffic) -> [String] {
+        [
+            "\(traffic.packets_up)", "\(traffic.packets_down)", "\(traffic.bytes_up)", "\(traffic.bytes_down)",
+            "\(traffic.dropped)",
+        ]
+    }
+}
+
+extension NodeStatus.RelayTraffic {
+    fileprivate func adding(_ other: Self) -> Self {
+        Self(
+            packets_up: packets_up &+ other.packets_up, bytes_up: bytes_up &+ other.bytes_up,
+            packets_down: packets_down &+ other.packets_down, bytes_down: bytes_down &+ other.bytes_down,
+            dropped: dropped &+ other.dropped)
+    }
+}

@@ -1,0 +1,118 @@
+package import ApusTraversal
+import Synchronization
+
+/// A change of what the standby is to have.
+package enum MirrorChange: Sendable, Hashable {
+    /// The allocation's state is this; what was known under the other number is it too.
+    case kept(AllocationMirror, replacing: MobilityTicket?)
+    case ended(MobilityTicket)
+}
+
+/// What one user has at a node's relay.
+package struct RelayUsage: Sendable, Hashable {
+    package var user: String
+    package var allocations: Int
+    package var traffic: RelayTraffic
+
+    package init(user: String, allocations: Int, traffic: RelayTraffic = RelayTraffic()) {
+        self.user = user
+        self.allocations = allocations
+        self.traffic = traffic
+    }
+}
+
+/// Where a relay stands, for operators.
+package struct RelayStanding: Sendable {
+    package var allocations = 0
+    package var mirrors = 0
+    package var isDraining = false
+    /// Of all that the relay carried since its start, and what it dropped.
+    package var traffic = RelayTraffic()
+    /// Users with an allocation, those that carried most first; at most ``RelayServer/standingUsersMax``.
+    package var users: [RelayUsage] = []
+    package var userCount = 0
+
+    package init() {}
+}
+
+/// What the control thread tells the rest of its node. Whoever takes it must hand it on and return.
+package enum RelayNews: Sendable {
+    case mirrors([MirrorChange])
+    /// A client came with an authentic ticket of an allocation that is not here; answer with `claimed`.
+    case claim(UInt32, MobilityTicket, username: String)
+    /// An allocation of that life of a node goes on here.
+    case revived(MobilityTicket, home: UInt64)
+    /// How many allocations users have here: those of all, or of users whose number changed (0: none any more). At
+    /// most once a second.
+    case usage([RelayUsage], isWhole: Bool)
+}
+
+/// What the rest of a node tells its relay's control thread.
+package enum RelayOrder: Sendable {
+    /// Another node's allocations changed.
+    case mirrored([MirrorChange])
+    /// Tell every mirror anew: there is another standby.
+    case tellMirrors
+    /// Give up what is here of a ticket; the answer is called on the control thread.
+    case surrender(MobilityTicket, username: String, answer: @Sendable (AllocationMirror?) -> Void)
+    case claimed(UInt32, AllocationMirror?)
+    /// An allocation of this node goes on at another.
+    case movedAway(MobilityTicket)
+    /// Allocations of users at all other nodes together.
+    case othersHave([String: Int])
+    /// The node leaves; new clients are to go there.
+    case drain(RelayAlternate?)
+    /// How the relay stands; called on the control thread.
+    case standing(@Sendable (RelayStanding) -> Void)
+}
+
+/// Orders on their way to the control thread. Bounded; one more is refused.
+///
+/// Concurrency model: ``push(_:)`` from any thread, ``take()`` by the control thread.
+package final class RelayInbox: Sendable {
+    /// Orders that wait at most. The control thread takes all of them many times a second.
+    package static let ordersMax = 4_096
+
+    private struct State {
+        var waiting: [RelayOrder] = []
+        var isClosed = false
+    }
+
+    private let state = Mutex(State())
+
+    package init() {}
+
+    /// False where as many wait as may, and once it is closed.
+    package func push(_ order: RelayOrder) -> Bool {
+        state.withLock { state in
+            guard !state.isClosed, state.waiting.count < Self.ordersMax else { return false }
+            state.waiting.append(order)
+            return true
+        }
+    }
+
+    func take() -> [RelayOrder] {
+        state.withLock { state in
+            defer { state.waiting = [] }
+            return state.waiting
+        }
+    }
+
+    /// Takes no more, and answers the questions that wait: nothing is here any more.
+    func close() {
+        let left = state.withLock { state in
+            state.isClosed = true
+            defer { state.waiting = [] }
+            return state.waiting
+        }
+        for order in left {
+            switch order {
+            case .surrender(_, _, let answer): answer(nil)
+            case .standing(let answer): answer(RelayStanding())
+            case .mirrored, .tellMirrors, .claimed, .movedAway, .othersHave, .drain: break
+            }
+        }
+    }
+
+    var isEmpty: Bool { state.withLock(\.waiting.isEmpty) }
+}

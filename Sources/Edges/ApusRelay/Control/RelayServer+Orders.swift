@@ -1,0 +1,45 @@
+package import ApusCore
+import ApusTraversal
+
+/// What the rest of the node wants.
+extension RelayServer {
+    package mutating func handle(
+        _ order: RelayOrder, now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)]
+    ) {
+        switch order {
+        case .mirrored(let changes):
+            for change in changes {
+                switch change {
+                case .kept(let state, let old): machine.adopt(state, replacing: old, at: now)
+                case .ended(let ticket): machine.forget(ticket)
+                }
+            }
+        case .tellMirrors:
+            let all = machine.mirrorsOfAll(at: now)
+            if !all.isEmpty { tell(.mirrors(all.map { .kept($0, replacing: nil) })) }
+        case .surrender(let ticket, let username, let answer):
+            let (state, actions) = machine.surrender(ticket, username: username, at: now)
+            // The one allocation ends before the other begins.
+            perform(actions, now, &commands)
+            answer(state)
+        case .claimed(let number, let state): perform(machine.claimed(number, state, at: now), now, &commands)
+        case .movedAway(let ticket): perform(machine.movedAway(ticket, at: now), now, &commands)
+        case .othersHave(let counts): machine.othersHave(counts)
+        case .drain(let alternate): machine.drain(to: alternate, at: now)
+        case .standing(let answer): answer(standing())
+        }
+    }
+}
+
+extension RelayServer {
+    private func standing() -> RelayStanding {
+        var standing = RelayStanding()
+        standing.allocations = machine.allocationCount
+        standing.mirrors = machine.mirrorCount
+        standing.isDraining = machine.isDraining
+        standing.traffic = accounts.total
+        standing.users = accounts.top(Self.standingUsersMax)
+        standing.userCount = accounts.userCount
+        return standing
+    }
+}

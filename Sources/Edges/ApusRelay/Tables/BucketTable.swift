@@ -1,0 +1,130 @@
+/// How much may pass in a second; 0 stands for no bound.
+package struct RelayRate: Hashable, Sendable {
+    /// Above this a rate counts as this one, so that tokens in billionths fit 64 bits.
+    package static let bytesPerSecondMax: UInt64 = 4_000_000_000
+
+    package var bytesPerSecond: UInt64
+    package var packetsPerSecond: UInt64
+
+    package init(bytesPerSecond: UInt64 = 0, packetsPerSecond: UInt64 = 0) {
+        self.bytesPerSecond = min(bytesPerSecond, Self.bytesPerSecondMax)
+        self.packetsPerSecond = min(packetsPerSecond, Self.bytesPerSecondMax)
+    }
+
+    package var isNone: Bool { bytesPerSecond == 0 && packetsPerSecond == 0 }
+
+    /// One of so many equal shares; a bound stays one.
+    package func share(of count: Int) -> RelayRate {
+        func share(_ rate: UInt64) -> UInt64 { rate == 0 ? 0 : max(1, rate / UInt64(max(1, count))) }
+        return RelayRate(bytesPerSecond: share(bytesPerSecond), packetsPerSecond: share(packetsPerSecond))
+    }
+}
+
+/// The token buckets of one plane: one for each user that has a bound, which all its allocations here draw from.
+///
+/// Tokens are counted in billionths, so that refilling is one multiplication and nothing is lost in rounding, however
+/// often it happens. A packet costs two comparisons and two subtractions; time is read once a round. Nothing is shared
+/// with other planes: control gives each its part of the user's bound.
+///
+/// Concurrency model: confined to the plane's thread.
+struct BucketTable: ~Copyable {
+    /// A full bucket is what passes in this time.
+    static let burstNanoseconds: Int64 = 500_000_000
+    /// A full bucket holds at least this: one run of packets as the kernel joins them.
+    static let bytesMin: Int64 = 65_536
+    static let packetsMin: Int64 = 64
+    private static let unit: Int64 = 1_000_000_000
+
+    private struct Bucket {
+        var user: UInt32 = 0
+        var allocationCount: Int32 = 0
+        var rate = RelayRate()
+        var bytes: Int64 = 0
+        var packets: Int64 = 0
+        var bytesMax: Int64 = 0
+        var packetsMax: Int64 = 0
+        var refilledAt: UInt64 = 0
+    }
+
+    private let countMax: Int
+    private let buckets: UnsafeMutablePointer<Bucket>
+    private var used = 0
+    private var free: [Int32] = []
+    private var byUser: FlatTable
+
+    init(countMax: Int, seed: UInt64) {
+        self.countMax = countMax
+        // The kernel gives it page by page, so that an unused bucket costs nothing.
+        buckets = .allocate(capacity: max(1, countMax))
+        byUser = FlatTable(countMax: countMax, seed: seed)
+    }
+
+    deinit { buckets.deallocate() }
+
+    /// The bucket of a user for one allocation more, made full where the user has none here; -1 where there is no room.
+    mutating func join(user: UInt32, at now: UInt64) -> Int32 {
+        let key = FlatTable.Key(number: user)
+        let found = byUser.value(for: key)
+        if found != FlatTable.none {
+            buckets[Int(found)].allocationCount += 1
+            return Int32(found)
+        }
+        guard used < countMax || !free.isEmpty else { return -1 }
+        let slot = free.popLast() ?? Int32(used)
+        if Int(slot) == used { used += 1 }
+        (buckets + Int(slot)).initialize(to: Bucket(user: user, allocationCount: 1, refilledAt: now))
+        guard byUser.set(UInt32(slot), for: key) else {
+            free.append(slot)
+            return -1
+        }
+        return slot
+    }
+
+    /// Sets a user's part of its bound at this plane; what it has saved stays, as far as it still fits.
+    mutating func set(_ slot: Int32, _ rate: RelayRate) {
+        let bucket = buckets + Int(slot)
+        let isNew = bucket.pointee.rate.isNone
+        bucket.pointee.rate = rate
+        func full(_ perSecond: UInt64, _ least: Int64) -> Int64 {
+            max(Int64(perSecond) * (Self.burstNanoseconds / 1_000), least * (Self.unit / 1_000)) * 1_000
+        }
+        bucket.pointee.bytesMax = full(rate.bytesPerSecond, Self.bytesMin)
+        bucket.pointee.packetsMax = full(rate.packetsPerSecond, Self.packetsMin)
+        bucket.pointee.bytes = isNew ? bucket.pointee.bytesMax : min(bucket.pointee.bytes, bucket.pointee.bytesMax)
+        bucket.pointee.packets =
+            isNew ? bucket.pointee.packetsMax : min(bucket.pointee.packets, bucket.pointee.packetsMax)
+    }
+
+    /// An allocation draws from it no more.
+    mutating func leave(_ slot: Int32) {
+        let bucket = buckets + Int(slot)
+        bucket.pointee.allocationCount -= 1
+        guard bucket.pointee.allocationCount == 0 else { return }
+        byUser.remove(FlatTable.Key(number: bucket.pointee.user))
+        free.append(slot)
+    }
+
+    /// Takes what one packet costs; false where the bucket has not enough.
+    @inline(__always)
+    func take(_ slot: Int32, bytes: Int, at now: UInt64) -> Bool {
+        let bucket = buckets + Int(slot)
+        if now > bucket.pointee.refilledAt {
+            // More than a burst's time fills it anyway, and keeps the product small.
+            let elapsed = Int64(min(now &- bucket.pointee.refilledAt, UInt64(Self.unit)))
+            bucket.pointee.refilledAt = now
+            bucket.pointee.bytes = min(
+                bucket.pointee.bytesMax,
+                bucket.pointee.bytes &+ elapsed &* Int64(bucket.pointee.rate.bytesPerSecond))
+            bucket.pointee.packets = min(
+                bucket.pointee.packetsMax,
+                bucket.pointee.packets &+ elapsed &* Int64(bucket.pointee.rate.packetsPerSecond))
+        }
+        let cost = Int64(bytes) &* Self.unit
+        guard bucket.pointee.rate.bytesPerSecond == 0 || bucket.pointee.bytes >= cost,
+            bucket.pointee.rate.packetsPerSecond == 0 || bucket.pointee.packets >= Self.unit
+        else { return false }
+        if bucket.pointee.rate.bytesPerSecond > 0 { bucket.pointee.bytes &-= cost }
+        if bucket.pointee.rate.packetsPerSecond > 0 { bucket.pointee.packets &-= Self.unit }
+        return true
+    }
+}

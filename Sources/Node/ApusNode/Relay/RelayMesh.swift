@@ -1,0 +1,249 @@
+import ApusCluster
+import ApusCore
+import ApusRelay
+import ApusTransport
+import ApusTraversal
+import ApusWire
+import Crypto
+import Logging
+import ServiceLifecycle
+import SwiftProtobuf
+import Synchronization
+
+/// A node's relay among the relays of the cluster: it mirrors the allocations to the standby, finds those that clients
+/// bring tickets of, and tells the others where its doors are and what its users have (D8).
+///
+/// Decisions are ``RelayRoster``'s and ``MirrorFeedStateMachine``'s; this runs them. Everything here is help: a message
+/// that gets lost costs a client an allocation anew, never a packet of one that lives.
+///
+/// Isolation: any thread. Both machines stand behind one `Mutex`; nothing is called under it but them.
+final class RelayMesh: Service {
+    /// How long the standby may take to answer a batch, and each node to answer a claim.
+    private static let mirrorTimeout = Duration.seconds(2)
+    private static let claimTimeout = Duration.milliseconds(500)
+    private static let tickInterval = Duration.milliseconds(100)
+    /// What waits to be done at most; what comes then is left out. Claims are asked for again by their clients.
+    private static let workMax = 2_048
+
+    private enum Work: Sendable {
+        case send(UInt64, NodeID, [MirrorChange])
+        case claim(UInt32, MobilityTicket, username: String)
+        case tidings(RelayTidings)
+    }
+
+    private struct State {
+        var roster: RelayRoster
+        var feed = MirrorFeedStateMachine()
+        var isDraining = false
+        var alternate: RelayAlternate?
+        /// What the relay was told last of the users elsewhere.
+        var elsewhere: [String: Int] = [:]
+    }
+
+    private let relay: RelayService
+    private let view: ClusterView
+    private let transport: Transport
+    private let log: Logger
+    private let state: Mutex<State>
+    private let work: AsyncStream<Work>
+    private let workFeed: AsyncStream<Work>.Continuation
+
+    init(relay: RelayService, view: ClusterView, transport: Transport, dispatcher: NodeDispatcher, log: Logger) {
+        self.relay = relay
+        self.view = view
+        self.transport = transport
+        self.log = log
+        state = Mutex(State(roster: RelayRoster(local: view.local)))
+        (work, workFeed) = AsyncStream.makeStream(bufferingPolicy: .bufferingOldest(Self.workMax))
+        view.observe { [weak self] _, new in self?.mapChanged(new) }
+        relay.onNews { [weak self] news in self?.received(news) }
+        register(with: dispatcher)
+    }
+
+    /// How tickets name a life of a node.
+    static func tag(of node: NodeID) -> UInt64 {
+        SHA256.hash(data: Array("\(node)".utf8)).prefix(8).reduce(0) { $0 << 8 | UInt64($1) }
+    }
+
+    /// The node that keeps the mirrors of this one's allocations; nil where none can.
+    var standby: NodeName? { state.withLock { $0.feed.standby?.name } }
+
+    func run() async throws {
+        await cancelWhenGracefulShutdown {
+            await withDiscardingTaskGroup { group in
+                group.addTask {
+                    while (try? await Task.sleep(for: Self.tickInterval)) != nil {
+                        self.perform(self.state.withLock { $0.feed.tick(at: .now()) })
+                    }
+                }
+                for await item in self.work {
+                    group.addTask { await self.perform(item) }
+                }
+            }
+        }
+    }
+
+    // MARK: What happens
+
+    private func mapChanged(_ map: ClusterMap) {
+        let members = map.members.filter(\.state.isAlive).map { (id: $0.id, isUp: $0.state == .up) }
+        let isLeaving = map.members.contains { $0.id == view.local && $0.state != .up }
+        let actions = state.withLock { state in
+            // A node that has left keeps what it knew: its last clients are sent after it.
+            guard members.contains(where: { $0.id == view.local }) else { return [MirrorFeedStateMachine.Action]() }
+            state.roster.membersChanged(members)
+            state.isDraining = state.isDraining || isLeaving
+            return state.feed.standbyChanged(to: state.roster.standby)
+        }
+        perform(actions)
+        tellRelay()
+    }
+
+    private func heard(_ tidings: RelayTidings, from node: NodeID) {
+        perform(
+            state.withLock { state in
+                state.roster.told(tidings, by: node)
+                return state.feed.standbyChanged(to: state.roster.standby)
+            })
+        tellRelay()
+    }
+
+    /// What the relay is to know of the others, where that changed.
+    private func tellRelay() {
+        let (elsewhere, alternate) = state.withLock { state -> ([String: Int]?, RelayAlternate?) in
+            let counts = state.roster.countsElsewhere
+            let isNew = counts != state.elsewhere
+            state.elsewhere = counts
+            let alternate = state.roster.alternate
+            guard state.isDraining, let alternate, alternate != state.alternate else {
+                return (isNew ? counts : nil, nil)
+            }
+            state.alternate = alternate
+            return (isNew ? counts : nil, alternate)
+        }
+        if let elsewhere { relay.order(.othersHave(elsewhere)) }
+        if let alternate { relay.order(.drain(alternate)) }
+    }
+
+    /// News of the control thread.
+    private func received(_ news: RelayNews) {
+        switch news {
+        case .mirrors(let changes): perform(state.withLock { $0.feed.changed(changes) })
+        case .claim(let number, let ticket, let username): workFeed.yield(.claim(number, ticket, username: username))
+        case .revived(let ticket, let home): tellHome(ticket, home)
+        case .usage(let usage, let isWhole):
+            let (isDraining, hasOthers) = state.withLock { ($0.isDraining, !$0.roster.others.isEmpty) }
+            guard hasOthers else { return }
+            workFeed.yield(
+                .tidings(
+                    RelayTidings(
+                        doors: relay.doorsForPeers, domain: relay.domain, isDraining: isDraining,
+                        usage: Array(usage.prefix(RelayRoster.usersMax)), isWhole: isWhole)))
+        }
+    }
+
+    private func tellHome(_ ticket: MobilityTicket, _ home: UInt64) {
+        let others = state.withLock { $0.roster.others }
+        guard let node = others.first(where: { Self.tag(of: $0) == home }) else { return }
+        tell(node, RelayWireMovedAway.with { $0.ticket = .init(ticket.bytes) })
+    }
+
+    // MARK: What is done
+
+    private func perform(_ actions: [MirrorFeedStateMachine.Action]) {
+        for action in actions {
+            switch action {
+            case .send(let number, let standby, let changes):
+                guard case .enqueued = workFeed.yield(.send(number, standby, changes)) else {
+                    // Failing leads to a wait alone, so that this goes no deeper.
+                    perform(state.withLock { $0.feed.answered(number, isTaken: false, at: .now()) })
+                    continue
+                }
+            case .tellMirrors: relay.order(.tellMirrors)
+            case .wait: break
+            }
+        }
+    }
+
+    private func perform(_ work: Work) async {
+        switch work {
+        case .send(let number, let standby, let changes): await send(number, standby, changes)
+        case .claim(let number, let ticket, let username):
+            relay.order(.claimed(number, await find(ticket, username: username)))
+        case .tidings(let tidings):
+            let message = tidings.wire
+            for node in state.withLock({ $0.roster.others }) { tell(node, message) }
+        }
+    }
+
+    private func send(_ number: UInt64, _ standby: NodeID, _ changes: [MirrorChange]) async {
+        var isTaken = true
+        do throws(ApusError) {
+            _ = try await transport.ask(standby.name, RelayWireMirrored(changes), timeout: Self.mirrorTimeout)
+        } catch {
+            isTaken = false
+            var facts = Logger.facts(of: error)
+            facts[LogKey.peer] = "\(standby)"
+            log.debug("The relay's standby did not take mirrors.", metadata: facts)
+        }
+        perform(state.withLock { $0.feed.answered(number, isTaken: isTaken, at: .now()) })
+    }
+
+    /// Asks every other node for an allocation or its mirror; the first that has it gives it up.
+    private func find(_ ticket: MobilityTicket, username: String) async -> AllocationMirror? {
+        let message = RelayWireClaim.with {
+            $0.ticket = .init(ticket.bytes)
+            $0.username = username
+        }
+        let others = state.withLock { $0.roster.others }
+        return await withTaskGroup(of: AllocationMirror?.self) { group in
+            for node in others {
+                group.addTask {
+                    let answer = try? await self.transport.ask(node.name, message, timeout: Self.claimTimeout)
+                    guard let answer, answer.hasMirror else { return nil }
+                    return try? AllocationMirror(answer.mirror)
+                }
+            }
+            for await state in group {
+                guard let state else { continue }
+                group.cancelAll()
+                return state
+            }
+            return nil
+        }
+    }
+
+    private func tell(_ node: NodeID, _ message: some NodeMessage) {
+        do throws(ApusError) {
+            try transport.tell(node.name, message)
+        } catch {
+            var facts = Logger.facts(of: error)
+            facts[LogKey.peer] = "\(node)"
+            log.debug("Another relay cannot be told.", metadata: facts)
+        }
+    }
+
+    // MARK: What others say
+
+    private func register(with dispatcher: NodeDispatcher) {
+        dispatcher.on(RelayWireMirrored.self) { [weak self] _, message throws(ApusError) in
+            guard let self else { throw ApusError(.shuttingDown) }
+            guard relay.order(.mirrored(try message.changes())) else { throw ApusError(.overloaded) }
+            return RelayWireMirroredTaken()
+        }
+        dispatcher.on(RelayWireClaim.self) { [weak self] _, message throws(ApusError) in
+            guard let self, let ticket = MobilityTicket(bytes: message.ticket) else { throw ApusError(.malformed) }
+            let state = await relay.surrender(ticket, username: message.username)
+            return .with { if let state { $0.mirror = state.wire } }
+        }
+        dispatcher.on(RelayWireMovedAway.self) { [weak self] _, message throws(ApusError) in
+            guard let self, let ticket = MobilityTicket(bytes: message.ticket) else { throw ApusError(.malformed) }
+            relay.order(.movedAway(ticket))
+            return RelayWireMovedAwayTaken()
+        }
+        dispatcher.on(RelayWireTidings.self) { [weak self] peer, message throws(ApusError) in
+            self?.heard(try RelayTidings(message), from: peer)
+            return RelayWireTidingsTaken()
+        }
+    }
+}

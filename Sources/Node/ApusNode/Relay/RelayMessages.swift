@@ -1,0 +1,154 @@
+import ApusCluster
+package import ApusCore
+package import ApusRelay
+package import ApusTraversal
+package import ApusWire
+package import Foundation
+import SwiftProtobuf
+
+// What relays say to each other, and how it stands on the wire (proto/apus/relay.proto).
+
+extension RelayWireMirrored: NodeMessage {
+    package typealias Reply = RelayWireMirroredTaken
+    package static var method: UInt16 { 0x0051 }
+}
+
+extension RelayWireClaim: NodeMessage {
+    package typealias Reply = RelayWireClaimed
+    package static var method: UInt16 { 0x0052 }
+}
+
+extension RelayWireMovedAway: NodeMessage {
+    package typealias Reply = RelayWireMovedAwayTaken
+    package static var method: UInt16 { 0x0053 }
+}
+
+extension RelayWireTidings: NodeMessage {
+    package typealias Reply = RelayWireTidingsTaken
+    package static var method: UInt16 { 0x0054 }
+}
+
+/// The most that one message may name, whoever sent it (D13).
+private enum WireBound {
+    static let changes = 4_096
+    static let peers = 256
+    static let relayed = 2
+    static let doors = 64
+    static let users = RelayRoster.usersMax
+}
+
+extension TransportAddress {
+    /// The address with its port as bytes.
+    package var wire: Data { Data(bytes + [UInt8(truncatingIfNeeded: port >> 8), UInt8(truncatingIfNeeded: port)]) }
+
+    /// From its bytes; nil where they are none.
+    package init?(wire: Data) {
+        guard wire.count == 6 || wire.count == 18 else { return nil }
+        let bytes = Array(wire)
+        let port = UInt16(bytes[bytes.count - 2]) << 8 | UInt16(bytes[bytes.count - 1])
+        self.init(bytes: bytes.dropLast(2), port: port)
+    }
+}
+
+extension AllocationMirror {
+    /// As it stands on the wire.
+    package var wire: RelayWireMirror {
+        .with {
+            $0.ticket = Data(ticket.bytes)
+            $0.username = username
+            $0.relayed = relayed.map(\.wire)
+            $0.remainingMs = UInt64(max(0, remaining.milliseconds))
+            $0.permissions = permissions.map(\.wire)
+            $0.channels = channels.map { channel in
+                .with {
+                    $0.number = UInt32(channel.number)
+                    $0.peer = channel.peer.wire
+                }
+            }
+        }
+    }
+
+    /// Throws 10001 for what is none.
+    package init(_ wire: RelayWireMirror) throws(ApusError) {
+        guard let ticket = MobilityTicket(bytes: wire.ticket), wire.relayed.count <= WireBound.relayed,
+            wire.permissions.count <= WireBound.peers, wire.channels.count <= WireBound.peers,
+            wire.username.utf8.count <= RelayCredentials.usernameByteCountMax
+        else { throw ApusError(.malformed) }
+        let channels = try wire.channels.map { channel throws(ApusError) in
+            guard let number = UInt16(exactly: channel.number) else { throw ApusError(.malformed) }
+            return AllocationMirror.Channel(number: number, peer: try Self.address(channel.peer))
+        }
+        self.init(
+            ticket: ticket, username: wire.username,
+            relayed: try wire.relayed.map { bytes throws(ApusError) in try Self.address(bytes) },
+            remaining: .milliseconds(Int64(min(wire.remainingMs, 86_400_000))),
+            permissions: try wire.permissions.map { bytes throws(ApusError) in try Self.address(bytes) },
+            channels: channels)
+    }
+
+    private static func address(_ bytes: Data) throws(ApusError) -> TransportAddress {
+        guard let address = TransportAddress(wire: bytes) else { throw ApusError(.malformed) }
+        return address
+    }
+}
+
+extension RelayWireMirrored {
+    /// As they stand on the wire; `replacing` does not.
+    package init(_ changes: [MirrorChange]) {
+        self.init()
+        for change in changes {
+            switch change {
+            case .kept(let mirror, _): mirrors.append(mirror.wire)
+            case .ended(let ticket): ended.append(Data(ticket.bytes))
+            }
+        }
+    }
+
+    /// Throws 10001 for what is none.
+    package func changes() throws(ApusError) -> [MirrorChange] {
+        guard mirrors.count + ended.count <= WireBound.changes else { throw ApusError(.malformed) }
+        var changes: [MirrorChange] = []
+        for bytes in ended {
+            guard let ticket = MobilityTicket(bytes: bytes) else { throw ApusError(.malformed) }
+            changes.append(.ended(ticket))
+        }
+        for mirror in mirrors { changes.append(.kept(try AllocationMirror(mirror), replacing: nil)) }
+        return changes
+    }
+}
+
+extension RelayTidings {
+    /// As it stands on the wire.
+    package var wire: RelayWireTidings {
+        .with {
+            $0.doors = doors.map { door in
+                .with {
+                    $0.transport = UInt32(door.transport.rawValue)
+                    $0.address = door.address.wire
+                }
+            }
+            $0.domain = domain
+            $0.draining = isDraining
+            $0.users = usage.map(\.user)
+            $0.counts = usage.map { UInt32(clamping: $0.allocations) }
+            $0.whole = isWhole
+        }
+    }
+
+    /// Throws 10001 for what is none. Doors of kinds that are not known here are left out.
+    package init(_ wire: RelayWireTidings) throws(ApusError) {
+        guard wire.doors.count <= WireBound.doors, wire.users.count == wire.counts.count,
+            wire.users.count <= WireBound.users, wire.domain.utf8.count <= 253
+        else { throw ApusError(.malformed) }
+        let doors = wire.doors.compactMap { door -> RelayDoor? in
+            guard let number = UInt8(exactly: door.transport), let transport = RelayFlow.Transport(rawValue: number),
+                let address = TransportAddress(wire: door.address)
+            else { return nil }
+            return RelayDoor(transport: transport, address: address)
+        }
+        self.init(
+            doors: doors, domain: wire.domain, isDraining: wire.draining,
+            usage: zip(wire.users, wire.counts).map { RelayUsage(user: $0, allocations: Int($1)) },
+            isWhole: wire.whole)
+    }
+}

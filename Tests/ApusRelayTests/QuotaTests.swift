@@ -1,0 +1,113 @@
+import ApusCore
+import ApusRelay
+import ApusTraversal
+import Testing
+
+@Suite("Bits and packets per second of a user (D8, D13)")
+struct QuotaTests {
+    private func receivedCount(_ socket: LoopbackSocket) -> Int {
+        var count = 0
+        while socket.receive(milliseconds: 50) != nil { count += 1 }
+        return count
+    }
+
+    private func send(_ count: Int, of size: Int, from client: LoopbackSocket, to door: TransportAddress) {
+        let message = PlaneHarness.channelData(0x4000, [UInt8](repeating: 1, count: size))
+        for _ in 0..<count { client.send(message, to: door) }
+    }
+
+    @Test("A user over its packets per second is cut, counted, and goes on later; another's flow keeps its rate")
+    func packets() throws {
+        let harness = try PlaneHarness()
+        let (greedy, greedyPeer) = (LoopbackSocket(), LoopbackSocket())
+        let (other, otherPeer) = (LoopbackSocket(), LoopbackSocket())
+        let limited = try harness.installWithChannel(harness.flow(of: greedy), peer: greedyPeer.address)
+        let free = try harness.installWithChannel(harness.flow(of: other), peer: otherPeer.address)
+        harness.command(.limit(allocation: limited.id, user: 1, RelayRate(packetsPerSecond: 100)))
+        harness.command(.limit(allocation: free.id, user: 2, RelayRate(packetsPerSecond: 100_000)))
+        harness.settle()
+        // Fewer than a socket of the system holds.
+        for _ in 0..<10 {
+            send(20, of: 100, from: greedy, to: harness.door)
+            send(20, of: 100, from: other, to: harness.door)
+        }
+        #expect(receivedCount(otherPeer) == 200)
+        // Half a second's worth at once, and what was earned while they were sent.
+        let passed = receivedCount(greedyPeer)
+        #expect((64..<120).contains(passed), "\(passed) passed")
+        #expect(harness.counters { $0.overQuota >= 80 } != nil)
+        pause(milliseconds: 200)
+        send(10, of: 100, from: greedy, to: harness.door)
+        #expect(receivedCount(greedyPeer) == 10)
+        let traffic = try #require(harness.remove(limited.id))
+        #expect(traffic.upPackets == UInt64(passed) + 10 && traffic.dropped == UInt64(200 - passed))
+    }
+
+    @Test("Bytes are counted both ways, and all allocations of a user draw from one bucket")
+    func bytes() throws {
+        let harness = try PlaneHarness()
+        let clients = [LoopbackSocket(), LoopbackSocket()]
+        let peers = [LoopbackSocket(), LoopbackSocket()]
+        var relayed: [TransportAddress] = []
+        for (client, peer) in zip(clients, peers) {
+            let allocation = try harness.installWithChannel(harness.flow(of: client), peer: peer.address)
+            harness.command(.limit(allocation: allocation.id, user: 7, RelayRate(bytesPerSecond: 1)))
+            relayed.append(allocation.relayed)
+        }
+        harness.settle()
+        // A bucket holds 64 KiB at least: 65 packets of 1,000 bytes.
+        send(40, of: 1_000, from: clients[0], to: harness.door)
+        #expect(receivedCount(peers[0]) == 40)
+        for _ in 0..<40 { peers[1].send([UInt8](repeating: 2, count: 1_000), to: relayed[1]) }
+        #expect(receivedCount(clients[1]) == 25)
+        send(1, of: 1_000, from: clients[0], to: harness.door)
+        #expect(receivedCount(peers[0]) == 0)
+    }
+
+    @Test("The bucket of a user ends with its last allocation, and a new one begins full")
+    func ends() throws {
+        let harness = try PlaneHarness { $0.allocationsMax = 1 }
+        for _ in 0..<3 {
+            let (client, peer) = (LoopbackSocket(), LoopbackSocket())
+            let allocation = try harness.installWithChannel(harness.flow(of: client), peer: peer.address)
+            harness.command(.limit(allocation: allocation.id, user: 7, RelayRate(packetsPerSecond: 1)))
+            harness.settle()
+            send(70, of: 10, from: client, to: harness.door)
+            #expect(receivedCount(peer) == 64)
+            _ = harness.remove(allocation.id)
+        }
+    }
+}
+
+@Suite("A user's rate divided among planes")
+struct RateSharesTests {
+    private func limits(_ tellings: [RateShares.Telling]) -> [String] {
+        tellings.map { telling in
+            guard case .limit(let id, let user, let rate) = telling.command else { return "?" }
+            return
+                "plane \(telling.plane) allocation \(id) user \(user) \(rate.bytesPerSecond)/\(rate.packetsPerSecond)"
+        }
+    }
+
+    @Test("Each plane that has allocations of a user has an equal part; it follows when these come, move and end")
+    func parts() {
+        var shares = RateShares(rate: RelayRate(bytesPerSecond: 100, packetsPerSecond: 1))
+        #expect(limits(shares.began(1, user: "a", plane: 0)) == ["plane 0 allocation 1 user 1 100/1"])
+        #expect(limits(shares.began(2, user: "a", plane: 0)) == ["plane 0 allocation 2 user 1 100/1"])
+        #expect(
+            limits(shares.began(3, user: "a", plane: 1)) == [
+                "plane 1 allocation 3 user 1 50/1", "plane 0 allocation 1 user 1 50/1",
+            ])
+        #expect(limits(shares.began(4, user: "b", plane: 1)) == ["plane 1 allocation 4 user 2 100/1"])
+        #expect(limits(shares.ended(1)).isEmpty)
+        #expect(limits(shares.moved(3, to: 0)) == ["plane 0 allocation 3 user 1 100/1"])
+        #expect(limits(shares.ended(2)).isEmpty && limits(shares.ended(3)).isEmpty && limits(shares.ended(9)).isEmpty)
+        #expect(limits(shares.began(5, user: "a", plane: 2)) == ["plane 2 allocation 5 user 3 100/1"])
+    }
+
+    @Test("Without a rate nobody is told anything")
+    func none() {
+        var shares = RateShares(rate: RelayRate())
+        #expect(shares.began(1, user: "a", plane: 0).isEmpty && shares.ended(1).isEmpty)
+    }
+}
