@@ -53,7 +53,7 @@ struct LocalClusterTests {
     func variables() throws {
         let place = NSTemporaryDirectory() + "/apus-place-\(UUID().uuidString)"
         let cluster = try Cluster(
-            nodes: 2, basePort: 28_760,
+            nodes: 2, basePort: 28_780,
             environment: [
                 "APUS_DATA_DIR": place, "APUS_DATA_DIRECTORY": place, "APUS_LISTEN_HTTP": "127.0.0.1:1",
                 "APUS_RELAY_PORT": "1", "APUS_GATEWAY_KEEPALIVE": "4s",
