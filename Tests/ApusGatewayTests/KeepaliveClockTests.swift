@@ -11,21 +11,23 @@ struct KeepaliveClockTests {
         var clock = KeepaliveClock(keepalive: .milliseconds(80))
         let viewer = clock.add(now: time(0))
         _ = clock.add(now: time(0))
-        clock.setStreaming(viewer, true)
+        clock.setStreams(viewer, isStreaming: true, isPlaying: true)
         #expect(clock.silent(now: time(79)) == [])
         #expect(clock.silent(now: time(80)) == [viewer])
         _ = clock.sent(viewer, now: time(80))
         #expect(clock.silent(now: time(159)) == [])
         #expect(clock.lastSent(viewer) == time(80))
-        clock.setStreaming(viewer, false)
+        clock.setStreams(viewer, isStreaming: false, isPlaying: false)
         #expect(clock.silent(now: time(999)) == [])
     }
 
-    @Test("Only a moment at which every streaming connection was sent something puts the clock off")
+    @Test("Only a moment at which every playing connection was sent something puts the clock off")
     func bursts() {
         var clock = KeepaliveClock(keepalive: .milliseconds(80))
         let slots = (0..<3).map { _ in clock.add(now: time(0)) }
-        for slot in slots { clock.setStreaming(slot, true) }
+        for slot in slots { clock.setStreams(slot, isStreaming: true, isPlaying: true) }
+        // A camera's connection gets its acknowledgements at other times.
+        clock.setStreams(clock.add(now: time(0)), isStreaming: true, isPlaying: false)
         let moments: [(slot: Int, at: Int64)] = [(0, 10), (0, 10), (1, 10), (2, 10), (0, 50), (1, 51), (2, 51)]
         let answers = moments.map { clock.sent(slots[$0.slot], now: time($0.at)) }
         // The second is another batch to the same connection; of the last three one came earlier than the others.
@@ -38,8 +40,8 @@ struct KeepaliveClockTests {
         #expect(clock.nextLook(now: time(0)) == nil)
         let first = clock.add(now: time(0))
         let second = clock.add(now: time(0))
-        clock.setStreaming(first, true)
-        clock.setStreaming(second, true)
+        clock.setStreams(first, isStreaming: true, isPlaying: true)
+        clock.setStreams(second, isStreaming: true, isPlaying: true)
         _ = clock.sent(first, now: time(60))
         _ = clock.sent(second, now: time(90))
         #expect(clock.nextLook(now: time(95)) == time(140))
@@ -50,7 +52,7 @@ struct KeepaliveClockTests {
     func reuse() {
         var clock = KeepaliveClock(keepalive: .milliseconds(80))
         let slot = clock.add(now: time(0))
-        clock.setStreaming(slot, true)
+        clock.setStreams(slot, isStreaming: true, isPlaying: true)
         clock.remove(slot)
         #expect(clock.nextLook(now: time(0)) == nil)
         let again = clock.add(now: time(7))

@@ -94,6 +94,11 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
     private let handler: ClientHandler
     private let call: UInt32
     private var isAnswered = false
+    private var lastAcknowledged = MonotonicTime.zero
+    /// The acknowledgement that waits for the next one, and when it goes without.
+    private var held: (ack: ClientPublishAck, alarm: LoopAlarm?)?
+    /// Acknowledgements are not sent more often: each covers all before it, and a frame of audio is not worth one.
+    private static let acknowledgeInterval = Duration.milliseconds(30)
 
     init(handler: ClientHandler, call: UInt32) {
         self.handler = handler
@@ -114,16 +119,37 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
     }
 
     func publishAcknowledged(_ stream: StreamNumber, epoch: UInt32, next: UInt64) {
-        handler.send(
-            .tell,
-            ClientPublishAck.with {
-                $0.stream = stream
-                $0.epoch = epoch
-                $0.next = next
-            }, method: ClientMethod.publishAck.rawValue)
+        let ack = ClientPublishAck.with {
+            $0.stream = stream
+            $0.epoch = epoch
+            $0.next = next
+        }
+        let wait = lastAcknowledged + Self.acknowledgeInterval - .now()
+        guard wait > .zero else { return acknowledge(ack) }
+        guard held == nil else {
+            held?.ack = ack
+            return
+        }
+        let alarm = LoopAlarm(on: eventLoop, in: wait) { [weak self] in
+            guard let self, let held else { return }
+            acknowledge(held.ack)
+        }
+        held = (ack, alarm)
+    }
+
+    private func acknowledge(_ ack: ClientPublishAck) {
+        forgetHeld()
+        lastAcknowledged = .now()
+        handler.send(.tell, ack, method: ClientMethod.publishAck.rawValue)
+    }
+
+    private func forgetHeld() {
+        held?.alarm?.cancel()
+        held = nil
     }
 
     func publishResume(_ stream: StreamNumber, next: UInt64) {
+        forgetHeld()
         handler.send(
             .tell,
             ClientPublishResume.with {
@@ -133,6 +159,7 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
     }
 
     func publishFailed(_ stream: StreamNumber, _ error: ApusError) {
+        forgetHeld()
         if isAnswered {
             handler.send(
                 .tell,

@@ -100,18 +100,18 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     func streamsChanged(_ handler: ClientHandler) {
         guard isHere(handler) else { return }
         let isStreaming = handler.machine.streamCount > 0
-        clock.setStreaming(handler.slot, isStreaming)
+        clock.setStreams(handler.slot, isStreaming: isStreaming, isPlaying: !handler.played.isEmpty)
         let due = MonotonicTime.now() + clock.keepalive
         if isStreaming, let next = nextTick, next.time > due { scheduleTick(at: due) }
     }
 
     func lastSent(_ slot: Int) -> MonotonicTime { clock.lastSent(slot) }
 
-    /// Bytes were sent to a connection. Where all that have streams got theirs just now, the clock is put off: a stream
+    /// Bytes were sent to a connection. Where all that play got theirs just now, the clock is put off: a stream
     /// of frames costs no waking for the silence between them.
     func sent(_ slot: Int, now: MonotonicTime) {
         guard clock.sent(slot, now: now) else { return }
-        let time = min(now + clock.keepalive, nextLookAtAll)
+        let time = min(clock.nextLook(now: now) ?? nextLookAtAll, nextLookAtAll)
         if let next = nextTick, next.time < time { scheduleTick(at: time) }
     }
 

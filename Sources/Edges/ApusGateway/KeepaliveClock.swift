@@ -7,22 +7,23 @@ package import ApusCore
 package struct KeepaliveClock: Sendable {
     private struct Entry {
         var lastSent: MonotonicTime
-        var isStreaming: Bool
+        var isStreaming = false
+        var isPlaying = false
     }
 
     /// How long a connection with a stream may go without bytes.
     package let keepalive: Duration
     private var entries: [Entry] = []
     private var free: [Int] = []
-    private var streamingCount = 0
-    /// How many streaming connections were sent something at one moment, as a fan-out does.
+    private var playingCount = 0
+    /// How many playing connections were sent something at one moment, as a fan-out does.
     private var burst = (time: MonotonicTime.zero, count: 0)
 
     package init(keepalive: Duration) { self.keepalive = keepalive }
 
     /// A place for a connection.
     package mutating func add(now: MonotonicTime) -> Int {
-        let entry = Entry(lastSent: now, isStreaming: false)
+        let entry = Entry(lastSent: now)
         guard let slot = free.popLast() else {
             entries.append(entry)
             return entries.count - 1
@@ -33,25 +34,27 @@ package struct KeepaliveClock: Sendable {
 
     /// Gives a place back; once for each ``add(now:)``.
     package mutating func remove(_ slot: Int) {
-        setStreaming(slot, false)
+        setStreams(slot, isStreaming: false, isPlaying: false)
         free.append(slot)
     }
 
-    package mutating func setStreaming(_ slot: Int, _ isStreaming: Bool) {
-        guard entries[slot].isStreaming != isStreaming else { return }
+    /// Whether the connection has streams, and whether it plays one.
+    package mutating func setStreams(_ slot: Int, isStreaming: Bool, isPlaying: Bool) {
         entries[slot].isStreaming = isStreaming
-        streamingCount += isStreaming ? 1 : -1
+        guard entries[slot].isPlaying != isPlaying else { return }
+        entries[slot].isPlaying = isPlaying
+        playingCount += isPlaying ? 1 : -1
     }
 
     package func lastSent(_ slot: Int) -> MonotonicTime { entries[slot].lastSent }
 
-    /// Notes that bytes were sent; true when by now every connection with a stream was sent something at this moment.
+    /// Notes that bytes were sent; true when by now every connection that plays was sent something at this moment.
     package mutating func sent(_ slot: Int, now: MonotonicTime) -> Bool {
         let isRepeated = entries[slot].lastSent == now
         entries[slot].lastSent = now
-        guard entries[slot].isStreaming, !isRepeated else { return false }
+        guard entries[slot].isPlaying, !isRepeated else { return false }
         burst = burst.time == now ? (now, burst.count + 1) : (now, 1)
-        return burst.count == streamingCount
+        return burst.count == playingCount
     }
 
     /// The connections with streams that were silent for the keepalive.

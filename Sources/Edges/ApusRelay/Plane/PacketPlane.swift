@@ -110,7 +110,7 @@ struct PacketPlane: ~Copyable {
         streamListeners.initialize(repeating: none, count: streamListenerCount)
         sessionListeners.initialize(repeating: none, count: sessionListenerCount)
         allocations = AllocationTable(configuration: configuration, seed: seed)
-        buckets = BucketTable(countMax: configuration.allocationsMax, seed: seed &+ 5)
+        buckets = BucketTable(countMax: configuration.allocationsMax, seed: seed &+ 6)
         now = MonotonicTime.now().nanoseconds
         streams = StreamTable(rowsMax: configuration.streamsMax, seed: seed &+ 4)
         sessions = SessionTable(rowsMax: configuration.sessionsMax, seed: seed &+ 5)

@@ -21,7 +21,8 @@ final class RelayMesh: Service {
     /// How long the standby may take to answer a batch, and each node to answer a claim.
     private static let mirrorTimeout = Duration.seconds(2)
     private static let claimTimeout = Duration.milliseconds(500)
-    private static let tickInterval = Duration.milliseconds(100)
+    /// How often a batch that was not taken is tried again.
+    private static let tickInterval = Duration.milliseconds(500)
     /// What waits to be done at most; what comes then is left out. Claims are asked for again by their clients.
     private static let workMax = 2_048
 
