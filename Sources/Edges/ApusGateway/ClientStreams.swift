@@ -99,6 +99,8 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
     private var held: (ack: ClientPublishAck, alarm: LoopAlarm?)?
     /// Acknowledgements are not sent more often: each covers all before it, and a frame of audio is not worth one.
     private static let acknowledgeInterval = Duration.milliseconds(30)
+    /// How long one is held: longer than a frame of video takes to come, so that the next one goes in its place.
+    private static let holdMax = Duration.milliseconds(60)
 
     init(handler: ClientHandler, call: UInt32) {
         self.handler = handler
@@ -124,13 +126,12 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
             $0.epoch = epoch
             $0.next = next
         }
-        let wait = lastAcknowledged + Self.acknowledgeInterval - .now()
-        guard wait > .zero else { return acknowledge(ack) }
+        guard MonotonicTime.now() - lastAcknowledged < Self.acknowledgeInterval else { return acknowledge(ack) }
         guard held == nil else {
             held?.ack = ack
             return
         }
-        let alarm = LoopAlarm(on: eventLoop, in: wait) { [weak self] in
+        let alarm = LoopAlarm(on: eventLoop, in: Self.holdMax) { [weak self] in
             guard let self, let held else { return }
             acknowledge(held.ack)
         }

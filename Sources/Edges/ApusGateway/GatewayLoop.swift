@@ -154,7 +154,8 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     private func measure(now: MonotonicTime) {
         let busy = MonotonicTime.usedByThisThread()
         let passed = now - used.time
-        busyShare = passed > .zero ? (busy - used.busy) / passed : 0
+        // Smoothed: a second of handshakes is no reason to go to another loop, half a minute of frames is.
+        if passed > .zero { busyShare += ((busy - used.busy) / passed - busyShare) * 0.3 }
         used = (now, busy)
         report()
     }
