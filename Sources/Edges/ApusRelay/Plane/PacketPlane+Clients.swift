@@ -51,7 +51,7 @@ extension PacketPlane {
         if first & 0xC0 == 0x40 {
             channelData(bytes, size, slot: slot)
         } else if first < 4, size >= 20 {
-            if Self.isSendIndication(bytes), slot != FlatTable.none, sendIndication(bytes, size, slot: slot) { return }
+            if ClientMessage.isSendIndication(bytes), slot != FlatTable.none, sendIndication(bytes, size, slot: slot) { return }
             guard let remote = RawAddress.read(name) else { return }
             let flow = RelayFlow(
                 plane: link.index, transport: .udp, local: datagramListeners[listener].address, remote: remote)
@@ -128,34 +128,12 @@ extension PacketPlane {
 
     // MARK: Send indications
 
-    /// A Send indication by its type (RFC 8656 §11.1) and the cookie.
-    @inline(__always)
-    static func isSendIndication(_ bytes: UnsafeRawPointer) -> Bool {
-        bytes.loadUnaligned(as: UInt64.self).bigEndian & 0xFFFF_0000_FFFF_FFFF == 0x0016_0000_2112_A442
-    }
-
     /// Sends the data of a Send indication to its peer (RFC 8656 §11.2).
     ///
     /// - Returns: false where it holds anything but the peer and the data: control decides about it.
     mutating func sendIndication(_ bytes: UnsafeMutableRawPointer, _ size: Int, slot: UInt32) -> Bool {
-        let length = Int(UInt16(bigEndian: bytes.loadUnaligned(fromByteOffset: 2, as: UInt16.self)))
-        guard length & 3 == 0, length <= size - 20 else { return false }
-        var peer: TransportAddress?
-        var data: (start: Int, count: Int)?
-        var offset = 20
-        while offset + 4 <= 20 + length {
-            let type = UInt16(bigEndian: bytes.loadUnaligned(fromByteOffset: offset, as: UInt16.self))
-            let count = Int(UInt16(bigEndian: bytes.loadUnaligned(fromByteOffset: offset + 2, as: UInt16.self)))
-            guard offset + 4 + count <= 20 + length else { return false }
-            switch type {
-            case 0x0012 where peer == nil: peer = Self.peerAddress(bytes, at: offset + 4, count)
-            case 0x0013 where data == nil: data = (offset + 4, count)
-            case 0x8000...0xFFFF: break
-            default: return false
-            }
-            offset += 4 + (count + 3) & ~3
-        }
-        guard let peer, let data else { return false }
+        guard let send = ClientMessage.send(bytes, size) else { return false }
+        let peer = send.peer
         let row = allocations.rows + Int(slot)
         guard allocations.isPermitted(peer: FlatTable.Key(peer, scope: slot), port: peer.port) else {
             counters.notPermitted &+= 1
@@ -168,33 +146,12 @@ extension PacketPlane {
         if output.isFull { output.flush() }
         var mark = SendBatch.Mark()
         output.add(
-            bytes + data.start, UInt32(data.count), head: nil, mark: &mark,
+            bytes + send.start, UInt32(send.count), head: nil, mark: &mark,
             socket: row.pointee.socket(to: peer.family),
             address: address, dropped: Self.pointer(&row.pointee.traffic.dropped))
         row.pointee.traffic.upPackets &+= 1
-        row.pointee.traffic.upBytes &+= UInt64(data.count)
+        row.pointee.traffic.upBytes &+= UInt64(send.count)
         return true
-    }
-
-    /// XOR-PEER-ADDRESS (RFC 8489 §14.2).
-    private static func peerAddress(_ message: UnsafeRawPointer, at offset: Int, _ count: Int) -> TransportAddress? {
-        guard count >= 8 else { return nil }
-        let port = UInt16(bigEndian: message.loadUnaligned(fromByteOffset: offset + 2, as: UInt16.self)) ^ 0x2112
-        switch (message.load(fromByteOffset: offset + 1, as: UInt8.self), count) {
-        case (1, 8):
-            let bits = UInt32(bigEndian: message.loadUnaligned(fromByteOffset: offset + 4, as: UInt32.self))
-            return TransportAddress(v4: bits ^ 0x2112_A442, port: port)
-        case (2, 20):
-            let mask = (
-                UInt64(bigEndian: message.loadUnaligned(fromByteOffset: 4, as: UInt64.self)),
-                UInt64(bigEndian: message.loadUnaligned(fromByteOffset: 12, as: UInt64.self))
-            )
-            return TransportAddress(
-                v6High: UInt64(bigEndian: message.loadUnaligned(fromByteOffset: offset + 4, as: UInt64.self)) ^ mask.0,
-                low: UInt64(bigEndian: message.loadUnaligned(fromByteOffset: offset + 12, as: UInt64.self)) ^ mask.1,
-                port: port)
-        default: return nil
-        }
     }
 
     /// Room for a small piece that a batch points at; sends first where there is none.
