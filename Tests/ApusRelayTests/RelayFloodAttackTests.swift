@@ -148,7 +148,8 @@ struct RelayFloodAttackTests {
             for client in greedy.dropFirst(2) {
                 client.send(client.request(.allocate) { $0.add(requestedTransport: 17) })
             }
-            calm.send(PlaneHarness.channelData(0x4001, [UInt8](repeating: UInt8(truncatingIfNeeded: round), count: 200)))
+            let payload = [UInt8](repeating: UInt8(truncatingIfNeeded: round), count: 200)
+            calm.send(PlaneHarness.channelData(0x4001, payload))
             if peer.receive(milliseconds: 0) != nil { arrived += 1 }
         }
         while peer.receive(milliseconds: 200) != nil { arrived += 1 }

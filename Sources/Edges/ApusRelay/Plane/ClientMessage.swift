@@ -107,7 +107,8 @@ package enum ClientMessage {
         size >= recordHeadBytes && (20...63).contains(bytes.load(as: UInt8.self))
     }
 
-    /// A ClientHello in the clear: a handshake record of epoch 0 whose first message has type 1 (RFC 6347 §4.1, §4.2.2).
+    /// A ClientHello in the clear: a handshake record of epoch 0 whose first message has type 1 (RFC 6347 §4.1,
+    /// §4.2.2).
     @inline(__always)
     package static func isDatagramHello(_ bytes: UnsafeRawPointer, _ size: Int) -> Bool {
         guard size > recordHeadBytes, bytes.load(as: UInt8.self) == 22 else { return false }

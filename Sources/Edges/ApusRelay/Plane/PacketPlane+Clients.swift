@@ -72,7 +72,11 @@ extension PacketPlane {
         if first & 0xC0 == 0x40 {
             channelData(bytes, size, slot: slot)
         } else if first < 4, size >= 20 {
-            if ClientMessage.isSendIndication(bytes), slot != FlatTable.none, sendIndication(bytes, size, slot: slot) { return }
+            if ClientMessage.isSendIndication(bytes), slot != FlatTable.none,
+                sendIndication(bytes, size, slot: slot)
+            {
+                return
+            }
             guard let remote = RawAddress.read(name) else { return }
             let flow = RelayFlow(
                 plane: link.index, transport: .udp, local: datagramListeners[listener].address, remote: remote)

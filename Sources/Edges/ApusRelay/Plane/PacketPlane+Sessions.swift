@@ -138,7 +138,11 @@ extension PacketPlane {
         if first & 0xC0 == 0x40 {
             channelData(bytes, size, slot: slot)
         } else if first < 4, size >= 20 {
-            if slot != FlatTable.none, ClientMessage.isSendIndication(bytes), sendIndication(bytes, size, slot: slot) { return }
+            if slot != FlatTable.none, ClientMessage.isSendIndication(bytes),
+                sendIndication(bytes, size, slot: slot)
+            {
+                return
+            }
             controlMessage(bytes, size, sessions.rows[session].flow)
         } else {
             counters.malformed &+= 1

@@ -204,7 +204,9 @@ public struct TurnServerStateMachine: Sendable {
             // No challenge. Over UDP the sender may be another than it says: it gets no more bytes than came, so that a
             // bare header is not answered at all.
             let answer = refusal(message, flow, .badRequest)
-            if flow.transport == .udp, case .reply(_, let bytes) = answer, bytes.count > message.bytes.count { return [] }
+            if flow.transport == .udp, case .reply(_, let bytes) = answer, bytes.count > message.bytes.count {
+                return []
+            }
             return challenges.take(flow.remote, at: now) ? [answer] : []
         }
         switch authenticate(message, flow, at: now) {
