@@ -215,7 +215,8 @@ let package = Package(
         .testTarget(
             name: "FuzzTests",
             dependencies: [
-                "ApusCore", "ApusWire", "ApusMedia", "ApusTraversal", "ApusSessions", "ApusNode", nioCore, crypto,
+                "ApusCore", "ApusWire", "ApusMedia", "ApusTraversal", "ApusRelay", "ApusSessions", "ApusNode", nioCore,
+                crypto,
             ],
             path: "Tests/Fuzz", exclude: ["Entry.swift", "Corpus", "Crashes"], swiftSettings: apusSettings),
         test("ApusStorageTests", ["ApusCore", "ApusStorage"]),

@@ -6,6 +6,36 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
+enum { ALLOCATE = 0x003, REFRESH = 0x004, CHANNEL_BIND = 0x009 };
+enum {
+    USERNAME = 0x0006,
+    INTEGRITY = 0x0008,
+    ERROR_CODE = 0x0009,
+    CHANNEL_NUMBER = 0x000C,
+    LIFETIME = 0x000D,
+    PEER = 0x0012,
+    REALM = 0x0014,
+    NONCE = 0x0015,
+    TRANSPORT = 0x0019
+};
+
+// A STUN message under way.
+struct message {
+    unsigned char bytes[2048];
+    int length;
+};
+
+static inline void put16(unsigned char *bytes, unsigned value) { bytes[0] = value >> 8, bytes[1] = value; }
+static inline unsigned get16(const unsigned char *bytes) { return bytes[0] << 8 | bytes[1]; }
+
+void turn_begin(struct message *message, int method);
+void turn_attribute(struct message *message, int type, const void *value, int count);
+// MESSAGE-INTEGRITY under a long-term key; it is the last attribute.
+void turn_sign(struct message *message, const unsigned char key[16]);
+const unsigned char *turn_find(const struct message *message, int type, int *count);
+// The number of an error answer, or 0.
+int turn_error(const struct message *answer);
+
 void fail(const char *what);
 uint64_t now_ns(void);
 

@@ -11,34 +11,13 @@
 
 #define COOKIE 0x2112A442u
 
-enum { ALLOCATE = 0x003, CHANNEL_BIND = 0x009 };
-enum {
-    USERNAME = 0x0006,
-    INTEGRITY = 0x0008,
-    ERROR_CODE = 0x0009,
-    CHANNEL_NUMBER = 0x000C,
-    PEER = 0x0012,
-    REALM = 0x0014,
-    NONCE = 0x0015,
-    TRANSPORT = 0x0019
-};
-
-struct message {
-    unsigned char bytes[2048];
-    int length;
-};
-
 static const char *user = "", *password = "";
 static struct {
     unsigned char realm[256], nonce[512], key[16];
     int realm_length, nonce_length;
 } credentials;
 
-static void put16(unsigned char *bytes, unsigned value) { bytes[0] = value >> 8, bytes[1] = value; }
-
-static unsigned get16(const unsigned char *bytes) { return bytes[0] << 8 | bytes[1]; }
-
-static void begin(struct message *message, int method) {
+void turn_begin(struct message *message, int method) {
     static uint64_t number = 0;
     memset(message, 0, sizeof *message);
     put16(message->bytes, method);
@@ -51,7 +30,7 @@ static void begin(struct message *message, int method) {
     message->length = 20;
 }
 
-static void attribute(struct message *message, int type, const void *value, int count) {
+void turn_attribute(struct message *message, int type, const void *value, int count) {
     unsigned char *end = message->bytes + message->length;
     put16(end, type);
     put16(end + 2, count);
@@ -60,20 +39,24 @@ static void attribute(struct message *message, int type, const void *value, int 
     put16(message->bytes + 2, message->length - 20);
 }
 
-static void protect(struct message *message) {
-    if (credentials.nonce_length == 0) return;
-    attribute(message, USERNAME, user, strlen(user));
-    attribute(message, REALM, credentials.realm, credentials.realm_length);
-    attribute(message, NONCE, credentials.nonce, credentials.nonce_length);
+void turn_sign(struct message *message, const unsigned char key[16]) {
     // The length covers the integrity attribute itself (RFC 8489 §14.5).
     put16(message->bytes + 2, message->length - 20 + 24);
     unsigned char digest[EVP_MAX_MD_SIZE];
     unsigned count = 0;
-    HMAC(EVP_sha1(), credentials.key, 16, message->bytes, message->length, digest, &count);
-    attribute(message, INTEGRITY, digest, 20);
+    HMAC(EVP_sha1(), key, 16, message->bytes, message->length, digest, &count);
+    turn_attribute(message, INTEGRITY, digest, 20);
 }
 
-static const unsigned char *find(const struct message *message, int type, int *count) {
+static void protect(struct message *message) {
+    if (credentials.nonce_length == 0) return;
+    turn_attribute(message, USERNAME, user, strlen(user));
+    turn_attribute(message, REALM, credentials.realm, credentials.realm_length);
+    turn_attribute(message, NONCE, credentials.nonce, credentials.nonce_length);
+    turn_sign(message, credentials.key);
+}
+
+const unsigned char *turn_find(const struct message *message, int type, int *count) {
     for (int offset = 20; offset + 4 <= message->length;) {
         int length = get16(message->bytes + offset + 2);
         if (offset + 4 + length > message->length) return NULL;
@@ -110,18 +93,18 @@ static int ask(int client, int is_stream, const struct message *request, struct 
     return 0;
 }
 
-static int error_of(const struct message *answer) {
+int turn_error(const struct message *answer) {
     int count = 0;
-    const unsigned char *value = find(answer, ERROR_CODE, &count);
+    const unsigned char *value = turn_find(answer, ERROR_CODE, &count);
     return value != NULL && count >= 4 ? value[2] * 100 + value[3] : 0;
 }
 
 // Takes realm and nonce of a 401 or 438 and makes the key (RFC 8489 §9.2.2).
 static void learn(const struct message *answer) {
     int count = 0;
-    const unsigned char *value = find(answer, REALM, &count);
+    const unsigned char *value = turn_find(answer, REALM, &count);
     if (value != NULL && count < 256) memcpy(credentials.realm, value, credentials.realm_length = count);
-    value = find(answer, NONCE, &count);
+    value = turn_find(answer, NONCE, &count);
     if (value != NULL && count < 512) memcpy(credentials.nonce, value, credentials.nonce_length = count);
     unsigned char text[512];
     int length = strlen(user);
@@ -140,11 +123,11 @@ static void request(int client, int is_stream, int method, void (*fill)(struct m
     struct message question, answer;
     int error = 0;
     for (int tries = 0; tries < 3; tries++) {
-        begin(&question, method);
+        turn_begin(&question, method);
         fill(&question, with);
         protect(&question);
         if (ask(client, is_stream, &question, &answer) == (method | 0x0100)) return;
-        error = error_of(&answer);
+        error = turn_error(&answer);
         if (error != 401 && error != 438) break;
         learn(&answer);
     }
@@ -154,17 +137,17 @@ static void request(int client, int is_stream, int method, void (*fill)(struct m
 
 static void fill_allocate(struct message *message, const void *with) {
     (void)with;
-    attribute(message, TRANSPORT, "\x11\0\0\0", 4);
+    turn_attribute(message, TRANSPORT, "\x11\0\0\0", 4);
 }
 
 static void fill_bind(struct message *message, const void *with) {
     const struct sockaddr_in *peer = with;
-    attribute(message, CHANNEL_NUMBER, "\x40\0\0\0", 4);
+    turn_attribute(message, CHANNEL_NUMBER, "\x40\0\0\0", 4);
     unsigned char value[8] = {0, 1};
     put16(value + 2, ntohs(peer->sin_port) ^ COOKIE >> 16);
     uint32_t address = htonl(ntohl(peer->sin_addr.s_addr) ^ COOKIE);
     memcpy(value + 4, &address, 4);
-    attribute(message, PEER, value, 8);
+    turn_attribute(message, PEER, value, 8);
 }
 
 void turn_credentials(const char *name, const char *secret) {

@@ -19,6 +19,8 @@ struct CorpusTests {
         Decoder(name: "ticket", fuzz: fuzzTicket),
         Decoder(name: "configuration", fuzz: fuzzConfiguration),
         Decoder(name: "stun", fuzz: fuzzStun),
+        Decoder(name: "turn", fuzz: fuzzTurn),
+        Decoder(name: "door", fuzz: fuzzDoor),
     ]
 
     @Test("A decoder takes every input of its corpus, whole and cut at every byte", arguments: decoders)

@@ -18,6 +18,10 @@ public func fuzzerTestOneInput(_ start: UnsafePointer<UInt8>?, _ count: Int) -> 
     fuzzConfiguration(input)
     #elseif FUZZ_STUN
     fuzzStun(input)
+    #elseif FUZZ_TURN
+    fuzzTurn(input)
+    #elseif FUZZ_DOOR
+    fuzzDoor(input)
     #else
     #error("scripts/fuzz names the decoder")
     #endif

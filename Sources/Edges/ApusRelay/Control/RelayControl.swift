@@ -15,8 +15,16 @@ package protocol RelayController: Sendable {
     /// The rest of the node wants something.
     mutating func handle(
         _ order: RelayOrder, now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)])
-    /// Time went by; called about every ``RelayControl/tickInterval``.
+    /// Time went by; called about every ``RelayControl/tickInterval`` while there are events, and else when
+    /// ``nextTick(now:)`` says. After a sleep it comes before the events.
     mutating func tick(now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)])
+    /// When the next tick has something to do; nil where it has none until an event comes.
+    func nextTick(now: MonotonicTime) -> MonotonicTime?
+}
+
+extension RelayController {
+    /// Every interval, whether there is something to do or not.
+    package func nextTick(now: MonotonicTime) -> MonotonicTime? { now + RelayControl.tickInterval }
 }
 
 /// The control thread of a node's relay: takes the events of all planes and hands their commands down (D8).
@@ -54,6 +62,7 @@ package final class RelayControl: Sendable {
         planeCount: Int, configuration: PlaneConfiguration,
         make: ([TransportAddress], [TransportAddress]) -> Controller
     ) throws(ApusError) {
+        apus_raise_descriptors()
         let waker = try Waker.make()
         var planes: [PlaneThread] = []
         do {
@@ -73,7 +82,7 @@ package final class RelayControl: Sendable {
             let inbox = inbox
             thread = try OSThread(name: "relay-control") {
                 var loop = Loop(controller: controller, links: links, waker: waker, inbox: inbox)
-                loop.run(until: { flag.value.load(ordering: .relaxed) })
+                loop.run(until: { flag.value.load(ordering: .sequentiallyConsistent) })
             }
             isStopping = flag
         } catch {
@@ -115,22 +124,31 @@ package final class RelayControl: Sendable {
             var lastTick = MonotonicTime.now()
             while !isStopping() {
                 waker.willSleep()
-                let isIdle = links.allSatisfy(\.events.isEmpty) && inbox.isEmpty && !isStopping()
-                let milliseconds: Int32 = isIdle ? 100 : 0
+                let isQuiet = links.allSatisfy(\.events.isEmpty) && inbox.isEmpty && !isStopping()
+                let milliseconds = isQuiet ? timeout(since: lastTick) : 0
                 var ready = apus_ready()
                 let woken = apus_poll_wait(poll, &ready, 1, milliseconds)
                 waker.didWake()
                 if woken > 0 { waker.clear() }
                 let now = MonotonicTime.now()
-                for link in links { take(link, now) }
-                for order in inbox.take() { controller.handle(order, now: now, into: &commands) }
-                handDown()
                 if now - lastTick >= RelayControl.tickInterval {
                     lastTick = now
                     controller.tick(now: now, into: &commands)
                     handDown()
                 }
+                for link in links { take(link, now) }
+                for order in inbox.take() { controller.handle(order, now: now, into: &commands) }
+                handDown()
             }
+        }
+
+        /// Milliseconds until a tick has something to do, but not before the interval is over; -1 where only an event
+        /// brings something.
+        private func timeout(since lastTick: MonotonicTime) -> Int32 {
+            let now = MonotonicTime.now()
+            guard let next = controller.nextTick(now: now) else { return -1 }
+            let wait = max(next, lastTick + RelayControl.tickInterval) - now
+            return Int32(clamping: Int(max(0, wait.milliseconds).rounded(.up)))
         }
 
         private mutating func take(_ link: PlaneLink, _ now: MonotonicTime) {

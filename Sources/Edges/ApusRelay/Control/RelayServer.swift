@@ -37,6 +37,12 @@ package struct RelayServer: RelayController {
         var addresses: [TransportAddress] { [address] + (second.map { [$0.address] } ?? []) }
     }
 
+    private struct Standing: Equatable {
+        var allocations = 0
+        var mirrors = 0
+        var limited = RelayLimitCounts()
+    }
+
     /// Ticks of the machine in one round: it ends a bounded number of allocations in each.
     private static let ticksPerRound = 4
     private static let wallClockInterval = Duration.seconds(1)
@@ -52,6 +58,10 @@ package struct RelayServer: RelayController {
     /// The plane and the socket of each allocation; the plane owns the socket.
     private var installed: [UInt32: (plane: UInt8, relay: Opened)] = [:]
     private var wallReadAt: MonotonicTime
+    /// What the metrics were told last.
+    private var told = Standing()
+    /// Whether the cluster knows that no user has anything here.
+    private var isUsageTold = false
     private var random = SystemRandomNumberGenerator()
     private var metrics = RelayMetrics()
     let tell: @Sendable (RelayNews) -> Void
@@ -112,11 +122,9 @@ package struct RelayServer: RelayController {
     package mutating func tick(now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)]) {
         if now - wallReadAt >= Self.wallClockInterval {
             wallReadAt = now
+            told = standing
             metrics.stands(
-                allocations: machine.allocationCount, mirrors: machine.mirrorCount,
-                limited: RelayLimitCounts(
-                    challenges: machine.limitedChallengeCount, bindings: machine.limitedBindingCount,
-                    allocations: machine.limitedAllocationCount, peers: machine.limitedPeerCount))
+                allocations: told.allocations, mirrors: told.mirrors, limited: told.limited)
             machine.wallClockRead(seconds: Int64(time(nil)), at: now)
             tellUsage()
         }
@@ -128,11 +136,28 @@ package struct RelayServer: RelayController {
 
     /// The users whose allocations changed; now and then all of them, so that what got lost is mended.
     private mutating func tellUsage() {
-        let isWhole = usageTellings % Self.usageTellingsPerWhole == 0
+        let all = machine.usage
+        let isWhole = usageTellings % Self.usageTellingsPerWhole == 0 || all.isEmpty
         usageTellings += 1
         let changes = machine.takeUsageChanges()
-        let usage = (isWhole ? machine.usage : changes).map { RelayUsage(user: $0.user, allocations: $0.count) }
+        let usage = (isWhole ? all : changes).map { RelayUsage(user: $0.user, allocations: $0.count) }
         if isWhole || !usage.isEmpty { tell(.usage(usage, isWhole: isWhole)) }
+        isUsageTold = all.isEmpty
+    }
+
+    package func nextTick(now: MonotonicTime) -> MonotonicTime? {
+        let deadline = machine.nextDeadline
+        guard standing != told || !isUsageTold else { return deadline }
+        let report = wallReadAt + Self.wallClockInterval
+        return deadline.map { min($0, report) } ?? report
+    }
+
+    private var standing: Standing {
+        Standing(
+            allocations: machine.allocationCount, mirrors: machine.mirrorCount,
+            limited: RelayLimitCounts(
+                challenges: machine.limitedChallengeCount, bindings: machine.limitedBindingCount,
+                allocations: machine.limitedAllocationCount, peers: machine.limitedPeerCount))
     }
 
     // MARK: Actions

@@ -36,9 +36,30 @@ extension PacketPlane {
         var offset = 0
         while offset < length {
             let size = min(segment, length &- offset)
-            receivedFromClient(base + offset, size, slot: slot, listener: listener, name: name)
-            offset &+= size
+            let same = Self.sameHeads(base + offset, segment: segment, length &- offset)
+            if same > 1 {
+                channelData(base + offset, size, slot: slot, count: same)
+                offset &+= same &* segment
+            } else {
+                receivedFromClient(base + offset, size, slot: slot, listener: listener, name: name)
+                offset &+= size
+            }
         }
+    }
+
+    /// How many whole datagrams of ChannelData stand here one after another that have the same head, and so the same
+    /// channel and length.
+    @inline(__always)
+    private static func sameHeads(_ bytes: UnsafeRawPointer, segment: Int, _ length: Int) -> Int {
+        guard segment >= 4, length >= 2 &* segment, bytes.load(as: UInt8.self) & 0xC0 == 0x40 else { return 1 }
+        let head = bytes.loadUnaligned(as: UInt32.self)
+        var count = 1
+        var offset = segment
+        while offset &+ segment <= length, bytes.loadUnaligned(fromByteOffset: offset, as: UInt32.self) == head {
+            count &+= 1
+            offset &+= segment
+        }
+        return count
     }
 
     /// One datagram: told apart by its first byte (RFC 7983). Which channel numbers there are, 0x4000...0x4FFF of
@@ -51,7 +72,11 @@ extension PacketPlane {
         if first & 0xC0 == 0x40 {
             channelData(bytes, size, slot: slot)
         } else if first < 4, size >= 20 {
-            if Self.isSendIndication(bytes), slot != FlatTable.none, sendIndication(bytes, size, slot: slot) { return }
+            if ClientMessage.isSendIndication(bytes), slot != FlatTable.none,
+                sendIndication(bytes, size, slot: slot)
+            {
+                return
+            }
             guard let remote = RawAddress.read(name) else { return }
             let flow = RelayFlow(
                 plane: link.index, transport: .udp, local: datagramListeners[listener].address, remote: remote)
@@ -62,35 +87,60 @@ extension PacketPlane {
     }
 
     /// ChannelData of a client (RFC 8656 §12.4): the payload goes to the channel's peer.
+    ///
+    /// - Parameters:
+    ///   - size: bytes of one message with its header, and from its start to that of the next.
+    ///   - count: messages that stand one after another and have the same header.
     @inline(__always)
-    mutating func channelData(_ bytes: UnsafeMutableRawPointer, _ size: Int, slot: UInt32) {
+    mutating func channelData(_ bytes: UnsafeMutableRawPointer, _ size: Int, slot: UInt32, count: Int = 1) {
         guard size >= 4 else {
             counters.malformed &+= 1
             return
         }
         guard slot != FlatTable.none else {
-            counters.unknownFlow &+= 1
+            counters.unknownFlow &+= UInt64(count)
             return
         }
         let number = UInt16(bigEndian: bytes.loadUnaligned(as: UInt16.self))
         let length = UInt32(UInt16(bigEndian: bytes.loadUnaligned(fromByteOffset: 2, as: UInt16.self)))
         let row = allocations.rows + Int(slot)
         guard Int(length) <= size &- 4 else {
-            counters.malformed &+= 1
+            counters.malformed &+= UInt64(count)
             return
         }
         guard let channel = row.pointee.channel(number) else {
-            counters.unboundChannel &+= 1
-            row.pointee.traffic.dropped &+= 1
+            counters.unboundChannel &+= UInt64(count)
+            row.pointee.traffic.dropped &+= UInt64(count)
             return
         }
-        guard isWithinQuota(row, Int(length)) else { return }
-        if output.isFull { flushKeepingInput() }
-        output.add(
-            bytes + 4, length, head: nil, mark: &channel.pointee.mark, socket: channel.pointee.socket,
-            address: Self.pointer(&channel.pointee.address), dropped: Self.pointer(&row.pointee.traffic.dropped))
-        row.pointee.traffic.upPackets &+= 1
-        row.pointee.traffic.upBytes &+= UInt64(length)
+        let allowed = packetsWithinQuota(row, Int(length), count)
+        var done = 0
+        while done < allowed {
+            if output.isFull { flushKeepingInput() }
+            output.add(
+                bytes + (done &* size &+ 4), length, head: nil, mark: &channel.pointee.mark,
+                socket: channel.pointee.socket, address: Self.pointer(&channel.pointee.address),
+                dropped: Self.pointer(&row.pointee.traffic.dropped))
+            done &+= 1
+            if done < allowed {
+                done &+= output.addMore(allowed &- done, stride: size, mark: channel.pointee.mark)
+            }
+        }
+        row.pointee.traffic.upPackets &+= UInt64(allowed)
+        row.pointee.traffic.upBytes &+= UInt64(length) &* UInt64(allowed)
+    }
+
+    /// How many of so many packets of one size a user may have now; the others are counted.
+    @inline(__always)
+    private mutating func packetsWithinQuota(
+        _ row: UnsafeMutablePointer<AllocationRow>, _ byteCount: Int, _ count: Int
+    ) -> Int {
+        guard row.pointee.bucket >= 0 else { return count }
+        var allowed = 0
+        while allowed < count, buckets.take(row.pointee.bucket, bytes: byteCount, at: now) { allowed &+= 1 }
+        counters.overQuota &+= UInt64(count &- allowed)
+        row.pointee.traffic.dropped &+= UInt64(count &- allowed)
+        return allowed
     }
 
     /// Takes what a packet costs its user; false, and counted, where the user has had enough for now.
@@ -128,73 +178,30 @@ extension PacketPlane {
 
     // MARK: Send indications
 
-    /// A Send indication by its type (RFC 8656 §11.1) and the cookie.
-    @inline(__always)
-    static func isSendIndication(_ bytes: UnsafeRawPointer) -> Bool {
-        bytes.loadUnaligned(as: UInt64.self).bigEndian & 0xFFFF_0000_FFFF_FFFF == 0x0016_0000_2112_A442
-    }
-
     /// Sends the data of a Send indication to its peer (RFC 8656 §11.2).
     ///
     /// - Returns: false where it holds anything but the peer and the data: control decides about it.
     mutating func sendIndication(_ bytes: UnsafeMutableRawPointer, _ size: Int, slot: UInt32) -> Bool {
-        let length = Int(UInt16(bigEndian: bytes.loadUnaligned(fromByteOffset: 2, as: UInt16.self)))
-        guard length & 3 == 0, length <= size - 20 else { return false }
-        var peer: TransportAddress?
-        var data: (start: Int, count: Int)?
-        var offset = 20
-        while offset + 4 <= 20 + length {
-            let type = UInt16(bigEndian: bytes.loadUnaligned(fromByteOffset: offset, as: UInt16.self))
-            let count = Int(UInt16(bigEndian: bytes.loadUnaligned(fromByteOffset: offset + 2, as: UInt16.self)))
-            guard offset + 4 + count <= 20 + length else { return false }
-            switch type {
-            case 0x0012 where peer == nil: peer = Self.peerAddress(bytes, at: offset + 4, count)
-            case 0x0013 where data == nil: data = (offset + 4, count)
-            case 0x8000...0xFFFF: break
-            default: return false
-            }
-            offset += 4 + (count + 3) & ~3
-        }
-        guard let peer, let data else { return false }
+        guard let send = ClientMessage.send(bytes, size) else { return false }
+        let peer = send.peer
         let row = allocations.rows + Int(slot)
         guard allocations.isPermitted(peer: FlatTable.Key(peer, scope: slot), port: peer.port) else {
             counters.notPermitted &+= 1
             row.pointee.traffic.dropped &+= 1
             return true
         }
-        guard isWithinQuota(row, data.count) else { return true }
+        guard isWithinQuota(row, send.count) else { return true }
         let address = scratch(MemoryLayout<RawAddress>.stride).bindMemory(to: RawAddress.self, capacity: 1)
         address.initialize(to: RawAddress(peer))
         if output.isFull { output.flush() }
         var mark = SendBatch.Mark()
         output.add(
-            bytes + data.start, UInt32(data.count), head: nil, mark: &mark,
+            bytes + send.start, UInt32(send.count), head: nil, mark: &mark,
             socket: row.pointee.socket(to: peer.family),
             address: address, dropped: Self.pointer(&row.pointee.traffic.dropped))
         row.pointee.traffic.upPackets &+= 1
-        row.pointee.traffic.upBytes &+= UInt64(data.count)
+        row.pointee.traffic.upBytes &+= UInt64(send.count)
         return true
-    }
-
-    /// XOR-PEER-ADDRESS (RFC 8489 §14.2).
-    private static func peerAddress(_ message: UnsafeRawPointer, at offset: Int, _ count: Int) -> TransportAddress? {
-        guard count >= 8 else { return nil }
-        let port = UInt16(bigEndian: message.loadUnaligned(fromByteOffset: offset + 2, as: UInt16.self)) ^ 0x2112
-        switch (message.load(fromByteOffset: offset + 1, as: UInt8.self), count) {
-        case (1, 8):
-            let bits = UInt32(bigEndian: message.loadUnaligned(fromByteOffset: offset + 4, as: UInt32.self))
-            return TransportAddress(v4: bits ^ 0x2112_A442, port: port)
-        case (2, 20):
-            let mask = (
-                UInt64(bigEndian: message.loadUnaligned(fromByteOffset: 4, as: UInt64.self)),
-                UInt64(bigEndian: message.loadUnaligned(fromByteOffset: 12, as: UInt64.self))
-            )
-            return TransportAddress(
-                v6High: UInt64(bigEndian: message.loadUnaligned(fromByteOffset: offset + 4, as: UInt64.self)) ^ mask.0,
-                low: UInt64(bigEndian: message.loadUnaligned(fromByteOffset: offset + 12, as: UInt64.self)) ^ mask.1,
-                port: port)
-        default: return nil
-        }
     }
 
     /// Room for a small piece that a batch points at; sends first where there is none.

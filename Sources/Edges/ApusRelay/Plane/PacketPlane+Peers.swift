@@ -49,6 +49,7 @@ extension PacketPlane {
             } else {
                 let head = (number << 16 | UInt32(truncatingIfNeeded: size)).bigEndian
                 toClient(base + offset, size, head: head, row)
+                offset &+= toClientToo(size, behind: length &- offset, row)
             }
             offset &+= size
         } while offset < length
@@ -74,6 +75,22 @@ extension PacketPlane {
             bytes, UInt32(truncatingIfNeeded: size), head: head, mark: &row.pointee.mark,
             socket: row.pointee.clientSocket, address: Self.pointer(&row.pointee.client),
             dropped: Self.pointer(&row.pointee.traffic.dropped))
+    }
+
+    /// Datagrams of the same size behind the one that was put together last for a client of the datagram door.
+    ///
+    /// - Parameter left: bytes from the start of that one to the end of what was received.
+    /// - Returns: the bytes of those that were taken.
+    @inline(__always)
+    private mutating func toClientToo(
+        _ size: Int, behind left: Int, _ row: UnsafeMutablePointer<AllocationRow>
+    ) -> Int {
+        // Of a user with a bound each packet is looked at.
+        guard row.pointee.bucket < 0, row.pointee.listener >= 0, size > 0, left >= 2 &* size else { return 0 }
+        let taken = output.addMore(left / size &- 1, stride: size, mark: row.pointee.mark)
+        row.pointee.traffic.downPackets &+= UInt64(taken)
+        row.pointee.traffic.downBytes &+= UInt64(taken &* size)
+        return taken &* size
     }
 
     /// A Data indication to the client (RFC 8656 §11.3), for a peer without a channel.

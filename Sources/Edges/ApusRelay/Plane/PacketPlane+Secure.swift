@@ -13,22 +13,6 @@ import Glibc
 extension PacketPlane {
     static var ciphertextMax: Int { 65_536 }
     private static var secureReadRounds: Int { 4 }
-    /// The beginning of a connection that tells what it is: a record's header and that of its first message.
-    private static var helloHeadBytes: Int { 9 }
-    /// The longest ClientHello that is listened to; libssl makes room for a message when it sees its header.
-    private static var helloMax: UInt16 { 16_384 }
-
-    /// Whether a connection begins with a ClientHello of a bearable size (RFC 8446 §4, §5.1); nil where that cannot
-    /// be told yet.
-    private static func isHello(_ bytes: UnsafeRawPointer, _ count: Int) -> Bool? {
-        // A handshake record of any version that calls itself 3.x.
-        guard bytes.load(as: UInt8.self) == 22, count < 2 || bytes.load(fromByteOffset: 1, as: UInt8.self) == 3 else {
-            return false
-        }
-        guard count >= helloHeadBytes else { return nil }
-        let head = UInt32(bigEndian: bytes.loadUnaligned(fromByteOffset: 5, as: UInt32.self))
-        return head >> 24 == 1 && head & 0xFF_FFFF <= UInt32(helloMax)
-    }
 
     /// Takes a certificate that was read anew, for clients that come from now on.
     mutating func takeContexts() {
@@ -88,7 +72,7 @@ extension PacketPlane {
     private mutating func advance(_ slot: Int, _ count: Int) -> Bool {
         let row = streams.rows + slot
         if row.pointee.tls == nil {
-            guard let isHello = Self.isHello(ciphertext, count) else {
+            guard let isHello = ClientMessage.isStreamHello(ciphertext, count) else {
                 keep(slot, ciphertext, count)
                 return true
             }

@@ -10,8 +10,6 @@ import Glibc
 /// (RFC 6347 §4.2.1). Sessions whose handshake is not done are at most ``PlaneConfiguration/handshakesMax``, of which
 /// the oldest makes room; the plane's clock repeats what was lost of a handshake, and ends it.
 extension PacketPlane {
-    /// Bytes of a record's header, and of it with that of a handshake message's type (RFC 6347 §4.1, §4.2.2).
-    private static var recordHeadBytes: Int { 13 }
     private static let minute: UInt64 = 60_000_000_000
 
     mutating func readSessionListener(_ index: Int) {
@@ -49,27 +47,20 @@ extension PacketPlane {
     private mutating func receivedRecords(
         _ bytes: UnsafeRawPointer, _ size: Int, _ key: FlatTable.Key, listener: Int, message: Int
     ) {
-        guard size >= Self.recordHeadBytes, (20...63).contains(bytes.load(as: UInt8.self)) else {
+        guard ClientMessage.isRecord(bytes, size) else {
             counters.malformed &+= 1
             return
         }
         let slot = sessions.slot(client: key)
         // A client that began anew knows nothing of its session; that one lives on until the new one is proven
         // (RFC 6347 §4.2.8).
-        if let slot, !sessions.rows[slot].isSecured || !Self.isHello(bytes, size) {
+        if let slot, !sessions.rows[slot].isSecured || !ClientMessage.isDatagramHello(bytes, size) {
             advanceSession(slot, bytes, size)
-        } else if Self.isHello(bytes, size) {
+        } else if ClientMessage.isDatagramHello(bytes, size) {
             knock(bytes, size, old: slot, listener: listener, message: message)
         } else {
             counters.unknownFlow &+= 1
         }
-    }
-
-    /// A ClientHello in the clear: a handshake record of epoch 0 whose first message has type 1 (RFC 6347 §4.1).
-    private static func isHello(_ bytes: UnsafeRawPointer, _ size: Int) -> Bool {
-        guard size > recordHeadBytes, bytes.load(as: UInt8.self) == 22 else { return false }
-        return bytes.loadUnaligned(fromByteOffset: 3, as: UInt16.self) == 0
-            && bytes.load(fromByteOffset: recordHeadBytes, as: UInt8.self) == 1
     }
 
     /// A stranger's hello: it gets a cookie, or with one a session.
@@ -147,7 +138,11 @@ extension PacketPlane {
         if first & 0xC0 == 0x40 {
             channelData(bytes, size, slot: slot)
         } else if first < 4, size >= 20 {
-            if slot != FlatTable.none, Self.isSendIndication(bytes), sendIndication(bytes, size, slot: slot) { return }
+            if slot != FlatTable.none, ClientMessage.isSendIndication(bytes),
+                sendIndication(bytes, size, slot: slot)
+            {
+                return
+            }
             controlMessage(bytes, size, sessions.rows[session].flow)
         } else {
             counters.malformed &+= 1

@@ -99,23 +99,16 @@ extension PacketPlane {
         var offset = 0
         while count &- offset >= 4 {
             let bytes = streamBuffer + offset
-            let first = bytes.load(as: UInt8.self)
-            let length = Int(UInt16(bigEndian: bytes.loadUnaligned(fromByteOffset: 2, as: UInt16.self)))
-            if first & 0xC0 == 0x40 {
-                let size = 4 &+ (length &+ 3) & ~3
-                guard count &- offset >= size else { break }
+            guard let size = ClientMessage.streamByteCount(bytes) else { return nil }
+            guard count &- offset >= size else { break }
+            offset &+= size
+            if bytes.load(as: UInt8.self) & 0xC0 == 0x40 {
+                let length = Int(UInt16(bigEndian: bytes.loadUnaligned(fromByteOffset: 2, as: UInt16.self)))
                 channelData(bytes, 4 &+ length, slot: allocation)
-                offset &+= size
-            } else if first < 4, length & 3 == 0 {
-                guard count &- offset >= 20 &+ length else { break }
-                if allocation == FlatTable.none || !Self.isSendIndication(bytes)
-                    || !sendIndication(bytes, 20 &+ length, slot: allocation)
-                {
-                    controlMessage(bytes, 20 &+ length, streams.rows[slot].flow)
-                }
-                offset &+= 20 &+ length
-            } else {
-                return nil
+            } else if allocation == FlatTable.none || !ClientMessage.isSendIndication(bytes)
+                || !sendIndication(bytes, size, slot: allocation)
+            {
+                controlMessage(bytes, size, streams.rows[slot].flow)
             }
         }
         return offset

@@ -33,7 +33,7 @@ struct PacketPlane: ~Copyable {
 
     /// Rounds of one listener before others have their turn, and commands between two batches.
     static let listenerRounds = 4
-    static let commandsPerRound = 1_024
+    static let commandsPerRound = 64
     static let readyMax = 256
     /// How often counters and idle connections are looked at.
     static let tickInterval: UInt64 = 100_000_000
@@ -199,10 +199,12 @@ struct PacketPlane: ~Copyable {
         lastTick = MonotonicTime.now().nanoseconds
         while !link.isStopping {
             link.plane.willSleep()
-            let milliseconds: Int32 = link.commands.isEmpty && !link.isStopping ? 100 : 0
+            let isIdle = hasNothing
+            let milliseconds: Int32 = link.commands.isEmpty && !link.isStopping ? (isIdle ? -1 : 100) : 0
             let count = apus_poll_wait(poll, ready, Int32(Self.readyMax), milliseconds)
             link.plane.didWake()
             now = MonotonicTime.now().nanoseconds
+            if isIdle { wake() }
             var index = 0
             while index < Int(count) {
                 dispatch(ready[index])
@@ -215,6 +217,19 @@ struct PacketPlane: ~Copyable {
                 tick(now)
             }
         }
+    }
+
+    /// Whether nothing is left to time or to tell, so that only a client or a command brings something to do.
+    private var hasNothing: Bool {
+        allocations.count == 0 && streams.count == 0 && sessions.count == 0 && counters == reported
+            && counters.connections == 0 && counters.sessions == 0
+            && counters.sendDropped == output.dropped &+ sessionsRefused && counters.unsegmented == output.unsegmented
+    }
+
+    /// Catches up with the time after a sleep without end, before whoever has come is served.
+    private mutating func wake() {
+        lastTick = now
+        takeContexts()
     }
 
     @inline(__always)

@@ -22,12 +22,16 @@ package struct SendBatch: ~Copyable {
         }
     }
 
+    /// A datagram, or several of one length with the same head that stand one after another in memory.
     private struct Packet {
         /// First, so that the packet's address is the head's.
         var head: UInt32
         var length: UInt32
         var base: UnsafeMutableRawPointer
         var next: UInt32
+        var count: UInt32 = 1
+        /// Bytes from the start of one to that of the next.
+        var stride: UInt32 = 0
     }
 
     private struct Run {
@@ -63,6 +67,7 @@ package struct SendBatch: ~Copyable {
     private let messages: UnsafeMutablePointer<apus_message>
     private let controls: UnsafeMutableRawPointer
     private var packetCount: UInt32 = 0
+    private var datagramCount: UInt32 = 0
     private var runCount: UInt32 = 0
     private var stamp: UInt32 = 1
     /// Datagrams that the kernel did not take.
@@ -100,7 +105,7 @@ package struct SendBatch: ~Copyable {
     package var pendingRuns: Int { Int(runCount) }
     /// Whether ``flush()`` has to come before the next datagram.
     @inline(__always)
-    package var isFull: Bool { packetCount == UInt32(Self.packetsMax) || runCount == UInt32(Self.runsMax) }
+    package var isFull: Bool { datagramCount == UInt32(Self.packetsMax) || runCount == UInt32(Self.runsMax) }
 
     /// Adds a datagram; the batch is not full.
     ///
@@ -117,6 +122,7 @@ package struct SendBatch: ~Copyable {
         let size = length &+ (head == nil ? 0 : 4)
         let packet = packetCount
         packetCount = packet &+ 1
+        datagramCount = datagramCount &+ 1
         packets[Int(packet)] = Packet(head: head ?? 0, length: length, base: base, next: Self.none)
         if mark.stamp == stamp {
             let run = runs + Int(mark.run)
@@ -142,6 +148,36 @@ package struct SendBatch: ~Copyable {
         runCount = runCount &+ 1
     }
 
+    /// Adds datagrams of the same length, head and destination as the one that was added last, behind which they stand.
+    ///
+    /// - Parameters:
+    ///   - count: how many there are.
+    ///   - stride: bytes from the start of one to that of the next.
+    ///   - mark: the destination's own.
+    /// - Returns: how many were taken; none where they need a run of their own, or the batch is full.
+    @inline(__always)
+    package mutating func addMore(_ count: Int, stride: Int, mark: Mark) -> Int {
+        guard mark.stamp == stamp else { return 0 }
+        let run = runs + Int(mark.run)
+        guard run.pointee.last &+ 1 == packetCount, !run.pointee.isClosed else { return 0 }
+        let packet = packets + Int(run.pointee.last)
+        let stride = UInt32(truncatingIfNeeded: stride)
+        // Nothing is shorter than its run's size unless it closed it.
+        guard packet.pointee.count == 1 || packet.pointee.stride == stride else { return 0 }
+        let size = run.pointee.size
+        let room = min(
+            countMax &- run.pointee.count, (Self.runBytesMax &- run.pointee.total) / size,
+            UInt32(Self.packetsMax) &- datagramCount)
+        let taken = min(UInt32(truncatingIfNeeded: count), room)
+        guard taken > 0 else { return 0 }
+        packet.pointee.stride = stride
+        packet.pointee.count = packet.pointee.count &+ taken
+        run.pointee.count = run.pointee.count &+ taken
+        run.pointee.total = run.pointee.total &+ taken &* size
+        datagramCount = datagramCount &+ taken
+        return Int(taken)
+    }
+
     /// Hands everything to the kernel; whatever it does not take is counted and gone.
     package mutating func flush() {
         guard runCount > 0 else { return }
@@ -158,6 +194,7 @@ package struct SendBatch: ~Copyable {
             send(socket, runs: first..<run)
         }
         packetCount = 0
+        datagramCount = 0
         runCount = 0
         stamp &+= 1
         if stamp == 0 { stamp = 1 }
@@ -170,13 +207,21 @@ package struct SendBatch: ~Copyable {
         var packet = run.pointee.first
         repeat {
             let entry = packets + Int(packet)
-            if run.pointee.hasHead {
-                // SAFETY: the head is the first member of memory that this batch owns.
-                vectors[vector] = iovec(iov_base: UnsafeMutableRawPointer(entry), iov_len: 4)
+            let length = Int(entry.pointee.length)
+            let stride = Int(entry.pointee.stride)
+            var base = entry.pointee.base
+            var left = entry.pointee.count
+            repeat {
+                if run.pointee.hasHead {
+                    // SAFETY: the head is the first member of memory that this batch owns.
+                    vectors[vector] = iovec(iov_base: UnsafeMutableRawPointer(entry), iov_len: 4)
+                    vector &+= 1
+                }
+                vectors[vector] = iovec(iov_base: base, iov_len: length)
                 vector &+= 1
-            }
-            vectors[vector] = iovec(iov_base: entry.pointee.base, iov_len: Int(entry.pointee.length))
-            vector &+= 1
+                base += stride
+                left &-= 1
+            } while left > 0
             packet = entry.pointee.next
         } while packet != Self.none
         let header = messages + message

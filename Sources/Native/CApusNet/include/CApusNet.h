@@ -83,3 +83,6 @@ void apus_wake_clear(int fd);
 
 // Sleeps for a millisecond: what a thread does that waits for another one's room.
 void apus_pause(void);
+
+// Lets the process have as many descriptors as the system allows it: each allocation has one.
+void apus_raise_descriptors(void);

@@ -201,9 +201,13 @@ public struct TurnServerStateMachine: Sendable {
 
     private mutating func request(_ message: StunMessage, _ flow: RelayFlow, at now: MonotonicTime) -> [TurnAction] {
         if message.attributes.isEmpty || (message.method == .allocate && !message.has(.requestedTransport)) {
-            // A bare header is answered with eight bytes more, never with a challenge.
-            guard challenges.take(flow.remote, at: now) else { return [] }
-            return [refusal(message, flow, .badRequest)]
+            // No challenge. Over UDP the sender may be another than it says: it gets no more bytes than came, so that a
+            // bare header is not answered at all.
+            let answer = refusal(message, flow, .badRequest)
+            if flow.transport == .udp, case .reply(_, let bytes) = answer, bytes.count > message.bytes.count {
+                return []
+            }
+            return challenges.take(flow.remote, at: now) ? [answer] : []
         }
         switch authenticate(message, flow, at: now) {
         case .refused(let actions): return actions

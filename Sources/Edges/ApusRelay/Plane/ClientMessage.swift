@@ -1,0 +1,118 @@
+package import ApusTraversal
+
+/// What a plane reads of clients' bytes by itself, on the packet's way: without a copy and without a reference.
+///
+/// Every function is given where bytes are and how many there are, and reads none beyond. Each was fed to a
+/// fuzzer in buffers that end where the bytes end.
+package enum ClientMessage {
+    /// What a Send indication asks for: its data's place in the message, and the peer.
+    package struct Send: Equatable {
+        package let peer: TransportAddress
+        package let start: Int
+        package let count: Int
+    }
+
+    /// A Send indication by its type (RFC 8656 §11.1) and the cookie; of eight bytes at least.
+    @inline(__always)
+    package static func isSendIndication(_ bytes: UnsafeRawPointer) -> Bool {
+        bytes.loadUnaligned(as: UInt64.self).bigEndian & 0xFFFF_0000_FFFF_FFFF == 0x0016_0000_2112_A442
+    }
+
+    /// Reads a Send indication of `size` bytes, 20 at least (RFC 8656 §11.2).
+    ///
+    /// - Returns: nil where it holds anything but the peer and the data: control decides about it.
+    @inline(__always)
+    package static func send(_ bytes: UnsafeRawPointer, _ size: Int) -> Send? {
+        let length = Int(UInt16(bigEndian: bytes.loadUnaligned(fromByteOffset: 2, as: UInt16.self)))
+        guard length & 3 == 0, length <= size - 20 else { return nil }
+        var peer: TransportAddress?
+        var data: (start: Int, count: Int)?
+        var offset = 20
+        while offset + 4 <= 20 + length {
+            let type = UInt16(bigEndian: bytes.loadUnaligned(fromByteOffset: offset, as: UInt16.self))
+            let count = Int(UInt16(bigEndian: bytes.loadUnaligned(fromByteOffset: offset + 2, as: UInt16.self)))
+            guard offset + 4 + count <= 20 + length else { return nil }
+            switch type {
+            case 0x0012 where peer == nil:
+                // An address that is none is not passed over for a later one: control would not either.
+                guard let address = peerAddress(bytes, at: offset + 4, count) else { return nil }
+                peer = address
+            case 0x0013 where data == nil: data = (offset + 4, count)
+            case 0x8000...0xFFFF: break
+            default: return nil
+            }
+            offset += 4 + (count + 3) & ~3
+        }
+        guard let peer, let data else { return nil }
+        return Send(peer: peer, start: data.start, count: data.count)
+    }
+
+    /// XOR-PEER-ADDRESS (RFC 8489 §14.2), whose value lies at `offset` and has `count` bytes.
+    private static func peerAddress(_ message: UnsafeRawPointer, at offset: Int, _ count: Int) -> TransportAddress? {
+        guard count >= 8 else { return nil }
+        let port = UInt16(bigEndian: message.loadUnaligned(fromByteOffset: offset + 2, as: UInt16.self)) ^ 0x2112
+        switch (message.load(fromByteOffset: offset + 1, as: UInt8.self), count) {
+        case (1, 8):
+            let bits = UInt32(bigEndian: message.loadUnaligned(fromByteOffset: offset + 4, as: UInt32.self))
+            return TransportAddress(v4: bits ^ 0x2112_A442, port: port)
+        case (2, 20):
+            let mask = (
+                UInt64(bigEndian: message.loadUnaligned(fromByteOffset: 4, as: UInt64.self)),
+                UInt64(bigEndian: message.loadUnaligned(fromByteOffset: 12, as: UInt64.self))
+            )
+            return TransportAddress(
+                v6High: UInt64(bigEndian: message.loadUnaligned(fromByteOffset: offset + 4, as: UInt64.self)) ^ mask.0,
+                low: UInt64(bigEndian: message.loadUnaligned(fromByteOffset: offset + 12, as: UInt64.self)) ^ mask.1,
+                port: port)
+        default: return nil
+        }
+    }
+
+    // MARK: Streams
+
+    /// The bytes of the message that a stream goes on with, padding included, told by its first four bytes (RFC 8656
+    /// §12.5); nil where it is neither STUN nor ChannelData.
+    @inline(__always)
+    package static func streamByteCount(_ bytes: UnsafeRawPointer) -> Int? {
+        let first = bytes.load(as: UInt8.self)
+        let length = Int(UInt16(bigEndian: bytes.loadUnaligned(fromByteOffset: 2, as: UInt16.self)))
+        if first & 0xC0 == 0x40 { return 4 &+ (length &+ 3) & ~3 }
+        return first < 4 && length & 3 == 0 ? 20 &+ length : nil
+    }
+
+    // MARK: Doors of TLS and DTLS
+
+    /// The beginning of a connection that tells what it is: a record's header and that of its first message.
+    private static let helloHeadBytes = 9
+    /// The longest ClientHello that is listened to; libssl makes room for a message when it sees its header.
+    private static let helloMax: UInt32 = 16_384
+    /// Bytes of a DTLS record's header (RFC 6347 §4.1).
+    package static let recordHeadBytes = 13
+
+    /// Whether a connection begins with a ClientHello of a bearable size (RFC 8446 §4, §5.1); nil where that cannot
+    /// be told yet. One byte is there at least.
+    package static func isStreamHello(_ bytes: UnsafeRawPointer, _ count: Int) -> Bool? {
+        // A handshake record of any version that calls itself 3.x.
+        guard bytes.load(as: UInt8.self) == 22, count < 2 || bytes.load(fromByteOffset: 1, as: UInt8.self) == 3 else {
+            return false
+        }
+        guard count >= helloHeadBytes else { return nil }
+        let head = UInt32(bigEndian: bytes.loadUnaligned(fromByteOffset: 5, as: UInt32.self))
+        return head >> 24 == 1 && head & 0xFF_FFFF <= helloMax
+    }
+
+    /// Whether a datagram can be one of DTLS records (RFC 7983 §7: 20...63 in the first byte).
+    @inline(__always)
+    package static func isRecord(_ bytes: UnsafeRawPointer, _ size: Int) -> Bool {
+        size >= recordHeadBytes && (20...63).contains(bytes.load(as: UInt8.self))
+    }
+
+    /// A ClientHello in the clear: a handshake record of epoch 0 whose first message has type 1 (RFC 6347 §4.1,
+    /// §4.2.2).
+    @inline(__always)
+    package static func isDatagramHello(_ bytes: UnsafeRawPointer, _ size: Int) -> Bool {
+        guard size > recordHeadBytes, bytes.load(as: UInt8.self) == 22 else { return false }
+        return bytes.loadUnaligned(fromByteOffset: 3, as: UInt16.self) == 0
+            && bytes.load(fromByteOffset: recordHeadBytes, as: UInt8.self) == 1
+    }
+}

@@ -1,0 +1,114 @@
+import ApusCore
+import ApusRelay
+import ApusTraversal
+import Glibc
+import Logging
+import Testing
+
+/// A client of TURN that knows no more than a test needs, and says what it is told to.
+final class TurnTestClient {
+    let socket: LoopbackSocket
+    private let door: TransportAddress?
+    private let username: String
+    private let password: String
+    var nonce: String?
+    private var number: UInt64 = 0
+
+    /// - Parameter door: of the datagram door; nil for a socket that is connected.
+    init(_ socket: LoopbackSocket, door: TransportAddress?, _ issued: (username: String, password: String)) {
+        self.socket = socket
+        self.door = door
+        (username, password) = issued
+    }
+
+    func send(_ bytes: [UInt8]) {
+        if let door { socket.send(bytes, to: door) } else { socket.write(bytes) }
+    }
+
+    /// The next request of this method; signed where there is a nonce.
+    func request(_ method: StunMethod, _ fill: (inout StunWriter) -> Void = { _ in }) -> [UInt8] {
+        number += 1
+        var writer = StunWriter(StunMessageType(.request, method), TransactionID(high: 7, low: number))
+        fill(&writer)
+        if let nonce {
+            writer.add(.username, text: username)
+            writer.add(.realm, text: "test")
+            writer.add(.nonce, text: nonce)
+            writer.addIntegrity(.sha1, key: StunKey(username: username, realm: "test", password: password))
+        }
+        return writer.bytes
+    }
+
+    /// Asks, and asks again with the nonce where that is wanted.
+    func ask(_ method: StunMethod, _ fill: (inout StunWriter) -> Void = { _ in }) throws -> StunMessage {
+        for _ in 0..<3 {
+            send(request(method, fill))
+            let answer = try StunMessage(try #require(socket.receive()))
+            guard nonce == nil, answer.kind == .error, let fresh = try answer.text(.nonce) else { return answer }
+            nonce = fresh
+        }
+        throw ApusError(.tokenInvalid)
+    }
+
+    /// The number of the error that a request ends with; 0 for success.
+    func code(_ method: StunMethod, _ fill: (inout StunWriter) -> Void = { _ in }) throws -> UInt16? {
+        let answer = try ask(method, fill)
+        return answer.kind == .success ? 0 : try answer.errorValue()?.code.rawValue
+    }
+
+    func allocate(_ family: TransportAddress.Family = .v4) throws -> TransportAddress {
+        let answer = try ask(.allocate) {
+            $0.add(requestedTransport: 17)
+            if family == .v6 { $0.add(.requestedAddressFamily, family: .v6) }
+        }
+        #expect(answer.kind == .success)
+        return try #require(try answer.xorAddress(.xorRelayedAddress))
+    }
+
+    /// Whether the server is there and has answered nothing since the last answer that was read.
+    func isNextAnswered(sourceLocation: SourceLocation = #_sourceLocation) -> Bool {
+        let question = StunWriter(
+            StunMessageType(.request, .binding), TransactionID(high: 9, low: UInt64.random(in: .min ... .max)))
+        send(question.bytes)
+        guard let answer = socket.receive() else { return false }
+        return Array(answer.prefix(20).suffix(12)) == Array(question.bytes.suffix(12))
+    }
+}
+
+/// A TURN server of the test's own, at the loopback.
+struct RelayUnderTest {
+    static let credentials = RelayCredentials(realm: "test", current: Array("a secret".utf8))
+    let control: RelayControl
+
+    var door: TransportAddress { control.planes[0].datagramAddresses[0] }
+    var streamDoor: TransportAddress { control.planes[0].streamAddresses[0] }
+
+    /// - Parameters:
+    ///   - hosts: where relays are.
+    ///   - change: what is not as it is by default; peers may be at the loopback unless it says otherwise.
+    init(
+        hosts: [TransportAddress] = [TransportAddress(v4: LoopbackSocket.host, port: 0)],
+        _ change: (inout TurnServerConfiguration) -> Void = { _ in }
+    ) throws {
+        let any = TransportAddress(v4: LoopbackSocket.host, port: 0)
+        var turn = TurnServerConfiguration(credentials: Self.credentials, nonceKey: Array(repeating: 3, count: 32))
+        turn.peers = PeerPolicy(opened: [.loopback])
+        change(&turn)
+        let server = RelayServer(
+            configuration: turn, addresses: RelayAddresses(hosts: hosts),
+            log: Logger(label: "test", factory: { _ in SwiftLogNoOpLogHandler() }))
+        control = try RelayControl(
+            planeCount: 1, configuration: PlaneConfiguration(datagramAddresses: [any], streamAddresses: [any])
+        ) { _, _ in server }
+    }
+
+    func client(
+        user: String = "u", expiry: Int64 = 4_000_000_000, isStream: Bool = false,
+        from host: UInt32 = LoopbackSocket.host
+    ) -> TurnTestClient {
+        let issued = Self.credentials.issue(user: user, expiry: expiry)
+        let socket =
+            isStream ? LoopbackSocket(connectedTo: streamDoor) : LoopbackSocket(datagramsTo: door, from: host)
+        return TurnTestClient(socket, door: nil, issued)
+    }
+}
