@@ -2,7 +2,7 @@ import ApusCore
 import ArgumentParser
 import Foundation
 
-/// Calls between two nodes over mutual TLS, beside Erlang/OTP's in the same run (issue 2, item 5).
+/// Calls between two nodes over mutual TLS, beside Erlang/OTP's in the same run (D3).
 ///
 /// Each round measures both systems at each load, one after the other, so that both see the same
 /// machine; the medians of the rounds are reported. This node's callers run once on the link's event
