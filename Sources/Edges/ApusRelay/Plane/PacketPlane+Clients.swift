@@ -143,7 +143,7 @@ extension PacketPlane {
         return allowed
     }
 
-    /// Takes what a packet costs its user; false, and counted, where the user has had enough for now.
+    /// Takes what a packet costs from its user's bucket; false, and counted, where the bucket has too little.
     @inline(__always)
     mutating func isWithinQuota(_ row: UnsafeMutablePointer<AllocationRow>, _ byteCount: Int) -> Bool {
         guard row.pointee.bucket >= 0, !buckets.take(row.pointee.bucket, bytes: byteCount, at: now) else { return true }
