@@ -112,7 +112,11 @@ package struct ClientConnectionStateMachine: Sendable {
 
     package mutating func closed() { state = .closed }
 
-    package mutating func streamsChanged(count: Int) { streamCount = count }
+    /// Streams were opened or ended. With the last of them the longer idle timeout ends, and the shorter one begins.
+    package mutating func streamsChanged(count: Int, now: MonotonicTime) {
+        if streamCount > 0, count == 0 { lastHeard = max(lastHeard, now) }
+        streamCount = count
+    }
 
     package mutating func writabilityChanged(isWritable: Bool, now: MonotonicTime) {
         behindSince = isWritable ? nil : (behindSince ?? now)

@@ -56,8 +56,7 @@ extension ClientHandler {
                 guard session != nil else { return handle.close() }
                 published.updateValue(PublishedStream(channel: channel, handle: handle), forKey: handle.stream)?
                     .handle.close()
-                machine.streamsChanged(count: played.count + published.count)
-                gateway.streamsChanged(self)
+                streamsChanged()
             }
         }
     }
@@ -69,10 +68,14 @@ extension ClientHandler {
         respond(call, ClientUnpublishResponse())
     }
 
+    private func streamsChanged() {
+        machine.streamsChanged(count: played.count + published.count, now: .now())
+        gateway.streamsChanged(self)
+    }
+
     func forgetPublished(_ stream: StreamNumber) {
         published.removeValue(forKey: stream)?.handle.close()
-        machine.streamsChanged(count: played.count + published.count)
-        gateway.streamsChanged(self)
+        streamsChanged()
     }
 
     private func sleep(_ request: ClientSleepRequest, _ call: UInt32) {
@@ -130,16 +133,14 @@ extension ClientHandler {
                 sink.opened(receipt)
                 guard session != nil, let stream = receipt.stream else { return receipt.close() }
                 played.updateValue(PlayedStream(channel: channel, receipt: receipt), forKey: stream)?.receipt?.close()
-                machine.streamsChanged(count: played.count + published.count)
-                gateway.streamsChanged(self)
+                streamsChanged()
             }
         }
     }
 
     private func stop(_ request: ClientStopRequest, _ call: UInt32) {
         played.removeValue(forKey: request.stream)?.receipt?.close()
-        machine.streamsChanged(count: played.count + published.count)
-        gateway.streamsChanged(self)
+        streamsChanged()
         respond(call, ClientStopResponse())
     }
 

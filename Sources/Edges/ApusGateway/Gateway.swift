@@ -24,7 +24,7 @@ package final class Gateway: Service, Sendable {
     private nonisolated(unsafe) var loops: [GatewayLoop] = []  // SAFETY: written by `init` alone, unshared.
     private let work: AsyncStream<@Sendable () async -> Void>
     private let workFeed: AsyncStream<@Sendable () async -> Void>.Continuation
-    private nonisolated(unsafe) var listeners: Listeners  // SAFETY: written by `init` alone, unshared.
+    private let listeners: Listeners
 
     package init(
         configuration: GatewayConfiguration, sessions: SessionService, channels: ChannelService, view: ClusterView,
