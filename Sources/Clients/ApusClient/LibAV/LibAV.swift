@@ -15,7 +15,7 @@ package enum LibAV {
         if code == APUS_AV_EXIT { return "no answer in time" }
         var text = [CChar](repeating: 0, count: 128)
         av_strerror(code, &text, text.count)
-        return String(decoding: text.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
+        return String(nullTerminated: text)
     }
 
     /// Error 10026 with what was being done and libav's sentence.

@@ -69,7 +69,7 @@ final class TurnProbe {
                 descriptor, door.transport == .dtls ? 1 : 0, door.server.host, door.authorityFile,
                 Int32(answerTimeout.components.seconds), &reason, reason.count)
         else {
-            let words = String(decoding: reason.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
+            let words = String(nullTerminated: reason)
             throw ApusError(.connectFailed, "\(door.server) and this side find no handshake: \(words)")
         }
         return secure

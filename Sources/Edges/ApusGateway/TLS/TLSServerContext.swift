@@ -15,7 +15,7 @@ package final class TLSServerContext: @unchecked Sendable {  // SAFETY: one `let
             throw ApusError(
                 .configurationInvalid,
                 "the client door's certificate \(certificateFile) with the key \(keyFile) cannot be used: "
-                    + TLSSession.text(reason))
+                    + String(nullTerminated: reason))
         }
         self.pointer = pointer
     }
@@ -107,10 +107,6 @@ struct TLSSession: ~Copyable {
     static func reason() -> String {
         var reason = [CChar](repeating: 0, count: 256)
         apus_tls_reason(&reason, reason.count)
-        return text(reason)
-    }
-
-    fileprivate static func text(_ characters: [CChar]) -> String {
-        String(decoding: characters.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
+        return String(nullTerminated: reason)
     }
 }

@@ -26,7 +26,7 @@ package final class DoorSecurity: Sendable {
                 let datagrams = apus_dtls_server_context(certificateFile, keyFile, &reason, reason.count)
             else {
                 apus_tls_context_free(streams)
-                let words = String(decoding: reason.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
+                let words = String(nullTerminated: reason)
                 throw ApusError(
                     .configurationInvalid,
                     "the relay's certificate \(certificateFile) with the key \(keyFile) cannot be used: \(words)")

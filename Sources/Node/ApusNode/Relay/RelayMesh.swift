@@ -21,8 +21,6 @@ final class RelayMesh: Service {
     /// How long the standby may take to answer a batch, and each node to answer a claim.
     private static let mirrorTimeout = Duration.seconds(2)
     private static let claimTimeout = Duration.milliseconds(500)
-    /// How often a batch that was not taken is tried again.
-    private static let tickInterval = Duration.milliseconds(500)
     /// What waits to be done at most; what comes then is left out. Claims are asked for again by their clients.
     private static let workMax = 2_048
 
@@ -48,6 +46,9 @@ final class RelayMesh: Service {
     private let state: Mutex<State>
     private let work: AsyncStream<Work>
     private let workFeed: AsyncStream<Work>.Continuation
+    /// When to try again what the standby did not take; only the newest counts.
+    private let retries: AsyncStream<MonotonicTime>
+    private let retryFeed: AsyncStream<MonotonicTime>.Continuation
 
     init(relay: RelayService, view: ClusterView, transport: Transport, dispatcher: NodeDispatcher, log: Logger) {
         self.relay = relay
@@ -56,6 +57,7 @@ final class RelayMesh: Service {
         self.log = log
         state = Mutex(State(roster: RelayRoster(local: view.local)))
         (work, workFeed) = AsyncStream.makeStream(bufferingPolicy: .bufferingOldest(Self.workMax))
+        (retries, retryFeed) = AsyncStream.makeStream(bufferingPolicy: .bufferingNewest(1))
         view.observe { [weak self] _, new in self?.mapChanged(new) }
         relay.onNews { [weak self] news in self?.received(news) }
         register(with: dispatcher)
@@ -73,7 +75,8 @@ final class RelayMesh: Service {
         await cancelWhenGracefulShutdown {
             await withDiscardingTaskGroup { group in
                 group.addTask {
-                    while (try? await Task.sleep(for: Self.tickInterval)) != nil {
+                    for await time in self.retries {
+                        guard (try? await Task.sleep(for: max(time - .now(), .zero))) != nil else { return }
                         self.perform(self.state.withLock { $0.feed.tick(at: .now()) })
                     }
                 }
@@ -161,7 +164,7 @@ final class RelayMesh: Service {
                     continue
                 }
             case .tellMirrors: relay.order(.tellMirrors)
-            case .wait: break
+            case .wait(let time): retryFeed.yield(time)
             }
         }
     }
