@@ -107,8 +107,8 @@ let package = Package(
         layer(
             "Engine", "ApusTransport",
             [
-                "ApusCore", "ApusWire", "CApusZstd", nioCore, nioPosix, nioTLS, nioSSL, x509, swiftASN1, crypto, log,
-                coreMetrics,
+                "ApusCore", "ApusWire", "CApusThreads", "CApusZstd", nioCore, nioPosix, nioTLS, nioSSL, x509, swiftASN1,
+                crypto, log, coreMetrics,
             ]),
         layer("Engine", "ApusStorage", ["ApusCore", grdb, log]),
         layer(
@@ -130,16 +130,15 @@ let package = Package(
             "Services", "ApusChannels",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusCluster", "ApusSessions",
-                "CApusMemory", nioCore,
-                protobuf, log, coreMetrics,
+                "CApusMemory", nioCore, protobuf, log, coreMetrics,
             ]),
 
         // Edges: sockets for devices, apps and operators.
         layer(
             "Edges", "ApusGateway",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusSessions", "ApusChannels", "CApusMemory",
-                "CApusTLS", nioCore, nioPosix, protobuf, lifecycle, "ApusCluster", log, coreMetrics,
+                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusCluster", "ApusSessions",
+                "ApusChannels", "CApusMemory", "CApusTLS", nioCore, nioPosix, protobuf, lifecycle, log, coreMetrics,
             ]),
         layer(
             "Edges", "ApusHTTP",
@@ -197,7 +196,10 @@ let package = Package(
         test("ApusSessionsTests", ["ApusCore", "ApusSessions", crypto, jwt]),
         test(
             "ApusGatewayTests",
-            ["ApusCore", "ApusWire", "ApusTransport", "ApusGateway", "ApusTestKit", nioCore, nioPosix, nioSSL]),
+            [
+                "ApusCore", "ApusWire", "ApusMedia", "ApusTransport", "ApusGateway", "ApusTestKit", nioCore,
+                nioPosix, nioSSL,
+            ]),
         test("ApusNodeTests", ["ApusCore", "ApusWire", "ApusTraversal", "ApusRelay", "ApusNode", protobuf, log]),
         test("ClusterTests", ["ApusCore", "ApusSessions", nioCore, nioPosix, nioSSL]),
         .testTarget(

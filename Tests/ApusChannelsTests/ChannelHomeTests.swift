@@ -9,7 +9,7 @@ import Testing
 
 @Suite("A channel's home among the node's loops (D7)", .timeLimit(.minutes(1)))
 struct ChannelHomeTests {
-    private final class Viewer: FrameSink {
+    private final class Viewer: FrameSink, FramePort {
         let eventLoop: any EventLoop
         init(_ eventLoop: any EventLoop) { self.eventLoop = eventLoop }
         var isWritable: Bool { true }
@@ -19,7 +19,7 @@ struct ChannelHomeTests {
 
     private static let channels = (0..<4).map { ChannelID(device: DeviceID(unchecked: "camera\($0)")) }
 
-    private func service(on group: any EventLoopGroup) -> ChannelService {
+    private func service(on group: any EventLoopGroup) throws -> ChannelService {
         var configuration = ChannelConfiguration()
         configuration.tick = .milliseconds(1)
         configuration.idleTick = .milliseconds(2)
@@ -28,7 +28,7 @@ struct ChannelHomeTests {
         configuration.channelsMax = Self.channels.count
         let node = NodeID(name: NodeName(unchecked: "n1"), incarnation: 1)
         let view = ClusterView(local: node, map: ClusterMap(cluster: ClusterID(unchecked: "test")))
-        return ChannelService(configuration: configuration, view: view, group: group, log: Logger(label: "test"))
+        return try ChannelService(configuration: configuration, view: view, group: group, log: Logger(label: "test"))
     }
 
     private func play(_ channel: ChannelID, on loop: any EventLoop, _ service: ChannelService) async throws -> Receipt {
@@ -45,7 +45,7 @@ struct ChannelHomeTests {
     func oneHome() async throws {
         let group = MultiThreadedEventLoopGroup(numberOfThreads: 4)
         let loops = Array(group.makeIterator())
-        let service = service(on: group)
+        let service = try service(on: group)
         for round in 0..<100 {
             let receipts = try await withThrowingTaskGroup(of: (any EventLoop, Receipt).self) { tasks in
                 for loop in loops {

@@ -11,7 +11,7 @@ import Testing
 
 @Suite("Joining a channel on its home loop (D7)", .timeLimit(.minutes(1)))
 struct HomeJoinTests {
-    private final class Viewer: FrameSink {
+    private final class Viewer: FrameSink, FramePort {
         let eventLoop: any EventLoop
         let received = Mutex<[UInt64]>([])
         init(_ eventLoop: any EventLoop) { self.eventLoop = eventLoop }
@@ -48,7 +48,7 @@ struct HomeJoinTests {
             try ClusterMap(cluster: ClusterID(unchecked: "test")).applying(
                 .join(
                     node, addresses: NodeAddresses(transport: anywhere, clients: anywhere, http: anywhere), weight: 1)))
-        let service = ChannelService(
+        let service = try ChannelService(
             configuration: ChannelConfiguration(), view: ClusterView(local: node, map: alone), group: group,
             log: Logger(label: "test"))
         let channel = ChannelID(device: DeviceID(unchecked: "camera"))
@@ -65,7 +65,7 @@ struct HomeJoinTests {
         let viewer = Viewer(loop)
         loop.execute {
             handle.send((0..<3).map(self.frame))
-            service.play(channel, sink: viewer, after: FramePosition(epoch: 1, sequence: 0)) { _ in }
+            service.play(channel, sink: viewer, after: FramePosition(epoch: 1, sequence: 0)) { try? $0.get().open() }
             loop.execute { handle.send([self.frame(3)]) }
             loop.execute { loop.execute { handle.send([self.frame(4)]) } }
         }

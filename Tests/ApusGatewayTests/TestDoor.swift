@@ -125,7 +125,7 @@ final class TestRoom: ChannelInboundHandler, @unchecked Sendable {  // SAFETY: c
         context.close(promise: nil)
     }
 
-    func send(_ bytes: ByteBuffer) { door.send(bytes) }
+    func send(_ bytes: ByteBuffer) { door.send(bytes, now: .now()) }
     func close() { context?.close(promise: nil) }
 
     /// Sends pieces at once, soon, and a little later in turn, so that the socket is found full and free alike.

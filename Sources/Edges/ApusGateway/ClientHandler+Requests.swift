@@ -71,6 +71,7 @@ extension ClientHandler {
     private func streamsChanged() {
         machine.streamsChanged(count: played.count + published.count, now: .now())
         gateway.streamsChanged(self)
+        paceReceiving()
     }
 
     func forgetPublished(_ stream: StreamNumber) {

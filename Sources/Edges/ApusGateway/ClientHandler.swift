@@ -34,6 +34,8 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     private var context: ChannelHandlerContext?
     private var gathered: [(stream: StreamNumber, frames: [RelayFrame])] = []
     private var isDecoding = false
+    /// Of a connection that publishes one stream.
+    private var pacing: ReceivePacing?
     private var remote = "?"
 
     init(gateway: GatewayLoop, door: TLSServerHandler) {
@@ -52,6 +54,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         self.context = context
         remote = context.remoteAddress?.description ?? "?"
         gateway.added(self)
+        door.place = (gateway, slot)
     }
 
     func handlerRemoved(context: ChannelHandlerContext) {
@@ -73,6 +76,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
 
     func channelReadComplete(context: ChannelHandlerContext) {
         deliver()
+        pacing?.readComplete(now: .now())
         context.fireChannelReadComplete()
     }
 
@@ -171,6 +175,17 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         }
     }
 
+    /// A camera with one stream is paced by it. With others beside it, none would say how long the rest may wait.
+    func paceReceiving() {
+        let hold = gateway.service.channels.configuration.audioHold
+        if published.count == 1, hold > .zero, let channel = context?.channel {
+            pacing = pacing ?? ReceivePacing(channel: channel, clock: gateway.clock, hold: hold)
+        } else {
+            pacing?.stop()
+            pacing = nil
+        }
+    }
+
     private func gather(_ frame: LinkFrame) {
         guard published[frame.correlation] != nil else { return }
         do {
@@ -178,6 +193,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
                 LinkFrame.encodeHeader(
                     kind: .media, correlation: frame.correlation, payloadByteCount: byteCount, into: &buffer)
             }
+            pacing?.received(relayed)
             if let last = gathered.indices.last, gathered[last].stream == frame.correlation {
                 gathered[last].frames.append(relayed)
             } else {
@@ -208,12 +224,10 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     }
 
     private func write(_ frame: LinkFrame) {
-        // The slot of a connection that is gone may be another's.
         guard !machine.isClosed else { return }
         var buffer = ByteBufferAllocator().buffer(capacity: LinkFrame.headerByteCount + frame.payload.readableBytes)
         frame.encode(into: &buffer)
-        door.send(buffer)
-        gateway.sent(slot, now: .now())
+        door.send(buffer, now: .now())
     }
 
     // MARK: - Time and the end
@@ -253,6 +267,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     }
 
     private func gone() {
+        door.place = nil
         guard gateway.removed(self) else { return }
         machine.closed()
         for stream in played.values { stream.receipt?.close() }

@@ -2,6 +2,7 @@ import ApusChannels
 import ApusContract
 import ApusCore
 import ApusSessions
+import ApusTransport
 import ApusWire
 import Foundation
 import NIOCore
@@ -21,43 +22,22 @@ struct PublishedStream {
 
 /// A connection as the receiver of one channel; confined to the connection's event loop.
 final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to the event loop.
-    /// Frames go here past the handler: for each viewer and frame every object that is touched costs a look into
-    /// memory that is cold by then.
-    private let door: TLSServerHandler
-    private let gateway: GatewayLoop
-    private let slot: Int
-    /// What ``send(_:now:)`` touches besides.
-    private let cold: TLSServerHandler.ColdMemory
-    private var isAnswered = false
     private let handler: ClientHandler
     private let call: UInt32
     private let channel: ChannelID
 
     init(handler: ClientHandler, call: UInt32, channel: ChannelID) {
         self.handler = handler
-        door = handler.door
-        gateway = handler.gateway
-        slot = handler.slot
-        cold = handler.door.coldMemory
         self.call = call
         self.channel = channel
     }
 
     var eventLoop: any EventLoop { handler.eventLoop }
-    /// Nothing is taken before the answer that names the stream: the fan-out keeps the receiver's place meanwhile.
-    var isWritable: Bool { isAnswered && door.isWritable }
-
-    func send(_ bytes: ByteBuffer, now: MonotonicTime) {
-        door.send(bytes)
-        gateway.sent(slot, now: now)
-    }
-
-    func prefetch() { cold.prefetch() }
+    var port: any FramePort { handler.door }
 
     /// Answers the request, then takes what the fan-out has.
     func opened(_ receipt: Receipt) {
         guard let stream = receipt.stream, let session = handler.session else { return }
-        isAnswered = true
         let gateway = handler.gateway.service
         handler.send(
             .response,
@@ -66,11 +46,10 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
                 $0.doors = gateway.doors(of: channel)
                 $0.grant = Data(gateway.sessions.grant(session, device: channel.device))
             }, correlation: call)
-        receipt.becameWritable()
+        receipt.open()
     }
 
     func streamChanged(_ stream: StreamNumber, to state: StreamPhase) {
-        guard isAnswered else { return }
         handler.send(
             .tell,
             ClientStreamState.with {
@@ -95,8 +74,12 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
     private let call: UInt32
     private var isAnswered = false
     private var lastAcknowledged = MonotonicTime.zero
-    /// The acknowledgement that waits for the next one, and when it goes without.
-    private var held: (ack: ClientPublishAck, alarm: LoopAlarm?)?
+    /// The acknowledgement that waits for the next one.
+    private var held: ClientPublishAck?
+    /// When it goes without.
+    private lazy var holdEnd = handler.gateway.clock.deadline { [weak self] in
+        if let ack = self?.held { self?.acknowledge(ack) }
+    }
     /// Acknowledgements are not sent more often: each covers all before it, and a frame of audio is not worth one.
     private static let acknowledgeInterval = Duration.milliseconds(30)
     /// How long one is held: longer than a frame of video takes to come, so that the next one goes in its place.
@@ -127,15 +110,8 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
             $0.next = next
         }
         guard MonotonicTime.now() - lastAcknowledged < Self.acknowledgeInterval else { return acknowledge(ack) }
-        guard held == nil else {
-            held?.ack = ack
-            return
-        }
-        let alarm = LoopAlarm(on: eventLoop, in: Self.holdMax) { [weak self] in
-            guard let self, let held else { return }
-            acknowledge(held.ack)
-        }
-        held = (ack, alarm)
+        if held == nil { holdEnd.set(.now() + Self.holdMax) }
+        held = ack
     }
 
     private func acknowledge(_ ack: ClientPublishAck) {
@@ -145,7 +121,7 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
     }
 
     private func forgetHeld() {
-        held?.alarm?.cancel()
+        holdEnd.clear()
         held = nil
     }
 

@@ -80,7 +80,7 @@ package final class Gateway: Service, Sendable {
                         metrics.closed(code: ErrorCode.tooManyConnections.number)
                         throw ApusError(.tooManyConnections)
                     }
-                    let door = TLSServerHandler(context: tls)
+                    let door = loop.takeDoor(tls)
                     try channel.pipeline.syncOperations.addHandler(door)
                     try channel.pipeline.syncOperations.addHandler(ClientHandler(gateway: loop, door: door))
                 }

@@ -1,6 +1,7 @@
 import ApusChannels
 import ApusCore
 import ApusSessions
+import ApusTransport
 import CoreMetrics
 import NIOCore
 
@@ -14,11 +15,13 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     /// By slot.
     private var connections: [ClientHandler?] = []
     private(set) var connectionCount = 0
+    private var doors: [TLSServerHandler] = []
     /// Connections without a session, oldest first.
     private var strangers: [ClientHandler] = []
-    private var clock: KeepaliveClock
-    /// The next look at the clock; nil before the door opens.
-    private var nextTick: (alarm: LoopAlarm?, time: MonotonicTime)?
+    private var keepalives: KeepaliveClock
+    let clock: LoopClock
+    /// The next look at the connections; not set before the door opens.
+    private lazy var nextLook = clock.deadline { [weak self] in self?.look() }
     private var nextLookAtAll = MonotonicTime.zero
     /// What the loop's thread had used at the last look.
     private var used = (time: MonotonicTime.zero, busy: Duration.zero)
@@ -28,7 +31,8 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         self.eventLoop = eventLoop
         self.index = index
         self.service = service
-        clock = KeepaliveClock(keepalive: service.configuration.streamKeepalive)
+        clock = service.channels.clock(of: eventLoop)
+        keepalives = KeepaliveClock(keepalive: service.configuration.streamKeepalive)
     }
 
     var configuration: GatewayConfiguration { service.configuration }
@@ -57,10 +61,18 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         return counts
     }
 
-    func start() { scheduleTick(at: .now() + Self.lookInterval) }
+    /// A door for a connection that comes. They are made some at a time, so that they lie side by side: a fan-out goes
+    /// through all of them for each frame, and each that lies on a page of its own costs looking that page up.
+    func takeDoor(_ tls: TLSServerContext) -> TLSServerHandler {
+        if doors.isEmpty { doors = (0..<Self.doorsAtOnce).map { _ in TLSServerHandler(context: tls) } }
+        return doors.removeLast()
+    }
+    private static let doorsAtOnce = 32
+
+    func start() { nextLook.set(.now() + Self.lookInterval) }
 
     func added(_ handler: ClientHandler) {
-        handler.slot = clock.add(now: .now())
+        handler.slot = keepalives.add(now: .now())
         if handler.slot == connections.count { connections.append(nil) }
         connections[handler.slot] = handler
         connectionCount += 1
@@ -85,7 +97,7 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         guard isHere(handler) else { return false }
         connections[handler.slot] = nil
         connectionCount -= 1
-        clock.remove(handler.slot)
+        keepalives.remove(handler.slot)
         if handler.session == nil { strangers.removeAll { $0 === handler } }
         service.metrics.connections.decrement()
         report()
@@ -100,19 +112,19 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     func streamsChanged(_ handler: ClientHandler) {
         guard isHere(handler) else { return }
         let isStreaming = handler.machine.streamCount > 0
-        clock.setStreams(handler.slot, isStreaming: isStreaming, isPlaying: !handler.played.isEmpty)
-        let due = MonotonicTime.now() + clock.keepalive
-        if isStreaming, let next = nextTick, next.time > due { scheduleTick(at: due) }
+        keepalives.setStreams(handler.slot, isStreaming: isStreaming, isPlaying: !handler.played.isEmpty)
+        let due = MonotonicTime.now() + keepalives.keepalive
+        if isStreaming, let next = nextLook.time, next > due { nextLook.set(due) }
     }
 
-    func lastSent(_ slot: Int) -> MonotonicTime { clock.lastSent(slot) }
+    func lastSent(_ slot: Int) -> MonotonicTime { keepalives.lastSent(slot) }
 
     /// Bytes were sent to a connection. Where all that play got theirs just now, the clock is put off: a stream
     /// of frames costs no waking for the silence between them.
     func sent(_ slot: Int, now: MonotonicTime) {
-        guard clock.sent(slot, now: now) else { return }
-        let time = min(clock.nextLook(now: now) ?? nextLookAtAll, nextLookAtAll)
-        if let next = nextTick, next.time < time { scheduleTick(at: time) }
+        guard keepalives.sent(slot, now: now) else { return }
+        let time = min(keepalives.nextLook(now: now) ?? nextLookAtAll, nextLookAtAll)
+        if let next = nextLook.time, next < time { nextLook.set(time) }
     }
 
     func closeAll(_ error: ApusError) {
@@ -126,29 +138,26 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         let ordered = clients.filter { !$0.published.isEmpty } + clients.filter { $0.published.isEmpty }
         let spacing = min(Self.sendAwaySpacing, Self.sendAwayDuration / max(1, ordered.count))
         for (number, handler) in ordered.enumerated() {
-            _ = LoopAlarm(on: eventLoop, in: spacing * number) { handler.sendAway() }
+            eventLoop.assumeIsolated().scheduleTask(in: .nanoseconds((spacing * number).nanoseconds)) {
+                handler.sendAway()
+            }
         }
     }
     private static let sendAwaySpacing = Duration.milliseconds(20)
     /// However many they are, they are told within this time.
     private static let sendAwayDuration = Duration.seconds(10)
 
-    private func scheduleTick(at time: MonotonicTime) {
-        nextTick?.alarm?.cancel()
-        nextTick = (LoopAlarm(on: eventLoop, in: time - .now()) { [weak self] in self?.tick() }, time)
-    }
-
     /// Connections with streams are looked at as soon as one of them may have been silent for too long, all
     /// connections once a second.
-    private func tick() {
+    private func look() {
         let now = MonotonicTime.now()
-        for slot in clock.silent(now: now) { connections[slot]?.tick(now: now) }
+        for slot in keepalives.silent(now: now) { connections[slot]?.tick(now: now) }
         if now >= nextLookAtAll {
             nextLookAtAll = now + Self.lookInterval
             for case let handler? in connections { handler.tick(now: now) }
             measure(now: now)
         }
-        scheduleTick(at: min(nextLookAtAll, clock.nextLook(now: now) ?? nextLookAtAll))
+        nextLook.set(min(nextLookAtAll, keepalives.nextLook(now: now) ?? nextLookAtAll))
     }
     /// How busy the thread was since the last look.
     private func measure(now: MonotonicTime) {

@@ -13,13 +13,17 @@ package struct KeepaliveClock: Sendable {
 
     /// How long a connection with a stream may go without bytes.
     package let keepalive: Duration
+    private let halfKeepalive: Duration
     private var entries: [Entry] = []
     private var free: [Int] = []
     private var playingCount = 0
     /// How many playing connections were sent something at one moment, as a fan-out does.
     private var burst = (time: MonotonicTime.zero, count: 0)
 
-    package init(keepalive: Duration) { self.keepalive = keepalive }
+    package init(keepalive: Duration) {
+        self.keepalive = keepalive
+        halfKeepalive = keepalive / 2
+    }
 
     /// A place for a connection.
     package mutating func add(now: MonotonicTime) -> Int {
@@ -67,6 +71,6 @@ package struct KeepaliveClock: Sendable {
     /// One that is behind is not sent keepalives and stays silent, so the answer is never sooner than half a keepalive.
     package func nextLook(now: MonotonicTime) -> MonotonicTime? {
         guard let oldest = entries.lazy.filter(\.isStreaming).map(\.lastSent).min() else { return nil }
-        return max(oldest + keepalive, now + keepalive / 2)
+        return max(oldest + keepalive, now + halfKeepalive)
     }
 }

@@ -18,6 +18,8 @@ struct apus_tls_context {
 };
 
 struct apus_tls {
+    /// Of one that is not in use: the next such one.
+    apus_tls *next_spare;
     SSL *ssl;
     apus_tls_context *context;
     int socket;
@@ -136,8 +138,33 @@ void apus_tls_context_free(apus_tls_context *context) {
 
 // MARK: Connections
 
+/// Connections lie side by side: a fan-out goes through all of them for each frame, and looking up a page for each
+/// would cost more than the rest of what is done here. What one thread gave back only that thread takes again.
+static _Thread_local apus_tls *spares;
+enum { SPARES_AT_ONCE = 64 };
+
+static apus_tls *take_spare(void) {
+    if (!spares) {
+        apus_tls *block = calloc(SPARES_AT_ONCE, sizeof *block);
+        if (!block) return NULL;
+        for (int i = SPARES_AT_ONCE - 1; i >= 0; i--) {
+            block[i].next_spare = spares;
+            spares = &block[i];
+        }
+    }
+    apus_tls *tls = spares;
+    spares = tls->next_spare;
+    memset(tls, 0, sizeof *tls);
+    return tls;
+}
+
+static void give_back(apus_tls *tls) {
+    tls->next_spare = spares;
+    spares = tls;
+}
+
 apus_tls *apus_tls_new_server(apus_tls_context *context, int socket) {
-    apus_tls *tls = calloc(1, sizeof *tls);
+    apus_tls *tls = take_spare();
     if (!tls) return NULL;
     atomic_fetch_add(&context->references, 1);
     tls->context = context;
@@ -161,7 +188,7 @@ void apus_tls_free(apus_tls *tls) {
     SSL_free(tls->ssl);
     apus_tls_context_free(tls->context);
     free(tls->output);
-    free(tls);
+    give_back(tls);
 }
 
 void apus_tls_feed(apus_tls *tls, const void *bytes, size_t count) {
@@ -188,9 +215,10 @@ ssize_t apus_tls_read(apus_tls *tls, void *bytes, size_t capacity) {
     }
 }
 
+int apus_tls_has_more(const apus_tls *tls) { return tls->input_count > 0 || SSL_has_pending(tls->ssl); }
+
 ssize_t apus_tls_write(apus_tls *tls, const void *bytes, size_t count) {
     size_t written = 0;
-    ERR_clear_error();
     if (SSL_write_ex(tls->ssl, bytes, count, &written) != 1) return -1;
     return (ssize_t)tls->output_count;
 }

@@ -67,7 +67,7 @@ final class NodeParts: Sendable {
         var nodeLog = log
         nodeLog[metadataKey: LogKey.node] = "\(cluster.identity)"
 
-        channels = ChannelService(
+        channels = try ChannelService(
             configuration: configuration.channels, view: cluster.view, group: group, log: nodeLog)
         let dispatcher = NodeDispatcher()
         let clusterService = cluster

@@ -141,7 +141,8 @@ public struct FanOutStateMachine: Sendable {
         return low < receivers.count && receivers[low].id == id ? low : nil
     }
 
-    private mutating func nextBatch(at index: Int) -> Batch? {
+    /// The same by the receiver's place: how many are left of those that were added before it.
+    public mutating func nextBatch(at index: Int) -> Batch? {
         catchUp(at: index)
         guard var cursor = receivers[index].cursor else { return nil }
         if let floor = receivers[index].floor {

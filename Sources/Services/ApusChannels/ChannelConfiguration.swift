@@ -9,7 +9,8 @@ package struct ChannelConfiguration: Sendable {
     /// How far a viewer may lag before it goes on at the last key frame, in bytes. Key `channels.lag_bytes_max`.
     package var lagByteCountMax = 4 << 20
     /// How long audio waits for the next video frame to ride with; longer than a frame of 25 a second lasts,
-    /// else every second wait ends in a write of its own. Key `channels.audio_hold`.
+    /// else every second wait ends in a write of its own. A publisher's other messages may wait for
+    /// as long, see `ReceivePacing`. Key `channels.audio_hold`.
     package var audioHold: Duration = .milliseconds(50)
     /// How often what is waited for is looked at again. Key `channels.tick`.
     package var tick: Duration = .milliseconds(10)

@@ -28,8 +28,10 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     private var idleSince: MonotonicTime?
     private var releasesAwaited = 0
     private var wasFed = false
-    /// Audio that waits for the next video frame, and when it goes without one.
-    private var held: (frames: [RelayFrame], release: LoopAlarm?)?
+    /// Audio that waits for the next video frame.
+    private var held: [RelayFrame] = []
+    /// When it goes without one.
+    private lazy var holdEnd = loop.clock.deadline { [weak self] in self?.sendHeld() }
 
     var service: ChannelService { loop.service }
     var log: Logger { service.log }
@@ -132,17 +134,14 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
             let earlier = takeHeld()
             return send(earlier.isEmpty ? frames : earlier + frames)
         }
-        guard held == nil else {
-            held?.frames += frames
-            return
-        }
-        held = (frames, LoopAlarm(on: loop.eventLoop, in: hold) { [weak self] in self?.sendHeld() })
+        if held.isEmpty { holdEnd.set(.now() + hold) }
+        held += frames
     }
 
     private func takeHeld() -> [RelayFrame] {
-        defer { held = nil }
-        held?.release?.cancel()
-        return held?.frames ?? []
+        holdEnd.clear()
+        defer { held = [] }
+        return held
     }
 
     private func sendHeld() {
@@ -177,11 +176,23 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     func run(_ actions: [ChannelStateMachine.Action]) {
         for action in actions { run(action) }
         if !wasFed { announceFeed() }
-        if machine.isWaiting { loop.hastenTick() }
+        lookInTime()
     }
 
-    /// Time will bring something about.
-    var isWaiting: Bool { machine.isWaiting || door?.isWaiting == true }
+    /// How long the channel may go without a look at the time.
+    var patience: Duration {
+        let configuration = service.configuration
+        if machine.isWaiting || door?.isWaiting == true { return configuration.tick }
+        // What the standby owes is looked at with every frame; without frames, with this.
+        if machine.hasCopies || machine.isFed != wasFed { return configuration.idleTick }
+        return loop.restTick
+    }
+
+    /// Where time will bring something about, there is a look at it.
+    func lookInTime() {
+        let patience = patience
+        if patience <= service.configuration.idleTick { loop.look(within: patience) }
+    }
 
     private func run(_ action: ChannelStateMachine.Action) {
         let channel = channel
@@ -236,6 +247,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     func closeIngest(_ id: ChannelStateMachine.IngestID) {
         guard ingests.removeValue(forKey: id) != nil else { return }
         machine.closeIngest(id)
+        lookInTime()
     }
 
     // MARK: - The copy, at the primary

@@ -1,5 +1,6 @@
 import ApusCore
 import ApusMedia
+import ApusTransport
 import CoreMetrics
 import NIOCore
 
@@ -14,12 +15,17 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     unowned let service: ChannelService
     private(set) var hubs: [ChannelID: ChannelHub] = [:]
     private var fanOuts: [ChannelID: FanOut] = [:]
-    /// The next look at the clock, and whether something waits for it; nil without hubs.
-    private var nextTick: (alarm: LoopAlarm?, isSoon: Bool)?
+    let clock: LoopClock
+    /// How often channels are looked at that are only to be forgotten some time.
+    let restTick: Duration
+    /// The next look at all hubs; not set without hubs.
+    private lazy var nextLook = clock.deadline { [weak self] in self?.look() }
 
-    init(eventLoop: any EventLoop, service: ChannelService) {
+    init(eventLoop: any EventLoop, service: ChannelService) throws(ApusError) {
         self.eventLoop = eventLoop
         self.service = service
+        restTick = max(service.configuration.idleTick, service.configuration.idleTimeout / 60)
+        clock = try LoopClock(on: eventLoop)
     }
 
     // MARK: - Receivers, on this loop
@@ -92,7 +98,7 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         service.stayHome(of: channel)
         service.metrics.channels.increment()
         hub.assign()
-        if nextTick == nil { scheduleTick(isSoon: hub.isWaiting) }
+        look(within: hub.patience)
         return .success(hub)
     }
 
@@ -111,11 +117,10 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         for hub in hubs.values { hub.assign() }
     }
 
-    /// A hub waits for time: the next look at the clock comes soon.
-    func hastenTick() {
-        guard nextTick?.isSoon != true else { return }
-        nextTick?.alarm?.cancel()
-        scheduleTick(isSoon: true)
+    /// A hub waits for time: the next look comes no later than this.
+    func look(within patience: Duration) {
+        let time = MonotonicTime.now() + patience
+        if nextLook.time.map({ time < $0 }) ?? true { nextLook.set(time) }
     }
 
     /// The shard is to have another standby, or not any more.
@@ -124,18 +129,10 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         for hub in hubs.values where ShardID(of: hub.channel.device) == shard { hub.setCandidate(node) }
     }
 
-    private func scheduleTick(isSoon: Bool) {
-        let configuration = service.configuration
-        let delay = isSoon ? configuration.tick : configuration.idleTick
-        nextTick = (LoopAlarm(on: eventLoop, in: delay) { [weak self] in self?.tick() }, isSoon)
-    }
-
-    private func tick() {
-        nextTick = nil
-        guard !hubs.isEmpty else { return }
+    private func look() {
         let now = MonotonicTime.now()
         for hub in Array(hubs.values) { hub.tick(now: now) }
-        guard nextTick == nil else { return }
-        scheduleTick(isSoon: hubs.values.contains(where: \.isWaiting))
+        guard let patience = hubs.values.lazy.map(\.patience).min() else { return }
+        look(within: patience)
     }
 }

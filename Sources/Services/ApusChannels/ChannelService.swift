@@ -33,13 +33,16 @@ package final class ChannelService: Sendable {
         var candidates: [ShardID: NodeID] = [:]
     }
 
+    /// Throws 10007 where the process has no descriptor left for the clocks of its event loops.
     package init(
         configuration: ChannelConfiguration, view: ClusterView, group: any EventLoopGroup, log: Logger
-    ) {
+    ) throws(ApusError) {
         self.configuration = configuration
         self.view = view
         self.log = log
-        loops = group.makeIterator().map { ChannelLoop(eventLoop: $0, service: self) }
+        loops = try group.makeIterator().map { eventLoop throws(ApusError) in
+            try ChannelLoop(eventLoop: eventLoop, service: self)
+        }
         view.observe { [weak self] _, _ in
             guard let self else { return }
             for loop in loops { loop.eventLoop.execute { loop.mapChanged() } }
@@ -123,6 +126,9 @@ package final class ChannelService: Sendable {
         }
         return loop
     }
+
+    /// The clock of one of the event loops.
+    package func clock(of eventLoop: any EventLoop) -> LoopClock { loop(for: eventLoop).clock }
 
     func takeStreamNumber() -> StreamNumber? {
         shared.withLock { shared in

@@ -252,6 +252,9 @@ package struct ChannelStateMachine: Sendable {
         return role == .primary && hasWaitingCopy || isSubscriber && retryAt != nil
     }
 
+    /// Another node copies the channel, or is to.
+    package var hasCopies: Bool { !copies.isEmpty }
+
     /// Something that was waited for may be due.
     package mutating func tick(now: MonotonicTime) -> [Action] {
         var actions: [Action] = []

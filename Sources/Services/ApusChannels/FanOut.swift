@@ -13,7 +13,16 @@ final class FanOut {
     let stream: StreamNumber
     private unowned let loop: ChannelLoop
     private var machine: FanOutStateMachine
-    private var sinks: [(id: FanOutStateMachine.ReceiverID, sink: any FrameSink)] = []
+    /// In the order of the machine's receivers, one for each.
+    private var rows: [Row] = []
+
+    private struct Row {
+        let id: FanOutStateMachine.ReceiverID
+        let port: any FramePort
+        let sink: any FrameSink
+        /// Nothing is sent before: the machine keeps the receiver's place meanwhile.
+        var isOpen = false
+    }
 
     init(channel: ChannelID, stream: StreamNumber, ring: FrameRing, loop: ChannelLoop) {
         self.channel = channel
@@ -29,21 +38,20 @@ final class FanOut {
     var receiverCount: Int { machine.receiverCount }
     var viewerCount: Int { machine.viewerCount }
 
-    /// Adds a receiver and gives it what it can have at once.
+    /// Adds a receiver, which gets what it can have with ``Receipt/open()``.
     func add(_ sink: any FrameSink, kind: FanOutStateMachine.Kind, after: FramePosition?) -> Receipt {
         let hadViewers = machine.viewerCount > 0
         let id = machine.add(kind, after: after)
-        sinks.append((id, sink))
+        rows.append(Row(id: id, port: sink.port, sink: sink))
         loop.service.metrics.receivers.increment()
         if !hadViewers, kind != .standby { loop.receiversChanged(of: channel, hasReceivers: true, after: after) }
-        count(serve(id, sink, now: .now()))
         return Receipt(fanOut: self, id: id)
     }
 
     func remove(_ id: FanOutStateMachine.ReceiverID) {
         let hadViewers = machine.viewerCount > 0
         guard machine.remove(id) else { return }
-        sinks.removeAll { $0.id == id }
+        rows.removeAll { $0.id == id }
         loop.service.metrics.receivers.decrement()
         if hadViewers, machine.viewerCount == 0 { loop.receiversChanged(of: channel, hasReceivers: false) }
     }
@@ -56,56 +64,68 @@ final class FanOut {
 
     func adopt(_ frame: RelayFrame) { machine.adopt(repeated: frame) }
 
+    func open(_ id: FanOutStateMachine.ReceiverID) {
+        guard let index = rows.firstIndex(where: { $0.id == id }) else { return }
+        rows[index].isOpen = true
+        count(serve(index, now: .now()))
+    }
+
     /// The receiver's socket takes bytes again.
     func becameWritable(_ id: FanOutStateMachine.ReceiverID) {
-        guard let entry = sinks.first(where: { $0.id == id }) else { return }
-        count(serve(id, entry.sink, now: .now()))
+        guard let index = rows.firstIndex(where: { $0.id == id }) else { return }
+        count(serve(index, now: .now()))
     }
 
     func announce(_ phase: StreamPhase) {
-        for entry in sinks { entry.sink.streamChanged(stream, to: phase) }
+        for row in rows where row.isOpen { row.sink.streamChanged(stream, to: phase) }
     }
 
     private func flushAll() {
         let now = MonotonicTime.now()
         var byteCount = 0
         var index = 0
-        while index < sinks.count {
-            let entry = sinks[index]
+        while index < rows.count {
+            let id = rows[index].id
             prefetch(after: index)
-            byteCount += serve(entry.id, entry.sink, now: now)
+            byteCount += serve(index, now: now)
             // A write can close the connection and so remove the receiver.
-            if index < sinks.count, sinks[index].id == entry.id { index += 1 }
+            if isThere(id, at: index) { index += 1 }
         }
         count(byteCount)
     }
 
-    /// While one receiver's bytes are sent, the next one's objects come nearer: the sink, then what it sends through.
-    private func prefetch(after index: Int) {
-        if index + 2 < sinks.count {
-            let object = Unmanaged.passUnretained(sinks[index + 2].sink as AnyObject).toOpaque()
-            apus_prefetch(object, Self.sinkByteCount)
-        }
-        if index + 1 < sinks.count { sinks[index + 1].sink.prefetch() }
+    private func isThere(_ id: FanOutStateMachine.ReceiverID, at index: Int) -> Bool {
+        index < rows.count && rows[index].id == id
     }
-    /// As much of a sink as is worth fetching: two lines of the cache.
-    private static let sinkByteCount = 128
+
+    /// While one receiver's bytes are sent, the next one's objects come nearer: the port, then what it sends through.
+    private func prefetch(after index: Int) {
+        if index + 2 < rows.count {
+            let object = Unmanaged.passUnretained(rows[index + 2].port as AnyObject).toOpaque()
+            apus_prefetch(object, Self.portByteCount)
+        }
+        if index + 1 < rows.count { rows[index + 1].port.prefetch() }
+    }
+    /// As much of a port as is worth fetching: two lines of the cache.
+    private static let portByteCount = 128
 
     private func count(_ byteCount: Int) {
         if byteCount > 0 { loop.service.metrics.bytesOut.increment(by: Int64(byteCount)) }
     }
 
     /// Gives a receiver what it can take; returns the bytes.
-    private func serve(_ id: FanOutStateMachine.ReceiverID, _ sink: any FrameSink, now: MonotonicTime) -> Int {
+    private func serve(_ index: Int, now: MonotonicTime) -> Int {
+        let row = rows[index]
+        guard row.isOpen else { return 0 }
         var byteCount = 0
-        while sink.isWritable, let batch = machine.nextBatch(for: id) {
+        while row.port.isWritable, let batch = machine.nextBatch(at: index) {
             if batch.skippedCount > 0 {
                 loop.service.metrics.framesSkipped.increment(by: Int64(clamping: batch.skippedCount))
-                sink.streamChanged(stream, to: .skipped(batch.skippedCount))
+                row.sink.streamChanged(stream, to: .skipped(batch.skippedCount))
             }
-            sink.send(batch.bytes, now: now)
+            row.port.send(batch.bytes, now: now)
             byteCount += batch.bytes.readableBytes
-            guard batch.hasMore else { break }
+            guard batch.hasMore, isThere(row.id, at: index) else { break }
         }
         return byteCount
     }
@@ -127,6 +147,12 @@ package final class Receipt: Sendable {
     package var stream: StreamNumber? {
         eventLoop.assertInEventLoop()
         return fanOut?.stream
+    }
+
+    /// The sink takes frames from now on, beginning with those that it can have at once.
+    package func open() {
+        eventLoop.assertInEventLoop()
+        fanOut?.open(id)
     }
 
     /// The sink takes bytes again.

@@ -1,25 +1,37 @@
 package import ApusCore
 package import NIOCore
 
-/// Something that takes a channel's frames: a client's connection or a link to another node.
+/// Something that receives a channel's frames: a client's connection or a link to another node.
 ///
 /// Isolation: every member is used on ``eventLoop`` only.
 package protocol FrameSink: AnyObject, Sendable {
     var eventLoop: any EventLoop { get }
-    /// False while the socket is behind; the sink calls ``Receipt/becameWritable()`` when it is true again.
-    var isWritable: Bool { get }
-    /// Sends whole link frames; `now` spares the sink a look at the clock for each receiver.
-    func send(_ bytes: ByteBuffer, now: MonotonicTime)
-    /// ``send(_:now:)`` comes soon: brings what it touches into the processor's cache. A viewer's objects are cold by
-    /// the time of its next frame, since all other viewers came between.
-    func prefetch()
-    /// The stream went live, waits, ended, or left frames out.
+    /// What the frames are sent through. The fan-out keeps it and sends past the sink: for each viewer and frame every
+    /// object that is touched costs a look into memory that is cold by then.
+    var port: any FramePort { get }
+    /// The stream went live, waits, ended, or left frames out; not called before ``Receipt/open()``.
     func streamChanged(_ stream: StreamNumber, to state: StreamPhase)
 }
 
-extension FrameSink {
+/// What a sink's bytes go through: the way out of one connection.
+///
+/// Isolation: every member is used on the sink's event loop only.
+package protocol FramePort: AnyObject, Sendable {
+    /// False while the socket is behind; the sink calls ``Receipt/becameWritable()`` when it is true again.
+    var isWritable: Bool { get }
+    /// Sends whole link frames; `now` spares the port a look at the clock for each receiver.
+    func send(_ bytes: ByteBuffer, now: MonotonicTime)
+    /// ``send(_:now:)`` comes soon: brings what it touches besides this object into the processor's cache.
+    func prefetch()
+}
+
+extension FramePort {
     /// Where receivers are few, their objects are not cold.
     package func prefetch() {}
+}
+
+extension FrameSink where Self: FramePort {
+    package var port: any FramePort { self }
 }
 
 /// The number of a channel at a node: the correlation of its media frames, the same on every

@@ -340,6 +340,7 @@ extension MediaPeer {
         let sink = MediaPeerSink(peer: self)
         service.loop(for: eventLoop).join(channel, sink: sink, kind: kind, after: after) { [self] result in
             if case .success(let receipt) = result, let stream = receipt.stream {
+                receipt.open()
                 receipts.updateValue(receipt, forKey: stream)?.close()
             }
             completion(result)
@@ -348,7 +349,7 @@ extension MediaPeer {
 }
 
 /// A media link as the receiver of one channel.
-final class MediaPeerSink: FrameSink {
+final class MediaPeerSink: FrameSink, FramePort {
     private let peer: MediaPeer
     init(peer: MediaPeer) { self.peer = peer }
     var eventLoop: any EventLoop { peer.eventLoop }

@@ -122,7 +122,7 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
 
     private func wait(now: MonotonicTime) {
         state = .waiting(until: now + retryDelay)
-        hub.loop.hastenTick()
+        hub.loop.look(within: hub.service.configuration.tick)
         retryDelay = min(retryDelay * 2, hub.service.configuration.machine.retryDelayMax)
     }
 

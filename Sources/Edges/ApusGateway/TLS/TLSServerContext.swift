@@ -81,6 +81,9 @@ struct TLSSession: ~Copyable {
         }
     }
 
+    /// Whether ``read(into:)`` may find more without new ciphertext.
+    var hasMore: Bool { apus_tls_has_more(pointer) != 0 }
+
     /// Sends all of the bytes; returns how much ciphertext waits in ``takePending(_:)``, or nil where the connection is
     /// broken.
     func write(_ bytes: UnsafeRawBufferPointer) -> Int? {

@@ -1,8 +1,9 @@
-import ApusCore
+import ApusChannels
+package import ApusCore
 import CApusMemory
 package import NIOCore
 
-/// TLS of a client's connection, on libssl: decrypts what comes, and sends what ``send(_:)`` is given.
+/// TLS of a client's connection, on libssl: decrypts what comes, and sends what ``send(_:now:)`` is given.
 ///
 /// Sending does not go through the channel's pipeline. A viewer gets one buffer a frame, and the pipeline with its
 /// list of pending writes cost more than the encryption (docs/decisions/5). Ciphertext goes to the socket at once;
@@ -10,7 +11,9 @@ package import NIOCore
 /// order, water marks and writability are the channel's.
 ///
 /// Concurrency model: confined to the channel's event loop.
-package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler {
+package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler, FramePort,
+    @unchecked Sendable  // SAFETY: confined to the channel's event loop.
+{
     package typealias InboundIn = ByteBuffer
     package typealias InboundOut = ByteBuffer
     package typealias OutboundIn = ByteBuffer
@@ -29,6 +32,9 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
     private let context: TLSServerContext
     private let closeTimeout: TimeAmount
     private var session: TLSSession?
+    private var addresses: TLSSession.Addresses?
+    /// Where it is noted that bytes were sent.
+    var place: (loop: GatewayLoop, slot: Int)?
     private var state = State.handshaking
     private var channelContext: ChannelHandlerContext?
     /// Writes that the channel has not finished; while there are any, all others queue up behind them.
@@ -53,6 +59,7 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
             of: NIOBSDSocket.Handle.self
         ) { $0 }
         session = TLSSession(self.context, socket: socket ?? -1)
+        addresses = session?.addresses
         // Without a socket of its own everything goes through the channel.
         if socket == nil { session?.setDirect(false) }
     }
@@ -69,6 +76,7 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
         state = .closed
         isWritable = false
         session = nil
+        addresses = nil
         channelContext = nil
     }
 
@@ -79,7 +87,9 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
         bytes.withUnsafeReadableBytes { ciphertext in
             session?.feed(ciphertext)
             if state == .handshaking { shakeHands(context: context) }
-            while state == .open, readRecord(context: context) {}
+            while state == .open, readRecord(context: context, byteCountMax: bytes.readableBytes) {}
+            // Reading may have made an answer, such as to a change of keys (RFC 8446 §4.6.3).
+            sendPending()
             session?.feed(UnsafeRawBufferPointer(start: nil, count: 0))
         }
     }
@@ -116,11 +126,15 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
         if isDone { state = .open }
     }
 
-    /// Hands one record's content on; false when there is no more.
-    private func readRecord(context: ChannelHandlerContext) -> Bool {
-        scratch.clear(minimumCapacity: Self.recordByteCountMax)
+    /// Hands the content of one record on, or a part of it; false when there is no more.
+    ///
+    /// A record's content is smaller than what came of it: room for as much as came, and most frames of audio need no
+    /// more than a small piece of memory.
+    private func readRecord(context: ChannelHandlerContext, byteCountMax: Int) -> Bool {
+        let capacity = min(byteCountMax, Self.recordByteCountMax)
+        scratch.clear(minimumCapacity: capacity)
         var read = TLSSession.Read.failed
-        scratch.writeWithUnsafeMutableBytes(minimumWritableBytes: Self.recordByteCountMax) { bytes in
+        scratch.writeWithUnsafeMutableBytes(minimumWritableBytes: capacity) { bytes in
             read = session?.read(into: bytes) ?? .failed
             if case .bytes(let count) = read { return count }
             return 0
@@ -128,10 +142,9 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
         switch read {
         case .bytes:
             context.fireChannelRead(wrapInboundOut(scratch))
-            return true
+            // Asking libssl once more for nothing would cost as much as a small record.
+            return session?.hasMore ?? false
         case .wantsMore:
-            // Reading may have made an answer, such as to a change of keys (RFC 8446 §4.6.3).
-            sendPending()
             return false
         case .ended:
             // RFC 8446 §6.1: the peer gets a close_notify too before the end.
@@ -158,34 +171,23 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
 
     // MARK: - Out
 
-    /// Where the objects are that ``send(_:)`` touches, to fetch them before.
-    package struct ColdMemory {
-        fileprivate let handler: UnsafeRawPointer
-        fileprivate let session: TLSSession.Addresses?
-
-        /// Harmless also when the connection is gone.
-        package func prefetch() {
-            apus_prefetch(handler, 128)
-            guard let session else { return }
-            apus_prefetch(session.connection, 64)
-            apus_prefetch(session.library, 256)
-        }
-    }
-
-    package var coldMemory: ColdMemory {
-        ColdMemory(handler: Unmanaged.passUnretained(self).toOpaque(), session: session?.addresses)
-    }
-
     /// Sends bytes; nothing is sent before the handshake is done or after the end.
-    package func send(_ bytes: ByteBuffer) {
+    package func send(_ bytes: ByteBuffer, now: MonotonicTime) {
         guard state == .open else { return }
         let waiting = bytes.withUnsafeReadableBytes { session?.write($0) } ?? nil
+        if let place { place.loop.sent(place.slot, now: now) }
         if waiting == 0 { return }
         guard waiting != nil else {
             if let channelContext { fail(context: channelContext) }
             return
         }
         sendPending()
+    }
+
+    package func prefetch() {
+        guard let addresses else { return }
+        apus_prefetch(addresses.connection, 64)
+        apus_prefetch(addresses.library, 256)
     }
 
     /// Leaves the ciphertext that waits to the channel.

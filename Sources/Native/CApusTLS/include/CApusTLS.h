@@ -26,7 +26,8 @@ int apus_tls_context_allow_12(apus_tls_context *context);
 /// Gives a context up; its connections go on.
 void apus_tls_context_free(apus_tls_context *context);
 
-/// A connection over a socket that does not block and stays the caller's; null without memory.
+/// A connection over a socket that does not block and stays the caller's; null without memory. Its few bytes are kept
+/// for the thread's next one when it is freed.
 apus_tls *apus_tls_new_server(apus_tls_context *context, int socket);
 void apus_tls_free(apus_tls *tls);
 
@@ -39,6 +40,9 @@ int apus_tls_handshake(apus_tls *tls);
 /// Decrypts: the number of bytes, 0 when more ciphertext is wanted, -1 after the peer's close_notify, -2 when the
 /// connection is broken.
 ssize_t apus_tls_read(apus_tls *tls, void *bytes, size_t capacity);
+
+/// Whether apus_tls_read may find more without new ciphertext.
+int apus_tls_has_more(const apus_tls *tls);
 
 /// Encrypts all of the bytes and sends them: the ciphertext that waits for the caller now, or -1 when the
 /// connection is broken.
