@@ -113,7 +113,9 @@ package struct RelayServer: RelayController {
         case .control(let flow, let bytes): perform(machine.receive(bytes, on: flow, at: now), now, &commands)
         case .streamClosed(let flow): perform(machine.streamClosed(flow, at: now), now, &commands)
         case .counters(let id, let traffic, let isFinal):
-            accounts.carried(id, metrics.carried(id, traffic, plane: plane, isFinal: isFinal))
+            let more = metrics.carried(id, traffic, plane: plane, isFinal: isFinal)
+            accounts.carried(id, more)
+            shares.carried(id, more, plane: plane)
             var counters = RelayCounters()
             (counters.packetsUp, counters.bytesUp) = (traffic.upPackets, traffic.upBytes)
             (counters.packetsDown, counters.bytesDown) = (traffic.downPackets, traffic.downBytes)
@@ -133,6 +135,7 @@ package struct RelayServer: RelayController {
 
     package mutating func tick(now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)]) {
         if now - wallReadAt >= Self.wallClockInterval {
+            commands += shares.rebalance(after: now - wallReadAt)
             wallReadAt = now
             told = standing
             metrics.stands(
