@@ -196,6 +196,7 @@ package final class RelayService: Service {
         turn.newPeerBurst = RelayConfiguration.Quota.newPeerBurst
         turn.permissionsMax = configuration.permissionsMax
         turn.channelsMax = configuration.channelsMax
+        turn.lifetimeMin = configuration.lifetimeMin
         turn.lifetimeMax = configuration.lifetimeMax
         if configuration.isLegacyChannelAllowed { turn.channelNumbers = ChannelDataHeader.legacyChannelNumbers }
         return turn
