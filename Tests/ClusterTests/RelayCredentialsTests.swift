@@ -80,24 +80,23 @@ struct RelayCredentialsTests {
 
     @Test("An identity that asks too often is told 10007, over its session and over HTTP, and another is not held up")
     func rate() async throws {
+        // One a minute, so that a machine that is busy does not earn the next meanwhile.
         let cluster = try Cluster(
-            nodes: 1, basePort: 29_100, environment: ["APUS_SESSIONS_RELAY_CREDENTIALS_PER_MINUTE": "3"])
+            nodes: 1, basePort: 29_100, environment: ["APUS_SESSIONS_RELAY_CREDENTIALS_PER_MINUTE": "1"])
         defer { cluster.down() }
         let token = try Self.token(cluster, "ann")
-        for _ in 0..<3 {
-            let answer = try await Self.fetch(29_102, token: token)
-            #expect(answer.status == 200, "\(answer.body)")
-            let server = try JSONDecoder().decode(Issued.self, from: Data(answer.body.utf8)).iceServers[0]
-            #expect(server.urls == Self.expectedURLs(basePort: 29_100, nodes: [1]))
-            #expect(server.username.hasSuffix(":ann"))
-            let check = try Cluster.run([
-                "relay", "check", "--server", "127.0.0.1:29103", "--username", server.username, "--password",
-                server.credential,
-            ])
-            #expect(check.status == 0, "\(check.all)")
-        }
+        let answer = try await Self.fetch(29_102, token: token)
+        #expect(answer.status == 200, "\(answer.body)")
         let refused = try await Self.fetch(29_102, token: token)
         #expect(refused.status == 429 && refused.body.contains("10007"), "\(refused.body)")
+        let server = try JSONDecoder().decode(Issued.self, from: Data(answer.body.utf8)).iceServers[0]
+        #expect(server.urls == Self.expectedURLs(basePort: 29_100, nodes: [1]))
+        #expect(server.username.hasSuffix(":ann"))
+        let check = try Cluster.run([
+            "relay", "check", "--server", "127.0.0.1:29103", "--username", server.username, "--password",
+            server.credential,
+        ])
+        #expect(check.status == 0, "\(check.all)")
         #expect(try await Self.fetch(29_102, token: try Self.token(cluster, "bob")).status == 200)
         for wrong in [nil, "no token", String(token.dropLast(4)) + "AAAA"] {
             let answer = try await Self.fetch(29_102, token: wrong)
