@@ -239,9 +239,9 @@ static void expire_all(void) {
     uint64_t first = now_ns();
     double refreshed = take_all(EXPIRING);
     uint64_t last = now_ns();
-    while (now_ns() < first + expiry * 1000000000u) serve_flow();
+    while (now_ns() < first + (uint64_t)expiry * 1000000000u) serve_flow();
     begin_delays();
-    while (now_ns() < last + expiry * 1000000000u + 300000000u) serve_flow();
+    while (now_ns() < last + (uint64_t)expiry * 1000000000u + 300000000u) serve_flow();
     tell_delays("expiring");
     run_flow(3);
     take_all(LOOKING);
