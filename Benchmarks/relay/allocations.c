@@ -1,6 +1,7 @@
 // Makes very many allocations at a TURN server and ends them, while one flow runs with stamped packets.
-//     allocations PORT PID ALLOCATIONS RATE SECONDS
-// RATE is the flow's packets per second, SECONDS its time alone. Credentials are made from TURN_SECRET, 50 allocations
+//     allocations PORT PID ALLOCATIONS RATE SECONDS EXPIRY
+// RATE is the flow's packets per second, SECONDS its time alone. With an EXPIRY, the shortest lifetime that the server
+// gives, in seconds, all are made once more, refreshed with it, and left to end by themselves. Credentials are made from TURN_SECRET, 50 allocations
 // for each user (TURN REST); clients are at 127.0.0.0/8, 200 to an address. Each allocation is asked for twice, the
 // first time without a credential, as any client does. One line of key=value pairs goes to standard output.
 //
@@ -25,7 +26,7 @@
 #define USER_SIZE 50
 #define SOURCE_SIZE 200
 
-enum step { CHALLENGE, ALLOCATING, BINDING, ENDING };
+enum step { CHALLENGE, ALLOCATING, BINDING, ENDING, EXPIRING, LOOKING };
 
 struct client {
     int fd, waiting;
@@ -39,7 +40,7 @@ struct user {
     unsigned char key[16];
 };
 
-static int port, pid, count, rate;
+static int port, pid, count, rate, expiry, gone;
 static struct client *clients;
 static struct user *users;
 static char realm[128];
@@ -135,7 +136,7 @@ static void ask(int index, enum step step) {
     struct client *client = &clients[index];
     struct user *user = &users[index / USER_SIZE];
     struct message message;
-    turn_begin(&message, step == BINDING ? CHANNEL_BIND : step == ENDING ? REFRESH : ALLOCATE);
+    turn_begin(&message, step == BINDING ? CHANNEL_BIND : step >= ENDING ? REFRESH : ALLOCATE);
     if (step == BINDING) {
         turn_attribute(&message, CHANNEL_NUMBER, "\x40\0\0\0", 4);
         unsigned char value[8] = {0, 1};
@@ -143,8 +144,10 @@ static void ask(int index, enum step step) {
         uint32_t address = htonl(ntohl(peer_address.sin_addr.s_addr) ^ 0x2112A442u);
         memcpy(value + 4, &address, 4);
         turn_attribute(&message, PEER, value, 8);
-    } else if (step == ENDING) {
-        turn_attribute(&message, LIFETIME, "\0\0\0\0", 4);
+    } else if (step >= ENDING) {
+        unsigned char value[4] = {0};
+        if (step == EXPIRING) put16(value + 2, expiry);
+        turn_attribute(&message, LIFETIME, value, 4);
     } else {
         turn_attribute(&message, TRANSPORT, "\x11\0\0\0", 4);
     }
@@ -172,6 +175,10 @@ static int answered(int index, enum step step) {
         memcpy(client->nonce, nonce, client->nonce_length = length);
         ask(index, ALLOCATING);
         return 0;
+    }
+    if (step == LOOKING && error == 437) {
+        gone++;
+        error = 0;
     }
     if (error != 0) {
         fprintf(stderr, "allocations: client %d has error %d in step %d\n", index, error, step);
@@ -225,10 +232,27 @@ static void tell_delays(const char *name) {
         n ? delays[n - 1] : 0, name, n, name, flow_sent - flow_received > 1 ? flow_sent - flow_received : 0);
 }
 
+// All end by themselves within the time that it took to refresh them; the flow is looked at from the first to the last.
+static void expire_all(void) {
+    take_all(ALLOCATING);
+    take_all(BINDING);
+    uint64_t first = now_ns();
+    double refreshed = take_all(EXPIRING);
+    uint64_t last = now_ns();
+    while (now_ns() < first + (uint64_t)expiry * 1000000000u) serve_flow();
+    begin_delays();
+    while (now_ns() < last + (uint64_t)expiry * 1000000000u + 300000000u) serve_flow();
+    tell_delays("expiring");
+    run_flow(3);
+    take_all(LOOKING);
+    printf("expiring_s=%.2f expired=%d ", refreshed, gone);
+}
+
 int main(int words, char **word) {
     const char *secret = getenv("TURN_SECRET");
-    if (words != 6 || secret == NULL || getenv("TURN_REALM") == NULL) return 64;
+    if (words != 7 || secret == NULL || getenv("TURN_REALM") == NULL) return 64;
     port = atoi(word[1]), pid = atoi(word[2]), count = atoi(word[3]), rate = atoi(word[4]);
+    expiry = atoi(word[6]);
     snprintf(realm, sizeof realm, "%s", getenv("TURN_REALM"));
     struct rlimit files = {count + 256, count + 256};
     if (setrlimit(RLIMIT_NOFILE, &files) < 0) fail("RLIMIT_NOFILE");
@@ -270,9 +294,11 @@ int main(int words, char **word) {
     double ended = take_all(ENDING);
     tell_delays("ending");
     run_flow(3);
+    long left = resident_bytes();
+    if (expiry > 0) expire_all();
     printf("allocations=%d allocations_per_s=%.0f bindings_per_s=%.0f endings_per_s=%.0f bytes_per_allocation=%ld "
         "bytes_with_channel=%ld bytes_left=%ld\n",
         count, count / made, count / bound, count / ended, (allocated - before) / count, (channels - before) / count,
-        (resident_bytes() - before) / count);
+        (left - before) / count);
     return 0;
 }

@@ -35,8 +35,21 @@ struct HTTPDoorTests {
                     default: throw ApusError(.tokenInvalid)
                     }
                 },
-                drain: { [self] () throws(ApusError) in drained.withLock { $0 += 1 } })
+                drain: { [self] () throws(ApusError) in drained.withLock { $0 += 1 } },
+                relayCredentials: { token throws(ApusError) in
+                    switch token {
+                    case "good": Self.servers
+                    case "old": throw ApusError(.tokenExpired)
+                    case "busy": throw ApusError(.overloaded)
+                    case "alone": throw ApusError(.unavailable)
+                    default: throw ApusError(.tokenInvalid)
+                    }
+                })
         }
+
+        static let servers = IceServers([
+            .init(urls: ["turn:192.0.2.1:3478?transport=udp"], username: "9:ann", credential: "secret")
+        ])
 
         static let status = NodeStatus(
             name: "n1", incarnation: 3, state: "up",
@@ -47,8 +60,8 @@ struct HTTPDoorTests {
 
     /// Serves on a free port of the loopback while `body` runs.
     private func withDoor(
-        _ node: Node = Node(), _ change: (inout HTTPConfiguration) -> Void = { _ in },
-        _ body: @Sendable (HostPort) async throws -> Void
+        _ node: Node = Node(), change: (inout HTTPConfiguration) -> Void = { _ in },
+        body: @Sendable (HostPort) async throws -> Void
     ) async throws {
         var configuration = HTTPConfiguration(bind: HostPort(host: "127.0.0.1", port: 0))
         change(&configuration)
@@ -137,6 +150,53 @@ struct HTTPDoorTests {
             #expect(answer.body == "{\"state\":\"draining\"}\n")
         }
         #expect(node.drained.withLock { $0 } == 1)
+    }
+
+    @Test(
+        "A client with a valid token is given credentials of the relay as browsers take them, by GET and by POST (D8)",
+        arguments: ["GET", "POST"])
+    func relayCredentials(method: String) async throws {
+        try await withDoor { address in
+            let answer = try await Self.fetch(address, "/v1/relay/credentials", method: method, token: "good")
+            #expect(answer.status == 200 && answer.type == "application/json")
+            let expected =
+                #"{"iceServers":[{"credential":"secret","urls":["turn:192.0.2.1:3478?transport=udp"],"#
+                + #""username":"9:ann"}]}"#
+            #expect(answer.body == expected + "\n")
+        }
+    }
+
+    @Test(
+        "Without a valid token there are no credentials of the relay, and the number says why",
+        arguments: [
+            (nil, 401, 12_001), ("bad", 401, 12_001), ("old", 401, 12_002), ("busy", 429, 10_007),
+            ("alone", 503, 21_025),
+        ])
+    func relayCredentialsRefused(token: String?, status: Int, code: Int) async throws {
+        try await withDoor { address in
+            let answer = try await Self.fetch(address, "/v1/relay/credentials", token: token)
+            #expect(answer.status == status)
+            #expect(answer.body.contains("\"code\":\(code)"))
+        }
+    }
+
+    @Test("A token that comes from another machine over plain HTTP is refused with 12004, unless the operator lets it")
+    func relayCredentialsFromElsewhere() async throws {
+        let outer = try #require(
+            try System.enumerateDevices().compactMap { $0.address?.ipAddress }
+                .first { !$0.hasPrefix("127.") && !$0.contains(":") }, "the machine has no address but its loopback")
+        for (isTaken, status) in [(false, 403), (true, 200)] {
+            try await withDoor(
+                change: {
+                    $0.bind.host = outer
+                    $0.isTokenTakenFromAnywhere = isTaken
+                },
+                body: { address in
+                    let answer = try await Self.fetch(address, "/v1/relay/credentials", token: "good")
+                    #expect(answer.status == status)
+                    #expect(answer.body.contains("\"code\":12004") != isTaken)
+                })
+        }
     }
 
     @Test("A body over the bound is refused with 413 before anything else is looked at")

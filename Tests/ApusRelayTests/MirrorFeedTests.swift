@@ -132,6 +132,49 @@ struct RelayRosterTests {
         #expect(roster.alternate == RelayAlternate(doors: [door]))
     }
 
+    @Test("A client is told of its own node's relay, then of the standby's, then of one more; none that leaves")
+    func clientURLs() {
+        func tidings(_ host: UInt32, advertised: HostPort? = nil, isDraining: Bool = false) -> RelayTidings {
+            let kinds: [RelayFlow.Transport] = [.udp, .tcp, .tls, .dtls]
+            return RelayTidings(
+                doors: kinds.map {
+                    RelayDoor(transport: $0, address: TransportAddress(v4: host, port: $0.isStream ? 5 : 4))
+                }, isDraining: isDraining, advertised: advertised)
+        }
+        var roster = roster(of: "n1", ["n1", "n2", "n3", "n4"])
+        for (number, name) in [(UInt32(2), "n2"), (3, "n3"), (4, "n4")] { roster.told(tidings(number), by: node(name)) }
+        let own = [
+            "turn:0.0.0.1:4?transport=udp", "turn:0.0.0.1:5?transport=tcp", "turns:0.0.0.1:5?transport=tcp",
+        ]
+        func others(_ number: Int) -> [String] { own.map { $0.replacing("0.0.0.1", with: "0.0.0.\(number)") } }
+        #expect(roster.clientURLs(own: tidings(1)) == own + others(2) + others(3))
+        roster.told(tidings(2, isDraining: true), by: node("n2"))
+        #expect(roster.clientURLs(own: tidings(1)) == own + others(3) + others(4))
+        #expect(roster.clientURLs(own: tidings(1, isDraining: true)) == others(3) + others(4))
+        roster.membersChanged([(node("n1"), true), (node("n3"), true)])
+        roster.told(tidings(3, advertised: HostPort(host: "relay.example", port: 443)), by: node("n3"))
+        #expect(
+            roster.clientURLs(own: RelayTidings(doors: [])) == [
+                "turn:relay.example:443?transport=udp", "turn:relay.example:443?transport=tcp",
+                "turns:relay.example:5?transport=tcp",
+            ])
+    }
+
+    @Test("What nodes tell of their addresses is known while they live, and each life is told the doors anew")
+    func addresses() {
+        var roster = roster(of: "n1", ["n1", "n2", "n3"])
+        let address = TransportAddress(v4: 9, port: 0)
+        let told = RelayTidings(doors: [door], addresses: [address, address])
+        let isKnown = roster.told(told, by: node("n2"))
+        #expect(!isKnown)
+        roster.told(told, by: node("n3"))
+        #expect(roster.addressesElsewhere == [address, door.address.host])
+        roster.membersChanged([(node("n1"), true), (node("n2", 2), true)])
+        #expect(roster.addressesElsewhere.isEmpty)
+        let isFirst = roster.told(told, by: node("n2", 2))
+        #expect(isFirst && roster.addressesElsewhere == [address, door.address.host])
+    }
+
     @Test("Users are counted over the other nodes; what changed replaces, and a life that ended is forgotten")
     func counts() {
         var roster = roster(of: "n1", ["n1", "n2", "n3"])

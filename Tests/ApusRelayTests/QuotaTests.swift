@@ -105,6 +105,82 @@ struct RateSharesTests {
         #expect(limits(shares.began(5, user: "a", plane: 2)) == ["plane 2 allocation 5 user 3 100/1"])
     }
 
+    private func traffic(_ packets: UInt64, dropped: UInt64 = 0) -> RelayTraffic {
+        var traffic = RelayTraffic()
+        (traffic.upPackets, traffic.upBytes, traffic.dropped) = (packets, packets * 10, dropped)
+        return traffic
+    }
+
+    @Test("Parts follow what planes carry and drop: a plane that is idle keeps a little, and one that begins gets more")
+    func followsDemand() {
+        var shares = RateShares(rate: RelayRate(packetsPerSecond: 6_400))
+        _ = shares.began(1, user: "a", plane: 0)
+        _ = shares.began(2, user: "a", plane: 1)
+        // Far from its part: nothing changes.
+        shares.carried(1, traffic(1_000), plane: 0)
+        #expect(shares.rebalance(after: .seconds(1)).isEmpty)
+        shares.carried(1, traffic(3_200, dropped: 2_000), plane: 0)
+        #expect(
+            limits(shares.rebalance(after: .seconds(1))) == [
+                "plane 1 allocation 2 user 1 0/800", "plane 0 allocation 1 user 1 0/5600",
+            ], "less before more")
+        shares.carried(1, traffic(5_200), plane: 0)
+        #expect(shares.rebalance(after: .seconds(1)).isEmpty, "it is as it should be")
+        shares.carried(1, traffic(5_200), plane: 0)
+        shares.carried(2, traffic(800, dropped: 4_400), plane: 1)
+        #expect(
+            limits(shares.rebalance(after: .seconds(1))) == [
+                "plane 0 allocation 1 user 1 0/3200", "plane 1 allocation 2 user 1 0/3200",
+            ])
+        #expect(limits(shares.ended(2)) == ["plane 0 allocation 1 user 1 0/6400"])
+        #expect(shares.rebalance(after: .seconds(1)).isEmpty)
+    }
+
+    @Test(
+        "Whatever planes carry, their parts are never more than the bound together",
+        arguments: 0..<200 as Range<UInt64>)
+    func neverMore(seed: UInt64) {
+        var random = SeededRandom(seed: seed)
+        let rate = RelayRate(bytesPerSecond: 1_000_000, packetsPerSecond: 64_000)
+        var shares = RateShares(rate: rate)
+        var parts: [UInt8: RelayRate] = [:]
+        func apply(_ tellings: [RateShares.Telling], at step: Int) {
+            for telling in tellings {
+                guard case .limit(_, _, let part) = telling.command else { continue }
+                parts[telling.plane] = part
+            }
+        }
+        let planes = UInt8.random(in: 2...8, using: &random)
+        for plane in 0..<planes { apply(shares.began(UInt32(plane), user: "a", plane: plane), at: -1) }
+        for step in 0..<20 {
+            for plane in 0..<planes where Bool.random(using: &random) {
+                shares.carried(
+                    UInt32(plane),
+                    traffic(
+                        UInt64.random(in: 0...60_000, using: &random),
+                        dropped: UInt64.random(in: 0...60_000, using: &random)), plane: plane)
+            }
+            apply(shares.rebalance(after: .seconds(1)), at: step)
+            let sum = parts.values.reduce(0) { $0 + $1.packetsPerSecond }
+            #expect(sum <= rate.packetsPerSecond, "seed \(seed) step \(step)")
+            #expect(parts.count == Int(planes) && parts.values.allSatisfy { $0.bytesPerSecond > 0 })
+        }
+    }
+
+    @Test("One look divides for a bounded number of users; the others have their turn with the next")
+    func boundedLooks() {
+        var shares = RateShares(rate: RelayRate(packetsPerSecond: 6_400))
+        let count = RateShares.rebalancesMax + 10
+        for user in 0..<UInt32(count) {
+            _ = shares.began(user * 2, user: "u\(user)", plane: 0)
+            _ = shares.began(user * 2 + 1, user: "u\(user)", plane: 1)
+            shares.carried(user * 2, traffic(6_400), plane: 0)
+        }
+        #expect(shares.rebalance(after: .seconds(1)).count == 2 * RateShares.rebalancesMax)
+        #expect(shares.rebalance(after: .seconds(1)).count == 2 * 10)
+        #expect(shares.rebalance(after: .seconds(1)).isEmpty)
+    }
+
     @Test("Without a rate nobody is told anything")
     func none() {
         var shares = RateShares(rate: RelayRate())

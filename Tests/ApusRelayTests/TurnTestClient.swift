@@ -88,6 +88,7 @@ struct RelayUnderTest {
     ///   - change: what is not as it is by default; peers may be at the loopback unless it says otherwise.
     init(
         hosts: [TransportAddress] = [TransportAddress(v4: LoopbackSocket.host, port: 0)],
+        log: Logger = Logger(label: "test", factory: { _ in SwiftLogNoOpLogHandler() }),
         _ change: (inout TurnServerConfiguration) -> Void = { _ in }
     ) throws {
         let any = TransportAddress(v4: LoopbackSocket.host, port: 0)
@@ -96,7 +97,7 @@ struct RelayUnderTest {
         change(&turn)
         let server = RelayServer(
             configuration: turn, addresses: RelayAddresses(hosts: hosts),
-            log: Logger(label: "test", factory: { _ in SwiftLogNoOpLogHandler() }))
+            log: log)
         control = try RelayControl(
             planeCount: 1, configuration: PlaneConfiguration(datagramAddresses: [any], streamAddresses: [any])
         ) { _, _ in server }

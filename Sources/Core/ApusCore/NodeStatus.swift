@@ -54,9 +54,13 @@ public struct NodeStatus: Codable, Sendable, Equatable {
     public struct Shards: Codable, Sendable, Equatable {
         public var owned: Int
         public var standby: Int
-        public init(owned: Int, standby: Int) {
+        /// Nothing is left that another node could take: the node owns nothing, and stands by only where nobody else is
+        /// up to do so. Nil from a node that does not say.
+        public var drained: Bool?
+        public init(owned: Int, standby: Int, drained: Bool? = nil) {
             self.owned = owned
             self.standby = standby
+            self.drained = drained
         }
     }
 

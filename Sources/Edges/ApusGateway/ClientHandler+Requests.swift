@@ -24,6 +24,7 @@ extension ClientHandler {
             case .subscribe: subscribe(try ClientSubscribeRequest(serializedBytes: bytes), call)
             case .unsubscribe: unsubscribe(try ClientUnsubscribeRequest(serializedBytes: bytes), call)
             case .sleep: sleep(try ClientSleepRequest(serializedBytes: bytes), call)
+            case .relayCredentials: giveRelayCredentials(call)
             case .presence, .publishAck, .publishResume, .streamState, .doorsChanged, nil:
                 fail(call, ApusError(.methodUnknown, "method \(frame.method) is not known here"))
             }
@@ -37,6 +38,23 @@ extension ClientHandler {
     }
 
     private func respond(_ call: UInt32, _ message: some Message) { send(.response, message, correlation: call) }
+
+    /// The request has no fields; its bytes are those of a newer client, if any, and change nothing.
+    private func giveRelayCredentials(_ call: UInt32) {
+        guard let session else { return }
+        switch gateway.service.sessions.relayCredentials(for: session) {
+        case .failure(let error): fail(call, error)
+        case .success(let grant):
+            respond(
+                call,
+                ClientRelayCredentialsResponse.with {
+                    $0.urls = grant.urls
+                    $0.username = grant.username
+                    $0.credential = grant.credential
+                    $0.lifetimeSeconds = grant.lifetimeSeconds
+                })
+        }
+    }
 
     // MARK: - Devices
 

@@ -10,6 +10,9 @@ package struct HTTPConfiguration: Sendable {
     package var headerByteCountMax = 16 << 10
     /// The largest request body, in bytes; a larger one is refused with 413.
     package var bodyByteCountMax = 64 << 10
+    /// Whether clients may show their tokens from other machines, over plain HTTP; otherwise 12004. Key
+    /// `http.tokens_from`. Administration is not meant: it is refused by the token alone.
+    package var isTokenTakenFromAnywhere = false
     /// How long a connection may be idle before it is closed.
     package var idleTimeout: Duration = .seconds(30)
 
@@ -29,19 +32,23 @@ package struct HTTPSources: Sendable {
     package var authorizeAdmin: @Sendable (_ token: String) async throws(ApusError) -> Void
     /// Hands the node's shards over and leaves the cluster; returns when the hand-over has begun.
     package var drain: @Sendable () async throws(ApusError) -> Void
+    /// Credentials of the relay for the bearer of a client's token; throws 12001, 12002, 10007, 21025.
+    package var relayCredentials: @Sendable (_ token: String) async throws(ApusError) -> IceServers
 
     package init(
         health: @escaping @Sendable () async -> NodeHealth,
         status: @escaping @Sendable () async -> NodeStatus,
         metrics: @escaping @Sendable () -> String,
         authorizeAdmin: @escaping @Sendable (_ token: String) async throws(ApusError) -> Void,
-        drain: @escaping @Sendable () async throws(ApusError) -> Void
+        drain: @escaping @Sendable () async throws(ApusError) -> Void,
+        relayCredentials: @escaping @Sendable (_ token: String) async throws(ApusError) -> IceServers
     ) {
         self.health = health
         self.status = status
         self.metrics = metrics
         self.authorizeAdmin = authorizeAdmin
         self.drain = drain
+        self.relayCredentials = relayCredentials
     }
 }
 

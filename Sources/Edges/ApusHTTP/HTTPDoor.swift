@@ -13,7 +13,8 @@ import Glibc
 import Musl
 #endif
 
-/// The door for operators and their tools: `/healthz`, `/metrics`, `/v1/status`, `/v1/admin/…`.
+/// The door for operators and their tools: `/healthz`, `/metrics`, `/v1/status`, `/v1/admin/…`, and for clients that
+/// need no more than leave to use the relay: `/v1/relay/credentials`.
 ///
 /// A service: ``run()`` binds, serves, and on graceful shutdown finishes what is under way. Plain HTTP;
 /// its default address is the machine's own, and a proxy in front gives it TLS where others must reach it.
@@ -48,8 +49,10 @@ package struct HTTPDoor: Service {
         let bind = configuration.bind
         let onListening = onListening
         let application = Application(
-            responder: HTTPRoutes(sources: sources, bodyByteCountMax: configuration.bodyByteCountMax, logger: logger)
-                .router().buildResponder(),
+            responder: HTTPRoutes(
+                sources: sources, bodyByteCountMax: configuration.bodyByteCountMax,
+                isTokenTakenFromAnywhere: configuration.isTokenTakenFromAnywhere, logger: logger
+            ).router().buildResponder(),
             server: .http1(configuration: channelConfiguration),
             configuration: ApplicationConfiguration(
                 address: .hostname(bind.host, port: bind.port), serverName: "apus",

@@ -9,10 +9,11 @@ import NIOCore
 struct HTTPRoutes: Sendable {
     let sources: HTTPSources
     let bodyByteCountMax: Int
+    let isTokenTakenFromAnywhere: Bool
     let logger: Logger
 
-    func router() -> Router<BasicRequestContext> {
-        let router = Router(context: BasicRequestContext.self)
+    func router() -> Router<DoorContext> {
+        let router = Router(context: DoorContext.self)
         let sources = sources
         router.add(middleware: BodyBound(byteCountMax: bodyByteCountMax))
         router.get("healthz") { _, _ in
@@ -27,6 +28,9 @@ struct HTTPRoutes: Sendable {
         router.get("v1/status") { _, _ in
             Self.json(await sources.status(), status: .ok)
         }
+        ClientRoutes(
+            credentials: sources.relayCredentials, isTokenTakenFromAnywhere: isTokenTakenFromAnywhere, logger: logger
+        ).add(to: router)
         let admin = router.group("v1/admin").add(
             middleware: AdminGuard(authorize: sources.authorizeAdmin, logger: logger))
         admin.post("drain") { _, _ in
@@ -70,7 +74,7 @@ struct Refusal: Encodable, Sendable {
 
 /// Refuses a request whose announced body is over the bound; the connection ends with it.
 struct BodyBound: RouterMiddleware {
-    typealias Context = BasicRequestContext
+    typealias Context = DoorContext
     let byteCountMax: Int
 
     func handle(
@@ -87,7 +91,7 @@ struct BodyBound: RouterMiddleware {
 
 /// Lets only bearers of a token of role `admin` through (12001, 12002: 401; 12004: 403).
 struct AdminGuard: RouterMiddleware {
-    typealias Context = BasicRequestContext
+    typealias Context = DoorContext
     let authorize: @Sendable (String) async throws(ApusError) -> Void
     let logger: Logger
 

@@ -79,22 +79,25 @@ final class NodeParts: Sendable {
             view: cluster.view, transport: transport, logger: nodeLog,
             onMoved: { shard, epoch in clusterService.moved(shard, epoch) })
         dispatcher.connect(entities)
+        relay = try RelayService.make(configuration, clusterKey: key, node: cluster.identity, log: nodeLog)
+        relayMesh = relay.map { [cluster, transport] in
+            RelayMesh(
+                relay: $0, advertised: configuration.advertisedRelay, view: cluster.view, transport: transport,
+                dispatcher: dispatcher, log: nodeLog)
+        }
         sessions = SessionService(
             configuration: configuration.sessions, view: cluster.view, entities: entities, transport: transport,
-            verifier: verifier, sealer: TicketSealer(clusterKey: key), log: nodeLog)
+            verifier: verifier, sealer: TicketSealer(clusterKey: key), relayIssuer: relayMesh, log: nodeLog)
         sessions.register(with: dispatcher, records: records)
         gateway = Gateway(
             configuration: configuration.gateway, sessions: sessions, channels: channels, view: cluster.view,
             group: group, log: nodeLog)
-        relay = try RelayService.make(configuration, clusterKey: key, node: cluster.identity, log: nodeLog)
-        relayMesh = relay.map { [cluster, transport] in
-            RelayMesh(relay: $0, view: cluster.view, transport: transport, dispatcher: dispatcher, log: nodeLog)
-        }
         let sources = NodeReport(
             configuration: configuration, relayAddress: configuration.relayAddress(), relay: relay,
-            relayMesh: relayMesh, cluster: cluster, channels: channels, gateway: gateway, verifier: verifier)
+            relayMesh: relayMesh, cluster: cluster, channels: channels, gateway: gateway, sessions: sessions,
+            verifier: verifier)
         http = HTTPDoor(
-            configuration: HTTPConfiguration(bind: configuration.http), sources: sources.sources(metrics: metrics),
+            configuration: configuration.httpDoor, sources: sources.sources(metrics: metrics),
             group: httpGroup, logger: nodeLog)
         late.set(channels: channels, entities: entities)
     }

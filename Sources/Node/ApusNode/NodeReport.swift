@@ -18,6 +18,7 @@ struct NodeReport: Sendable {
     let cluster: ClusterService
     let channels: ChannelService
     let gateway: Gateway
+    let sessions: SessionService
     let verifier: TokenVerifier
     let started = MonotonicTime.now()
 
@@ -26,7 +27,13 @@ struct NodeReport: Sendable {
         HTTPSources(
             health: { await health() }, status: { await status() }, metrics: { metrics.text() },
             authorizeAdmin: { token throws(ApusError) in try await authorize(token) },
-            drain: { () throws(ApusError) in try await drain() })
+            drain: { () throws(ApusError) in try await drain() },
+            relayCredentials: { token throws(ApusError) in
+                let grant = try await sessions.relayCredentials(token: token).get()
+                return IceServers([
+                    .init(urls: grant.urls, username: grant.username, credential: grant.credential)
+                ])
+            })
     }
 
     private var state: String {
@@ -63,7 +70,8 @@ struct NodeReport: Sendable {
                 clients: configuration.advertisedClients.description, http: configuration.advertisedHTTP.description,
                 relay: relayAddress?.description),
             shards: .init(
-                owned: map.shards.count { $0.owner == slot }, standby: map.shards.count { $0.standby == slot }),
+                owned: map.shards.count { $0.owner == slot }, standby: map.shards.count { $0.standby == slot },
+                drained: map.isDrained(cluster.identity)),
             sessions: .init(devices: counts.devices, apps: counts.apps), viewers: counts.viewers,
             channels: held.map(Self.channel), revision: map.revision,
             members: map.members.filter(\.state.isAlive).map(\.id.name.rawValue),

@@ -7,6 +7,7 @@ public enum ClientMethod: UInt16, Sendable, CaseIterable {
     case subscribe = 5
     case unsubscribe = 6
     case sleep = 7
+    case relayCredentials = 8
     case presence = 101
     case publishAck = 102
     case publishResume = 103

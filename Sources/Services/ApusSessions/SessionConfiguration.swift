@@ -8,6 +8,11 @@ package struct SessionConfiguration: Sendable {
     package var grantLifetime: Duration = .seconds(60)
     /// How long an identity's owner may take to answer, moves and failures included. Key `sessions.ask_timeout`.
     package var askTimeout: Duration = .seconds(3)
+    /// How long credentials of the relay serve. Key `sessions.relay_lifetime`.
+    package var relayLifetime: Duration = .seconds(3600)
+    /// How often an identity is given credentials of the relay at one node, and how many at once. Key
+    /// `sessions.relay_credentials_per_minute`.
+    package var relayCredentialsPerMinute = 12
     /// The presence machine's own.
     package var presence = PresenceStateMachine.Configuration()
 

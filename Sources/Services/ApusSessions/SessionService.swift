@@ -69,6 +69,9 @@ package final class SessionService: Service, Sendable {
     let verifier: TokenVerifier
     let sealer: TicketSealer
     let log: Logger
+    /// Nil where the node relays nothing.
+    let relayIssuer: (any RelayIssuer)?
+    let issues: Mutex<IssueLimiter>
     let state = Mutex(State())
     /// What ``run()`` does beside answering.
     private enum Work {
@@ -82,7 +85,7 @@ package final class SessionService: Service, Sendable {
 
     package init(
         configuration: SessionConfiguration, view: ClusterView, entities: EntityRegistry, transport: Transport,
-        verifier: TokenVerifier, sealer: TicketSealer, log: Logger
+        verifier: TokenVerifier, sealer: TicketSealer, relayIssuer: (any RelayIssuer)? = nil, log: Logger
     ) {
         self.configuration = configuration
         self.view = view
@@ -90,6 +93,8 @@ package final class SessionService: Service, Sendable {
         self.transport = transport
         self.verifier = verifier
         self.sealer = sealer
+        self.relayIssuer = relayIssuer
+        issues = Mutex(IssueLimiter(perMinute: configuration.relayCredentialsPerMinute))
         self.log = log
         // Bounded by the sessions and identities: each is in here at most once.
         (work, workFeed) = AsyncStream.makeStream()

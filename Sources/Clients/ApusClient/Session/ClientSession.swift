@@ -123,6 +123,63 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         public var time: Int64
     }
 
+    /// Leave to use the relays of the cluster for a time, for a peer connection of the caller's (D8).
+    public struct RelayCredentials: Sendable, Hashable {
+        /// Relays of the node that was asked, then of others: RFC 7065, as an ICE stack takes them.
+        public var urls: [String]
+        public var username: String
+        public var credential: String
+        /// From the answer on; ask again before it is over.
+        public var lifetime: Duration
+    }
+
+    /// Asks the cluster for credentials of its relays.
+    ///
+    /// - Throws: 21023 where no node is connected, 21002 where it does not answer in 5 s, 10008 where the connection
+    ///   broke meanwhile, 10007 where it was asked too often, 21025 where no relay takes clients, 10004 where the node
+    ///   is too old to know.
+    public func relayCredentials() async throws(ApusError) -> RelayCredentials {
+        let result: Result<RelayCredentials, ApusError> = await withCheckedContinuation { continuation in
+            eventLoop.execute { [self] in
+                guard let active else { return continuation.resume(returning: .failure(ApusError(.notConnected))) }
+                let answer = OneAnswer { continuation.resume(returning: $0) }
+                let timeout = eventLoop.assumeIsolated().scheduleTask(in: Self.answerTimeout) {
+                    answer.give(.failure(ApusError(.answerTimedOut)))
+                }
+                active.request(.relayCredentials, ClientRelayCredentialsRequest()) { result in
+                    timeout.cancel()
+                    answer.give(result.flatMap { Self.relayCredentials(in: $0) })
+                }
+            }
+        }
+        return try result.get()
+    }
+
+    private static func relayCredentials(in bytes: ByteBuffer) -> Result<RelayCredentials, ApusError> {
+        guard let message = try? ClientRelayCredentialsResponse(serializedBytes: Array(bytes.readableBytesView)) else {
+            return .failure(ApusError(.malformed))
+        }
+        return .success(
+            RelayCredentials(
+                urls: message.urls, username: message.username, credential: message.credential,
+                lifetime: .seconds(Int64(message.lifetimeSeconds))))
+    }
+
+    /// How long a node may take to answer what needs no other node.
+    private static let answerTimeout = TimeAmount.seconds(5)
+
+    /// The first answer counts. Confined to the event loop.
+    private final class OneAnswer {
+        private var take: ((Result<RelayCredentials, ApusError>) -> Void)?
+
+        init(_ take: @escaping (Result<RelayCredentials, ApusError>) -> Void) { self.take = take }
+
+        func give(_ result: Result<RelayCredentials, ApusError>) {
+            take?(result)
+            take = nil
+        }
+    }
+
     // MARK: - Streams, on the loop
 
     func add(_ stream: any SessionStream) {

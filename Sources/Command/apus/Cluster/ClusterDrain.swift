@@ -37,7 +37,7 @@ struct ClusterDrain: AsyncParsableCommand {
         while true {
             let report = await NodeReport.gather(found, in: local.directory)
             if report.process == .stopped { break }
-            if report.answered, report.status.shards.owned == 0, report.status.shards.standby == 0 { break }
+            if report.answered, report.status.shards.drained ?? (report.status.shards.owned == 0) { break }
             guard ContinuousClock.now < deadline else {
                 throw ApusError(
                     .deadlineExceeded,

@@ -45,6 +45,9 @@ struct RelayCheckCommand: ParsableCommand {
     @Option(help: "Seconds to keep the allocations after the messages, 0 to 3600.")
     var hold = 0
 
+    @Option(help: "Ask instead whether clients may send there: ADDRESS:PORT. Exit code 0 where they may.")
+    var peer: String?
+
     /// The part of messages that a network may lose in a check that passes.
     private static let lossMax = 0.05
     private static let messageTimeout = Duration.seconds(1)
@@ -88,6 +91,12 @@ struct RelayCheckCommand: ParsableCommand {
         guard let first = used.first, let second = used.prefix(2).last else {
             throw ValidationError("give --server HOST:PORT")
         }
+        if let peer {
+            let probe = try TurnProbe(
+                TurnDoor(server: first, transport: way, authorityFile: trusted), username: issued.username,
+                password: issued.password)
+            return try ask(probe, about: peer)
+        }
         let probes = try [first, second].map {
             try TurnProbe(
                 TurnDoor(server: $0, transport: way, authorityFile: trusted), username: issued.username,
@@ -109,6 +118,22 @@ struct RelayCheckCommand: ParsableCommand {
             throw ApusError(.answerTimedOut, facts)
         }
         Console.say("\(facts); median \(String(format: "%.2f", median)) ms")
+    }
+
+    /// Whether the relay lets its clients send to an address.
+    private func ask(_ probe: TurnProbe, about text: String) throws {
+        guard let place = HostPort(text), let peer = TransportAddress(place.host, port: UInt16(place.port)) else {
+            throw ValidationError("\(text) is not ADDRESS:PORT")
+        }
+        _ = try probe.allocate()
+        do throws(ApusError) {
+            try probe.bind(peer)
+        } catch {
+            try probe.end()
+            throw error
+        }
+        try probe.end()
+        Console.say("clients of \(probe.server) may send to \(peer)")
     }
 
     /// The doors, credentials for them, and who may have signed their certificate where that is known.

@@ -18,22 +18,12 @@ struct RelayCredentialsCommand: ParsableCommand {
     @Option(help: "An address of the relay, such as turn:relay.example:3478?transport=udp; may be given again.")
     var url: [String] = []
 
-    private struct Servers: Encodable {
-        struct Server: Encodable {
-            var urls: [String]
-            var username: String
-            var credential: String
-        }
-        var iceServers: [Server]
-    }
-
     func run() throws {
         let access = try options.access(doors: [HostPort(host: "127.0.0.1", port: 3478)])
         let issued = access.issue(user: user, lifetime: lifetime)
-        let servers = Servers(
-            iceServers: [
-                .init(urls: url.isEmpty ? access.urls : url, username: issued.username, credential: issued.password)
-            ])
+        let servers = IceServers([
+            .init(urls: url.isEmpty ? access.urls : url, username: issued.username, credential: issued.password)
+        ])
         let encoder = JSONEncoder()
         encoder.outputFormatting = [.withoutEscapingSlashes, .sortedKeys]
         Console.say(String(decoding: try encoder.encode(servers), as: UTF8.self))

@@ -41,6 +41,9 @@ struct RelayServeCommand: AsyncParsableCommand {
     @Option(help: "A range that peers may be in although it is special, such as loopback or private.")
     var open: [String] = []
 
+    @Option(help: "Seconds that the shortest lifetime has, 1 to 600; a client must ask for it. Default 600 (RFC 8656).")
+    var lifetimeMin: Int?
+
     @Flag(help: "Let clients of RFC 5766 have channel numbers up to 0x7FFF, as Debian's turnutils_uclient wants.")
     var legacyChannels = false
 
@@ -54,7 +57,7 @@ struct RelayServeCommand: AsyncParsableCommand {
         let isSetHere =
             credentials.secret != nil || !listen.isEmpty || !relayAddress.isEmpty || threads != nil || !open.isEmpty
             || legacyChannels || http != nil || logLevel != nil || certificate != nil || privateKey != nil
-            || tlsPort != nil
+            || tlsPort != nil || lifetimeMin != nil
         guard config == nil || !isSetHere else {
             throw ValidationError("--config excludes other options; the environment overrides its keys")
         }
@@ -62,6 +65,7 @@ struct RelayServeCommand: AsyncParsableCommand {
             throw ValidationError("give --certificate with --private-key")
         }
         guard (1...65_535).contains(tlsPort ?? 5349) else { throw ValidationError("--tls-port must be 1 to 65535") }
+        guard (1...600).contains(lifetimeMin ?? 600) else { throw ValidationError("--lifetime-min must be 1 to 600") }
     }
 
     func run() async throws {
@@ -101,6 +105,7 @@ struct RelayServeCommand: AsyncParsableCommand {
         relay.securePort = UInt16(tlsPort ?? Int(relay.securePort))
         relay.certificateFile = certificate ?? ""
         relay.keyFile = privateKey ?? ""
+        relay.lifetimeMin = .seconds(lifetimeMin ?? 600)
         relay.threadCount = threads ?? 1
         relay.realm = credentials.realm
         relay.secret = secret

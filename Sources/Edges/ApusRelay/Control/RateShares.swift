@@ -1,9 +1,26 @@
+import ApusCore
+
 /// Who draws from which bucket: a user's bound at this node, divided among the planes that have its allocations (D8).
 ///
-/// A plane's part is the same for each plane of the user, whatever its allocations carry: parts that follow the traffic
-/// would need the planes to speak to each other on the packet's way. With one plane, or one client address, a user has
-/// all of its bound.
+/// With one plane, or one client address, a user has all of its bound. With several, each plane begins with an equal
+/// part; then the parts follow what the planes carry and drop, which they tell once a second, so that the planes need
+/// not speak to each other on the packet's way. Where one of them is near its part, ``rebalance(after:)`` divides anew:
+/// a plane keeps a quarter of an equal part, for what may begin there, and the rest goes by demand. All parts together
+/// are never more than the bound.
+///
+/// Pure.
 package struct RateShares: Sendable {
+    /// Users whose parts one ``rebalance(after:)`` looks at; others have their turn with the next.
+    package static let rebalancesMax = 256
+    /// What a bound is divided into.
+    private static let units = 64
+    /// A plane is near its part from this share of it on.
+    private static let nearness = 0.75
+    /// A part that differs by less is left as it is, in units.
+    private static let changeMin = 4
+    /// Bytes of a dropped packet where none was carried to compare with.
+    private static let packetByteCount = 1_000.0
+
     /// What a plane is to be told.
     package typealias Telling = (plane: UInt8, command: PlaneCommand)
 
@@ -11,6 +28,10 @@ package struct RateShares: Sendable {
         var number: UInt32
         /// Its allocations, with their planes, in the order in which they began.
         var allocations: [(id: UInt32, plane: UInt8)] = []
+        /// The parts that differ from equal ones, in ``RateShares/units``; empty: all are equal.
+        var parts: [(plane: UInt8, units: Int)] = []
+        /// What planes carried and dropped since the last look.
+        var demand: [(plane: UInt8, traffic: RelayTraffic)] = []
 
         /// Its planes, the first first, with one allocation of each.
         var planes: [(plane: UInt8, id: UInt32)] {
@@ -26,6 +47,8 @@ package struct RateShares: Sendable {
     private var users: [String: User] = [:]
     private var owners: [UInt32: String] = [:]
     private var lastNumber: UInt32 = 0
+    /// Users with several planes that carried something since the last look, each once.
+    private var busy: [String] = []
 
     /// - Parameter rate: of each user at this node.
     package init(rate: RelayRate) { self.rate = rate }
@@ -40,6 +63,7 @@ package struct RateShares: Sendable {
         owners[id] = name
         let countBefore = users[name]?.planes.count
         users[name]?.allocations.append((id, plane))
+        if users[name]?.planes.count != countBefore { users[name]?.parts = [] }
         return tell(name, about: id, plane: plane, planeCountBefore: countBefore)
     }
 
@@ -48,9 +72,11 @@ package struct RateShares: Sendable {
         guard let name = owners[id], let index = users[name]?.allocations.firstIndex(where: { $0.id == id }) else {
             return []
         }
-        let countBefore = users[name]?.planes.count
+        let before = users[name]?.planes.map(\.plane) ?? []
         users[name]?.allocations[index].plane = plane
-        return tell(name, about: id, plane: plane, planeCountBefore: countBefore)
+        let hasOthers = Set(users[name]?.planes.map(\.plane) ?? []) != Set(before)
+        if hasOthers { users[name]?.parts = [] }
+        return tell(name, about: id, plane: plane, planeCountBefore: hasOthers ? nil : before.count)
     }
 
     /// An allocation is no more.
@@ -58,10 +84,76 @@ package struct RateShares: Sendable {
         guard let name = owners.removeValue(forKey: id), let before = users[name]?.planes.count else { return [] }
         users[name]?.allocations.removeAll { $0.id == id }
         guard let user = users[name], !user.allocations.isEmpty else {
+            if users[name]?.demand.isEmpty == false { busy.removeAll { $0 == name } }
             users[name] = nil
             return []
         }
-        return user.planes.count == before ? [] : user.planes.map { telling($0.plane, $0.id, user) }
+        guard user.planes.count != before else { return [] }
+        users[name]?.parts = []
+        return user.planes.compactMap { place in users[name].map { telling(place.plane, place.id, $0) } }
+    }
+
+    /// A plane carried and dropped so much more of an allocation.
+    package mutating func carried(_ id: UInt32, _ traffic: RelayTraffic, plane: UInt8) {
+        guard let name = owners[id], let planes = users[name]?.planes, planes.count > 1 else { return }
+        guard planes.contains(where: { $0.plane == plane }) else { return }
+        if users[name]?.demand.isEmpty == true { busy.append(name) }
+        if let index = users[name]?.demand.firstIndex(where: { $0.plane == plane }) {
+            users[name]?.demand[index].traffic += traffic
+        } else {
+            users[name]?.demand.append((plane, traffic))
+        }
+    }
+
+    /// Divides anew what users have whose planes are near their parts; to be called once in `interval`.
+    package mutating func rebalance(after interval: Duration) -> [Telling] {
+        guard !busy.isEmpty else { return [] }
+        let seconds = max(0.1, interval.milliseconds / 1_000)
+        let names = busy.prefix(Self.rebalancesMax)
+        busy.removeFirst(names.count)
+        return names.flatMap { rebalance($0, seconds) }
+    }
+
+    private mutating func rebalance(_ name: String, _ seconds: Double) -> [Telling] {
+        guard var user = users[name] else { return [] }
+        defer { users[name] = user }
+        let demand = user.demand
+        user.demand = []
+        let planes = user.planes
+        guard planes.count > 1 else { return [] }
+        let wanted = planes.map { plane in
+            demand.first { $0.plane == plane.plane }.map { self.part($0.traffic, seconds) } ?? 0
+        }
+        let now = planes.map { units(of: $0.plane, user) }
+        let isNear = zip(wanted, now).contains { $0 >= Self.nearness * Double($1) / Double(Self.units) }
+        let sum = wanted.reduce(0, +)
+        guard isNear, sum > 0 else { return [] }
+        let least = max(1, Self.units / (4 * planes.count))
+        let free = Double(Self.units - least * planes.count)
+        // Rounded down, so that they are not more than all.
+        let next = wanted.map { least + Int(max(0, free) * $0 / sum) }
+        guard zip(next, now).contains(where: { abs($0 - $1) >= Self.changeMin }) else { return [] }
+        let wasEqual = user.parts.isEmpty
+        user.parts = zip(planes, next).map { ($0.plane, $1) }
+        // Less is told before more, so that the planes have never more than the bound together.
+        let changed = zip(zip(planes, next), now).filter { wasEqual || $0.0.1 != $0.1 }
+            .map { ($0.0.0, isLess: $0.0.1 < $0.1) }
+        let ordered = changed.filter(\.isLess) + changed.filter { !$0.isLess }
+        return ordered.map { telling($0.0.plane, $0.0.id, user) }
+    }
+
+    /// What of the bound this is, in a second; more than 1 where it was too much.
+    private func part(_ traffic: RelayTraffic, _ seconds: Double) -> Double {
+        let packets = Double(traffic.upPackets &+ traffic.downPackets)
+        let bytes = Double(traffic.upBytes &+ traffic.downBytes)
+        let dropped = Double(traffic.dropped)
+        let size = packets > 0 ? bytes / packets : Self.packetByteCount
+        func share(_ amount: Double, _ rate: UInt64) -> Double { rate == 0 ? 0 : amount / seconds / Double(rate) }
+        return max(share(bytes + dropped * size, rate.bytesPerSecond), share(packets + dropped, rate.packetsPerSecond))
+    }
+
+    private func units(of plane: UInt8, _ user: User) -> Int {
+        user.parts.first { $0.plane == plane }?.units ?? Self.units / max(1, user.planes.count)
     }
 
     private func tell(_ name: String, about id: UInt32, plane: UInt8, planeCountBefore: Int?) -> [Telling] {
@@ -72,6 +164,17 @@ package struct RateShares: Sendable {
     }
 
     private func telling(_ plane: UInt8, _ id: UInt32, _ user: User) -> Telling {
-        (plane, .limit(allocation: id, user: user.number, rate.share(of: user.planes.count)))
+        let part =
+            user.parts.isEmpty
+            ? rate.share(of: user.planes.count) : rate.part(units(of: plane, user), of: Self.units)
+        return (plane, .limit(allocation: id, user: user.number, part))
+    }
+}
+
+extension RelayRate {
+    /// So many of so many units; a bound stays one.
+    func part(_ units: Int, of all: Int) -> RelayRate {
+        func part(_ rate: UInt64) -> UInt64 { rate == 0 ? 0 : max(1, rate * UInt64(units) / UInt64(all)) }
+        return RelayRate(bytesPerSecond: part(bytesPerSecond), packetsPerSecond: part(packetsPerSecond))
     }
 }

@@ -18,6 +18,13 @@ package protocol RelayController: Sendable {
     /// Time went by; called about every ``RelayControl/tickInterval`` while there are events, and else when
     /// ``nextTick(now:)`` says. After a sleep it comes before the events.
     mutating func tick(now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)])
+    /// The process ends: ends a part of what lives; called again, with the planes' counters between, until ``isEmpty``.
+    mutating func wind(
+        down now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)])
+    /// Whether nothing lives and nothing is waited for.
+    var isEmpty: Bool { get }
+    /// The last call: nothing more is waited for.
+    mutating func finish(now: MonotonicTime)
     /// When the next tick has something to do; nil where it has none until an event comes.
     func nextTick(now: MonotonicTime) -> MonotonicTime?
 }
@@ -25,6 +32,13 @@ package protocol RelayController: Sendable {
 extension RelayController {
     /// Every interval, whether there is something to do or not.
     package func nextTick(now: MonotonicTime) -> MonotonicTime? { now + RelayControl.tickInterval }
+
+    /// Nothing that lives here has to be ended.
+    package var isEmpty: Bool { true }
+    package mutating func wind(
+        down now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)]
+    ) {}
+    package mutating func finish(now: MonotonicTime) {}
 }
 
 /// The control thread of a node's relay: takes the events of all planes and hands their commands down (D8).
@@ -40,6 +54,8 @@ package final class RelayControl: Sendable {
     private static let eventsPerRound = 256
     /// How long control waits for a plane that takes no commands before it says that the plane hangs.
     private static let commandWaitMax = Duration.seconds(5)
+    /// How long the end of the process waits for what planes have still to tell.
+    package static let windDownMax = Duration.seconds(1)
 
     package let planes: [PlaneThread]
     private let waker: Waker
@@ -100,7 +116,7 @@ package final class RelayControl: Sendable {
         return true
     }
 
-    /// Ends control, then the planes.
+    /// Ends what lives, for ``windDownMax`` at most, then control, then the planes.
     package func stop() {
         isStopping.value.store(true, ordering: .sequentiallyConsistent)
         waker.wake()
@@ -140,6 +156,30 @@ package final class RelayControl: Sendable {
                 for order in inbox.take() { controller.handle(order, now: now, into: &commands) }
                 handDown()
             }
+            windDown(poll)
+        }
+
+        /// Ends what lives, while the planes still run, so that each life is told with all that it carried.
+        private mutating func windDown(_ poll: Int32) {
+            let deadline = MonotonicTime.now() + RelayControl.windDownMax
+            while !controller.isEmpty, MonotonicTime.now() < deadline {
+                controller.wind(down: .now(), into: &commands)
+                handDown()
+                waker.willSleep()
+                var ready = apus_ready()
+                let milliseconds: Int32 = links.allSatisfy(\.events.isEmpty) ? 10 : 0
+                if apus_poll_wait(poll, &ready, 1, milliseconds) > 0 { waker.clear() }
+                waker.didWake()
+                for link in links {
+                    // What clients still ask for has no answer any more.
+                    for _ in 0..<RelayControl.eventsPerRound {
+                        guard let event = link.events.pop() else { break }
+                        guard case .counters = event else { continue }
+                        controller.handle(event, from: link.index, now: .now(), into: &commands)
+                    }
+                }
+            }
+            controller.finish(now: .now())
         }
 
         /// Milliseconds until a tick has something to do, but not before the interval is over; -1 where only an event

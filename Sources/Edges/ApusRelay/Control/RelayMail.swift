@@ -60,6 +60,8 @@ package enum RelayOrder: Sendable {
     case movedAway(MobilityTicket)
     /// Allocations of users at all other nodes together.
     case othersHave([String: Int])
+    /// The cluster's other nodes are at these addresses: where this one reaches them, and what they tell of themselves.
+    case othersAreAt(reached: [TransportAddress], told: [TransportAddress])
     /// The node leaves; new clients are to go there.
     case drain(RelayAlternate?)
     /// How the relay stands; called on the control thread.
@@ -109,7 +111,7 @@ package final class RelayInbox: Sendable {
             switch order {
             case .surrender(_, _, let answer): answer(nil)
             case .standing(let answer): answer(RelayStanding())
-            case .mirrored, .tellMirrors, .claimed, .movedAway, .othersHave, .drain: break
+            case .mirrored, .tellMirrors, .claimed, .movedAway, .othersHave, .othersAreAt, .drain: break
             }
         }
     }

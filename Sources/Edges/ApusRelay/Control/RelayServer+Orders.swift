@@ -25,6 +25,8 @@ extension RelayServer {
         case .claimed(let number, let state): perform(machine.claimed(number, state, at: now), now, &commands)
         case .movedAway(let ticket): perform(machine.movedAway(ticket, at: now), now, &commands)
         case .othersHave(let counts): machine.othersHave(counts)
+        case .othersAreAt(let reached, let told):
+            perform(machine.othersAreAt(reached: reached, told: told), now, &commands)
         case .drain(let alternate): machine.drain(to: alternate, at: now)
         case .standing(let answer): answer(standing())
         }

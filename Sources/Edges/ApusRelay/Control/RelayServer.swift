@@ -43,6 +43,16 @@ package struct RelayServer: RelayController {
         var limited = RelayLimitCounts()
     }
 
+    private struct Unlogged {
+        var loggedCount = 0
+        var count = 0
+        var counters = RelayCounters()
+    }
+
+    /// Lines about allocations that end with the process; the others share one.
+    package static let shutdownLinesMax = 1_000
+    /// Allocations that one round of the process's end ends: no more than a plane's ring of events takes beside others.
+    private static let shutdownsPerRound = 256
     /// Ticks of the machine in one round: it ends a bounded number of allocations in each.
     private static let ticksPerRound = 4
     private static let wallClockInterval = Duration.seconds(1)
@@ -53,6 +63,8 @@ package struct RelayServer: RelayController {
     var machine: TurnServerStateMachine
     private let addresses: RelayAddresses
     private let log: Logger
+    /// Allocations that ended with the process and have no line of their own.
+    private var unlogged = Unlogged()
     private var opened: [UInt32: Opened] = [:]
     private var reserved: [UInt64: Opened] = [:]
     /// The plane and the socket of each allocation; the plane owns the socket.
@@ -101,7 +113,9 @@ package struct RelayServer: RelayController {
         case .control(let flow, let bytes): perform(machine.receive(bytes, on: flow, at: now), now, &commands)
         case .streamClosed(let flow): perform(machine.streamClosed(flow, at: now), now, &commands)
         case .counters(let id, let traffic, let isFinal):
-            accounts.carried(id, metrics.carried(id, traffic, plane: plane, isFinal: isFinal))
+            let more = metrics.carried(id, traffic, plane: plane, isFinal: isFinal)
+            accounts.carried(id, more)
+            shares.carried(id, more, plane: plane)
             var counters = RelayCounters()
             (counters.packetsUp, counters.bytesUp) = (traffic.upPackets, traffic.upBytes)
             (counters.packetsDown, counters.bytesDown) = (traffic.downPackets, traffic.downBytes)
@@ -121,6 +135,7 @@ package struct RelayServer: RelayController {
 
     package mutating func tick(now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)]) {
         if now - wallReadAt >= Self.wallClockInterval {
+            commands += shares.rebalance(after: now - wallReadAt)
             wallReadAt = now
             told = standing
             metrics.stands(
@@ -338,7 +353,15 @@ package struct RelayServer: RelayController {
             ])
     }
 
-    private func logEnd(_ life: AllocationLife, _ now: MonotonicTime) {
+    private mutating func logEnd(_ life: AllocationLife, _ now: MonotonicTime) {
+        if life.reason == .shutdown {
+            guard unlogged.loggedCount < Self.shutdownLinesMax else {
+                unlogged.count += 1
+                unlogged.counters = unlogged.counters + life.counters
+                return
+            }
+            unlogged.loggedCount += 1
+        }
         log.info(
             "An allocation ended.",
             metadata: [
@@ -349,6 +372,34 @@ package struct RelayServer: RelayController {
                 LogKey.bytes: "\(life.counters.bytesUp) up, \(life.counters.bytesDown) down",
                 LogKey.count: "\(life.counters.packetsUp) up, \(life.counters.packetsDown) down",
                 LogKey.milliseconds: "\(Int((now - life.started).milliseconds))",
+            ])
+    }
+}
+
+// The end of the process.
+extension RelayServer {
+    package var isEmpty: Bool { machine.allocationCount == 0 && machine.endingCount == 0 }
+
+    package mutating func wind(
+        down now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)]
+    ) {
+        // So many are waited for that the planes' answers find room.
+        guard machine.endingCount < Self.shutdownsPerRound else { return }
+        perform(machine.shutDown(countMax: Self.shutdownsPerRound, at: now), now, &commands)
+    }
+
+    package mutating func finish(now: MonotonicTime) {
+        var unsent: [(plane: UInt8, command: PlaneCommand)] = []
+        // Where planes took too long, lives are told with what was known of them.
+        perform(machine.shutDown(countMax: .max, at: now), now, &unsent)
+        perform(machine.endWaiting(), now, &unsent)
+        guard unlogged.count > 0 else { return }
+        let counters = unlogged.counters
+        log.info(
+            "More allocations ended with the process.",
+            metadata: [
+                LogKey.count: "\(unlogged.count)", LogKey.reason: "\(AllocationLife.Reason.shutdown.rawValue)",
+                LogKey.bytes: "\(counters.bytesUp) up, \(counters.bytesDown) down",
             ])
     }
 }

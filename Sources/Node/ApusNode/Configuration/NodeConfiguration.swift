@@ -2,6 +2,7 @@ public import ApusCore
 package import ApusChannels
 package import ApusCluster
 package import ApusGateway
+import ApusHTTP
 import ApusMedia
 package import ApusSessions
 package import ApusTransport
@@ -29,6 +30,8 @@ public struct NodeConfiguration: Sendable {
     public var clusterKeyFile: String
     public var tokenPublicKeyFile: String
     public var http: HostPort
+    /// Whether clients may show tokens to the HTTP door from other machines.
+    public var isTokenTakenFromAnywhere: Bool
     /// Addresses that other nodes and clients are told.
     public var advertisedTransport: HostPort
     public var advertisedClients: HostPort
@@ -75,6 +78,8 @@ public struct NodeConfiguration: Sendable {
         let listenTransport = try reader.hostPort("listen.transport", default: HostPort(host: "0.0.0.0", port: 7400))
         let listenClients = try reader.hostPort("listen.clients", default: HostPort(host: "0.0.0.0", port: 7443))
         http = try reader.hostPort("listen.http", default: HostPort(host: "127.0.0.1", port: 8080))
+        isTokenTakenFromAnywhere =
+            try reader.choice("http.tokens_from", of: ["loopback", "anywhere"], default: "loopback") == "anywhere"
         advertisedTransport = try reader.hostPort("advertise.transport", default: listenTransport)
         advertisedClients = try reader.hostPort("advertise.clients", default: listenClients)
         advertisedHTTP = try reader.hostPort("advertise.http", default: http)
@@ -120,6 +125,13 @@ public struct NodeConfiguration: Sendable {
     package func relayAddress() -> HostPort? {
         guard relay.isEnabled else { return nil }
         return advertisedRelay ?? relay.firstDoor()
+    }
+
+    /// The door for operators.
+    var httpDoor: HTTPConfiguration {
+        var door = HTTPConfiguration(bind: http)
+        door.isTokenTakenFromAnywhere = isTokenTakenFromAnywhere
+        return door
     }
 
     private mutating func readTransport(_ reader: inout ConfigurationReader) throws(ApusError) {
@@ -202,6 +214,12 @@ public struct NodeConfiguration: Sendable {
         sessions.ticketLifetime = try reader.duration("sessions.ticket_lifetime", default: d.ticketLifetime)
         sessions.grantLifetime = try reader.duration("sessions.grant_lifetime", default: d.grantLifetime)
         sessions.askTimeout = try reader.duration("sessions.ask_timeout", default: d.askTimeout)
+        sessions.relayLifetime = try reader.duration("sessions.relay_lifetime", default: d.relayLifetime)
+        guard sessions.relayLifetime >= .seconds(60), sessions.relayLifetime <= .seconds(7 * 86_400) else {
+            throw reader.invalid("sessions.relay_lifetime", "1m to 168h are expected")
+        }
+        sessions.relayCredentialsPerMinute = try reader.int(
+            "sessions.relay_credentials_per_minute", default: d.relayCredentialsPerMinute, in: 1...6_000)
         sessions.presence.grace = try reader.duration("sessions.grace", default: d.presence.grace)
         sessions.presence.subscribersMax = try reader.int(
             "sessions.subscribers_max", default: d.presence.subscribersMax, in: 1...1_000_000)

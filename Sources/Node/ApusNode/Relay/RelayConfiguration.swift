@@ -43,6 +43,8 @@ package struct RelayConfiguration: Sendable {
     package var allocationsPerUserMax = 64
     package var permissionsMax = 64
     package var channelsMax = 64
+    /// The shortest and the longest lifetime that is granted.
+    package var lifetimeMin = Duration.seconds(600)
     package var lifetimeMax = Duration.seconds(3600)
     package var isLegacyChannelAllowed = false
     package var quota = Quota()
@@ -133,6 +135,10 @@ package struct RelayConfiguration: Sendable {
             "relay.allocations_per_user_max", default: d.allocationsPerUserMax, in: 1...65_536)
         permissionsMax = try reader.int("relay.permissions_max", default: d.permissionsMax, in: 1...256)
         channelsMax = try reader.int("relay.channels_max", default: d.channelsMax, in: 1...256)
+        lifetimeMin = try reader.duration("relay.lifetime_min", default: d.lifetimeMin)
+        guard lifetimeMin >= .seconds(1), lifetimeMin <= .seconds(600) else {
+            throw reader.invalid("relay.lifetime_min", "1s to 10m are expected")
+        }
         lifetimeMax = try reader.duration("relay.lifetime_max", default: d.lifetimeMax)
         guard lifetimeMax >= .seconds(600) else {
             throw reader.invalid("relay.lifetime_max", "10m or more are expected (RFC 8656 §7.2)")

@@ -13,11 +13,15 @@ import Synchronization
 /// A node's relay among the relays of the cluster: it mirrors the allocations to the standby, finds those that clients
 /// bring tickets of, and tells the others where its doors are and what its users have (D8).
 ///
+/// It also issues credentials to clients, with the doors of this node and of others (``RelayIssuer``).
+///
 /// Decisions are ``RelayRoster``'s and ``MirrorFeedStateMachine``'s; this runs them. Everything here is help: a message
 /// that gets lost costs a client an allocation anew, never a packet of one that lives.
 ///
 /// Isolation: any thread. Both machines stand behind one `Mutex`; nothing is called under it but them.
 final class RelayMesh: Service {
+    /// Who a node is does not change while it lives, but what was told can get lost: it is told again this often.
+    private static let doorsInterval = Duration.seconds(10)
     /// How long the standby may take to answer a batch, and each node to answer a claim.
     private static let mirrorTimeout = Duration.seconds(2)
     private static let claimTimeout = Duration.milliseconds(500)
@@ -37,9 +41,25 @@ final class RelayMesh: Service {
         var alternate: RelayAlternate?
         /// What the relay was told last of the users elsewhere.
         var elsewhere: [String: Int] = [:]
+        var places = Places()
+        /// What the relay took of them.
+        var placesTaken = Places()
+    }
+
+    /// Where the other nodes are, for what may be a peer.
+    private struct Places: Equatable {
+        /// Where this node reaches them.
+        var reached: [TransportAddress] = []
+        /// Their other doors, as the map says.
+        var mapped: [TransportAddress] = []
+        /// What they tell of themselves.
+        var told: [TransportAddress] = []
     }
 
     private let relay: RelayService
+    private let advertised: HostPort?
+    /// Of this machine, those that others can tell apart from their own.
+    private let addresses: [TransportAddress]
     private let view: ClusterView
     private let transport: Transport
     private let log: Logger
@@ -50,8 +70,14 @@ final class RelayMesh: Service {
     private let retries: AsyncStream<MonotonicTime>
     private let retryFeed: AsyncStream<MonotonicTime>.Continuation
 
-    init(relay: RelayService, view: ClusterView, transport: Transport, dispatcher: NodeDispatcher, log: Logger) {
+    /// - Parameter advertised: what clients are told of this node's relay; nil: its first door.
+    init(
+        relay: RelayService, advertised: HostPort?, view: ClusterView, transport: Transport, dispatcher: NodeDispatcher,
+        log: Logger
+    ) {
         self.relay = relay
+        self.advertised = advertised
+        addresses = Array(RelayConfiguration.outerAddresses().prefix(RelayRoster.addressesMax))
         self.view = view
         self.transport = transport
         self.log = log
@@ -71,6 +97,14 @@ final class RelayMesh: Service {
     /// The node that keeps the mirrors of this one's allocations; nil where none can.
     var standby: NodeName? { state.withLock { $0.feed.standby?.name } }
 
+    /// Where a client finds relays of the cluster, this node's first unless it leaves; of a few nodes at most.
+    var clientURLs: [String] {
+        let own = ownTidings(usage: [], isWhole: false)
+        return state.withLock { $0.roster.clientURLs(own: own) }
+    }
+
+    var credentials: RelayCredentials { relay.credentials }
+
     func run() async throws {
         await cancelWhenGracefulShutdown {
             await withDiscardingTaskGroup { group in
@@ -79,6 +113,9 @@ final class RelayMesh: Service {
                         guard (try? await Task.sleep(for: max(time - .now(), .zero))) != nil else { return }
                         self.perform(self.state.withLock { $0.feed.tick(at: .now()) })
                     }
+                }
+                group.addTask {
+                    while (try? await Task.sleep(for: Self.doorsInterval)) != nil { self.tellDoors() }
                 }
                 for await item in self.work {
                     group.addTask { await self.perform(item) }
@@ -92,24 +129,43 @@ final class RelayMesh: Service {
     private func mapChanged(_ map: ClusterMap) {
         let members = map.members.filter(\.state.isAlive).map { (id: $0.id, isUp: $0.state == .up) }
         let isLeaving = map.members.contains { $0.id == view.local && $0.state != .up }
-        let actions = state.withLock { state in
+        let others = map.members.filter { $0.state.isAlive && $0.id != view.local }.map(\.addresses)
+        let (actions, hasToTell) = state.withLock { state -> ([MirrorFeedStateMachine.Action], Bool) in
             // A node that has left keeps what it knew: its last clients are sent after it.
-            guard members.contains(where: { $0.id == view.local }) else { return [MirrorFeedStateMachine.Action]() }
+            guard members.contains(where: { $0.id == view.local }) else { return ([], false) }
+            let before = state.roster.others
             state.roster.membersChanged(members)
+            let isNews = isLeaving && !state.isDraining
             state.isDraining = state.isDraining || isLeaving
-            return state.feed.standbyChanged(to: state.roster.standby)
+            state.places.reached = others.compactMap { TransportAddress($0.transport.host, port: 0) }
+            state.places.mapped = others.flatMap { [$0.clients, $0.http] }
+                .compactMap { TransportAddress($0.host, port: 0) }
+            let isHeardByNew = state.roster.others.contains { !before.contains($0) }
+            return (state.feed.standbyChanged(to: state.roster.standby), isNews || isHeardByNew)
         }
         perform(actions)
         tellRelay()
+        if hasToTell { tellDoors() }
     }
 
     private func heard(_ tidings: RelayTidings, from node: NodeID) {
-        perform(
-            state.withLock { state in
-                state.roster.told(tidings, by: node)
-                return state.feed.standbyChanged(to: state.roster.standby)
-            })
+        let (actions, isFirst) = state.withLock { state -> ([MirrorFeedStateMachine.Action], Bool) in
+            let isFirst = state.roster.told(tidings, by: node)
+            return (state.feed.standbyChanged(to: state.roster.standby), isFirst)
+        }
+        perform(actions)
         tellRelay()
+        // What this node told when it saw the other in the map may have come before there was a link.
+        if isFirst { tellDoors() }
+    }
+
+    /// Tells the others where this node's relay is, and nothing of its users.
+    private func tellDoors() { workFeed.yield(.tidings(ownTidings(usage: [], isWhole: false))) }
+
+    private func ownTidings(usage: [RelayUsage], isWhole: Bool) -> RelayTidings {
+        RelayTidings(
+            doors: relay.doorsForPeers, domain: relay.domain, isDraining: state.withLock(\.isDraining), usage: usage,
+            isWhole: isWhole, advertised: advertised, addresses: addresses)
     }
 
     /// What the relay is to know of the others, where that changed.
@@ -125,8 +181,21 @@ final class RelayMesh: Service {
             state.alternate = alternate
             return (isNew ? counts : nil, alternate)
         }
+        tellPlaces()
         if let elsewhere { relay.order(.othersHave(elsewhere)) }
         if let alternate { relay.order(.drain(alternate)) }
+    }
+
+    /// Where the others are, where that changed since the relay took it.
+    private func tellPlaces() {
+        let places = state.withLock { state -> Places? in
+            state.places.told = state.roster.addressesElsewhere
+            return state.places == state.placesTaken ? nil : state.places
+        }
+        guard let places,
+            relay.order(.othersAreAt(reached: places.reached, told: places.mapped + places.told))
+        else { return }
+        state.withLock { $0.placesTaken = places }
     }
 
     /// News of the control thread.
@@ -136,13 +205,8 @@ final class RelayMesh: Service {
         case .claim(let number, let ticket, let username): workFeed.yield(.claim(number, ticket, username: username))
         case .revived(let ticket, let home): tellHome(ticket, home)
         case .usage(let usage, let isWhole):
-            let (isDraining, hasOthers) = state.withLock { ($0.isDraining, !$0.roster.others.isEmpty) }
-            guard hasOthers else { return }
-            workFeed.yield(
-                .tidings(
-                    RelayTidings(
-                        doors: relay.doorsForPeers, domain: relay.domain, isDraining: isDraining,
-                        usage: Array(usage.prefix(RelayRoster.usersMax)), isWhole: isWhole)))
+            guard state.withLock({ !$0.roster.others.isEmpty }) else { return }
+            workFeed.yield(.tidings(ownTidings(usage: Array(usage.prefix(RelayRoster.usersMax)), isWhole: isWhole)))
         }
     }
 

@@ -35,6 +35,9 @@ private enum WireBound {
     static let relayed = 2
     static let doors = 64
     static let users = RelayRoster.usersMax
+    static let addresses = RelayRoster.addressesMax
+    /// A name in the DNS, with brackets and a port.
+    static let advertisedByteCount = 262
 }
 
 extension TransportAddress {
@@ -132,13 +135,16 @@ extension RelayTidings {
             $0.users = usage.map(\.user)
             $0.counts = usage.map { UInt32(clamping: $0.allocations) }
             $0.whole = isWhole
+            $0.advertised = advertised?.description ?? ""
+            $0.addresses = addresses.map(\.wire)
         }
     }
 
     /// Throws 10001 for what is none. Doors of kinds that are not known here are left out.
     package init(_ wire: RelayWireTidings) throws(ApusError) {
         guard wire.doors.count <= WireBound.doors, wire.users.count == wire.counts.count,
-            wire.users.count <= WireBound.users, wire.domain.utf8.count <= 253
+            wire.users.count <= WireBound.users, wire.domain.utf8.count <= 253,
+            wire.addresses.count <= WireBound.addresses, wire.advertised.utf8.count <= WireBound.advertisedByteCount
         else { throw ApusError(.malformed) }
         let doors = wire.doors.compactMap { door -> RelayDoor? in
             guard let number = UInt8(exactly: door.transport), let transport = RelayFlow.Transport(rawValue: number),
@@ -149,6 +155,10 @@ extension RelayTidings {
         self.init(
             doors: doors, domain: wire.domain, isDraining: wire.draining,
             usage: zip(wire.users, wire.counts).map { RelayUsage(user: $0, allocations: Int($1)) },
-            isWhole: wire.whole)
+            isWhole: wire.whole, advertised: HostPort(wire.advertised),
+            addresses: try wire.addresses.map { bytes throws(ApusError) in
+                guard let address = TransportAddress(wire: bytes) else { throw ApusError(.malformed) }
+                return address.host
+            })
     }
 }

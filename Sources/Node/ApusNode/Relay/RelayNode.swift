@@ -59,7 +59,10 @@ package struct RelayNode: Sendable {
         HTTPSources(
             health: { await health() }, status: { await status() }, metrics: { metrics.text() },
             authorizeAdmin: { _ throws(ApusError) in throw ApusError(.notAllowed, "a relay alone has no operators") },
-            drain: { () throws(ApusError) in throw ApusError(.unavailable, "a relay alone has nowhere to drain to") })
+            drain: { () throws(ApusError) in throw ApusError(.unavailable, "a relay alone has nowhere to drain to") },
+            relayCredentials: { _ throws(ApusError) in
+                throw ApusError(.unavailable, "a relay alone knows no clients; who has its secret issues credentials")
+            })
     }
 
     private func health() async -> NodeHealth {

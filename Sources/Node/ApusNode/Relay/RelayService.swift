@@ -52,6 +52,9 @@ package final class RelayService: Service {
             domain: TransportAddress(name, port: 0) == nil ? name : "", log: log)
     }
 
+    /// What issues the credentials that this relay takes.
+    package var credentials: RelayCredentials { keys.credentials }
+
     /// Who takes the relay's news, on its control thread; it must hand them on and return.
     package func onNews(_ take: @escaping @Sendable (RelayNews) -> Void) { news.withLock { $0 = take } }
 
@@ -193,6 +196,7 @@ package final class RelayService: Service {
         turn.newPeerBurst = RelayConfiguration.Quota.newPeerBurst
         turn.permissionsMax = configuration.permissionsMax
         turn.channelsMax = configuration.channelsMax
+        turn.lifetimeMin = configuration.lifetimeMin
         turn.lifetimeMax = configuration.lifetimeMax
         if configuration.isLegacyChannelAllowed { turn.channelNumbers = ChannelDataHeader.legacyChannelNumbers }
         return turn
@@ -308,7 +312,7 @@ extension RelayConfiguration {
     }
 
     /// The addresses at which others reach this machine.
-    private static func outerAddresses() -> [TransportAddress] {
+    static func outerAddresses() -> [TransportAddress] {
         machineAddresses().filter { address in
             switch PeerPolicy.range(of: address) {
             case nil, .private, .carrierGrade: true

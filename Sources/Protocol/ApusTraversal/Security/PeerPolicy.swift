@@ -37,6 +37,8 @@ public struct PeerPolicy: Sendable {
     private let opened: Set<Range>
     private let own: Set<TransportAddress>
     private let relayPorts: ClosedRange<UInt16>
+    /// Addresses of the cluster's other nodes, as far as they are known; without ports.
+    private(set) var others: Set<TransportAddress> = []
 
     /// - Parameters:
     ///   - opened: Ranges whose addresses may be peers; none by default.
@@ -51,18 +53,34 @@ public struct PeerPolicy: Sendable {
         self.relayPorts = relayPorts
     }
 
+    /// The cluster's other nodes are at these addresses, and no more at those of before; ports do not count.
+    ///
+    /// An address at which this node reaches another is that node's, whatever its range. One that a node only tells of
+    /// itself may be somebody else's seen from here, where it is in a private range: it counts where it is an address
+    /// of the Internet, or in a range that is opened, so that telling can only close what was open.
+    ///
+    /// - Parameters:
+    ///   - reached: where this node reaches the others itself.
+    ///   - told: what they say of themselves.
+    public mutating func setOthers(reached: [TransportAddress], told: [TransportAddress]) {
+        let known = told.filter { address in Self.range(of: address).map { opened.contains($0) } ?? true }
+        others = Set((reached + known).map(\.host)).filter { Self.range(of: $0) != .unspecified }
+    }
+
+    private func isOwn(_ host: TransportAddress) -> Bool { own.contains(host) || others.contains(host) }
+
     /// The ports of a host that may be sent to; for a host of the cluster only those of relays.
     ///
     /// Own loopback addresses count as any other loopback address where loopback is opened: who opens it runs
     /// everything on one machine.
     public func ports(of host: TransportAddress) -> ClosedRange<UInt16> {
-        guard own.contains(host.host) else { return 1...65535 }
+        guard isOwn(host.host) else { return 1...65535 }
         return Self.range(of: host) == .loopback && opened.contains(.loopback) ? 1...65535 : relayPorts
     }
 
     /// Judges a host, whatever the port: what CreatePermission asks (RFC 8656 §10.2).
     public func refusal(ofHost address: TransportAddress) -> Refusal? {
-        if own.contains(address.host) {
+        if isOwn(address.host) {
             // A node may stand in a private network; its own relays are reachable there all the same. An unspecified or
             // loopback address is nobody's but the machine's own, and is never a relay for others.
             guard let range = Self.range(of: address), range == .unspecified || range == .loopback else { return nil }
@@ -71,7 +89,7 @@ public struct PeerPolicy: Sendable {
         if let range = Self.range(of: address), !opened.contains(range) { return .special(range) }
         for inner in Self.embedded(in: address) {
             if let refusal = refusal(ofHost: inner) { return refusal }
-            if own.contains(inner.host) { return .own }
+            if isOwn(inner.host) { return .own }
         }
         return nil
     }

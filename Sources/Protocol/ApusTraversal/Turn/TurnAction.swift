@@ -84,6 +84,8 @@ public struct AllocationLife: Hashable, Sendable {
     /// Why an allocation ended.
     public enum Reason: String, Sendable, Hashable {
         case deleted, expired, streamClosed = "stream-closed", movedAway = "moved-away", closedByNode = "closed-by-node"
+        /// The process ended orderly.
+        case shutdown
     }
 
     public let allocation: AllocationID
@@ -103,7 +105,7 @@ public struct RelayCounters: Hashable, Sendable {
     public var bytesDown: UInt64 = 0
     public init() {}
 
-    static func + (left: Self, right: Self) -> Self {
+    public static func + (left: Self, right: Self) -> Self {
         var sum = left
         sum.packetsUp &+= right.packetsUp
         sum.bytesUp &+= right.bytesUp

@@ -19,8 +19,10 @@ public struct TurnServerConfiguration: Sendable {
     public var families: [TransportAddress.Family] = [.v4]
     public var peers = PeerPolicy()
 
-    /// Lifetime of an allocation where none is asked for, which is the least too (RFC 8656 §7.2).
+    /// Lifetime of an allocation where none is asked for (RFC 8656 §7.2).
     public var lifetimeDefault: Duration = .seconds(600)
+    /// The shortest lifetime that is granted where a shorter one is asked for; RFC 8656 §7.2 wants the default.
+    public var lifetimeMin: Duration = .seconds(600)
     public var lifetimeMax: Duration = .seconds(3600)
     /// Lifetime of a permission (RFC 8656 §9).
     public var permissionLifetime: Duration = .seconds(300)

@@ -66,9 +66,10 @@ extension TurnServerStateMachine {
         return .accepted(opening, isEvenPort: evenPort != nil, reservesNext: evenPort == true)
     }
 
-    /// RFC 8656 §7.2: what is asked for, between the default and the longest.
+    /// RFC 8656 §7.2: what is asked for, between the shortest, which is the default there, and the longest.
     func lifetime(askedFor seconds: UInt32?) -> Duration {
-        min(max(.seconds(Int64(seconds ?? 0)), configuration.lifetimeDefault), configuration.lifetimeMax)
+        let wanted = seconds.map { .seconds(Int64($0)) } ?? configuration.lifetimeDefault
+        return min(max(wanted, configuration.lifetimeMin), configuration.lifetimeMax)
     }
 
     /// Asks the shell for the relayed address, within the bounds of user and node.

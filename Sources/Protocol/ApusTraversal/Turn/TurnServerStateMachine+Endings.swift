@@ -113,6 +113,23 @@ extension TurnServerStateMachine {
         end(id, .closedByNode, at: now)
     }
 
+    /// Ends allocations because the process does, at most so many; those that came first go first. Their mirrors stay
+    /// where they are, so that clients with tickets go on there.
+    public mutating func shutDown(countMax: Int, at now: MonotonicTime) -> [TurnAction] {
+        let first = allocations.keys.sorted { $0.rawValue < $1.rawValue }.prefix(countMax)
+        return first.flatMap { end($0, .shutdown, at: now) }
+    }
+
+    /// Allocations that have ended and whose last counters are waited for.
+    public var endingCount: Int { endings.count }
+
+    /// Tells the lives of allocations that have ended, with what was counted so far: nothing more is waited for.
+    public mutating func endWaiting() -> [TurnAction] {
+        let lives = endings.values.map(\.life).sorted { $0.allocation.rawValue < $1.allocation.rawValue }
+        endings.removeAll()
+        return lives.map { .ended($0) }
+    }
+
     mutating func end(_ id: AllocationID, _ reason: AllocationLife.Reason, at now: MonotonicTime) -> [TurnAction] {
         guard let allocation = allocations.removeValue(forKey: id) else { return [] }
         byFlow[allocation.flow] = nil
@@ -120,7 +137,7 @@ extension TurnServerStateMachine {
         var actions: [TurnAction] = closePeers(of: allocation)
         if let ticket = allocation.ticket {
             byTicket[ticket] = nil
-            actions.append(.unmirror(ticket))
+            if reason != .shutdown { actions.append(.unmirror(ticket)) }
         }
         actions.append(.remove(id))
         let life = AllocationLife(

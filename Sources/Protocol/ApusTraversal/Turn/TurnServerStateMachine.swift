@@ -88,7 +88,7 @@ public struct TurnServerStateMachine: Sendable {
         let expiry: MonotonicTime
     }
 
-    let configuration: TurnServerConfiguration
+    var configuration: TurnServerConfiguration
     let nonce: StatelessNonce
     let sealer: MobilityTicketSealer
     /// PASSWORD-ALGORITHMS as it is offered, the better one first (RFC 8489 §14.11).

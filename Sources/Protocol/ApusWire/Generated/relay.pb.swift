@@ -172,6 +172,12 @@ public nonisolated struct RelayWireTidings: Sendable {
   /// `users` are all of them; otherwise those that changed
   public var whole: Bool = false
 
+  /// HOST:PORT that clients are told of it; empty: the first of `doors`
+  public var advertised: String = String()
+
+  /// of the machine, for which the port says nothing: no peers but at relays' ports
+  public var addresses: [Data] = []
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -470,7 +476,7 @@ nonisolated extension RelayWireMovedAwayTaken: SwiftProtobuf.Message, SwiftProto
 
 nonisolated extension RelayWireTidings: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Tidings"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}doors\0\u{1}domain\0\u{1}draining\0\u{1}users\0\u{1}counts\0\u{1}whole\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}doors\0\u{1}domain\0\u{1}draining\0\u{1}users\0\u{1}counts\0\u{1}whole\0\u{1}advertised\0\u{1}addresses\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -484,6 +490,8 @@ nonisolated extension RelayWireTidings: SwiftProtobuf.Message, SwiftProtobuf._Me
       case 4: try { try decoder.decodeRepeatedStringField(value: &self.users) }()
       case 5: try { try decoder.decodeRepeatedUInt32Field(value: &self.counts) }()
       case 6: try { try decoder.decodeSingularBoolField(value: &self.whole) }()
+      case 7: try { try decoder.decodeSingularStringField(value: &self.advertised) }()
+      case 8: try { try decoder.decodeRepeatedBytesField(value: &self.addresses) }()
       default: break
       }
     }
@@ -508,6 +516,12 @@ nonisolated extension RelayWireTidings: SwiftProtobuf.Message, SwiftProtobuf._Me
     if self.whole != false {
       try visitor.visitSingularBoolField(value: self.whole, fieldNumber: 6)
     }
+    if !self.advertised.isEmpty {
+      try visitor.visitSingularStringField(value: self.advertised, fieldNumber: 7)
+    }
+    if !self.addresses.isEmpty {
+      try visitor.visitRepeatedBytesField(value: self.addresses, fieldNumber: 8)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -518,6 +532,8 @@ nonisolated extension RelayWireTidings: SwiftProtobuf.Message, SwiftProtobuf._Me
     if lhs.users != rhs.users {return false}
     if lhs.counts != rhs.counts {return false}
     if lhs.whole != rhs.whole {return false}
+    if lhs.advertised != rhs.advertised {return false}
+    if lhs.addresses != rhs.addresses {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -1,0 +1,94 @@
+package import ApusCore
+import Synchronization
+
+/// What a client needs to use the relays of the cluster for a time (D8).
+package struct RelayGrant: Sendable, Equatable {
+    /// RFC 7065; those of the client's own node first.
+    package var urls: [String]
+    /// `EXPIRY:IDENTITY`.
+    package var username: String
+    package var credential: String
+    /// How long it is good for, in seconds.
+    package var lifetimeSeconds: UInt32
+
+    package init(urls: [String], username: String, credential: String, lifetimeSeconds: UInt32) {
+        self.urls = urls
+        self.username = username
+        self.credential = credential
+        self.lifetimeSeconds = lifetimeSeconds
+    }
+}
+
+/// Who issues credentials of the cluster's relays: the port that a node's relay implements (D8).
+///
+/// Isolation: callable from anywhere; must answer without waiting.
+package protocol RelayIssuer: Sendable {
+    /// A name and password for this user, and where they serve; nil where no relay is known that takes clients.
+    func issue(user: String, lifetime: Duration) -> RelayGrant?
+}
+
+/// How often each identity is given credentials: a token bucket of each, in a table of bounded size (D13).
+///
+/// A bucket is one time, that at which it will be full again; one that is full needs no row (GCRA, ITU-T I.371 A.1).
+///
+/// Pure: time comes in.
+package struct IssueLimiter: Sendable {
+    private let burst: Int
+    private let interval: Duration
+    private let identitiesMax: Int
+    private var fullAt: [String: MonotonicTime] = [:]
+
+    /// - Parameters:
+    ///   - perMinute: how often each may be given some; as many at once.
+    ///   - identitiesMax: identities that are counted at once; one more waits.
+    package init(perMinute: Int, identitiesMax: Int = 65_536) {
+        burst = max(1, perMinute)
+        interval = .seconds(60) / burst
+        self.identitiesMax = max(1, identitiesMax)
+    }
+
+    /// Identities whose bucket is not full, as far as was looked.
+    package var count: Int { fullAt.count }
+
+    /// Takes one; false where the identity has had enough, or too many others are counted.
+    package mutating func take(_ identity: String, at now: MonotonicTime) -> Bool {
+        let known = fullAt[identity]
+        if known == nil, fullAt.count >= identitiesMax {
+            fullAt = fullAt.filter { $0.value > now }
+            guard fullAt.count < identitiesMax else { return false }
+        }
+        let next = max(known ?? now, now) + interval
+        guard next - now <= interval * burst else { return false }
+        fullAt[identity] = next
+        return true
+    }
+}
+
+/// Credentials of the cluster's relays, for sessions and for bearers of a token.
+extension SessionService {
+    /// What the client needs to use the relays. Fails with 10007 for one that asks too often, with 21025 where this
+    /// node relays nothing or knows of no relay that takes clients.
+    ///
+    /// The user is the identity itself, so that its quotas hold whichever way it asked, and at whichever node.
+    package func relayCredentials(for session: Session) -> Result<RelayGrant, ApusError> {
+        guard let relayIssuer else { return .failure(ApusError(.unavailable, "this node relays nothing")) }
+        let isInTime = issues.withLock { $0.take("\(session.role.rawValue) \(session.entityKey)", at: .now()) }
+        guard isInTime else {
+            return .failure(ApusError(.overloaded, "credentials were asked for too often; use those of before"))
+        }
+        guard let grant = relayIssuer.issue(user: session.entityKey, lifetime: configuration.relayLifetime) else {
+            return .failure(ApusError(.unavailable, "no relay takes clients now"))
+        }
+        return .success(grant)
+    }
+
+    /// The same for the bearer of a token. Fails with 12001 and 12002 for a token that is not valid, too.
+    package func relayCredentials(token: String) async -> Result<RelayGrant, ApusError> {
+        do throws(ApusError) {
+            let claims = try await verifier.verify(token, wallSeconds: wallSeconds())
+            return relayCredentials(for: try Session(claims: claims, id: "-", sinceMilliseconds: 0))
+        } catch {
+            return .failure(error)
+        }
+    }
+}
