@@ -51,6 +51,9 @@ package struct RelayMetrics: Sendable {
     /// Handshakes of TLS and DTLS by how they ended: `done`, `failed` (or the client left), `late`, `displaced` (by
     /// newer ones, since too many were not done).
     private let handshakes: [(counter: Counter, part: @Sendable (PlaneCounters) -> UInt64)]
+    /// ICMP errors of datagrams to peers: `told` to the client, `limited` since its allocation had enough in that
+    /// second, `ignored` for want of a permission or of a type that clients are told of.
+    private let peerErrors: [(counter: Counter, part: @Sendable (PlaneCounters) -> UInt64)]
     /// What planes dropped, by reason; `ring` is a message for control that found its ring full or was too long.
     private let dropped: [(counter: Counter, part: @Sendable (PlaneCounters) -> UInt64)]
 
@@ -84,6 +87,10 @@ package struct RelayMetrics: Sendable {
             ("displaced", { $0.handshakesDisplaced }),
         ]
         handshakes = results.map { result, part in (counter("handshakes_total", [("result", result)]), part) }
+        let errors: [(String, @Sendable (PlaneCounters) -> UInt64)] = [
+            ("told", { $0.peerErrors }), ("limited", { $0.peerErrorsLimited }), ("ignored", { $0.peerErrorsIgnored }),
+        ]
+        peerErrors = errors.map { result, part in (counter("peer_errors_total", [("result", result)]), part) }
         let parts: [(String, @Sendable (PlaneCounters) -> UInt64)] = [
             ("malformed", { $0.malformed }), ("unknown_flow", { $0.unknownFlow }),
             ("unbound_channel", { $0.unboundChannel }), ("not_permitted", { $0.notPermitted }),
@@ -124,7 +131,7 @@ package struct RelayMetrics: Sendable {
     /// Where a plane stands.
     package mutating func counted(_ plane: UInt8, _ now: PlaneCounters) {
         let before = planes[plane] ?? PlaneCounters()
-        for (counter, part) in dropped + handshakes { add(counter, part(now), part(before)) }
+        for (counter, part) in dropped + handshakes + peerErrors { add(counter, part(now), part(before)) }
         add(unsegmented, now.unsegmented, before.unsegmented)
         planes[plane] = now
         connections.record(planes.values.reduce(0) { $0 + $1.connections })

@@ -113,6 +113,11 @@ package struct RelayServer: RelayController {
             log.debug(
                 "A relay socket reports an error.",
                 metadata: [LogKey.allocation: "\(id)", LogKey.error: "errno \(error)"])
+        case .peerError(let id, let peer, let icmp):
+            let transaction = TransactionID(high: random.next(), low: random.next())
+            let told = machine.peerUnreachable(
+                AllocationID(rawValue: id), peer: peer, icmp: icmp, transaction: transaction, at: now)
+            perform(told, now, &commands)
         case .plane(let index, let counters):
             metrics.counted(index, counters)
             log.trace("A plane's counters.", metadata: [LogKey.node: "\(index)", LogKey.count: "\(counters)"])

@@ -1,5 +1,6 @@
 import ApusTraversal
 import CApusNet
+import Glibc
 
 /// What control says.
 extension PacketPlane {
@@ -79,10 +80,17 @@ extension PacketPlane {
         let socket = row.pointee.socket(to: peer.family)
         if isUnfragmented { apus_datagram_fragments(socket, 0) }
         let raw = RawAddress(peer)
-        let result = bytes.withUnsafeBytes { bytes in
-            raw.withSocketAddress { apus_send_to(socket, bytes.baseAddress, bytes.count, $0, raw.length) }
+        var result: Int32 = 0
+        for _ in 0...SendBatch.retriesMax {
+            result = bytes.withUnsafeBytes { bytes in
+                raw.withSocketAddress { apus_send_to(socket, bytes.baseAddress, bytes.count, $0, raw.length) }
+            }
+            if result == 0 || !SendBatch.mayTellOfEarlier(-result) { break }
         }
         if isUnfragmented { apus_datagram_fragments(socket, 1) }
+        if isUnfragmented, -result == EMSGSIZE {
+            readErrors(Int(slot), isSecond: socket == row.pointee.second, unfragmented: peer)
+        }
         if result < 0 {
             row.pointee.traffic.dropped &+= 1
         } else {
@@ -106,6 +114,8 @@ extension PacketPlane {
             return
         }
         let generation = allocations.rows[Int(slot)].generation
+        reportErrors(of: socket)
+        if second >= 0 { reportErrors(of: second) }
         _ = apus_poll_add(poll, socket, Self.readable, Self.token(.relay, generation, Int(slot)))
         if second >= 0 {
             _ = apus_poll_add(poll, second, Self.readable, Self.token(.secondRelay, generation, Int(slot)))

@@ -59,6 +59,7 @@ struct PacketPlane: ~Copyable {
     var allocations: AllocationTable
     var streams: StreamTable
     var buckets: BucketTable
+    var errors: ErrorBounds
     /// The time of this round.
     var now: UInt64
     /// Connections of the TLS door whose handshake is not done.
@@ -111,6 +112,8 @@ struct PacketPlane: ~Copyable {
         sessionListeners.initialize(repeating: none, count: sessionListenerCount)
         allocations = AllocationTable(configuration: configuration, seed: seed)
         buckets = BucketTable(countMax: configuration.allocationsMax, seed: seed &+ 6)
+        errors = ErrorBounds(
+            rowsMax: configuration.allocationsMax, perSecondMax: configuration.peerErrorsPerSecondMax)
         now = MonotonicTime.now().nanoseconds
         streams = StreamTable(rowsMax: configuration.streamsMax, seed: seed &+ 4)
         sessions = SessionTable(rowsMax: configuration.sessionsMax, seed: seed &+ 5)
@@ -239,10 +242,12 @@ struct PacketPlane: ~Copyable {
         switch Kind(rawValue: ready.token >> 56) {
         case .relay:
             if allocations.rows[slot].isLive, allocations.rows[slot].generation & 0xFF_FFFF == generation {
+                if ready.events & UInt32(APUS_FAILED) != 0 { readErrors(slot, isSecond: false) }
                 readRelay(slot)
             }
         case .secondRelay:
             if allocations.rows[slot].isLive, allocations.rows[slot].generation & 0xFF_FFFF == generation {
+                if ready.events & UInt32(APUS_FAILED) != 0 { readErrors(slot, isSecond: true) }
                 readRelay(slot, isSecond: true)
             }
         case .datagrams: readListener(slot)

@@ -31,6 +31,9 @@ package struct PlaneConfiguration: Sendable {
     package var streamOutputMax = 256 * 1_024
     /// A connection or session without an allocation that says nothing for so long is closed.
     package var streamIdleMax = Duration.seconds(30)
+    /// ICMP errors of its peers that the client of one allocation is told of in a second; what is more is counted. 0:
+    /// the kernel keeps none, and clients hear nothing.
+    package var peerErrorsPerSecondMax = 16
     /// Bytes of a STUN message that control takes; longer ones are dropped and counted.
     package var controlMessageMax = 2_048
     /// Events and commands that wait between a plane and control.

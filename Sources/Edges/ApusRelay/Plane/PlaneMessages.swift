@@ -59,6 +59,11 @@ package struct PlaneCounters: Hashable, Sendable {
     package var unsegmented: UInt64 = 0
     /// Packets of users over their bits or packets per second.
     package var overQuota: UInt64 = 0
+    /// ICMP errors of datagrams to peers that were handed up, held back since the allocation had enough in this second,
+    /// and passed over: of hosts without a permission, or of other types.
+    package var peerErrors: UInt64 = 0
+    package var peerErrorsLimited: UInt64 = 0
+    package var peerErrorsIgnored: UInt64 = 0
     /// Handshakes of TLS and DTLS that were done; that failed, or whose client left; whose time was over; and that made
     /// room for others.
     package var handshakes: UInt64 = 0
@@ -88,6 +93,8 @@ package enum PlaneEvent: Sendable, Equatable {
     case streamClosed(RelayFlow)
     /// The kernel reported an error of a relay socket: an errno.
     case relayError(allocation: UInt32, error: Int32)
+    /// ICMP told that a datagram did not reach a permitted peer (RFC 8656 §11.5).
+    case peerError(allocation: UInt32, peer: TransportAddress, StunICMP)
     /// Where an allocation stands; sent when it changed, at most once a second, and at its removal.
     case counters(allocation: UInt32, RelayTraffic, isFinal: Bool)
     /// An installation was refused: the table is full or the flow is unknown. The plane closed the socket.

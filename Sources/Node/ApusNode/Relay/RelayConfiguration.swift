@@ -43,6 +43,8 @@ package struct RelayConfiguration: Sendable {
     package var allocationsPerUserMax = 64
     package var permissionsMax = 64
     package var channelsMax = 64
+    /// ICMP errors of peers that one allocation's client is told of in a second; 0 for none.
+    package var peerErrorsPerSecond = 16
     package var lifetimeMax = Duration.seconds(3600)
     package var isLegacyChannelAllowed = false
     package var quota = Quota()
@@ -133,6 +135,8 @@ package struct RelayConfiguration: Sendable {
             "relay.allocations_per_user_max", default: d.allocationsPerUserMax, in: 1...65_536)
         permissionsMax = try reader.int("relay.permissions_max", default: d.permissionsMax, in: 1...256)
         channelsMax = try reader.int("relay.channels_max", default: d.channelsMax, in: 1...256)
+        peerErrorsPerSecond = try reader.int(
+            "relay.peer_errors_per_second", default: d.peerErrorsPerSecond, in: 0...10_000)
         lifetimeMax = try reader.duration("relay.lifetime_max", default: d.lifetimeMax)
         guard lifetimeMax >= .seconds(600) else {
             throw reader.invalid("relay.lifetime_max", "10m or more are expected (RFC 8656 §7.2)")

@@ -99,6 +99,7 @@ package final class RelayService: Service {
         var plane = PlaneConfiguration(datagramAddresses: doors, streamAddresses: doors)
         try secure(&plane)
         plane.allocationsMax = configuration.allocationsMax
+        plane.peerErrorsPerSecondMax = configuration.peerErrorsPerSecond
         let threadCount = configuration.threadCount == 0 ? System.coreCount : configuration.threadCount
         let started = try RelayControl(planeCount: threadCount, configuration: plane) { _, _ in server }
         control.withLock { $0 = started }
