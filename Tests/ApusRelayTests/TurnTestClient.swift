@@ -85,9 +85,13 @@ struct RelayUnderTest {
 
     /// - Parameters:
     ///   - hosts: where relays are.
+    ///   - planes: how many planes there are.
+    ///   - userRate: what a user may carry.
+    ///   - security: what a TLS door shows; nil for none.
     ///   - change: what is not as it is by default; peers may be at the loopback unless it says otherwise.
     init(
-        hosts: [TransportAddress] = [TransportAddress(v4: LoopbackSocket.host, port: 0)],
+        hosts: [TransportAddress] = [TransportAddress(v4: LoopbackSocket.host, port: 0)], planes: Int = 1,
+        userRate: RelayRate = RelayRate(), security: DoorSecurity? = nil,
         _ change: (inout TurnServerConfiguration) -> Void = { _ in }
     ) throws {
         let any = TransportAddress(v4: LoopbackSocket.host, port: 0)
@@ -95,11 +99,12 @@ struct RelayUnderTest {
         turn.peers = PeerPolicy(opened: [.loopback])
         change(&turn)
         let server = RelayServer(
-            configuration: turn, addresses: RelayAddresses(hosts: hosts),
+            configuration: turn, addresses: RelayAddresses(hosts: hosts), userRate: userRate,
             log: Logger(label: "test", factory: { _ in SwiftLogNoOpLogHandler() }))
-        control = try RelayControl(
-            planeCount: 1, configuration: PlaneConfiguration(datagramAddresses: [any], streamAddresses: [any])
-        ) { _, _ in server }
+        var plane = PlaneConfiguration(datagramAddresses: [any], streamAddresses: [any])
+        plane.security = security
+        plane.secureStreamAddresses = [any]
+        control = try RelayControl(planeCount: planes, configuration: plane) { _, _ in server }
     }
 
     func client(

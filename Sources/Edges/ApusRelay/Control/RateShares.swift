@@ -7,14 +7,23 @@ package struct RateShares: Sendable {
     /// What a plane is to be told.
     package typealias Telling = (plane: UInt8, command: PlaneCommand)
 
+    /// An allocation, or a data connection of one (RFC 6062), which may be at another plane.
+    private enum Drawer: Hashable {
+        case allocation(UInt32), connection(UInt32)
+
+        init(_ number: UInt32, isConnection: Bool) {
+            self = isConnection ? .connection(number) : .allocation(number)
+        }
+    }
+
     private struct User {
         var number: UInt32
-        /// Its allocations, with their planes, in the order in which they began.
-        var allocations: [(id: UInt32, plane: UInt8)] = []
+        /// Its allocations and data connections, with their planes, in the order in which they began.
+        var allocations: [(id: Drawer, plane: UInt8)] = []
 
         /// Its planes, the first first, with one allocation of each.
-        var planes: [(plane: UInt8, id: UInt32)] {
-            var planes: [(plane: UInt8, id: UInt32)] = []
+        var planes: [(plane: UInt8, id: Drawer)] {
+            var planes: [(plane: UInt8, id: Drawer)] = []
             for (id, plane) in allocations where !planes.contains(where: { $0.plane == plane }) {
                 planes.append((plane, id))
             }
@@ -24,15 +33,18 @@ package struct RateShares: Sendable {
 
     private let rate: RelayRate
     private var users: [String: User] = [:]
-    private var owners: [UInt32: String] = [:]
+    private var owners: [Drawer: String] = [:]
     private var lastNumber: UInt32 = 0
 
     /// - Parameter rate: of each user at this node.
     package init(rate: RelayRate) { self.rate = rate }
 
-    /// A plane has an allocation from here on.
-    package mutating func began(_ id: UInt32, user name: String, plane: UInt8) -> [Telling] {
+    /// A plane has an allocation, or a data connection, from here on.
+    package mutating func began(
+        _ number: UInt32, user name: String, plane: UInt8, isConnection: Bool = false
+    ) -> [Telling] {
         guard !rate.isNone else { return [] }
+        let id = Drawer(number, isConnection: isConnection)
         if users[name] == nil {
             lastNumber &+= 1
             users[name] = User(number: lastNumber)
@@ -44,7 +56,8 @@ package struct RateShares: Sendable {
     }
 
     /// Another plane has an allocation from here on.
-    package mutating func moved(_ id: UInt32, to plane: UInt8) -> [Telling] {
+    package mutating func moved(_ number: UInt32, to plane: UInt8) -> [Telling] {
+        let id = Drawer.allocation(number)
         guard let name = owners[id], let index = users[name]?.allocations.firstIndex(where: { $0.id == id }) else {
             return []
         }
@@ -53,8 +66,9 @@ package struct RateShares: Sendable {
         return tell(name, about: id, plane: plane, planeCountBefore: countBefore)
     }
 
-    /// An allocation is no more.
-    package mutating func ended(_ id: UInt32) -> [Telling] {
+    /// An allocation, or a data connection, is no more.
+    package mutating func ended(_ number: UInt32, isConnection: Bool = false) -> [Telling] {
+        let id = Drawer(number, isConnection: isConnection)
         guard let name = owners.removeValue(forKey: id), let before = users[name]?.planes.count else { return [] }
         users[name]?.allocations.removeAll { $0.id == id }
         guard let user = users[name], !user.allocations.isEmpty else {
@@ -64,14 +78,18 @@ package struct RateShares: Sendable {
         return user.planes.count == before ? [] : user.planes.map { telling($0.plane, $0.id, user) }
     }
 
-    private func tell(_ name: String, about id: UInt32, plane: UInt8, planeCountBefore: Int?) -> [Telling] {
+    private func tell(_ name: String, about id: Drawer, plane: UInt8, planeCountBefore: Int?) -> [Telling] {
         guard let user = users[name] else { return [] }
         let own = telling(plane, id, user)
         guard user.planes.count != planeCountBefore else { return [own] }
         return [own] + user.planes.filter { $0.plane != plane }.map { telling($0.plane, $0.id, user) }
     }
 
-    private func telling(_ plane: UInt8, _ id: UInt32, _ user: User) -> Telling {
-        (plane, .limit(allocation: id, user: user.number, rate.share(of: user.planes.count)))
+    private func telling(_ plane: UInt8, _ id: Drawer, _ user: User) -> Telling {
+        let share = rate.share(of: user.planes.count)
+        return switch id {
+        case .allocation(let id): (plane, .limit(allocation: id, user: user.number, share))
+        case .connection(let number): (plane, .limitPeer(connection: number, PeerLimit(user: user.number, rate: share)))
+        }
     }
 }

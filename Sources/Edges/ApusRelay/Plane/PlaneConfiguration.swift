@@ -21,6 +21,8 @@ package struct PlaneConfiguration: Sendable {
     package var channelsMax = 256
     /// Client connections of one plane; more are closed at once.
     package var streamsMax = 4_096
+    /// Connections of one plane to peers (RFC 6062); more fail.
+    package var peersMax = 4_096
     /// DTLS sessions of one plane, about 40 KiB each; clients beyond get none.
     package var sessionsMax = 4_096
     /// Connections of the TLS door, and sessions of the DTLS door, whose handshake is not done; the oldest makes room.

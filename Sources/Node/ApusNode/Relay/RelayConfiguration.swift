@@ -43,6 +43,9 @@ package struct RelayConfiguration: Sendable {
     package var allocationsPerUserMax = 64
     package var permissionsMax = 64
     package var channelsMax = 64
+    /// TCP connections to peers (RFC 6062) of this node, and of one allocation; 0 of the node turns them off.
+    package var tcpPeersMax = 4_096
+    package var tcpPeersPerAllocationMax = 16
     /// ICMP errors of peers that one allocation's client is told of in a second; 0 for none.
     package var peerErrorsPerSecond = 16
     package var lifetimeMax = Duration.seconds(3600)
@@ -135,6 +138,9 @@ package struct RelayConfiguration: Sendable {
             "relay.allocations_per_user_max", default: d.allocationsPerUserMax, in: 1...65_536)
         permissionsMax = try reader.int("relay.permissions_max", default: d.permissionsMax, in: 1...256)
         channelsMax = try reader.int("relay.channels_max", default: d.channelsMax, in: 1...256)
+        tcpPeersMax = try reader.int("relay.tcp_peers_max", default: d.tcpPeersMax, in: 0...65_536)
+        tcpPeersPerAllocationMax = try reader.int(
+            "relay.tcp_peers_per_allocation_max", default: d.tcpPeersPerAllocationMax, in: 1...256)
         peerErrorsPerSecond = try reader.int(
             "relay.peer_errors_per_second", default: d.peerErrorsPerSecond, in: 0...10_000)
         lifetimeMax = try reader.duration("relay.lifetime_max", default: d.lifetimeMax)
