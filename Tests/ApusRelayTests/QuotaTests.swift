@@ -83,6 +83,9 @@ struct QuotaTests {
 struct RateSharesTests {
     private func limits(_ tellings: [RateShares.Telling]) -> [String] {
         tellings.map { telling in
+            if case .limitPeer(let connection, let limit) = telling.command {
+                return "plane \(telling.plane) connection \(connection) user \(limit.user) \(limit.rate.bytesPerSecond)"
+            }
             guard case .limit(let id, let user, let rate) = telling.command else { return "?" }
             return
                 "plane \(telling.plane) allocation \(id) user \(user) \(rate.bytesPerSecond)/\(rate.packetsPerSecond)"
@@ -103,6 +106,19 @@ struct RateSharesTests {
         #expect(limits(shares.moved(3, to: 0)) == ["plane 0 allocation 3 user 1 100/1"])
         #expect(limits(shares.ended(2)).isEmpty && limits(shares.ended(3)).isEmpty && limits(shares.ended(9)).isEmpty)
         #expect(limits(shares.began(5, user: "a", plane: 2)) == ["plane 2 allocation 5 user 3 100/1"])
+    }
+
+    @Test("A data connection at another plane than its allocation makes that one a plane of the user (RFC 6062)")
+    func connections() {
+        var shares = RateShares(rate: RelayRate(bytesPerSecond: 100))
+        _ = shares.began(1, user: "a", plane: 0)
+        // Numbers of connections and of allocations have nothing to do with each other.
+        #expect(
+            limits(shares.began(1, user: "a", plane: 1, isConnection: true)) == [
+                "plane 1 connection 1 user 1 50", "plane 0 allocation 1 user 1 50/0",
+            ])
+        #expect(limits(shares.ended(1, isConnection: true)) == ["plane 0 allocation 1 user 1 100/0"])
+        #expect(limits(shares.ended(1, isConnection: true)).isEmpty && limits(shares.ended(1)).isEmpty)
     }
 
     @Test("Without a rate nobody is told anything")
