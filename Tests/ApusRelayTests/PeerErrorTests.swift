@@ -39,10 +39,11 @@ struct PeerErrorTests {
         let client = relay.client()
         let peer = closedPeer(true)
         _ = try client.allocate(.v6)
-        #expect(try client.code(.channelBind) {
-            $0.add(channelNumber: 0x4001)
-            $0.add(.xorPeerAddress, xorAddress: peer)
-        } == 0)
+        #expect(
+            try client.code(.channelBind) {
+                $0.add(channelNumber: 0x4001)
+                $0.add(.xorPeerAddress, xorAddress: peer)
+            } == 0)
         client.send(PlaneHarness.channelData(0x4001, [1]))
         let told = try StunMessage(try #require(client.socket.receive()))
         #expect(try told.xorAddress(.xorPeerAddress) == peer)

@@ -77,7 +77,8 @@ struct PeerStreamTests {
         init(_ box: consuming sending Mutex<RelayStanding?>) { self.box = box }
     }
 
-    @Test("§5.2, §5.4: a connected peer's bytes are the client's and the other way round, on one plane and on four",
+    @Test(
+        "§5.2, §5.4: a connected peer's bytes are the client's and the other way round, on one plane and on four",
         arguments: [1, 4])
     func connects(planes: Int) throws {
         let relay = try relay(planes: planes)
