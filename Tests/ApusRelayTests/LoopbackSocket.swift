@@ -62,6 +62,41 @@ final class LoopbackSocket {
         address = Self.local(descriptor)
     }
 
+    /// A listening socket, on a port that the system chooses.
+    init(listening: Void) {
+        descriptor = socket(AF_INET, Int32(SOCK_STREAM.rawValue), 0)
+        _ = Self.withAddress(TransportAddress(v4: Self.host, port: 0)) { [descriptor] in bind(descriptor, $0, $1) }
+        listen(descriptor, 64)
+        address = Self.local(descriptor)
+    }
+
+    private init(adopting descriptor: Int32) {
+        self.descriptor = descriptor
+        address = Self.local(descriptor)
+    }
+
+    /// The next connection of a listening socket, and where it comes from; nil where none comes in time.
+    func accept(milliseconds: Int32 = 5_000) -> (socket: LoopbackSocket, remote: TransportAddress)? {
+        var ready = pollfd(fd: descriptor, events: Int16(POLLIN), revents: 0)
+        guard poll(&ready, 1, milliseconds) > 0 else { return nil }
+        var raw = sockaddr_in()
+        var length = socklen_t(MemoryLayout<sockaddr_in>.size)
+        let connection = withUnsafeMutablePointer(to: &raw) { [descriptor] in
+            $0.withMemoryRebound(to: sockaddr.self, capacity: 1) { Glibc.accept(descriptor, $0, &length) }
+        }
+        guard connection >= 0 else { return nil }
+        let remote = TransportAddress(v4: UInt32(bigEndian: raw.sin_addr.s_addr), port: UInt16(bigEndian: raw.sin_port))
+        return (LoopbackSocket(adopting: connection), remote)
+    }
+
+    /// Says that nothing more is written.
+    func end() { shutdown(descriptor, Int32(SHUT_WR)) }
+
+    /// Writes as much as the kernel takes at once; how much that was.
+    func writeNow(_ bytes: [UInt8]) -> Int {
+        max(0, Glibc.send(descriptor, bytes, bytes.count, Int32(MSG_NOSIGNAL) | Int32(MSG_DONTWAIT)))
+    }
+
     deinit { close(descriptor) }
 
     private static func withAddress<Result>(
@@ -97,10 +132,10 @@ final class LoopbackSocket {
     }
 
     /// The next datagram, or what the connection has; nil where nothing comes in time.
-    func receive(milliseconds: Int32 = 5_000) -> [UInt8]? {
+    func receive(milliseconds: Int32 = 5_000, atMost countMax: Int = 65_536) -> [UInt8]? {
         var ready = pollfd(fd: descriptor, events: Int16(POLLIN), revents: 0)
         guard poll(&ready, 1, milliseconds) > 0 else { return nil }
-        var bytes = [UInt8](repeating: 0, count: 65_536)
+        var bytes = [UInt8](repeating: 0, count: countMax)
         let count = recv(descriptor, &bytes, bytes.count, 0)
         return count < 0 ? nil : Array(bytes.prefix(count))
     }
@@ -108,7 +143,7 @@ final class LoopbackSocket {
     /// So many bytes of the connection, or what came before nothing came any more.
     func receive(bytes count: Int) -> [UInt8] {
         var all: [UInt8] = []
-        while all.count < count, let more = receive(), !more.isEmpty { all += more }
+        while all.count < count, let more = receive(atMost: count - all.count), !more.isEmpty { all += more }
         return all
     }
 }

@@ -83,6 +83,9 @@ struct QuotaTests {
 struct RateSharesTests {
     private func limits(_ tellings: [RateShares.Telling]) -> [String] {
         tellings.map { telling in
+            if case .limitPeer(let connection, let limit) = telling.command {
+                return "plane \(telling.plane) connection \(connection) user \(limit.user) \(limit.rate.bytesPerSecond)"
+            }
             guard case .limit(let id, let user, let rate) = telling.command else { return "?" }
             return
                 "plane \(telling.plane) allocation \(id) user \(user) \(rate.bytesPerSecond)/\(rate.packetsPerSecond)"
@@ -179,6 +182,19 @@ struct RateSharesTests {
         #expect(shares.rebalance(after: .seconds(1)).count == 2 * RateShares.rebalancesMax)
         #expect(shares.rebalance(after: .seconds(1)).count == 2 * 10)
         #expect(shares.rebalance(after: .seconds(1)).isEmpty)
+    }
+
+    @Test("A data connection at another plane than its allocation makes that one a plane of the user (RFC 6062)")
+    func connections() {
+        var shares = RateShares(rate: RelayRate(bytesPerSecond: 100))
+        _ = shares.began(1, user: "a", plane: 0)
+        // Numbers of connections and of allocations have nothing to do with each other.
+        #expect(
+            limits(shares.began(1, user: "a", plane: 1, isConnection: true)) == [
+                "plane 1 connection 1 user 1 50", "plane 0 allocation 1 user 1 50/0",
+            ])
+        #expect(limits(shares.ended(1, isConnection: true)) == ["plane 0 allocation 1 user 1 100/0"])
+        #expect(limits(shares.ended(1, isConnection: true)).isEmpty && limits(shares.ended(1)).isEmpty)
     }
 
     @Test("Without a rate nobody is told anything")

@@ -25,6 +25,10 @@ struct RelayMetricsTests {
         #expect(text.contains("apus_relay_packets_total{direction=\"up\"} 13\n"))
         #expect(text.contains("apus_relay_packets_total{direction=\"down\"} 15\n"))
         #expect(text.contains("apus_relay_bytes_total{direction=\"up\"} 1300\n"))
+        var stream = RelayTraffic()
+        stream.upBytes = 50
+        metrics.streamed(stream)
+        #expect(backend.text().contains("apus_relay_bytes_total{direction=\"up\"} 1350\n"))
     }
 
     @Test("Drops of all planes are added by reason, and limited answers by kind")
@@ -38,6 +42,8 @@ struct RelayMetricsTests {
         counters.notPermitted = 4
         counters.controlDropped = 2
         (counters.handshakes, counters.handshakesLate, counters.sessions) = (5, 3, 2)
+        (counters.peerErrors, counters.peerErrorsLimited, counters.peerErrorsIgnored) = (6, 7, 8)
+        (counters.peers, counters.peersJoined, counters.peersFailed, counters.peersRefused) = (1, 9, 10, 11)
         metrics.counted(0, counters)
         metrics.stands(allocations: 6, mirrors: 2, limited: RelayLimitCounts(challenges: 10))
         metrics.stands(
@@ -50,6 +56,13 @@ struct RelayMetricsTests {
         #expect(text.contains("apus_relay_handshakes_total{result=\"done\"} 5\n"))
         #expect(text.contains("apus_relay_handshakes_total{result=\"late\"} 3\n"))
         #expect(text.contains("apus_relay_dtls_sessions 2\n"))
+        #expect(text.contains("apus_relay_peer_errors_total{result=\"told\"} 6\n"))
+        #expect(text.contains("apus_relay_peer_errors_total{result=\"limited\"} 7\n"))
+        #expect(text.contains("apus_relay_peer_errors_total{result=\"ignored\"} 8\n"))
+        #expect(text.contains("apus_relay_peer_connections 1\n"))
+        #expect(text.contains("apus_relay_peer_connections_total{result=\"joined\"} 9\n"))
+        #expect(text.contains("apus_relay_peer_connections_total{result=\"failed\"} 10\n"))
+        #expect(text.contains("apus_relay_peer_connections_total{result=\"refused\"} 11\n"))
         #expect(text.contains("apus_relay_limited_total{answer=\"challenge\"} 12\n"))
         #expect(text.contains("apus_relay_limited_total{answer=\"binding\"} 1\n"))
         #expect(text.contains("apus_relay_allocations 5\n"))

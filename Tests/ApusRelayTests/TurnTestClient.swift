@@ -85,9 +85,13 @@ struct RelayUnderTest {
 
     /// - Parameters:
     ///   - hosts: where relays are.
+    ///   - planes: how many planes there are.
+    ///   - userRate: what a user may carry.
+    ///   - security: what a TLS door shows; nil for none.
     ///   - change: what is not as it is by default; peers may be at the loopback unless it says otherwise.
     init(
-        hosts: [TransportAddress] = [TransportAddress(v4: LoopbackSocket.host, port: 0)],
+        hosts: [TransportAddress] = [TransportAddress(v4: LoopbackSocket.host, port: 0)], planes: Int = 1,
+        userRate: RelayRate = RelayRate(), security: DoorSecurity? = nil,
         log: Logger = Logger(label: "test", factory: { _ in SwiftLogNoOpLogHandler() }),
         _ change: (inout TurnServerConfiguration) -> Void = { _ in }
     ) throws {
@@ -96,11 +100,11 @@ struct RelayUnderTest {
         turn.peers = PeerPolicy(opened: [.loopback])
         change(&turn)
         let server = RelayServer(
-            configuration: turn, addresses: RelayAddresses(hosts: hosts),
-            log: log)
-        control = try RelayControl(
-            planeCount: 1, configuration: PlaneConfiguration(datagramAddresses: [any], streamAddresses: [any])
-        ) { _, _ in server }
+            configuration: turn, addresses: RelayAddresses(hosts: hosts), userRate: userRate, log: log)
+        var plane = PlaneConfiguration(datagramAddresses: [any], streamAddresses: [any])
+        plane.security = security
+        plane.secureStreamAddresses = [any]
+        control = try RelayControl(planeCount: planes, configuration: plane) { _, _ in server }
     }
 
     func client(

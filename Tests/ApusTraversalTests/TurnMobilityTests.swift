@@ -170,8 +170,14 @@ struct TurnConnectionTests {
         #expect(try driver.code(connect(&driver)) == 446)
         let connected = driver.machine.peerConnected(connection, at: driver.now)
         #expect(try driver.answer(connected)?.number32(.connectionID) == connection)
+        // The nonce of one connection is good on another of the same host.
+        driver.nonces[dataStream] = try driver.nonce(for: control)
         let bound = try driver.ask(.connectionBind, on: dataStream) { $0.add(.connectionID, number: connection) }
-        #expect(bound.last == .joinStreams(dataStream, id, connection: connection))
+        guard case .joinStreams(dataStream, id, connection: connection, let answer)? = bound.last else {
+            Issue.record("\(bound)")
+            return
+        }
+        #expect(try StunMessage(answer).type == StunMessageType(.success, .connectionBind))
         let twice = try driver.ask(.connectionBind, on: TurnDriver.flow(3, transport: .tcp)) {
             $0.add(.connectionID, number: connection)
         }
@@ -202,6 +208,52 @@ struct TurnConnectionTests {
         #expect(try driver.code(actions) == 400)
         let overUDP = try driver.ask(.allocate, on: TurnDriver.flow(10)) { $0.add(requestedTransport: 6) }
         #expect(try driver.code(overUDP) == 400)
+    }
+
+    @Test("A life is told when all its data connections have told their end, with what they carried")
+    func life() throws {
+        var (driver, id) = try driver()
+        let connection = try #require(try number(connect(&driver)))
+        _ = driver.machine.peerConnected(connection, at: driver.now)
+        _ = try driver.ask(.connectionBind, on: dataStream) { $0.add(.connectionID, number: connection) }
+        var carried = RelayCounters()
+        (carried.bytesUp, carried.bytesDown) = (10, 1)
+        #expect(driver.machine.connectionCarried(id, carried, isFinal: false).isEmpty)
+        #expect(driver.machine.counters(of: id)?.bytesUp == 10)
+        // What the plane of the allocation itself counts is added.
+        #expect(driver.machine.counted(id, RelayCounters(), isFinal: false).isEmpty)
+        #expect(driver.machine.counters(of: id)?.bytesUp == 10)
+        let ended = driver.machine.streamClosed(control, at: driver.now)
+        #expect(ended.contains(.closeStream(dataStream)))
+        #expect(driver.machine.counted(id, RelayCounters(), isFinal: true).isEmpty)
+        let told = driver.machine.connectionCarried(id, carried, isFinal: true)
+        guard case .ended(let life)? = told.first else {
+            Issue.record("\(told)")
+            return
+        }
+        #expect((life.counters.bytesUp, life.counters.bytesDown) == (20, 2))
+        #expect(driver.advance(.seconds(5)).isEmpty)
+    }
+
+    @Test("Peers count against the user's new ones, and connections against the node's bound; no ticket is given")
+    func bounds() throws {
+        var driver = TurnDriver {
+            $0.isTCPAllowed = true
+            $0.connectionsPerNodeMax = 2
+            $0.newPeersPerSecond = 1
+            $0.newPeerBurst = 1
+        }
+        let asked = try driver.ask(.allocate, on: control) {
+            $0.add(requestedTransport: 6)
+            $0.add(.mobilityTicket, [])
+        }
+        let opened = driver.open(asked)
+        #expect(try driver.answer(opened)?.has(.mobilityTicket) == false)
+        #expect(try number(connect(&driver)) != nil)
+        #expect(try driver.code(connect(&driver, TransportAddress(v4: 0x0808_0404, port: 1))) == 508)
+        // The same host once more is no new peer.
+        #expect(try number(connect(&driver, peer.withPort(4001))) != nil)
+        #expect(try driver.code(connect(&driver, peer.withPort(4002))) == 508)
     }
 
     @Test("A permitted peer that connects is announced; the allocation's end closes all")

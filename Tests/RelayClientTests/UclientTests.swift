@@ -62,6 +62,13 @@ struct UclientTests {
     }
 
     @Test(
+        "Over TCP relaying all messages from relayed address to relayed address arrive, over TCP and TLS (RFC 6062)",
+        .enabled(if: hasTools, "Debian's coturn or openssl is not installed"), arguments: [Door.tcp, .tls])
+    func tcpRelaying(door: Door) async throws {
+        try await expectAllBack(try await relay(door), door, ["-T"])
+    }
+
+    @Test(
         "All messages come back through each door over IPv6",
         .enabled(if: hasTools, "Debian's coturn or openssl is not installed"), arguments: Door.allCases)
     func v6(door: Door) async throws {

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/errqueue.h>
 #include <netinet/tcp.h>
 #include <netinet/udp.h>
 #include <string.h>
@@ -97,8 +98,43 @@ int apus_datagram_connect(int fd, const struct sockaddr *address, socklen_t leng
 
 void apus_datagram_fragments(int fd, int may_fragment) {
     int value = may_fragment ? IP_PMTUDISC_WANT : IP_PMTUDISC_DO;
-    if (setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &value, sizeof value) == 0) return;
-    setsockopt(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, &value, sizeof value);
+    // An IPv6 socket takes IPv4's option as well, without heeding it; an IPv4 one refuses that of IPv6.
+    if (setsockopt(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, &value, sizeof value) == 0) return;
+    setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &value, sizeof value);
+}
+
+_Static_assert(APUS_ORIGIN_LOCAL == SO_EE_ORIGIN_LOCAL, "origins of errors");
+_Static_assert(APUS_ORIGIN_ICMP == SO_EE_ORIGIN_ICMP, "origins of errors");
+_Static_assert(APUS_ORIGIN_ICMP6 == SO_EE_ORIGIN_ICMP6, "origins of errors");
+
+int apus_datagram_report_errors(int fd) {
+    int one = 1;
+    if (setsockopt(fd, IPPROTO_IPV6, IPV6_RECVERR, &one, sizeof one) == 0) return 0;
+    return setsockopt(fd, IPPROTO_IP, IP_RECVERR, &one, sizeof one) < 0 ? -errno : 0;
+}
+
+int apus_datagram_take_error(int fd, apus_datagram_error *error) {
+    _Alignas(struct cmsghdr) char control[512];
+    char payload[1];
+    memset(error, 0, sizeof *error);
+    struct iovec vector = {.iov_base = payload, .iov_len = sizeof payload};
+    struct msghdr message = {
+        .msg_name = &error->peer, .msg_namelen = sizeof error->peer, .msg_iov = &vector, .msg_iovlen = 1,
+        .msg_control = control, .msg_controllen = sizeof control};
+    if (recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) return errno == EAGAIN ? 0 : -errno;
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(&message); part; part = CMSG_NXTHDR(&message, part)) {
+        int is_v4 = part->cmsg_level == IPPROTO_IP && part->cmsg_type == IP_RECVERR;
+        int is_v6 = part->cmsg_level == IPPROTO_IPV6 && part->cmsg_type == IPV6_RECVERR;
+        if ((!is_v4 && !is_v6) || part->cmsg_len < CMSG_LEN(sizeof(struct sock_extended_err))) continue;
+        struct sock_extended_err told;
+        memcpy(&told, CMSG_DATA(part), sizeof told);
+        error->info = told.ee_info;
+        error->number = (int32_t)told.ee_errno;
+        error->origin = told.ee_origin;
+        error->type = told.ee_type;
+        error->code = told.ee_code;
+    }
+    return 1;
 }
 
 int apus_send_to(int fd, const void *bytes, size_t count, const struct sockaddr *address, socklen_t length) {
@@ -124,6 +160,42 @@ int apus_stream_accept(int fd, struct sockaddr *address, socklen_t *length) {
     setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     return connection;
 }
+
+int apus_stream_relay_open(const struct sockaddr *address, socklen_t length, int backlog) {
+    int fd = apus_stream_listen(address, length, 0, backlog);
+    if (fd < 0) return fd;
+    // The port was bound and is listened at without sharing, so that nobody else has it; from now on sockets of the
+    // same user that ask for it may be bound there as well, to connect from it.
+    int one = 1;
+    if (setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) < 0) {
+        int error = errno;
+        close(fd);
+        return -error;
+    }
+    return fd;
+}
+
+int apus_stream_connect(
+    const struct sockaddr *local, socklen_t local_length, const struct sockaddr *peer, socklen_t peer_length) {
+    int fd = open_bound(local, local_length, SOCK_STREAM, 1);
+    if (fd < 0) return fd;
+    int one = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (connect(fd, peer, peer_length) < 0 && errno != EINPROGRESS) {
+        int error = errno;
+        close(fd);
+        return -error;
+    }
+    return fd;
+}
+
+int apus_stream_result(int fd) {
+    int error = 0;
+    socklen_t length = sizeof error;
+    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) < 0 ? -errno : -error;
+}
+
+void apus_stream_end(int fd) { shutdown(fd, SHUT_WR); }
 
 ssize_t apus_read(int fd, void *bytes, size_t count) {
     ssize_t result = recv(fd, bytes, count, MSG_DONTWAIT);

@@ -24,18 +24,27 @@ package struct RateShares: Sendable {
     /// What a plane is to be told.
     package typealias Telling = (plane: UInt8, command: PlaneCommand)
 
+    /// An allocation, or a data connection of one (RFC 6062), which may be at another plane.
+    private enum Drawer: Hashable {
+        case allocation(UInt32), connection(UInt32)
+
+        init(_ number: UInt32, isConnection: Bool) {
+            self = isConnection ? .connection(number) : .allocation(number)
+        }
+    }
+
     private struct User {
         var number: UInt32
-        /// Its allocations, with their planes, in the order in which they began.
-        var allocations: [(id: UInt32, plane: UInt8)] = []
+        /// Its allocations and data connections, with their planes, in the order in which they began.
+        var allocations: [(id: Drawer, plane: UInt8)] = []
         /// The parts that differ from equal ones, in ``RateShares/units``; empty: all are equal.
         var parts: [(plane: UInt8, units: Int)] = []
         /// What planes carried and dropped since the last look.
         var demand: [(plane: UInt8, traffic: RelayTraffic)] = []
 
         /// Its planes, the first first, with one allocation of each.
-        var planes: [(plane: UInt8, id: UInt32)] {
-            var planes: [(plane: UInt8, id: UInt32)] = []
+        var planes: [(plane: UInt8, id: Drawer)] {
+            var planes: [(plane: UInt8, id: Drawer)] = []
             for (id, plane) in allocations where !planes.contains(where: { $0.plane == plane }) {
                 planes.append((plane, id))
             }
@@ -45,7 +54,7 @@ package struct RateShares: Sendable {
 
     private let rate: RelayRate
     private var users: [String: User] = [:]
-    private var owners: [UInt32: String] = [:]
+    private var owners: [Drawer: String] = [:]
     private var lastNumber: UInt32 = 0
     /// Users with several planes that carried something since the last look, each once.
     private var busy: [String] = []
@@ -53,9 +62,12 @@ package struct RateShares: Sendable {
     /// - Parameter rate: of each user at this node.
     package init(rate: RelayRate) { self.rate = rate }
 
-    /// A plane has an allocation from here on.
-    package mutating func began(_ id: UInt32, user name: String, plane: UInt8) -> [Telling] {
+    /// A plane has an allocation, or a data connection, from here on.
+    package mutating func began(
+        _ number: UInt32, user name: String, plane: UInt8, isConnection: Bool = false
+    ) -> [Telling] {
         guard !rate.isNone else { return [] }
+        let id = Drawer(number, isConnection: isConnection)
         if users[name] == nil {
             lastNumber &+= 1
             users[name] = User(number: lastNumber)
@@ -68,7 +80,8 @@ package struct RateShares: Sendable {
     }
 
     /// Another plane has an allocation from here on.
-    package mutating func moved(_ id: UInt32, to plane: UInt8) -> [Telling] {
+    package mutating func moved(_ number: UInt32, to plane: UInt8) -> [Telling] {
+        let id = Drawer.allocation(number)
         guard let name = owners[id], let index = users[name]?.allocations.firstIndex(where: { $0.id == id }) else {
             return []
         }
@@ -79,8 +92,9 @@ package struct RateShares: Sendable {
         return tell(name, about: id, plane: plane, planeCountBefore: hasOthers ? nil : before.count)
     }
 
-    /// An allocation is no more.
-    package mutating func ended(_ id: UInt32) -> [Telling] {
+    /// An allocation, or a data connection, is no more.
+    package mutating func ended(_ number: UInt32, isConnection: Bool = false) -> [Telling] {
+        let id = Drawer(number, isConnection: isConnection)
         guard let name = owners.removeValue(forKey: id), let before = users[name]?.planes.count else { return [] }
         users[name]?.allocations.removeAll { $0.id == id }
         guard let user = users[name], !user.allocations.isEmpty else {
@@ -93,8 +107,11 @@ package struct RateShares: Sendable {
         return user.planes.compactMap { place in users[name].map { telling(place.plane, place.id, $0) } }
     }
 
-    /// A plane carried and dropped so much more of an allocation.
-    package mutating func carried(_ id: UInt32, _ traffic: RelayTraffic, plane: UInt8) {
+    /// A plane carried and dropped so much more of an allocation, or of a data connection.
+    package mutating func carried(
+        _ number: UInt32, _ traffic: RelayTraffic, plane: UInt8, isConnection: Bool = false
+    ) {
+        let id = Drawer(number, isConnection: isConnection)
         guard let name = owners[id], let planes = users[name]?.planes, planes.count > 1 else { return }
         guard planes.contains(where: { $0.plane == plane }) else { return }
         if users[name]?.demand.isEmpty == true { busy.append(name) }
@@ -156,18 +173,21 @@ package struct RateShares: Sendable {
         user.parts.first { $0.plane == plane }?.units ?? Self.units / max(1, user.planes.count)
     }
 
-    private func tell(_ name: String, about id: UInt32, plane: UInt8, planeCountBefore: Int?) -> [Telling] {
+    private func tell(_ name: String, about id: Drawer, plane: UInt8, planeCountBefore: Int?) -> [Telling] {
         guard let user = users[name] else { return [] }
         let own = telling(plane, id, user)
         guard user.planes.count != planeCountBefore else { return [own] }
         return [own] + user.planes.filter { $0.plane != plane }.map { telling($0.plane, $0.id, user) }
     }
 
-    private func telling(_ plane: UInt8, _ id: UInt32, _ user: User) -> Telling {
+    private func telling(_ plane: UInt8, _ id: Drawer, _ user: User) -> Telling {
         let part =
             user.parts.isEmpty
             ? rate.share(of: user.planes.count) : rate.part(units(of: plane, user), of: Self.units)
-        return (plane, .limit(allocation: id, user: user.number, part))
+        return switch id {
+        case .allocation(let id): (plane, .limit(allocation: id, user: user.number, part))
+        case .connection(let number): (plane, .limitPeer(connection: number, PeerLimit(user: user.number, rate: part)))
+        }
     }
 }
 

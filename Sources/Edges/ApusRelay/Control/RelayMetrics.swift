@@ -51,6 +51,13 @@ package struct RelayMetrics: Sendable {
     /// Handshakes of TLS and DTLS by how they ended: `done`, `failed` (or the client left), `late`, `displaced` (by
     /// newer ones, since too many were not done).
     private let handshakes: [(counter: Counter, part: @Sendable (PlaneCounters) -> UInt64)]
+    /// Connections to peers (RFC 6062), those on their way among them; and those that were `joined` with a client's,
+    /// that `failed`, and peers that were `refused` for want of a permission.
+    private let peers: Gauge
+    private let peerConnections: [(counter: Counter, part: @Sendable (PlaneCounters) -> UInt64)]
+    /// ICMP errors of datagrams to peers: `told` to the client, `limited` since its allocation had enough in that
+    /// second, `ignored` for want of a permission or of a type that clients are told of.
+    private let peerErrors: [(counter: Counter, part: @Sendable (PlaneCounters) -> UInt64)]
     /// What planes dropped, by reason; `ring` is a message for control that found its ring full or was too long.
     private let dropped: [(counter: Counter, part: @Sendable (PlaneCounters) -> UInt64)]
 
@@ -84,6 +91,17 @@ package struct RelayMetrics: Sendable {
             ("displaced", { $0.handshakesDisplaced }),
         ]
         handshakes = results.map { result, part in (counter("handshakes_total", [("result", result)]), part) }
+        peers = Gauge(label: "apus_relay_peer_connections", factory: factory)
+        let ways: [(String, @Sendable (PlaneCounters) -> UInt64)] = [
+            ("joined", { $0.peersJoined }), ("failed", { $0.peersFailed }), ("refused", { $0.peersRefused }),
+        ]
+        peerConnections = ways.map { result, part in
+            (counter("peer_connections_total", [("result", result)]), part)
+        }
+        let errors: [(String, @Sendable (PlaneCounters) -> UInt64)] = [
+            ("told", { $0.peerErrors }), ("limited", { $0.peerErrorsLimited }), ("ignored", { $0.peerErrorsIgnored }),
+        ]
+        peerErrors = errors.map { result, part in (counter("peer_errors_total", [("result", result)]), part) }
         let parts: [(String, @Sendable (PlaneCounters) -> UInt64)] = [
             ("malformed", { $0.malformed }), ("unknown_flow", { $0.unknownFlow }),
             ("unbound_channel", { $0.unboundChannel }), ("not_permitted", { $0.notPermitted }),
@@ -121,13 +139,22 @@ package struct RelayMetrics: Sendable {
         return now - before
     }
 
+    /// What a data connection of TCP relaying carried since it was told last.
+    package func streamed(_ traffic: RelayTraffic) {
+        add(bytesUp, traffic.upBytes, 0)
+        add(bytesDown, traffic.downBytes, 0)
+    }
+
     /// Where a plane stands.
     package mutating func counted(_ plane: UInt8, _ now: PlaneCounters) {
         let before = planes[plane] ?? PlaneCounters()
-        for (counter, part) in dropped + handshakes { add(counter, part(now), part(before)) }
+        for (counter, part) in dropped + handshakes + peerErrors + peerConnections {
+            add(counter, part(now), part(before))
+        }
         add(unsegmented, now.unsegmented, before.unsegmented)
         planes[plane] = now
         connections.record(planes.values.reduce(0) { $0 + $1.connections })
+        peers.record(planes.values.reduce(0) { $0 + $1.peers })
         sessions.record(planes.values.reduce(0) { $0 + $1.sessions })
     }
 

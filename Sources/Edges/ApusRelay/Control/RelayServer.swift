@@ -23,14 +23,15 @@ package struct RelayAddresses: Sendable {
 /// A TURN server: the protocol's machine with the sockets that it asks for, between the planes (D8).
 ///
 /// It opens relayed sockets, keeps reserved ports, and turns the machine's actions into the planes' commands.
-/// An allocation has one relayed address, or one of each family (ADDITIONAL-ADDRESS-FAMILY). TCP relaying (RFC 6062) is
-/// not offered.
+/// An allocation has one relayed address, or one of each family (ADDITIONAL-ADDRESS-FAMILY): datagram
+/// sockets, or listening ones from which it connects to peers as well (TCP relaying, RFC 6062).
 ///
 /// Concurrency model: confined to the control thread of ``RelayControl``.
 package struct RelayServer: RelayController {
-    private struct Opened {
+    struct Opened {
         var socket: Int32
         var address: TransportAddress
+        var isTCP = false
         /// Of the other family, where there is one.
         var second: (socket: Int32, address: TransportAddress)?
 
@@ -68,19 +69,21 @@ package struct RelayServer: RelayController {
     private var opened: [UInt32: Opened] = [:]
     private var reserved: [UInt64: Opened] = [:]
     /// The plane and the socket of each allocation; the plane owns the socket.
-    private var installed: [UInt32: (plane: UInt8, relay: Opened)] = [:]
+    var installed: [UInt32: (plane: UInt8, relay: Opened)] = [:]
+    /// TCP connections to peers; the machine bounds them.
+    var peers: [UInt32: PeerPlace] = [:]
     private var wallReadAt: MonotonicTime
     /// What the metrics were told last.
     private var told = Standing()
     /// Whether the cluster knows that no user has anything here.
     private var isUsageTold = false
     private var random = SystemRandomNumberGenerator()
-    private var metrics = RelayMetrics()
+    var metrics = RelayMetrics()
     let tell: @Sendable (RelayNews) -> Void
     /// Changes of mirrors that this round brought.
     private var mirrorChanges: [MirrorChange] = []
     var accounts = UserAccounts()
-    private var shares: RateShares
+    var shares: RateShares
     private var usageTellings = 0
 
     /// - Parameters:
@@ -92,7 +95,6 @@ package struct RelayServer: RelayController {
     ) {
         let now = MonotonicTime.now()
         var configuration = configuration
-        configuration.isTCPAllowed = false
         configuration.families = [TransportAddress.Family.v4, .v6].filter { family in
             addresses.hosts.contains { $0.family == family }
         }
@@ -116,10 +118,14 @@ package struct RelayServer: RelayController {
             let more = metrics.carried(id, traffic, plane: plane, isFinal: isFinal)
             accounts.carried(id, more)
             shares.carried(id, more, plane: plane)
-            var counters = RelayCounters()
-            (counters.packetsUp, counters.bytesUp) = (traffic.upPackets, traffic.upBytes)
-            (counters.packetsDown, counters.bytesDown) = (traffic.downPackets, traffic.downBytes)
-            perform(machine.counted(AllocationID(rawValue: id), counters, isFinal: isFinal), now, &commands)
+            let counted = machine.counted(AllocationID(rawValue: id), RelayCounters(traffic), isFinal: isFinal)
+            perform(counted, now, &commands)
+        case .peerArrived(let id, let peer, let socket): peerArrived(id, peer, socket: socket, now, &commands)
+        case .peerConnected(let connection, let socket):
+            peerConnected(connection, socket: socket, now, &commands)
+        case .peerCarried(let connection, let id, let traffic, let isFinal):
+            shares.carried(connection, traffic, plane: plane, isConnection: true)
+            peerCarried(connection, id, traffic, isFinal: isFinal, now, &commands)
         case .refused(let id):
             log.warning("A plane has no room for an allocation.", metadata: [LogKey.allocation: "\(id)"])
             perform(machine.close(AllocationID(rawValue: id), at: now), now, &commands)
@@ -127,6 +133,10 @@ package struct RelayServer: RelayController {
             log.debug(
                 "A relay socket reports an error.",
                 metadata: [LogKey.allocation: "\(id)", LogKey.error: "errno \(error)"])
+        case .peerError(let id, let peer, let icmp):
+            let told = machine.peerUnreachable(
+                AllocationID(rawValue: id), peer: peer, icmp: icmp, transaction: newTransaction(), at: now)
+            perform(told, now, &commands)
         case .plane(let index, let counters):
             metrics.counted(index, counters)
             log.trace("A plane's counters.", metadata: [LogKey.node: "\(index)", LogKey.count: "\(counters)"])
@@ -224,10 +234,12 @@ package struct RelayServer: RelayController {
         case .unmirror(let ticket): mirrorChanges.append(.ended(ticket))
         case .claim(let number, let ticket, let username): tell(.claim(number, ticket, username: username))
         case .revived(let ticket, let home): tell(.revived(ticket, home: home))
-        // RFC 6062 is not offered, so that the machine never asks for these.
-        case .connectPeer, .joinStreams, .closePeer: break
+        case .connectPeer, .joinStreams, .closePeer: performPeer(action, now, &commands)
         }
     }
+
+    /// For an indication, which nothing answers (RFC 8489 §5).
+    mutating func newTransaction() -> TransactionID { TransactionID(high: random.next(), low: random.next()) }
 
     /// What changes an allocation's row.
     private func edit(_ action: TurnAction, _ commands: inout [(plane: UInt8, command: PlaneCommand)]) {
@@ -269,7 +281,7 @@ package struct RelayServer: RelayController {
             perform(machine.close(id, at: now), now, &commands)
             return
         }
-        var relay = Opened(socket: socket, address: place.relay.address)
+        var relay = Opened(socket: socket, address: place.relay.address, isTCP: place.relay.isTCP)
         if let second = place.relay.second {
             guard let copy = RelaySocket.duplicate(second.socket, of: second.address) else {
                 RelaySocket.close(socket)
@@ -285,7 +297,9 @@ package struct RelayServer: RelayController {
     }
 
     private func install(_ id: AllocationID, _ flow: RelayFlow, _ relay: Opened) -> PlaneCommand {
-        .install(allocation: id.rawValue, flow: flow, socket: relay.socket, second: relay.second?.socket ?? -1)
+        .install(
+            allocation: id.rawValue, flow: flow, socket: relay.socket, second: relay.second?.socket ?? -1,
+            isTCP: relay.isTCP)
     }
 
     // MARK: Sockets
@@ -317,15 +331,16 @@ package struct RelayServer: RelayController {
 
     /// A port by chance, so that it cannot be guessed (RFC 8656 §7.2), even or with its neighbour where asked for.
     private mutating func openPort(_ host: TransportAddress, _ opening: RelayOpening) -> Opened? {
-        if let port = opening.preferredPort, addresses.ports.contains(port), let relay = open(host, port) {
+        let isTCP = opening.isTCP
+        if let port = opening.preferredPort, addresses.ports.contains(port), let relay = open(host, port, isTCP) {
             return relay
         }
         for _ in 0..<addresses.triesMax {
             var port = UInt16.random(in: addresses.ports, using: &random)
             if opening.isEvenPort { port &= ~1 }
-            guard addresses.ports.contains(port), let relay = open(host, port) else { continue }
+            guard addresses.ports.contains(port), let relay = open(host, port, isTCP) else { continue }
             guard let token = opening.reserveNextAs else { return relay }
-            if port < addresses.ports.upperBound, let next = open(host, port + 1) {
+            if port < addresses.ports.upperBound, let next = open(host, port + 1, isTCP) {
                 reserved[token] = next
                 return relay
             }
@@ -334,12 +349,13 @@ package struct RelayServer: RelayController {
         return nil
     }
 
-    private func open(_ host: TransportAddress, _ port: UInt16) -> Opened? {
+    private func open(_ host: TransportAddress, _ port: UInt16, _ isTCP: Bool) -> Opened? {
+        let address = host.withPort(port)
+        let relay =
+            isTCP
+            ? try? RelaySocket.listen(address) : try? RelaySocket.open(address, bufferBytes: addresses.bufferBytes)
         // A port in use is no failure: the caller tries another.
-        guard let relay = try? RelaySocket.open(host.withPort(port), bufferBytes: addresses.bufferBytes) else {
-            return nil
-        }
-        return Opened(socket: relay.socket, address: relay.address)
+        return relay.map { Opened(socket: $0.socket, address: $0.address, isTCP: isTCP) }
     }
 
     // MARK: Log

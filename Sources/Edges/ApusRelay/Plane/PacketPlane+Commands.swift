@@ -1,5 +1,6 @@
 import ApusTraversal
 import CApusNet
+import Glibc
 
 /// What control says.
 extension PacketPlane {
@@ -13,7 +14,8 @@ extension PacketPlane {
     private mutating func apply(_ command: PlaneCommand) {
         switch command {
         case .send(let flow, let bytes): send(bytes, to: flow)
-        case .install(let id, let flow, let socket, let second): install(id, flow, socket, second)
+        case .install(let id, let flow, let socket, let second, let isTCP):
+            install(id, flow, socket, second, isTCP: isTCP)
         case .remove(let id): remove(id)
         case .permit(let id, let peer, let ports):
             withSlot(id) { plane, slot in _ = plane.allocations.permit(slot, peer, ports: ports) }
@@ -26,6 +28,13 @@ extension PacketPlane {
             withSlot(id) { plane, slot in plane.send(bytes, to: peer, slot, isUnfragmented: isUnfragmented) }
         case .limit(let id, let user, let rate):
             withSlot(id) { plane, slot in plane.limit(slot, user: user, rate) }
+        case .awaitPeer(let connection, let id, let socket): awaitPeer(connection, id, socket: socket)
+        case .joinPeer(let connection, let id, let flow, let socket, let limit, let answer):
+            joinPeer(connection, id, flow, socket: socket, limit, answer: answer)
+        case .limitPeer(let connection, let limit):
+            if let index = peers.index(connection: connection) { limitPeer(index, limit) }
+        case .closePeer(let connection):
+            if let index = peers.index(connection: connection) { endPair(index) }
         case .moveFlow(let id, let flow):
             withSlot(id) { plane, slot in
                 plane.detachClient(slot)
@@ -79,10 +88,17 @@ extension PacketPlane {
         let socket = row.pointee.socket(to: peer.family)
         if isUnfragmented { apus_datagram_fragments(socket, 0) }
         let raw = RawAddress(peer)
-        let result = bytes.withUnsafeBytes { bytes in
-            raw.withSocketAddress { apus_send_to(socket, bytes.baseAddress, bytes.count, $0, raw.length) }
+        var result: Int32 = 0
+        for _ in 0...SendBatch.retriesMax {
+            result = bytes.withUnsafeBytes { bytes in
+                raw.withSocketAddress { apus_send_to(socket, bytes.baseAddress, bytes.count, $0, raw.length) }
+            }
+            if result == 0 || !SendBatch.mayTellOfEarlier(-result) { break }
         }
         if isUnfragmented { apus_datagram_fragments(socket, 1) }
+        if isUnfragmented, -result == EMSGSIZE {
+            readErrors(Int(slot), isSecond: socket == row.pointee.second, unfragmented: peer)
+        }
         if result < 0 {
             row.pointee.traffic.dropped &+= 1
         } else {
@@ -95,7 +111,9 @@ extension PacketPlane {
         (0..<datagramListenerCount).first { datagramListeners[$0].address == flow.local }
     }
 
-    private mutating func install(_ id: UInt32, _ flow: RelayFlow, _ socket: Int32, _ second: Int32) {
+    private mutating func install(
+        _ id: UInt32, _ flow: RelayFlow, _ socket: Int32, _ second: Int32, isTCP: Bool
+    ) {
         let slot = allocations.insert(id: id, socket: socket, second: second)
         let isInstalled = slot != FlatTable.none && setClient(slot, flow)
         guard isInstalled else {
@@ -106,9 +124,10 @@ extension PacketPlane {
             return
         }
         let generation = allocations.rows[Int(slot)].generation
-        _ = apus_poll_add(poll, socket, Self.readable, Self.token(.relay, generation, Int(slot)))
-        if second >= 0 {
-            _ = apus_poll_add(poll, second, Self.readable, Self.token(.secondRelay, generation, Int(slot)))
+        let kinds: (Kind, Kind) = isTCP ? (.peerListener, .secondPeerListener) : (.relay, .secondRelay)
+        for (socket, kind) in [(socket, kinds.0), (second, kinds.1)] where socket >= 0 {
+            if !isTCP { reportErrors(of: socket) }
+            _ = apus_poll_add(poll, socket, Self.readable, Self.token(kind, generation, Int(slot)))
         }
     }
 

@@ -16,7 +16,7 @@ extension PacketPlane {
         let count = arena.receive(socket, first: first, count: ReceiveArena.depth &- first)
         guard count > 0 else {
             if count < 0, -count != Int(EAGAIN), -count != Int(EINTR) {
-                _ = link.event(.relayError(allocation: row.pointee.id, error: Int32(-count)))
+                receivingFailed(slot, isSecond: isSecond, Int32(-count))
             }
             return
         }

@@ -46,18 +46,23 @@ extension PacketPlane {
         let row = streams.rows + slot
         row.pointee.lastHeard = lastTick
         for _ in 0..<Self.secureReadRounds {
+            guard mayRead(slot) else { return }
             // Before there is a TLS connection, the beginning of its hello stands in the carry.
             let kept = row.pointee.tls == nil ? row.pointee.carryCount : 0
             if kept > 0, let carry = row.pointee.carry { memcpy(ciphertext, carry, kept) }
             let count = apus_read(row.pointee.socket, ciphertext + kept, Self.ciphertextMax - kept)
             guard count > 0 else {
-                if count == 0 || (-count != Int(EAGAIN) && -count != Int(EINTR)) {
+                if count == 0, row.pointee.peer >= 0 {
+                    clientEnded(Int(row.pointee.peer))
+                } else if count == 0 || (-count != Int(EAGAIN) && -count != Int(EINTR)) {
                     if !row.pointee.isSecured { counters.handshakesFailed &+= 1 }
                     closeStream(slot)
                 }
                 return
             }
             guard advance(slot, kept + count) else {
+                // A data connection may have ended with its peer's.
+                guard row.pointee.socket >= 0 else { return }
                 if !row.pointee.isSecured { counters.handshakesFailed &+= 1 }
                 closeStream(slot)
                 return
@@ -105,6 +110,7 @@ extension PacketPlane {
     /// - Returns: false where the connection is at its end.
     private mutating func readPlaintext(_ slot: Int, _ tls: OpaquePointer) -> Bool {
         let row = streams.rows + slot
+        if row.pointee.peer >= 0 { return readDataPlaintext(slot, tls) }
         var filled = row.pointee.carryCount
         if filled > 0, let carry = row.pointee.carry { memcpy(streamBuffer, carry, filled) }
         var count = 0
@@ -126,7 +132,8 @@ extension PacketPlane {
 
     /// Encrypts what waits in the row and sends it: what waits in libssl's hands, or -1 where the connection is broken.
     ///
-    /// Each message is a record of its own: clients that take a record for a message are among those of others.
+    /// Each message is a record of its own: clients that take a record for a message are among those of others. What a
+    /// peer says has no messages.
     private func seal(_ slot: Int, _ tls: OpaquePointer) -> Int {
         let row = streams.rows + slot
         guard let output = row.pointee.output else { return 0 }
@@ -134,7 +141,7 @@ extension PacketPlane {
         var left = row.pointee.outputCount
         row.pointee.outputCount = 0
         while left > 0 {
-            let size = min(left, Self.messageSize(message))
+            let size = min(left, row.pointee.peer >= 0 ? Self.dataChunkMax : Self.messageSize(message))
             guard apus_tls_write(tls, message, size) >= 0 else { return -1 }
             message += size
             left -= size
@@ -157,7 +164,10 @@ extension PacketPlane {
             closeStream(slot)
             return
         }
-        guard waiting > 0 else { return }
+        guard waiting > 0 else {
+            if row.pointee.peer >= 0 { advancePair(Int(row.pointee.peer)) }
+            return
+        }
         row.pointee.isWaitingToWrite = true
         setStreamEvents(slot)
     }

@@ -12,18 +12,7 @@ extension PacketPlane {
 
     mutating func acceptStreams(_ index: Int) {
         for _ in 0..<Self.acceptRounds {
-            var storage = sockaddr_in6()
-            var length = socklen_t(MemoryLayout<sockaddr_in6>.size)
-            var remote: TransportAddress?
-            // SAFETY: the kernel writes at most `length` bytes into the storage.
-            let socket = withUnsafeMutableBytes(of: &storage) { bytes in
-                let address = bytes.baseAddress.unsafelyUnwrapped
-                let socket = apus_stream_accept(
-                    streamListeners[index].socket, address.assumingMemoryBound(to: sockaddr.self), &length)
-                if socket >= 0 { remote = RawAddress.read(address) }
-                return socket
-            }
-            guard socket >= 0 else { return }
+            guard let (socket, remote) = Self.accept(streamListeners[index].socket) else { return }
             guard let remote, let slot = streams.insert(socket: socket) else {
                 counters.refusedStreams &+= 1
                 apus_close(socket)
@@ -40,6 +29,18 @@ extension PacketPlane {
         }
     }
 
+    /// The next connection of a listener, with where it comes from; nil where none waits.
+    static func accept(_ listener: Int32) -> (socket: Int32, remote: TransportAddress?)? {
+        var storage = sockaddr_in6()
+        var length = socklen_t(MemoryLayout<sockaddr_in6>.size)
+        // SAFETY: the kernel writes at most `length` bytes into the storage, and 28 are read.
+        return withUnsafeMutableBytes(of: &storage) { bytes in
+            let address = bytes.baseAddress.unsafelyUnwrapped
+            let socket = apus_stream_accept(listener, address.assumingMemoryBound(to: sockaddr.self), &length)
+            return socket < 0 ? nil : (socket, RawAddress.read(address))
+        }
+    }
+
     mutating func streamReady(_ slot: Int, _ events: UInt32) {
         if events & UInt32(APUS_WRITABLE) != 0 {
             streams.rows[slot].isWaitingToWrite = false
@@ -52,13 +53,23 @@ extension PacketPlane {
 
     func setStreamEvents(_ slot: Int) {
         let row = streams.rows + slot
-        let events = Self.readable | (row.pointee.isWaitingToWrite ? UInt32(APUS_WRITABLE) : 0)
-        _ = apus_poll_change(poll, row.pointee.socket, events, Self.token(.stream, row.pointee.generation, slot))
+        let events =
+            (row.pointee.isPaused ? 0 : Self.readable) | (row.pointee.isWaitingToWrite ? UInt32(APUS_WRITABLE) : 0)
+        let token = Self.token(.stream, row.pointee.generation, slot)
+        if events == 0 {
+            _ = apus_poll_remove(poll, row.pointee.socket)
+        } else if apus_poll_change(poll, row.pointee.socket, events, token) < 0 {
+            _ = apus_poll_add(poll, row.pointee.socket, events, token)
+        }
     }
 
     private mutating func readStream(_ slot: Int) {
         let row = streams.rows + slot
         row.pointee.lastHeard = lastTick
+        if row.pointee.peer >= 0 {
+            readDataStream(slot)
+            return
+        }
         for _ in 0..<Self.readRounds {
             let kept = row.pointee.carryCount
             if kept > 0, let carry = row.pointee.carry { memcpy(streamBuffer, carry, kept) }
@@ -177,6 +188,8 @@ extension PacketPlane {
         if row.pointee.outputCount > 0 {
             row.pointee.isWaitingToWrite = true
             setStreamEvents(slot)
+        } else if row.pointee.peer >= 0 {
+            advancePair(Int(row.pointee.peer))
         }
     }
 
@@ -185,6 +198,9 @@ extension PacketPlane {
         let flow = streams.rows[slot].flow
         let allocation = streams.rows[slot].allocation
         if allocation != FlatTable.none { allocations.rows[Int(allocation)].stream = -1 }
+        let peer = Int(streams.rows[slot].peer)
+        streams.rows[slot].peer = -1
+        if peer >= 0 { endPeer(peer) }
         // Of a connection that never spoke control has not heard.
         let isKnown = flow.transport != .tls || streams.rows[slot].isSecured
         if let tls = streams.rows[slot].tls {

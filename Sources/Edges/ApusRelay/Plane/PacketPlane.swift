@@ -28,7 +28,7 @@ struct PacketPlane: ~Copyable {
 
     /// What a readiness is about; in the top byte of its token.
     enum Kind: UInt64 {
-        case wake, datagrams, connections, relay, stream, sessions, secondRelay
+        case wake, datagrams, connections, relay, stream, sessions, secondRelay, peerListener, secondPeerListener, peer
     }
 
     /// Rounds of one listener before others have their turn, and commands between two batches.
@@ -58,7 +58,10 @@ struct PacketPlane: ~Copyable {
 
     var allocations: AllocationTable
     var streams: StreamTable
+    /// Connections to peers (RFC 6062).
+    var peers: PeerTable
     var buckets: BucketTable
+    var errors: ErrorBounds
     /// The time of this round.
     var now: UInt64
     /// Connections of the TLS door whose handshake is not done.
@@ -110,9 +113,12 @@ struct PacketPlane: ~Copyable {
         streamListeners.initialize(repeating: none, count: streamListenerCount)
         sessionListeners.initialize(repeating: none, count: sessionListenerCount)
         allocations = AllocationTable(configuration: configuration, seed: seed)
-        buckets = BucketTable(countMax: configuration.allocationsMax, seed: seed &+ 6)
+        buckets = BucketTable(countMax: configuration.allocationsMax + configuration.peersMax, seed: seed &+ 6)
+        errors = ErrorBounds(
+            rowsMax: configuration.allocationsMax, perSecondMax: configuration.peerErrorsPerSecondMax)
         now = MonotonicTime.now().nanoseconds
         streams = StreamTable(rowsMax: configuration.streamsMax, seed: seed &+ 4)
+        peers = PeerTable(rowsMax: configuration.peersMax, seed: seed &+ 7)
         sessions = SessionTable(rowsMax: configuration.sessionsMax, seed: seed &+ 5)
         output = SendBatch(
             segmentMax: configuration.segmentMax,
@@ -221,8 +227,8 @@ struct PacketPlane: ~Copyable {
 
     /// Whether nothing is left to time or to tell, so that only a client or a command brings something to do.
     private var hasNothing: Bool {
-        allocations.count == 0 && streams.count == 0 && sessions.count == 0 && counters == reported
-            && counters.connections == 0 && counters.sessions == 0
+        allocations.count == 0 && streams.count == 0 && sessions.count == 0 && peers.count == 0 && counters == reported
+            && counters.connections == 0 && counters.sessions == 0 && counters.peers == 0
             && counters.sendDropped == output.dropped &+ sessionsRefused && counters.unsegmented == output.unsegmented
     }
 
@@ -239,16 +245,26 @@ struct PacketPlane: ~Copyable {
         switch Kind(rawValue: ready.token >> 56) {
         case .relay:
             if allocations.rows[slot].isLive, allocations.rows[slot].generation & 0xFF_FFFF == generation {
+                if ready.events & UInt32(APUS_FAILED) != 0 { readErrors(slot, isSecond: false) }
                 readRelay(slot)
             }
         case .secondRelay:
             if allocations.rows[slot].isLive, allocations.rows[slot].generation & 0xFF_FFFF == generation {
+                if ready.events & UInt32(APUS_FAILED) != 0 { readErrors(slot, isSecond: true) }
                 readRelay(slot, isSecond: true)
             }
         case .datagrams: readListener(slot)
         case .stream:
             if streams.rows[slot].socket >= 0, streams.rows[slot].generation & 0xFF_FFFF == generation {
                 streamReady(slot, ready.events)
+            }
+        case .peer:
+            if peers.rows[slot].socket >= 0, peers.rows[slot].generation & 0xFF_FFFF == generation {
+                peerReady(slot, ready.events)
+            }
+        case .peerListener, .secondPeerListener:
+            if allocations.rows[slot].isLive, allocations.rows[slot].generation & 0xFF_FFFF == generation {
+                acceptPeers(slot, isSecond: ready.token >> 56 == Kind.secondPeerListener.rawValue)
             }
         case .connections: acceptStreams(slot)
         case .sessions: readSessionListener(slot)
@@ -291,6 +307,7 @@ struct PacketPlane: ~Copyable {
             row.pointee.reported = traffic
         }
         closeIdleStreams(now)
+        tickPeers(now)
         takeContexts()
         endLateHandshakes(now)
         tickHandshakes(now)
@@ -299,6 +316,7 @@ struct PacketPlane: ~Copyable {
         counters.sendDropped = output.dropped &+ sessionsRefused
         counters.connections = UInt64(streams.count)
         counters.sessions = UInt64(sessions.count)
+        counters.peers = UInt64(peers.count)
         counters.unsegmented = output.unsegmented
         if counters != reported, link.event(.plane(index: link.index, counters)) { reported = counters }
     }
@@ -307,7 +325,8 @@ struct PacketPlane: ~Copyable {
         let limit = UInt64(configuration.streamIdleMax.nanoseconds)
         for slot in streams.slots where slot % Self.ticksPerReport == tickCount {
             let row = streams.rows + slot
-            guard row.pointee.socket >= 0, row.pointee.allocation == FlatTable.none, !streamHandshakes.contains(slot)
+            guard row.pointee.socket >= 0, row.pointee.allocation == FlatTable.none, row.pointee.peer < 0,
+                !streamHandshakes.contains(slot)
             else { continue }
             if now &- min(now, row.pointee.lastHeard) > limit { closeStream(slot) }
         }

@@ -21,6 +21,8 @@ package struct PlaneConfiguration: Sendable {
     package var channelsMax = 256
     /// Client connections of one plane; more are closed at once.
     package var streamsMax = 4_096
+    /// Connections of one plane to peers (RFC 6062); more fail.
+    package var peersMax = 4_096
     /// DTLS sessions of one plane, about 40 KiB each; clients beyond get none.
     package var sessionsMax = 4_096
     /// Connections of the TLS door, and sessions of the DTLS door, whose handshake is not done; the oldest makes room.
@@ -31,6 +33,9 @@ package struct PlaneConfiguration: Sendable {
     package var streamOutputMax = 256 * 1_024
     /// A connection or session without an allocation that says nothing for so long is closed.
     package var streamIdleMax = Duration.seconds(30)
+    /// ICMP errors of its peers that the client of one allocation is told of in a second; what is more is counted. 0:
+    /// the kernel keeps none, and clients hear nothing.
+    package var peerErrorsPerSecondMax = 16
     /// Bytes of a STUN message that control takes; longer ones are dropped and counted.
     package var controlMessageMax = 2_048
     /// Events and commands that wait between a plane and control.

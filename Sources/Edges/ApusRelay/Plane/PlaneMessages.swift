@@ -59,6 +59,11 @@ package struct PlaneCounters: Hashable, Sendable {
     package var unsegmented: UInt64 = 0
     /// Packets of users over their bits or packets per second.
     package var overQuota: UInt64 = 0
+    /// ICMP errors of datagrams to peers that were handed up, held back since the allocation had enough in this second,
+    /// and passed over: of hosts without a permission, or of other types.
+    package var peerErrors: UInt64 = 0
+    package var peerErrorsLimited: UInt64 = 0
+    package var peerErrorsIgnored: UInt64 = 0
     /// Handshakes of TLS and DTLS that were done; that failed, or whose client left; whose time was over; and that made
     /// room for others.
     package var handshakes: UInt64 = 0
@@ -67,6 +72,12 @@ package struct PlaneCounters: Hashable, Sendable {
     package var handshakesDisplaced: UInt64 = 0
     /// Client connections, and DTLS sessions, that there are; strangers among them.
     package var connections: UInt64 = 0
+    /// Connections to peers that there are (RFC 6062), those on their way among them; that were joined with a client's;
+    /// that failed; and peers that connected without a permission, or while control had enough.
+    package var peers: UInt64 = 0
+    package var peersJoined: UInt64 = 0
+    package var peersFailed: UInt64 = 0
+    package var peersRefused: UInt64 = 0
     package var sessions: UInt64 = 0
 
     package init() {}
@@ -88,12 +99,32 @@ package enum PlaneEvent: Sendable, Equatable {
     case streamClosed(RelayFlow)
     /// The kernel reported an error of a relay socket: an errno.
     case relayError(allocation: UInt32, error: Int32)
+    /// ICMP told that a datagram did not reach a permitted peer (RFC 8656 §11.5).
+    case peerError(allocation: UInt32, peer: TransportAddress, StunICMP)
     /// Where an allocation stands; sent when it changed, at most once a second, and at its removal.
     case counters(allocation: UInt32, RelayTraffic, isFinal: Bool)
+    /// A permitted peer has connected to a relayed address (RFC 6062 §5.3); control owns the socket from now on.
+    case peerArrived(allocation: UInt32, peer: TransportAddress, socket: Int32)
+    /// A connection of ``PlaneCommand/awaitPeer(connection:allocation:socket:)`` is there, and control owns its socket
+    /// again; -1 where it failed.
+    case peerConnected(connection: UInt32, socket: Int32)
+    /// Bytes of a joined connection since it was told last, at most once a second; the last is told at its end.
+    case peerCarried(connection: UInt32, allocation: UInt32, RelayTraffic, isFinal: Bool)
     /// An installation was refused: the table is full or the flow is unknown. The plane closed the socket.
     case refused(allocation: UInt32)
     /// Where the plane stands; once a second when it changed.
     case plane(index: UInt8, PlaneCounters)
+}
+
+/// The number of a user at the planes, and what it may carry at one of them.
+package struct PeerLimit: Sendable, Hashable {
+    package var user: UInt32
+    package var rate: RelayRate
+
+    package init(user: UInt32, rate: RelayRate) {
+        self.user = user
+        self.rate = rate
+    }
 }
 
 /// From the control thread to a plane.
@@ -101,8 +132,9 @@ package enum PlaneCommand: Sendable, Equatable {
     /// Sends a message to a client.
     case send(RelayFlow, [UInt8])
     /// Begins to relay for a client. The plane owns the sockets from now on; they are bound and non-blocking. The
-    /// second is that of the other family (ADDITIONAL-ADDRESS-FAMILY), IPv6; -1 where there is none.
-    case install(allocation: UInt32, flow: RelayFlow, socket: Int32, second: Int32 = -1)
+    /// second is that of the other family (ADDITIONAL-ADDRESS-FAMILY), IPv6; -1 where there is none. Those of a TCP
+    /// allocation listen.
+    case install(allocation: UInt32, flow: RelayFlow, socket: Int32, second: Int32 = -1, isTCP: Bool = false)
     /// Lets a peer's address in, whatever its port (RFC 8656 §9); indications go to it at these ports alone.
     case permit(allocation: UInt32, peer: TransportAddress, ports: ClosedRange<UInt16>)
     case revoke(allocation: UInt32, peer: TransportAddress)
@@ -113,6 +145,17 @@ package enum PlaneCommand: Sendable, Equatable {
     case sendToPeer(allocation: UInt32, peer: TransportAddress, bytes: [UInt8], isUnfragmented: Bool)
     /// From now on an allocation draws from the bucket of its user here, which has this rate.
     case limit(allocation: UInt32, user: UInt32, RelayRate)
+    /// Tells when a connection to a peer is there (RFC 6062 §5.2). The plane owns the socket until then.
+    case awaitPeer(connection: UInt32, allocation: UInt32, socket: Int32)
+    /// Sends the answer to a client's data connection, and makes its bytes and those of a peer each other's from then
+    /// on. The plane owns the peer's socket from now on. What bounds its user comes along, since the first bytes may
+    /// come before the next command.
+    case joinPeer(
+        connection: UInt32, allocation: UInt32, flow: RelayFlow, socket: Int32, limit: PeerLimit?, answer: [UInt8])
+    /// From now on a joined connection draws from the bucket of its user here, which has this rate.
+    case limitPeer(connection: UInt32, PeerLimit)
+    /// Ends a connection to a peer, and the client's that it is joined with.
+    case closePeer(connection: UInt32)
     /// The client goes on from another address or connection of the same plane (RFC 8016).
     case moveFlow(allocation: UInt32, flow: RelayFlow)
     /// Ends an allocation and closes its socket.

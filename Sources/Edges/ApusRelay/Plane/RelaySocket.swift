@@ -19,6 +19,28 @@ package enum RelaySocket {
         return (socket, RawAddress.local(of: socket) ?? address)
     }
 
+    /// A listening socket for a TCP allocation (RFC 6062), to be handed to a plane in the same way.
+    ///
+    /// - Parameter backlog: peers that wait to be taken.
+    /// - Throws: 10019 where the address is in use, 10018 for any other refusal of the system.
+    package static func listen(
+        _ address: TransportAddress, backlog: Int = 64
+    ) throws(ApusError) -> (socket: Int32, address: TransportAddress) {
+        let raw = RawAddress(address)
+        let socket = raw.withSocketAddress { apus_stream_relay_open($0, raw.length, Int32(clamping: backlog)) }
+        guard socket >= 0 else { throw error(address, -socket) }
+        return (socket, RawAddress.local(of: socket) ?? address)
+    }
+
+    /// Begins to connect from the address of a TCP allocation to a peer of the same family; nil where it fails at once.
+    static func connect(from local: TransportAddress, to peer: TransportAddress) -> Int32? {
+        let (from, to) = (RawAddress(local), RawAddress(peer))
+        let socket = from.withSocketAddress { fromAddress in
+            to.withSocketAddress { apus_stream_connect(fromAddress, from.length, $0, to.length) }
+        }
+        return socket < 0 ? nil : socket
+    }
+
     /// Closes a socket that was not handed to a plane.
     package static func close(_ socket: Int32) { apus_close(socket) }
 

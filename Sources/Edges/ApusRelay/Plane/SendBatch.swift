@@ -58,6 +58,8 @@ package struct SendBatch: ~Copyable {
     /// Bytes of one run, below an IP packet's with room for its headers.
     package static let runBytesMax: UInt32 = 65_000
     private static let none = UInt32.max
+    /// How often a datagram is sent again that met the error of an earlier one: another may come in between.
+    static let retriesMax = 2
 
     private let segmentMax: UInt32
     private let countMax: UInt32
@@ -242,37 +244,46 @@ package struct SendBatch: ~Copyable {
         return vector
     }
 
+    /// Whether an errno of sending may be that of an earlier datagram: what ICMP told of it is answered to the next
+    /// call, which then does nothing else (icmp_err_convert and its like of IPv6).
+    static func mayTellOfEarlier(_ error: Int32) -> Bool {
+        switch error {
+        case EINTR, ECONNREFUSED, EHOSTUNREACH, EHOSTDOWN, ENETUNREACH, ENONET, ENOPROTOOPT, EPROTO, EACCES, EMSGSIZE,
+            EOPNOTSUPP:
+            true
+        default: false
+        }
+    }
+
     private mutating func send(_ socket: Int32, runs range: Range<Int>) {
         var done = 0
-        var isRetried = false
+        var retries = 0
         while done < range.count {
             let result = apus_send_messages(socket, messages + done, UInt32(range.count - done))
             if result > 0 {
                 done += Int(result)
-                isRetried = false
+                retries = 0
                 continue
             }
             let run = runs + range.lowerBound + done
             switch -result {
-            case EINTR, ECONNREFUSED, EHOSTUNREACH:
-                // An earlier ICMP message is told by the next call, which then does nothing else.
-                if !isRetried {
-                    isRetried = true
-                    continue
-                }
             case EINVAL, EMSGSIZE, EIO, EOPNOTSUPP:
                 if run.pointee.count > 1 {
                     unsegmented &+= 1
                     sendSingly(messages + done, run)
                     done += 1
-                    isRetried = false
+                    retries = 0
                     continue
                 }
             default: break
             }
+            if retries < Self.retriesMax, Self.mayTellOfEarlier(-result) {
+                retries += 1
+                continue
+            }
             drop(run.pointee.count, run)
             done += 1
-            isRetried = false
+            retries = 0
         }
     }
 
@@ -289,7 +300,12 @@ package struct SendBatch: ~Copyable {
         single.header.msg_controllen = 0
         single.header.msg_iovlen = run.pointee.hasHead ? 2 : 1
         for _ in 0..<run.pointee.count {
-            if apus_send_messages(run.pointee.socket, &single, 1) != 1 { drop(1, run) }
+            var result: Int32 = 0
+            for _ in 0...Self.retriesMax {
+                result = apus_send_messages(run.pointee.socket, &single, 1)
+                if result == 1 || !Self.mayTellOfEarlier(-result) { break }
+            }
+            if result != 1 { drop(1, run) }
             single.header.msg_iov += single.header.msg_iovlen
         }
     }

@@ -104,21 +104,38 @@ struct BucketTable: ~Copyable {
         free.append(slot)
     }
 
+    /// Whether a stream may carry bytes now: it takes them afterwards, as many as there were.
+    func hasBytes(_ slot: Int32, at now: UInt64) -> Bool {
+        let bucket = buckets + Int(slot)
+        Self.refill(bucket, at: now)
+        return bucket.pointee.rate.bytesPerSecond == 0 || bucket.pointee.bytes > 0
+    }
+
+    /// Takes the bytes that a stream carried; what there was not is owed.
+    func takeBytes(_ slot: Int32, _ count: Int) {
+        let bucket = buckets + Int(slot)
+        if bucket.pointee.rate.bytesPerSecond > 0 { bucket.pointee.bytes &-= Int64(count) &* Self.unit }
+    }
+
+    @inline(__always)
+    private static func refill(_ bucket: UnsafeMutablePointer<Bucket>, at now: UInt64) {
+        guard now > bucket.pointee.refilledAt else { return }
+        // More than a burst's time fills it anyway, and keeps the product small.
+        let elapsed = Int64(min(now &- bucket.pointee.refilledAt, UInt64(Self.unit)))
+        bucket.pointee.refilledAt = now
+        bucket.pointee.bytes = min(
+            bucket.pointee.bytesMax,
+            bucket.pointee.bytes &+ elapsed &* Int64(bucket.pointee.rate.bytesPerSecond))
+        bucket.pointee.packets = min(
+            bucket.pointee.packetsMax,
+            bucket.pointee.packets &+ elapsed &* Int64(bucket.pointee.rate.packetsPerSecond))
+    }
+
     /// Takes what one packet costs; false where the bucket has not enough.
     @inline(__always)
     func take(_ slot: Int32, bytes: Int, at now: UInt64) -> Bool {
         let bucket = buckets + Int(slot)
-        if now > bucket.pointee.refilledAt {
-            // More than a burst's time fills it anyway, and keeps the product small.
-            let elapsed = Int64(min(now &- bucket.pointee.refilledAt, UInt64(Self.unit)))
-            bucket.pointee.refilledAt = now
-            bucket.pointee.bytes = min(
-                bucket.pointee.bytesMax,
-                bucket.pointee.bytes &+ elapsed &* Int64(bucket.pointee.rate.bytesPerSecond))
-            bucket.pointee.packets = min(
-                bucket.pointee.packetsMax,
-                bucket.pointee.packets &+ elapsed &* Int64(bucket.pointee.rate.packetsPerSecond))
-        }
+        Self.refill(bucket, at: now)
         let cost = Int64(bytes) &* Self.unit
         guard bucket.pointee.rate.bytesPerSecond == 0 || bucket.pointee.bytes >= cost,
             bucket.pointee.rate.packetsPerSecond == 0 || bucket.pointee.packets >= Self.unit

@@ -10,6 +10,10 @@ struct StreamRow {
     var flow = AllocationRow().flow
     /// The allocation's row, or ``FlatTable/none``.
     var allocation = FlatTable.none
+    /// The place of the connection to a peer whose bytes are this one's (RFC 6062), or -1.
+    var peer: Int32 = -1
+    /// Whether nothing is read of it, since its peer is behind or it has said all.
+    var isPaused = false
     /// The beginning of a message whose end has not come.
     var carry: UnsafeMutableRawPointer?
     var carryCount = 0

@@ -47,11 +47,35 @@ int apus_datagram_open(
 int apus_datagram_connect(int fd, const struct sockaddr *address, socklen_t length);
 // Whether datagrams of a socket may be fragmented on their way (1), or carry "don't fragment" (0).
 void apus_datagram_fragments(int fd, int may_fragment);
+// Has the socket keep what ICMP tells of its datagrams, for apus_datagram_take_error (IP_RECVERR): 0 or -errno.
+int apus_datagram_report_errors(int fd);
+// Why a datagram did not arrive.
+enum { APUS_ORIGIN_LOCAL = 1, APUS_ORIGIN_ICMP = 2, APUS_ORIGIN_ICMP6 = 3 };
+typedef struct apus_datagram_error {
+    // Where the datagram was to go, of either family; its port is 0 where the error is the machine's own.
+    struct sockaddr_in6 peer;
+    // With a datagram that was too long: what the way takes.
+    uint32_t info;
+    int32_t number;
+    uint8_t origin, type, code;
+} apus_datagram_error;
+// Takes one out of the socket's queue of errors: 1, 0 where there is none, or -errno.
+int apus_datagram_take_error(int fd, apus_datagram_error *error);
 int apus_send_to(int fd, const void *bytes, size_t count, const struct sockaddr *address, socklen_t length);
 
 // A listening, non-blocking stream socket, and a connection of it.
 int apus_stream_listen(const struct sockaddr *address, socklen_t length, int reuse_port, int backlog);
 int apus_stream_accept(int fd, struct sockaddr *address, socklen_t *length);
+
+// A listening, non-blocking stream socket whose port nobody else has, and from which apus_stream_connect connects.
+int apus_stream_relay_open(const struct sockaddr *address, socklen_t length, int backlog);
+// Begins to connect from such a socket's address; writable when that has succeeded or failed.
+int apus_stream_connect(
+    const struct sockaddr *local, socklen_t local_length, const struct sockaddr *peer, socklen_t peer_length);
+// How connecting ended: 0 or -errno.
+int apus_stream_result(int fd);
+// Says that nothing more will be written.
+void apus_stream_end(int fd);
 
 // Bytes read or written now, or -errno.
 ssize_t apus_read(int fd, void *bytes, size_t count);

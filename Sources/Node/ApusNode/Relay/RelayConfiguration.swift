@@ -45,6 +45,11 @@ package struct RelayConfiguration: Sendable {
     package var channelsMax = 64
     /// The shortest and the longest lifetime that is granted.
     package var lifetimeMin = Duration.seconds(600)
+    /// TCP connections to peers (RFC 6062) of this node, and of one allocation; 0 of the node turns them off.
+    package var tcpPeersMax = 4_096
+    package var tcpPeersPerAllocationMax = 16
+    /// ICMP errors of peers that one allocation's client is told of in a second; 0 for none.
+    package var peerErrorsPerSecond = 16
     package var lifetimeMax = Duration.seconds(3600)
     package var isLegacyChannelAllowed = false
     package var quota = Quota()
@@ -139,6 +144,11 @@ package struct RelayConfiguration: Sendable {
         guard lifetimeMin >= .seconds(1), lifetimeMin <= .seconds(600) else {
             throw reader.invalid("relay.lifetime_min", "1s to 10m are expected")
         }
+        tcpPeersMax = try reader.int("relay.tcp_peers_max", default: d.tcpPeersMax, in: 0...65_536)
+        tcpPeersPerAllocationMax = try reader.int(
+            "relay.tcp_peers_per_allocation_max", default: d.tcpPeersPerAllocationMax, in: 1...256)
+        peerErrorsPerSecond = try reader.int(
+            "relay.peer_errors_per_second", default: d.peerErrorsPerSecond, in: 0...10_000)
         lifetimeMax = try reader.duration("relay.lifetime_max", default: d.lifetimeMax)
         guard lifetimeMax >= .seconds(600) else {
             throw reader.invalid("relay.lifetime_max", "10m or more are expected (RFC 8656 §7.2)")

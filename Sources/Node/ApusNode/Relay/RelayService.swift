@@ -102,6 +102,8 @@ package final class RelayService: Service {
         var plane = PlaneConfiguration(datagramAddresses: doors, streamAddresses: doors)
         try secure(&plane)
         plane.allocationsMax = configuration.allocationsMax
+        plane.peersMax = configuration.tcpPeersMax
+        plane.peerErrorsPerSecondMax = configuration.peerErrorsPerSecond
         let threadCount = configuration.threadCount == 0 ? System.coreCount : configuration.threadCount
         let started = try RelayControl(planeCount: threadCount, configuration: plane) { _, _ in server }
         control.withLock { $0 = started }
@@ -197,6 +199,9 @@ package final class RelayService: Service {
         turn.permissionsMax = configuration.permissionsMax
         turn.channelsMax = configuration.channelsMax
         turn.lifetimeMin = configuration.lifetimeMin
+        turn.isTCPAllowed = configuration.tcpPeersMax > 0
+        turn.connectionsPerNodeMax = configuration.tcpPeersMax
+        turn.connectionsMax = configuration.tcpPeersPerAllocationMax
         turn.lifetimeMax = configuration.lifetimeMax
         if configuration.isLegacyChannelAllowed { turn.channelNumbers = ChannelDataHeader.legacyChannelNumbers }
         return turn

@@ -26,6 +26,10 @@ public struct RelayFlow: Hashable, Sendable {
         self.remote = remote
         self.connection = connection
     }
+
+    /// What a nonce is good for: the sender's address; of a stream, which has proven its address, whatever its port, so
+    /// that a client's data connections need no challenge of their own (RFC 6062 §4.3).
+    var nonceAddress: TransportAddress { transport.isStream ? remote.host : remote }
 }
 
 /// An allocation of this node. Numbers are not used again before 2^32 others were.
@@ -176,8 +180,10 @@ public enum TurnAction: Hashable, Sendable {
     // TCP relaying (RFC 6062).
     /// Connect from the relayed address to a peer; answer with `peerConnected` or `peerFailed`.
     case connectPeer(AllocationID, connection: UInt32, TransportAddress)
-    /// From here on, the bytes of the client's stream and of the peer's connection are each other's.
-    case joinStreams(RelayFlow, AllocationID, connection: UInt32)
+    /// Send this answer on the client's stream, and from there on its bytes and those of the peer's connection are each
+    /// other's: one action, since the client's first bytes may come as soon as it has the answer.
+    case joinStreams(RelayFlow, AllocationID, connection: UInt32, answer: [UInt8])
+    /// Close the connection to the peer, and the client's stream that it is joined with.
     case closePeer(AllocationID, connection: UInt32)
 
     /// An allocation began.

@@ -50,6 +50,8 @@ public struct TurnServerConfiguration: Sendable {
     public var channelsMax = 64
     /// TCP connections of one allocation; beyond it 508 (RFC 6062).
     public var connectionsMax = 16
+    /// TCP connections of all allocations of this node; beyond it 508.
+    public var connectionsPerNodeMax = 4096
     /// Peers named in one CreatePermission; beyond it 400.
     public var peersPerRequestMax = 16
     /// Reserved ports that wait; beyond it 508.

@@ -61,7 +61,8 @@ extension TurnServerStateMachine {
         let opening = Opening(
             request: request, families: hasSecond ? [family, .v6] : [family],
             lifetime: lifetime(askedFor: try message.number32(.lifetime)), isTCP: isTCP,
-            wantsTicket: message.has(.mobilityTicket), reservation: token, revived: nil,
+            // What a TCP allocation has cannot go to another node, and its mirror would come back as one of UDP.
+            wantsTicket: message.has(.mobilityTicket) && !isTCP, reservation: token, revived: nil,
             secondFamilyError: second != nil && !hasSecond ? .addressFamilyNotSupported : nil)
         return .accepted(opening, isEvenPort: evenPort != nil, reservesNext: evenPort == true)
     }

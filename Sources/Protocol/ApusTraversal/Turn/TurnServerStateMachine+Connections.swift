@@ -32,7 +32,13 @@ extension TurnServerStateMachine {
         guard !allocation.connections.contains(where: { connections[$0]?.peer == peer }) else {
             return [refusal(request, .connectionAlreadyExists)]
         }
-        guard allocation.connections.count < configuration.connectionsMax else {
+        guard allocation.connections.count < configuration.connectionsMax,
+            connections.count < configuration.connectionsPerNodeMax
+        else { return [refusal(request, .insufficientCapacity)] }
+        let isKnown =
+            allocation.hasPermission(peer, at: now)
+            || allocation.connections.contains { connections[$0]?.peer.host == peer.host }
+        guard isKnown || takeNewPeers(1, of: allocation.user, at: now) else {
             return [refusal(request, .insufficientCapacity)]
         }
         let number = addConnection(id, peer, .connecting(request), at: now)
@@ -63,7 +69,8 @@ extension TurnServerStateMachine {
         _ id: AllocationID, _ peer: TransportAddress, transaction: TransactionID, at now: MonotonicTime
     ) -> (connection: UInt32?, actions: [TurnAction]) {
         guard let allocation = allocations[id], allocation.isTCP, allocation.hasPermission(peer, at: now),
-            allocation.connections.count < configuration.connectionsMax
+            allocation.connections.count < configuration.connectionsMax,
+            connections.count < configuration.connectionsPerNodeMax
         else { return (nil, []) }
         let number = addConnection(id, peer, .waiting, at: now)
         var writer = StunWriter(StunMessageType(.indication, .connectionAttempt), transaction)
@@ -81,7 +88,8 @@ extension TurnServerStateMachine {
         guard allocation.username == request.caller.username else { return [refusal(request, .wrongCredentials)] }
         connections[number]?.state = .joined(request.flow)
         connectionByFlow[request.flow] = number
-        return [success(request), .joinStreams(request.flow, connection.allocation, connection: number)]
+        guard case .reply(_, let answer) = success(request) else { return [] }
+        return [.joinStreams(request.flow, connection.allocation, connection: number, answer: answer)]
     }
 
     /// The client's data stream has ended.

@@ -134,6 +134,9 @@ extension TurnServerStateMachine {
         guard let allocation = allocations.removeValue(forKey: id) else { return [] }
         byFlow[allocation.flow] = nil
         releaseUser(allocation.user)
+        let joinedCount = allocation.connections.count { number in
+            if case .joined? = connections[number]?.state { true } else { false }
+        }
         var actions: [TurnAction] = closePeers(of: allocation)
         if let ticket = allocation.ticket {
             byTicket[ticket] = nil
@@ -143,7 +146,8 @@ extension TurnServerStateMachine {
         let life = AllocationLife(
             allocation: id, user: allocation.user, flow: allocation.flow, relayed: allocation.relayed,
             started: allocation.started, counters: allocation.counters, reason: reason)
-        endings[id] = Ending(life: life, countersBefore: allocation.countersBefore)
+        endings[id] = Ending(
+            life: life, countersBefore: allocation.countersBefore, connectionCount: joinedCount)
         heap.push(.ending(id), at: now + Self.finalCountersTimeout)
         return actions
     }
@@ -156,11 +160,37 @@ extension TurnServerStateMachine {
             if isFinal { allocations[id]?.countersBefore = before + counters }
             return []
         }
-        guard isFinal, let ending = endings.removeValue(forKey: id) else { return [] }
+        guard isFinal, endings[id] != nil else { return [] }
+        endings[id]?.counted = counters
+        return toldAll(id)
+    }
+
+    /// What a data connection of an allocation carried since this was told last (RFC 6062); `isFinal` at its end.
+    public mutating func connectionCarried(
+        _ id: AllocationID, _ counters: RelayCounters, isFinal: Bool
+    ) -> [TurnAction] {
+        if let allocation = allocations[id] {
+            allocations[id]?.counters = allocation.counters + counters
+            allocations[id]?.countersBefore = allocation.countersBefore + counters
+            return []
+        }
+        guard let ending = endings[id] else { return [] }
+        endings[id]?.countersBefore = ending.countersBefore + counters
+        if isFinal { endings[id]?.connectionCount -= 1 }
+        return toldAll(id)
+    }
+
+    /// The life of an allocation that has ended, once all of it was counted.
+    private mutating func toldAll(_ id: AllocationID) -> [TurnAction] {
+        guard let ending = endings[id], let counted = ending.counted, ending.connectionCount <= 0 else { return [] }
+        endings[id] = nil
         var life = ending.life
-        life.counters = ending.countersBefore + counters
+        life.counters = ending.countersBefore + counted
         return [.ended(life)]
     }
+
+    /// Whose a living allocation is; nil for one that has ended.
+    public func user(of id: AllocationID) -> String? { allocations[id]?.user }
 
     /// What a living allocation carried; nil for one that has ended.
     public func counters(of id: AllocationID) -> RelayCounters? { allocations[id]?.counters }

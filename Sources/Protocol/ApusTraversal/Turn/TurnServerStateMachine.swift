@@ -80,7 +80,11 @@ public struct TurnServerStateMachine: Sendable {
     /// An allocation that has ended and whose last counters are waited for.
     struct Ending: Sendable {
         let life: AllocationLife
-        let countersBefore: RelayCounters
+        var countersBefore: RelayCounters
+        /// The last of its plane, once it was told.
+        var counted: RelayCounters?
+        /// Its data connections whose end has not been told (RFC 6062).
+        var connectionCount: Int
     }
 
     struct Mirror: Sendable {
@@ -277,7 +281,7 @@ extension TurnServerStateMachine {
         guard let realmText, let nonceText, usernameText != nil || message.has(.userhash), let algorithm else {
             return unproven(message, flow, .badRequest, at: now)
         }
-        guard nonce.isFresh(nonceText, for: flow.remote, at: seconds) else {
+        guard nonce.isFresh(nonceText, for: flow.nonceAddress, at: seconds) else {
             return challenge(message, flow, .staleNonce, at: now)
         }
         guard realmText == configuration.credentials.realm,
@@ -315,7 +319,7 @@ extension TurnServerStateMachine {
         var writer = StunWriter(StunMessageType(.error, message.method), message.transaction)
         writer.add(errorCode: code)
         writer.add(.realm, text: configuration.credentials.realm)
-        writer.add(.nonce, text: nonce.make(for: flow.remote, at: unixSeconds(at: now)))
+        writer.add(.nonce, text: nonce.make(for: flow.nonceAddress, at: unixSeconds(at: now)))
         writer.add(.passwordAlgorithms, Self.passwordAlgorithms)
         return .refused([finish(&writer, to: message, flow, nil)])
     }

@@ -1,0 +1,118 @@
+import ApusTraversal
+import CApusNet
+import Glibc
+
+/// How many errors the client of each allocation was told of in this second.
+///
+/// Concurrency model: confined to the plane's thread.
+struct ErrorBounds: ~Copyable {
+    private struct Row {
+        var second: UInt64 = 0
+        var count = 0
+    }
+
+    /// As many as there are rows of allocations; the kernel gives them page by page.
+    private let rows: UnsafeMutablePointer<Row>
+    private var used = 0
+    private let perSecondMax: Int
+
+    init(rowsMax: Int, perSecondMax: Int) {
+        rows = .allocate(capacity: max(1, rowsMax))
+        self.perSecondMax = perSecondMax
+    }
+
+    deinit { rows.deallocate() }
+
+    /// Whether one more may be told; counts it then.
+    mutating func take(_ slot: Int, at nanoseconds: UInt64) -> Bool {
+        while used <= slot {
+            (rows + used).initialize(to: Row())
+            used += 1
+        }
+        let second = nanoseconds / 1_000_000_000
+        if rows[slot].second != second { rows[slot] = Row(second: second) }
+        guard rows[slot].count < perSecondMax else { return false }
+        rows[slot].count += 1
+        return true
+    }
+}
+
+/// What ICMP tells of datagrams to peers (RFC 8656 §11.5), read where a socket reports an error and nowhere else.
+extension PacketPlane {
+    /// Errors of one socket before others have their turn.
+    private static var errorRounds: Int { 64 }
+
+    /// Has the kernel keep what ICMP tells of a relay socket's datagrams, where clients are to hear of it.
+    func reportErrors(of socket: Int32) {
+        if configuration.peerErrorsPerSecondMax > 0 { _ = apus_datagram_report_errors(socket) }
+    }
+
+    /// Takes the errors that wait at one of an allocation's sockets, and hands those of permitted peers up.
+    ///
+    /// - Parameter unfragmented: the peer of a datagram that was not to be fragmented and that the kernel just refused:
+    ///   what it knows of the way is told to the client as if it had come by ICMP.
+    /// - Returns: how many there were.
+    @inline(never)
+    @discardableResult
+    mutating func readErrors(_ slot: Int, isSecond: Bool, unfragmented: TransportAddress? = nil) -> Int {
+        let row = allocations.rows + slot
+        let socket = isSecond ? row.pointee.second : row.pointee.socket
+        var error = apus_datagram_error()
+        var count = 0
+        var isLocalTold = false
+        while count < Self.errorRounds, apus_datagram_take_error(socket, &error) == 1 {
+            count += 1
+            if error.origin == UInt8(APUS_ORIGIN_LOCAL) {
+                if let unfragmented, !isLocalTold { hand(error, of: unfragmented, slot) }
+                isLocalTold = true
+            } else {
+                // SAFETY: the address has the 28 bytes that are read.
+                let peer = withUnsafeBytes(of: &error.peer) { $0.baseAddress.flatMap(RawAddress.read) }
+                if let peer { hand(error, of: peer, slot) }
+            }
+        }
+        return count
+    }
+
+    /// Receiving failed. The datagrams that wait stay; the loop comes back for them at once.
+    @inline(never)
+    mutating func receivingFailed(_ slot: Int, isSecond: Bool, _ error: Int32) {
+        // It was that of an earlier datagram where the queue has one.
+        guard readErrors(slot, isSecond: isSecond) == 0, !SendBatch.mayTellOfEarlier(error) else { return }
+        guard errors.take(slot, at: now) else { return }
+        _ = link.event(.relayError(allocation: allocations.rows[slot].id, error: error))
+    }
+
+    private mutating func hand(_ error: apus_datagram_error, of peer: TransportAddress, _ slot: Int) {
+        guard let icmp = Self.icmp(error, peer.family),
+            allocations.isPermitted(peer: FlatTable.Key(peer, scope: UInt32(truncatingIfNeeded: slot)))
+        else {
+            counters.peerErrorsIgnored &+= 1
+            return
+        }
+        guard errors.take(slot, at: now),
+            link.event(.peerError(allocation: allocations.rows[slot].id, peer: peer, icmp))
+        else {
+            counters.peerErrorsLimited &+= 1
+            return
+        }
+        counters.peerErrors &+= 1
+    }
+
+    /// The types that clients are told of: destination unreachable and time exceeded, and of IPv6 packet too big
+    /// (RFC 8656 §11.5); with a packet too big its MTU (§18.13).
+    private static func icmp(_ error: apus_datagram_error, _ family: TransportAddress.Family) -> StunICMP? {
+        switch (Int(error.origin), error.type, error.code) {
+        case (Int(APUS_ORIGIN_LOCAL), _, _):
+            guard error.number == EMSGSIZE else { return nil }
+            return family == .v4
+                ? StunICMP(type: 3, code: 4, errorData: error.info) : StunICMP(type: 2, code: 0, errorData: error.info)
+        case (Int(APUS_ORIGIN_ICMP), 3, 4), (Int(APUS_ORIGIN_ICMP6), 2, _):
+            return StunICMP(type: error.type, code: error.code, errorData: error.info)
+        case (Int(APUS_ORIGIN_ICMP), 3, _), (Int(APUS_ORIGIN_ICMP), 11, _), (Int(APUS_ORIGIN_ICMP6), 1, _),
+            (Int(APUS_ORIGIN_ICMP6), 3, _):
+            return StunICMP(type: error.type, code: error.code, errorData: 0)
+        default: return nil
+        }
+    }
+}

@@ -1,0 +1,352 @@
+import ApusCore
+import ApusTraversal
+import CApusNet
+import CApusTLS
+import Glibc
+
+/// TCP relaying (RFC 6062): peers that connect and are connected to, and the bytes between them and clients.
+///
+/// Listening sockets and connections on their way are watched here; what is connected goes up to control, which asks
+/// the client, and comes back with the client's data connection, to the plane that this one came in at. Until then the
+/// kernel keeps what the peer says.
+///
+/// From then on the bytes of each are the other's. One reading of at most ``dataChunkMax`` is under way in each
+/// direction: while the kernel has not taken all of it, nothing more is read of where it came from, so that the slower
+/// end slows the faster one and nothing is dropped. The same happens where the user's tokens are used up, until the
+/// next tick. The end of one direction is told to the other end when all before it was sent; a connection that has
+/// ended one way is closed when it says nothing for ``PlaneConfiguration/streamIdleMax``.
+extension PacketPlane {
+    /// Bytes of one reading.
+    static var dataChunkMax: Int { 65_536 }
+    /// Readings of one connection, and peers taken at once, before others have their turn.
+    private static var readRounds: Int { 4 }
+    private static var acceptRounds: Int { 16 }
+    private static var writable: UInt32 { UInt32(APUS_WRITABLE) }
+
+    // MARK: Connecting
+
+    /// Takes peers that connect to a relayed address, where they are permitted (RFC 6062 §5.3).
+    mutating func acceptPeers(_ slot: Int, isSecond: Bool = false) {
+        let row = allocations.rows + slot
+        let listener = isSecond ? row.pointee.second : row.pointee.socket
+        for _ in 0..<Self.acceptRounds {
+            guard let (socket, remote) = Self.accept(listener) else { return }
+            guard let remote,
+                allocations.isPermitted(peer: FlatTable.Key(remote, scope: UInt32(truncatingIfNeeded: slot))),
+                link.event(.peerArrived(allocation: row.pointee.id, peer: remote, socket: socket))
+            else {
+                counters.peersRefused &+= 1
+                apus_close(socket)
+                continue
+            }
+        }
+    }
+
+    /// Waits until a connection that control has begun is there, or has failed.
+    mutating func awaitPeer(_ connection: UInt32, _ allocation: UInt32, socket: Int32) {
+        guard let index = peers.insert(connection: connection, allocation: allocation, socket: socket) else {
+            apus_close(socket)
+            counters.peersFailed &+= 1
+            _ = link.event(.peerConnected(connection: connection, socket: -1))
+            return
+        }
+        watch(index, Self.writable)
+    }
+
+    private mutating func connected(_ index: Int) {
+        let connection = peers.rows[index].connection
+        let isConnected = apus_stream_result(peers.rows[index].socket) == 0
+        watch(index, 0)
+        let socket = peers.release(index)
+        if !isConnected {
+            apus_close(socket)
+            counters.peersFailed &+= 1
+        }
+        // What control does not hear ends by its own time.
+        guard !link.event(.peerConnected(connection: connection, socket: isConnected ? socket : -1)) else { return }
+        counters.controlDropped &+= 1
+        if isConnected { apus_close(socket) }
+    }
+
+    /// Makes the bytes of a client's data connection and of a peer's each other's, behind the answer to the client.
+    mutating func joinPeer(
+        _ connection: UInt32, _ allocation: UInt32, _ flow: RelayFlow, socket: Int32, _ limit: PeerLimit?,
+        answer: [UInt8]
+    ) {
+        if let slot = streams.slot(connection: flow.connection) {
+            answer.withUnsafeBytes { bytes in
+                guard let base = bytes.baseAddress, queue(slot, base, bytes.count) else { return }
+                writeStream(slot)
+            }
+        }
+        guard let slot = streams.slot(connection: flow.connection), streams.rows[slot].allocation == FlatTable.none,
+            streams.rows[slot].peer < 0,
+            let index = peers.insert(connection: connection, allocation: allocation, socket: socket)
+        else {
+            apus_close(socket)
+            let ended = PlaneEvent.peerCarried(
+                connection: connection, allocation: allocation, RelayTraffic(), isFinal: true)
+            if !link.event(ended) { counters.controlDropped &+= 1 }
+            return
+        }
+        streams.rows[slot].peer = Int32(index)
+        peers.rows[index].stream = Int32(slot)
+        peers.rows[index].lastHeard = now
+        counters.peersJoined &+= 1
+        if let limit { limitPeer(index, limit) }
+        // What the client said before it had the answer.
+        let early = streams.rows[slot].carryCount
+        streams.rows[slot].carryCount = 0
+        if early > 0, let carry = streams.rows[slot].carry, !toPeer(index, carry, early) { return }
+        advancePair(index)
+    }
+
+    mutating func limitPeer(_ index: Int, _ limit: PeerLimit) {
+        let row = peers.rows + index
+        if row.pointee.bucket < 0 { row.pointee.bucket = buckets.join(user: limit.user, at: now) }
+        if row.pointee.bucket >= 0 { buckets.set(row.pointee.bucket, limit.rate) }
+    }
+
+    // MARK: From the client
+
+    /// Reads a client's data connection over TCP.
+    mutating func readDataStream(_ slot: Int) {
+        let index = Int(streams.rows[slot].peer)
+        for _ in 0..<Self.readRounds {
+            guard mayRead(slot) else { return }
+            let count = apus_read(streams.rows[slot].socket, ciphertext, Self.dataChunkMax)
+            guard count > 0 else {
+                if count == 0 {
+                    clientEnded(index)
+                } else if -count != Int(EAGAIN), -count != Int(EINTR) {
+                    closeStream(slot)
+                }
+                return
+            }
+            guard toPeer(index, ciphertext, count), count == Self.dataChunkMax else { return }
+        }
+    }
+
+    /// Decrypts what came over TLS, all of it, for the peer; false where the connection is broken
+    /// or has been closed.
+    mutating func readDataPlaintext(_ slot: Int, _ tls: OpaquePointer) -> Bool {
+        let index = Int(streams.rows[slot].peer)
+        var filled = 0
+        var count = 0
+        repeat {
+            count = apus_tls_read(tls, streamBuffer + filled, Self.carryMax + Self.streamReadMax - filled)
+            filled += max(0, count)
+        } while count > 0
+        guard filled == 0 || toPeer(index, streamBuffer, filled) else { return false }
+        if count == -1 { clientEnded(index) }
+        return count >= -1 && streams.rows[slot].socket >= 0
+    }
+
+    /// The client has said all.
+    mutating func clientEnded(_ index: Int) {
+        peers.rows[index].isClientEnded = true
+        advancePair(index)
+    }
+
+    /// Sends what the client said, and keeps what the kernel does not take; false where the pair has ended.
+    private mutating func toPeer(_ index: Int, _ bytes: UnsafeRawPointer, _ count: Int) -> Bool {
+        let row = peers.rows + index
+        row.pointee.traffic.upBytes &+= UInt64(count)
+        carried(index, count)
+        var done = 0
+        if row.pointee.outputCount == 0 {
+            done = apus_write(row.pointee.socket, bytes, count)
+            guard done >= 0 || -done == Int(EAGAIN) || -done == Int(EINTR) else {
+                endPair(index)
+                return false
+            }
+            done = max(0, done)
+        }
+        if done < count {
+            row.pointee.append(bytes + done, count - done)
+            advancePair(index)
+        }
+        return peers.rows[index].socket >= 0
+    }
+
+    // MARK: From the peer
+
+    mutating func peerReady(_ index: Int, _ events: UInt32) {
+        guard peers.rows[index].stream >= 0 else {
+            connected(index)
+            return
+        }
+        if events & Self.writable != 0 { writePeer(index) }
+        guard peers.rows[index].socket >= 0, events & ~Self.writable != 0 else { return }
+        readPeer(index)
+    }
+
+    private mutating func writePeer(_ index: Int) {
+        let row = peers.rows + index
+        guard row.pointee.outputCount > 0, let output = row.pointee.output else { return }
+        let count = apus_write(row.pointee.socket, output + row.pointee.outputHead, row.pointee.outputCount)
+        guard count >= 0 || -count == Int(EAGAIN) || -count == Int(EINTR) else {
+            endPair(index)
+            return
+        }
+        row.pointee.sent(max(0, count))
+        advancePair(index)
+    }
+
+    private mutating func readPeer(_ index: Int) {
+        let row = peers.rows + index
+        for _ in 0..<Self.readRounds {
+            guard row.pointee.events & Self.readable != 0, mayCarry(index) else { return }
+            let count = apus_read(row.pointee.socket, ciphertext, Self.dataChunkMax)
+            guard count > 0 else {
+                if count == 0 {
+                    row.pointee.isEnded = true
+                    advancePair(index)
+                } else if -count != Int(EAGAIN), -count != Int(EINTR) {
+                    endPair(index)
+                }
+                return
+            }
+            row.pointee.traffic.downBytes &+= UInt64(count)
+            carried(index, count)
+            guard toDataStream(Int(row.pointee.stream), ciphertext, count) else {
+                endPair(index)
+                return
+            }
+            advancePair(index)
+            guard count == Self.dataChunkMax else { return }
+        }
+    }
+
+    /// Sends what the peer said, and keeps what the kernel does not take; false where the client is gone.
+    private mutating func toDataStream(_ slot: Int, _ bytes: UnsafeRawPointer, _ count: Int) -> Bool {
+        let row = streams.rows + slot
+        var done = 0
+        if row.pointee.tls == nil {
+            done = apus_write(row.pointee.socket, bytes, count)
+            guard done >= 0 || -done == Int(EAGAIN) || -done == Int(EINTR) else { return false }
+            done = max(0, done)
+            if done == count { return true }
+        }
+        // Nothing waited before: the peer is not read then. So this is the rest of one reading.
+        guard row.pointee.reserve(count - done, max: .max) else { return false }
+        row.pointee.append(bytes + done, count - done)
+        writeStream(slot)
+        return true
+    }
+
+    // MARK: Both
+
+    /// Sets what is read and waited for by how the pair stands; tells ends; closes what has ended both ways.
+    mutating func advancePair(_ index: Int) {
+        let peer = peers.rows + index
+        guard peer.pointee.socket >= 0, peer.pointee.stream >= 0 else { return }
+        let slot = Int(peer.pointee.stream)
+        let stream = streams.rows + slot
+        let isClientFull = stream.pointee.outputCount > 0 || stream.pointee.isWaitingToWrite
+        if peer.pointee.isClientEnded, peer.pointee.outputCount == 0, !peer.pointee.isClientEndTold {
+            apus_stream_end(peer.pointee.socket)
+            peer.pointee.isClientEndTold = true
+        }
+        if peer.pointee.isEnded, !isClientFull, !peer.pointee.isEndTold {
+            peer.pointee.isEndTold = true
+            // Before TLS 1.3 one direction cannot end without the other (RFC 5246 §7.2.1).
+            if stream.pointee.tls == nil {
+                apus_stream_end(stream.pointee.socket)
+            } else {
+                peer.pointee.isClientEndTold = true
+            }
+        }
+        if peer.pointee.isEndTold, peer.pointee.isClientEndTold {
+            closeStream(slot)
+            return
+        }
+        let isPaused = peer.pointee.isClientEnded || peer.pointee.isPaced || peer.pointee.outputCount > 0
+        if stream.pointee.isPaused != isPaused {
+            stream.pointee.isPaused = isPaused
+            setStreamEvents(slot)
+        }
+        let isHeld = peer.pointee.isEnded || peer.pointee.isPaced || isClientFull
+        watch(index, (isHeld ? 0 : Self.readable) | (peer.pointee.outputCount > 0 ? Self.writable : 0))
+    }
+
+    private func watch(_ index: Int, _ events: UInt32) {
+        let row = peers.rows + index
+        guard row.pointee.events != events else { return }
+        let token = Self.token(.peer, row.pointee.generation, index)
+        // What is waited for by nobody is not in the poll at all: ends and errors would be told again and again.
+        switch (row.pointee.events, events) {
+        case (_, 0): _ = apus_poll_remove(poll, row.pointee.socket)
+        case (0, _): _ = apus_poll_add(poll, row.pointee.socket, events, token)
+        default: _ = apus_poll_change(poll, row.pointee.socket, events, token)
+        }
+        row.pointee.events = events
+    }
+
+    /// Whether a client's connection may be read now: always, unless it is one of data whose peer is behind.
+    mutating func mayRead(_ slot: Int) -> Bool {
+        let peer = Int(streams.rows[slot].peer)
+        return peer < 0 || (!streams.rows[slot].isPaused && mayCarry(peer))
+    }
+
+    /// Whether the user has tokens; where it has none, both directions wait for the next tick.
+    private mutating func mayCarry(_ index: Int) -> Bool {
+        let bucket = peers.rows[index].bucket
+        guard bucket >= 0, !buckets.hasBytes(bucket, at: now) else { return true }
+        peers.rows[index].isPaced = true
+        advancePair(index)
+        return false
+    }
+
+    private mutating func carried(_ index: Int, _ count: Int) {
+        peers.rows[index].lastHeard = now
+        if peers.rows[index].bucket >= 0 { buckets.takeBytes(peers.rows[index].bucket, count) }
+    }
+
+    // MARK: Ends
+
+    /// Closes a peer's connection, and the client's that it is joined with.
+    mutating func endPair(_ index: Int) {
+        let stream = peers.rows[index].stream
+        if stream >= 0 { closeStream(Int(stream)) } else { endPeer(index) }
+    }
+
+    /// Closes a peer's connection and tells what it carried, where it was joined.
+    mutating func endPeer(_ index: Int) {
+        if peers.rows[index].stream >= 0 { report(index, isFinal: true) }
+        if peers.rows[index].bucket >= 0 { buckets.leave(peers.rows[index].bucket) }
+        watch(index, 0)
+        apus_close(peers.release(index))
+    }
+
+    private mutating func report(_ index: Int, isFinal: Bool) {
+        let row = peers.rows + index
+        guard isFinal || row.pointee.traffic != row.pointee.reported else { return }
+        let event = PlaneEvent.peerCarried(
+            connection: row.pointee.connection, allocation: row.pointee.allocation,
+            row.pointee.traffic - row.pointee.reported, isFinal: isFinal)
+        if link.event(event) {
+            row.pointee.reported = row.pointee.traffic
+        } else if isFinal {
+            counters.controlDropped &+= 1
+        }
+    }
+
+    /// Lets those go on that waited for tokens, tells what was carried, and closes what has ended on one side and says
+    /// nothing.
+    mutating func tickPeers(_ now: UInt64) {
+        guard peers.count > 0 else { return }
+        let limit = UInt64(configuration.streamIdleMax.nanoseconds)
+        for index in peers.slots where peers.rows[index].socket >= 0 && peers.rows[index].stream >= 0 {
+            let row = peers.rows + index
+            if row.pointee.isPaced {
+                row.pointee.isPaced = false
+                advancePair(index)
+            }
+            guard index % Self.ticksPerReport == tickCount, row.pointee.socket >= 0 else { continue }
+            report(index, isFinal: false)
+            let isHalfEnded = row.pointee.isEnded || row.pointee.isClientEnded
+            if isHalfEnded, now &- min(now, row.pointee.lastHeard) > limit { endPair(index) }
+        }
+    }
+}

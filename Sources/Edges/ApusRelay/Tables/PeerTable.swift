@@ -1,0 +1,128 @@
+import CApusNet
+import Glibc
+
+/// A TCP connection between this node and a peer (RFC 6062): on its way, or joined with a client's data connection.
+struct PeerRow {
+    var socket: Int32 = -1
+    /// Counts the lives of this place, so that a late readiness of an earlier socket is known as such.
+    var generation: UInt32 = 0
+    /// The number that control gave it, and that of its allocation.
+    var connection: UInt32 = 0
+    var allocation: UInt32 = 0
+    /// The place of the client's data connection; -1 while the peer has not accepted.
+    var stream: Int32 = -1
+    /// Where its user's tokens are, or -1 where nothing bounds them.
+    var bucket: Int32 = -1
+    /// What the client sent and the kernel has not taken. While there is any, nothing more is read of the client.
+    private(set) var output: UnsafeMutableRawPointer?
+    private(set) var outputHead = 0
+    private(set) var outputCount = 0
+    /// What the poll watches it for; 0 where it is not in the poll.
+    var events: UInt32 = 0
+    /// Whether its user has no tokens: nothing is read either way until the next tick.
+    var isPaced = false
+    /// Whether the peer has said all, and whether the client has; and whether the other side was told so.
+    var isEnded = false
+    var isClientEnded = false
+    var isEndTold = false
+    var isClientEndTold = false
+    var lastHeard: UInt64 = 0
+    var traffic = RelayTraffic()
+    var reported = RelayTraffic()
+
+    /// Keeps bytes for the peer: the rest of one reading at most.
+    mutating func append(_ bytes: UnsafeRawPointer, _ count: Int) {
+        let grown = UnsafeMutableRawPointer.allocate(byteCount: outputCount + count, alignment: 64)
+        if let output {
+            memcpy(grown, output + outputHead, outputCount)
+            output.deallocate()
+        }
+        memcpy(grown + outputCount, bytes, count)
+        output = grown
+        outputHead = 0
+        outputCount += count
+    }
+
+    /// Forgets bytes that were sent.
+    mutating func sent(_ count: Int) {
+        outputHead += count
+        outputCount -= count
+        if outputCount == 0 { free() }
+    }
+
+    mutating func free() {
+        output?.deallocate()
+        output = nil
+        (outputHead, outputCount) = (0, 0)
+    }
+}
+
+/// The connections of one plane to peers.
+///
+/// Concurrency model: confined to the plane's thread.
+struct PeerTable: ~Copyable {
+    /// The kernel gives rows page by page, so that an unused one costs nothing.
+    let rows: UnsafeMutablePointer<PeerRow>
+    private let rowsMax: Int
+    private var used = 0
+    private var freeSlots: [Int] = []
+    private var byNumber: FlatTable
+    private(set) var count = 0
+
+    init(rowsMax: Int, seed: UInt64) {
+        self.rowsMax = rowsMax
+        rows = .allocate(capacity: max(1, rowsMax))
+        byNumber = FlatTable(countMax: rowsMax, seed: seed)
+    }
+
+    deinit {
+        for index in 0..<used {
+            if rows[index].socket >= 0 { apus_close(rows[index].socket) }
+            rows[index].free()
+        }
+        rows.deallocate()
+    }
+
+    /// Rows that were ever used: the range to go through.
+    var slots: Range<Int> { 0..<used }
+
+    /// The place of a connection's number.
+    func index(connection: UInt32) -> Int? {
+        let value = byNumber.value(for: FlatTable.Key(number: connection))
+        return value == FlatTable.none ? nil : Int(value)
+    }
+
+    /// Takes a place, which owns the socket from now on; nil where all are taken or the number is in use.
+    mutating func insert(connection: UInt32, allocation: UInt32, socket: Int32) -> Int? {
+        guard count < rowsMax, index(connection: connection) == nil else { return nil }
+        let index: Int
+        if let old = freeSlots.popLast() {
+            index = old
+        } else {
+            index = used
+            (rows + used).initialize(to: PeerRow())
+            used += 1
+        }
+        guard byNumber.set(UInt32(index), for: FlatTable.Key(number: connection)) else { return nil }
+        let generation = rows[index].generation &+ 1
+        rows[index] = PeerRow()
+        rows[index].generation = generation
+        rows[index].socket = socket
+        rows[index].connection = connection
+        rows[index].allocation = allocation
+        count += 1
+        return index
+    }
+
+    /// Frees a place and gives its socket back.
+    mutating func release(_ index: Int) -> Int32 {
+        let socket = rows[index].socket
+        byNumber.remove(FlatTable.Key(number: rows[index].connection))
+        rows[index].socket = -1
+        rows[index].stream = -1
+        rows[index].free()
+        freeSlots.append(index)
+        count -= 1
+        return socket
+    }
+}
