@@ -37,8 +37,9 @@ struct LinkTests {
         let reborn = TestNode(
             "b", incarnation: 2, tls: try TestPair.tls("b", pair.authority), port: pair.addressOfB.port)
         _ = try await reborn.transport.start()
-        try await eventually("the new life was met") { pair.a.events.has(.rejected(.incarnation)) }
-        #expect(pair.a.events.has(.connectRefused(pair.b.id)))
+        try await eventually("the new life was met, and proves the end of the old one") {
+            pair.a.events.has(.rejected(.incarnation)) && pair.a.events.has(.connectRefused(pair.b.id))
+        }
         pair.a.transport.setPeers([Peer(id: reborn.id, address: pair.addressOfB)])
         try await eventually("the new life is linked") { pair.a.events.has(.linkUp(reborn.id, .control)) }
         #expect(await code { _ = try await pair.ask(1) } == nil)
