@@ -96,6 +96,10 @@ int apus_datagram_connect(int fd, const struct sockaddr *address, socklen_t leng
     return result < 0 ? -errno : 0;
 }
 
+void apus_datagram_share(int fd, int is_shared) {
+    setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &is_shared, sizeof is_shared);
+}
+
 void apus_datagram_fragments(int fd, int may_fragment) {
     int value = may_fragment ? IP_PMTUDISC_WANT : IP_PMTUDISC_DO;
     // An IPv6 socket takes IPv4's option as well, without heeding it; an IPv4 one refuses that of IPv6.

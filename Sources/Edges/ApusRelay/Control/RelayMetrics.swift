@@ -45,6 +45,8 @@ package struct RelayMetrics: Sendable {
     private let mirrors: Gauge
     /// Runs of packets that the kernel refused to cut and that were sent one by one.
     private let unsegmented: Counter
+    /// Channels that have a socket connected to their peer.
+    private let connectedFlows: Gauge
     /// Client connections (TCP and TLS), and DTLS sessions, of all planes.
     private let connections: Gauge
     private let sessions: Gauge
@@ -84,6 +86,7 @@ package struct RelayMetrics: Sendable {
         overPeers = counter("over_quota_total", [("quota", "new_peers")])
         mirrors = Gauge(label: "apus_relay_mirrors", factory: factory)
         unsegmented = counter("unsegmented_total")
+        connectedFlows = Gauge(label: "apus_relay_connected_flows", factory: factory)
         connections = Gauge(label: "apus_relay_connections", factory: factory)
         sessions = Gauge(label: "apus_relay_dtls_sessions", factory: factory)
         let results: [(String, @Sendable (PlaneCounters) -> UInt64)] = [
@@ -154,6 +157,7 @@ package struct RelayMetrics: Sendable {
         add(unsegmented, now.unsegmented, before.unsegmented)
         planes[plane] = now
         connections.record(planes.values.reduce(0) { $0 + $1.connections })
+        connectedFlows.record(planes.values.reduce(0) { $0 + $1.connectedFlows })
         peers.record(planes.values.reduce(0) { $0 + $1.peers })
         sessions.record(planes.values.reduce(0) { $0 + $1.sessions })
     }

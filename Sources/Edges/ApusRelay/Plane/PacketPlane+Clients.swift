@@ -119,7 +119,8 @@ extension PacketPlane {
             if output.isFull { flushKeepingInput() }
             output.add(
                 bytes + (done &* size &+ 4), length, head: nil, mark: &channel.pointee.mark,
-                socket: channel.pointee.socket, address: Self.pointer(&channel.pointee.address),
+                socket: channel.pointee.socket,
+                address: channel.pointee.hot >= 0 ? nil : Self.pointer(&channel.pointee.address),
                 dropped: Self.pointer(&row.pointee.traffic.dropped))
             done &+= 1
             if done < allowed {
@@ -128,6 +129,9 @@ extension PacketPlane {
         }
         row.pointee.traffic.upPackets &+= UInt64(allowed)
         row.pointee.traffic.upBytes &+= UInt64(length) &* UInt64(allowed)
+        guard channel.pointee.hot < 0 else { return }
+        channel.pointee.heat &+= UInt32(truncatingIfNeeded: allowed)
+        if channel.pointee.heat >= Self.hotPacketCount { heatUp(slot, channel) }
     }
 
     /// How many of so many packets of one size a user may have now; the others are counted.

@@ -23,7 +23,10 @@ extension PacketPlane {
         case .bindChannel(let id, let number, let peer):
             withSlot(id) { plane, slot in _ = plane.allocations.bind(slot, number: number, peer: peer) }
         case .unbindChannel(let id, let number):
-            withSlot(id) { plane, slot in plane.allocations.unbind(slot, number: number) }
+            withSlot(id) { plane, slot in
+                if let channel = plane.allocations.rows[Int(slot)].channel(number) { plane.coolDown(channel) }
+                plane.allocations.unbind(slot, number: number)
+            }
         case .sendToPeer(let id, let peer, let bytes, let isUnfragmented):
             withSlot(id) { plane, slot in plane.send(bytes, to: peer, slot, isUnfragmented: isUnfragmented) }
         case .limit(let id, let user, let rate):
@@ -97,7 +100,7 @@ extension PacketPlane {
         }
         if isUnfragmented { apus_datagram_fragments(socket, 1) }
         if isUnfragmented, -result == EMSGSIZE {
-            readErrors(Int(slot), isSecond: socket == row.pointee.second, unfragmented: peer)
+            readErrors(Int(slot), socket, unfragmented: peer)
         }
         if result < 0 {
             row.pointee.traffic.dropped &+= 1
@@ -172,6 +175,9 @@ extension PacketPlane {
         detachClient(slot)
         if row.pointee.bucket >= 0 { buckets.leave(row.pointee.bucket) }
         let traffic = row.pointee.traffic
+        var hot: [UnsafeMutablePointer<ChannelRow>] = []
+        allocations.forEachChannel(slot) { if $0.pointee.hot >= 0 { hot.append($0) } }
+        for channel in hot { coolDown(channel) }
         // Closing alone does not end the watch where another plane has a descriptor of the same socket.
         for socket in [row.pointee.socket, row.pointee.second] where socket >= 0 {
             _ = apus_poll_remove(poll, socket)

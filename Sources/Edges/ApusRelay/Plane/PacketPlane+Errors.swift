@@ -54,9 +54,7 @@ extension PacketPlane {
     /// - Returns: how many there were.
     @inline(never)
     @discardableResult
-    mutating func readErrors(_ slot: Int, isSecond: Bool, unfragmented: TransportAddress? = nil) -> Int {
-        let row = allocations.rows + slot
-        let socket = isSecond ? row.pointee.second : row.pointee.socket
+    mutating func readErrors(_ slot: Int, _ socket: Int32, unfragmented: TransportAddress? = nil) -> Int {
         var error = apus_datagram_error()
         var count = 0
         var isLocalTold = false
@@ -76,9 +74,9 @@ extension PacketPlane {
 
     /// Receiving failed. The datagrams that wait stay; the loop comes back for them at once.
     @inline(never)
-    mutating func receivingFailed(_ slot: Int, isSecond: Bool, _ error: Int32) {
+    mutating func receivingFailed(_ slot: Int, _ socket: Int32, _ error: Int32) {
         // It was that of an earlier datagram where the queue has one.
-        guard readErrors(slot, isSecond: isSecond) == 0, !SendBatch.mayTellOfEarlier(error) else { return }
+        guard readErrors(slot, socket) == 0, !SendBatch.mayTellOfEarlier(error) else { return }
         guard errors.take(slot, at: now) else { return }
         _ = link.event(.relayError(allocation: allocations.rows[slot].id, error: error))
     }

@@ -7,16 +7,14 @@ extension PacketPlane {
     /// Places of the arena that a relay socket has at least for one batch.
     private static var relayDepthMin: Int { 16 }
 
-    /// - Parameter isSecond: of the allocation's two sockets, the one of the other family.
-    mutating func readRelay(_ slot: Int, isSecond: Bool = false) {
+    /// - Parameter socket: one of the allocation's.
+    mutating func readRelay(_ slot: Int, _ socket: Int32) {
         if ReceiveArena.depth &- arenaUsed < Self.relayDepthMin { sendOutput() }
         let first = arenaUsed
-        let row = allocations.rows + slot
-        let socket = isSecond ? row.pointee.second : row.pointee.socket
         let count = arena.receive(socket, first: first, count: ReceiveArena.depth &- first)
         guard count > 0 else {
             if count < 0, -count != Int(EAGAIN), -count != Int(EINTR) {
-                receivingFailed(slot, isSecond: isSecond, Int32(-count))
+                receivingFailed(slot, socket, Int32(-count))
             }
             return
         }

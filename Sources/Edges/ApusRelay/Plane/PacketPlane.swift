@@ -28,7 +28,8 @@ struct PacketPlane: ~Copyable {
 
     /// What a readiness is about; in the top byte of its token.
     enum Kind: UInt64 {
-        case wake, datagrams, connections, relay, stream, sessions, secondRelay, peerListener, secondPeerListener, peer
+        case wake, datagrams, connections, relay, stream, sessions, secondRelay, peerListener, secondPeerListener, peer,
+            hotFlow
     }
 
     /// Rounds of one listener before others have their turn, and commands between two batches.
@@ -62,6 +63,7 @@ struct PacketPlane: ~Copyable {
     var peers: PeerTable
     var buckets: BucketTable
     var errors: ErrorBounds
+    var hotFlows: HotFlowTable
     /// The time of this round.
     var now: UInt64
     /// Connections of the TLS door whose handshake is not done.
@@ -116,6 +118,7 @@ struct PacketPlane: ~Copyable {
         buckets = BucketTable(countMax: configuration.allocationsMax + configuration.peersMax, seed: seed &+ 6)
         errors = ErrorBounds(
             rowsMax: configuration.allocationsMax, perSecondMax: configuration.peerErrorsPerSecondMax)
+        hotFlows = HotFlowTable(rowsMax: configuration.connectedFlowsMax)
         now = MonotonicTime.now().nanoseconds
         streams = StreamTable(rowsMax: configuration.streamsMax, seed: seed &+ 4)
         peers = PeerTable(rowsMax: configuration.peersMax, seed: seed &+ 7)
@@ -228,8 +231,9 @@ struct PacketPlane: ~Copyable {
     /// Whether nothing is left to time or to tell, so that only a client or a command brings something to do.
     private var hasNothing: Bool {
         allocations.count == 0 && streams.count == 0 && sessions.count == 0 && peers.count == 0 && counters == reported
-            && counters.connections == 0 && counters.sessions == 0 && counters.peers == 0
-            && counters.sendDropped == output.dropped &+ sessionsRefused && counters.unsegmented == output.unsegmented
+            && counters.connectedFlows == 0 && counters.connections == 0 && counters.sessions == 0
+            && counters.peers == 0 && counters.sendDropped == output.dropped &+ sessionsRefused
+            && counters.unsegmented == output.unsegmented
     }
 
     /// Catches up with the time after a sleep without end, before whoever has come is served.
@@ -245,13 +249,15 @@ struct PacketPlane: ~Copyable {
         switch Kind(rawValue: ready.token >> 56) {
         case .relay:
             if allocations.rows[slot].isLive, allocations.rows[slot].generation & 0xFF_FFFF == generation {
-                if ready.events & UInt32(APUS_FAILED) != 0 { readErrors(slot, isSecond: false) }
-                readRelay(slot)
+                relayReady(slot, allocations.rows[slot].socket, ready.events)
             }
         case .secondRelay:
             if allocations.rows[slot].isLive, allocations.rows[slot].generation & 0xFF_FFFF == generation {
-                if ready.events & UInt32(APUS_FAILED) != 0 { readErrors(slot, isSecond: true) }
-                readRelay(slot, isSecond: true)
+                relayReady(slot, allocations.rows[slot].second, ready.events)
+            }
+        case .hotFlow:
+            if hotFlows.rows[slot].socket >= 0, hotFlows.rows[slot].generation & 0xFF_FFFF == generation {
+                relayReady(Int(hotFlows.rows[slot].allocation), hotFlows.rows[slot].socket, ready.events)
             }
         case .datagrams: readListener(slot)
         case .stream:
@@ -271,6 +277,12 @@ struct PacketPlane: ~Copyable {
         case .wake: link.plane.clear()
         case nil: break
         }
+    }
+
+    @inline(__always)
+    private mutating func relayReady(_ slot: Int, _ socket: Int32, _ events: UInt32) {
+        if events & UInt32(APUS_FAILED) != 0 { readErrors(slot, socket) }
+        readRelay(slot, socket)
     }
 
     /// Sends what this round has put together. What batches point into may be used again after it.
@@ -317,6 +329,7 @@ struct PacketPlane: ~Copyable {
         counters.connections = UInt64(streams.count)
         counters.sessions = UInt64(sessions.count)
         counters.peers = UInt64(peers.count)
+        counters.connectedFlows = UInt64(hotFlows.count)
         counters.unsegmented = output.unsegmented
         if counters != reported, link.event(.plane(index: link.index, counters)) { reported = counters }
     }

@@ -33,6 +33,8 @@ package struct PlaneConfiguration: Sendable {
     package var streamOutputMax = 256 * 1_024
     /// A connection or session without an allocation that says nothing for so long is closed.
     package var streamIdleMax = Duration.seconds(30)
+    /// Channels of one plane that have a socket connected to their peer, since they carry much; others do without.
+    package var connectedFlowsMax = 1_024
     /// ICMP errors of its peers that the client of one allocation is told of in a second; what is more is counted. 0:
     /// the kernel keeps none, and clients hear nothing.
     package var peerErrorsPerSecondMax = 16

@@ -57,6 +57,8 @@ package struct PlaneCounters: Hashable, Sendable {
     package var refusedStreams: UInt64 = 0
     /// Runs that the kernel refused to cut and that were sent one by one.
     package var unsegmented: UInt64 = 0
+    /// Channels with a socket of their own, now.
+    package var connectedFlows: UInt64 = 0
     /// Packets of users over their bits or packets per second.
     package var overQuota: UInt64 = 0
     /// ICMP errors of datagrams to peers that were handed up, held back since the allocation had enough in this second,

@@ -7,8 +7,12 @@ package struct ChannelRow {
     /// 0x4000...0x7FFF; 0 for an empty place.
     package var number: UInt16 = 0
     package var peer = TransportAddress(v4: 0, port: 0)
-    /// The allocation's socket of the peer's family.
+    /// The allocation's socket of the peer's family, or one that is connected to the peer.
     package var socket: Int32 = -1
+    /// The place of the connected socket, or -1.
+    package var hot: Int32 = -1
+    /// Datagrams to the peer, as long as there is none.
+    package var heat: UInt32 = 0
     /// Where messages to the peer point.
     package var address = RawAddress()
     /// The run of this batch that goes to the peer.
@@ -281,6 +285,13 @@ package struct AllocationTable: ~Copyable {
         place(channel, in: row)
         row.pointee.channelCount += 1
         return true
+    }
+
+    /// Calls something with each channel of a row.
+    func forEachChannel(_ slot: UInt32, _ body: (UnsafeMutablePointer<ChannelRow>) -> Void) {
+        let row = rows + Int(slot)
+        guard let channels = row.pointee.channels else { return }
+        for index in 0...row.pointee.channelMask where channels[index].number != 0 { body(channels + index) }
     }
 
     /// Ends the binding of a channel.

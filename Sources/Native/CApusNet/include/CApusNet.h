@@ -45,6 +45,8 @@ int apus_datagram_open(
     const struct sockaddr *address, socklen_t length, int reuse_port, int join, int receive_bytes, int send_bytes);
 // Sets the one peer of a datagram socket, or none where the address is NULL.
 int apus_datagram_connect(int fd, const struct sockaddr *address, socklen_t length);
+// Whether other sockets that share ports may be bound to the address of a datagram socket from here on (SO_REUSEPORT).
+void apus_datagram_share(int fd, int is_shared);
 // Whether datagrams of a socket may be fragmented on their way (1), or carry "don't fragment" (0).
 void apus_datagram_fragments(int fd, int may_fragment);
 // Has the socket keep what ICMP tells of its datagrams, for apus_datagram_take_error (IP_RECVERR): 0 or -errno.

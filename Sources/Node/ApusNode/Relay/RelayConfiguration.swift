@@ -48,6 +48,8 @@ package struct RelayConfiguration: Sendable {
     /// TCP connections to peers (RFC 6062) of this node, and of one allocation; 0 of the node turns them off.
     package var tcpPeersMax = 4_096
     package var tcpPeersPerAllocationMax = 16
+    /// Channels that have a socket connected to their peer, since they carry much, of each thread; 0 for none.
+    package var connectedFlowsMax = 1_024
     /// ICMP errors of peers that one allocation's client is told of in a second; 0 for none.
     package var peerErrorsPerSecond = 16
     package var lifetimeMax = Duration.seconds(3600)
@@ -147,6 +149,8 @@ package struct RelayConfiguration: Sendable {
         tcpPeersMax = try reader.int("relay.tcp_peers_max", default: d.tcpPeersMax, in: 0...65_536)
         tcpPeersPerAllocationMax = try reader.int(
             "relay.tcp_peers_per_allocation_max", default: d.tcpPeersPerAllocationMax, in: 1...256)
+        connectedFlowsMax = try reader.int(
+            "relay.connected_flows_max", default: d.connectedFlowsMax, in: 0...16_384)
         peerErrorsPerSecond = try reader.int(
             "relay.peer_errors_per_second", default: d.peerErrorsPerSecond, in: 0...10_000)
         lifetimeMax = try reader.duration("relay.lifetime_max", default: d.lifetimeMax)

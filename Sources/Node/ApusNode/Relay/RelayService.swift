@@ -104,6 +104,7 @@ package final class RelayService: Service {
         plane.allocationsMax = configuration.allocationsMax
         plane.peersMax = configuration.tcpPeersMax
         plane.peerErrorsPerSecondMax = configuration.peerErrorsPerSecond
+        plane.connectedFlowsMax = configuration.connectedFlowsMax
         let threadCount = configuration.threadCount == 0 ? System.coreCount : configuration.threadCount
         let started = try RelayControl(planeCount: threadCount, configuration: plane) { _, _ in server }
         control.withLock { $0 = started }

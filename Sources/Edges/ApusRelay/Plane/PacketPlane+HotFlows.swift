@@ -1,0 +1,53 @@
+import ApusTraversal
+import CApusNet
+import Glibc
+
+/// Channels that carry much have a second socket at the relayed address, connected to their peer: a datagram through it
+/// costs the kernel no look for the way. What other peers send still comes to the allocation's own socket.
+extension PacketPlane {
+    /// Datagrams of a channel to its peer until it has a socket of its own.
+    static var hotPacketCount: UInt32 { 1_024 }
+
+    /// The channel has carried as much as a socket of its own is worth.
+    @inline(never)
+    mutating func heatUp(_ slot: UInt32, _ channel: UnsafeMutablePointer<ChannelRow>) {
+        // Where it fails, or there is no room, it is tried again after as many more.
+        channel.pointee.heat = 0
+        guard hotFlows.hasRoom, let socket = connectedSocket(slot, to: channel.pointee) else { return }
+        guard let index = hotFlows.insert(socket: socket, allocation: slot) else {
+            apus_close(socket)
+            return
+        }
+        reportErrors(of: socket)
+        _ = apus_poll_add(
+            poll, socket, Self.readable, Self.token(.hotFlow, hotFlows.rows[index].generation, index))
+        channel.pointee.hot = Int32(index)
+        channel.pointee.socket = socket
+    }
+
+    private func connectedSocket(_ slot: UInt32, to channel: ChannelRow) -> Int32? {
+        let own = allocations.rows[Int(slot)].socket(to: channel.peer.family)
+        guard let local = RawAddress.local(of: own) else { return nil }
+        // The address is shared for this one moment: whoever else wants it finds it in use before and after.
+        apus_datagram_share(own, 1)
+        let socket = RelaySocket.openDatagram(
+            local, sharesPort: true, joins: canJoin, bufferBytes: configuration.relayBufferBytes)
+        apus_datagram_share(own, 0)
+        guard socket >= 0 else { return nil }
+        let peer = RawAddress(channel.peer)
+        guard peer.withSocketAddress({ apus_datagram_connect(socket, $0, peer.length) }) == 0 else {
+            apus_close(socket)
+            return nil
+        }
+        return socket
+    }
+
+    /// The channel is no more; what waits in its socket is gone with it.
+    mutating func coolDown(_ channel: UnsafeMutablePointer<ChannelRow>) {
+        guard channel.pointee.hot >= 0 else { return }
+        let socket = hotFlows.release(Int(channel.pointee.hot))
+        channel.pointee.hot = -1
+        _ = apus_poll_remove(poll, socket)
+        apus_close(socket)
+    }
+}

@@ -1,0 +1,59 @@
+import CApusNet
+
+/// Sockets that are connected to one peer each, for channels that carry much: the kernel then looks up no way and no
+/// address for a datagram (D8).
+///
+/// Concurrency model: confined to the plane's thread.
+struct HotFlowTable: ~Copyable {
+    struct Row {
+        var socket: Int32 = -1
+        /// Counts the lives of this place.
+        var generation: UInt32 = 0
+        /// The row of its allocation.
+        var allocation: UInt32 = 0
+    }
+
+    let rows: UnsafeMutablePointer<Row>
+    private let rowsMax: Int
+    private var used = 0
+    private var free: [Int] = []
+    private(set) var count = 0
+
+    init(rowsMax: Int) {
+        self.rowsMax = rowsMax
+        rows = .allocate(capacity: max(1, rowsMax))
+    }
+
+    deinit {
+        for index in 0..<used where rows[index].socket >= 0 { apus_close(rows[index].socket) }
+        rows.deallocate()
+    }
+
+    var hasRoom: Bool { count < rowsMax }
+
+    /// Takes a place; nil where there is none.
+    mutating func insert(socket: Int32, allocation: UInt32) -> Int? {
+        guard hasRoom else { return nil }
+        let index: Int
+        if let old = free.popLast() {
+            index = old
+        } else {
+            index = used
+            (rows + used).initialize(to: Row())
+            used += 1
+        }
+        rows[index].socket = socket
+        rows[index].generation &+= 1
+        rows[index].allocation = allocation
+        count += 1
+        return index
+    }
+
+    /// Gives a place back; the caller closes the socket, which is returned.
+    mutating func release(_ index: Int) -> Int32 {
+        defer { rows[index].socket = -1 }
+        free.append(index)
+        count -= 1
+        return rows[index].socket
+    }
+}
