@@ -201,7 +201,11 @@ let package = Package(
                 nioPosix, nioSSL,
             ]),
         test("ApusNodeTests", ["ApusCore", "ApusWire", "ApusTraversal", "ApusRelay", "ApusNode", protobuf, log]),
-        test("ClusterTests", ["ApusCore", "ApusSessions", "ApusContract", "ApusClient", log, nioCore, nioPosix, nioSSL]),
+        test(
+            "ClusterTests",
+            [
+                "ApusCore", "ApusSessions", "ApusContract", "ApusClient", "ApusTestKit", log, nioCore, nioPosix, nioSSL,
+            ]),
         .testTarget(
             name: "RelayClientTests", dependencies: ["ApusTestKit", nioCore, nioPosix],
             path: "Tests/RelayClientTests", exclude: ["Clients"], swiftSettings: apusSettings),

@@ -6,54 +6,6 @@ import Testing
 
 @Suite("A TURN server on the loopback (RFC 8656, D8)")
 struct RelayServerTests {
-    /// A client of TURN that knows no more than a test needs.
-    private final class Client {
-        let socket: LoopbackSocket
-        private let door: TransportAddress?
-        private let username: String
-        private let password: String
-        private var nonce: String?
-        private var number: UInt64 = 0
-
-        /// - Parameter door: of the datagram door; nil for a socket that is connected.
-        init(_ socket: LoopbackSocket, door: TransportAddress?, _ issued: (username: String, password: String)) {
-            self.socket = socket
-            self.door = door
-            (username, password) = issued
-        }
-
-        func send(_ bytes: [UInt8]) {
-            if let door { socket.send(bytes, to: door) } else { socket.write(bytes) }
-        }
-
-        /// Asks, and asks again with the nonce where that is wanted.
-        func ask(_ method: StunMethod, _ fill: (inout StunWriter) -> Void = { _ in }) throws -> StunMessage {
-            for _ in 0..<3 {
-                number += 1
-                var writer = StunWriter(StunMessageType(.request, method), TransactionID(high: 7, low: number))
-                fill(&writer)
-                if let nonce {
-                    writer.add(.username, text: username)
-                    writer.add(.realm, text: "test")
-                    writer.add(.nonce, text: nonce)
-                    writer.addIntegrity(
-                        .sha1, key: StunKey(username: username, realm: "test", password: password))
-                }
-                send(writer.bytes)
-                let answer = try StunMessage(try #require(socket.receive()))
-                guard nonce == nil, answer.kind == .error, let fresh = try answer.text(.nonce) else { return answer }
-                nonce = fresh
-            }
-            throw ApusError(.tokenInvalid)
-        }
-
-        func allocate() throws -> TransportAddress {
-            let answer = try ask(.allocate) { $0.add(requestedTransport: 17) }
-            #expect(answer.kind == .success)
-            return try #require(try answer.xorAddress(.xorRelayedAddress))
-        }
-    }
-
     private let credentials = RelayCredentials(realm: "test", current: Array("a secret".utf8))
 
     private func start(
@@ -85,7 +37,7 @@ struct RelayServerTests {
         defer { control.stop() }
         for _ in 0..<4 {
             let socket = isStream ? LoopbackSocket(connectedTo: streamDoor) : LoopbackSocket()
-            let client = Client(socket, door: isStream ? nil : door, issued)
+            let client = TurnTestClient(socket, door: isStream ? nil : door, issued)
             let peer = LoopbackSocket()
             let relayed = try client.allocate()
             #expect(relayed.host == TransportAddress(v4: LoopbackSocket.host, port: 0))
@@ -105,7 +57,7 @@ struct RelayServerTests {
     func permission() throws {
         let (control, door, _) = try start()
         defer { control.stop() }
-        let client = Client(LoopbackSocket(), door: door, issued)
+        let client = TurnTestClient(LoopbackSocket(), door: door, issued)
         let peer = LoopbackSocket()
         let relayed = try client.allocate()
         let permitted = try client.ask(.createPermission) { $0.add(.xorPeerAddress, xorAddress: peer.address) }
@@ -130,7 +82,7 @@ struct RelayServerTests {
     func dontFragment() throws {
         let (control, door, _) = try start()
         defer { control.stop() }
-        let client = Client(LoopbackSocket(), door: door, issued)
+        let client = TurnTestClient(LoopbackSocket(), door: door, issued)
         let peer = LoopbackSocket()
         _ = try client.allocate()
         _ = try client.ask(.createPermission) { $0.add(.xorPeerAddress, xorAddress: peer.address) }
@@ -146,7 +98,7 @@ struct RelayServerTests {
     func closedByDefault() throws {
         let (control, door, _) = try start(opened: [])
         defer { control.stop() }
-        let client = Client(LoopbackSocket(), door: door, issued)
+        let client = TurnTestClient(LoopbackSocket(), door: door, issued)
         let peer = LoopbackSocket()
         _ = try client.allocate()
         let answer = try client.ask(.createPermission) { $0.add(.xorPeerAddress, xorAddress: peer.address) }
@@ -159,7 +111,7 @@ struct RelayServerTests {
     func evenPort() throws {
         let (control, door, _) = try start()
         defer { control.stop() }
-        let first = Client(LoopbackSocket(), door: door, issued)
+        let first = TurnTestClient(LoopbackSocket(), door: door, issued)
         let answer = try first.ask(.allocate) {
             $0.add(requestedTransport: 17)
             $0.add(.evenPort, [0x80])
@@ -167,7 +119,7 @@ struct RelayServerTests {
         let even = try #require(try answer.xorAddress(.xorRelayedAddress))
         let token = try #require(try answer.number64(.reservationToken))
         #expect(even.port % 2 == 0)
-        let second = Client(LoopbackSocket(), door: door, issued)
+        let second = TurnTestClient(LoopbackSocket(), door: door, issued)
         let next = try second.ask(.allocate) {
             $0.add(requestedTransport: 17)
             $0.add(.reservationToken, number: token)
@@ -180,7 +132,7 @@ struct RelayServerTests {
         let (control, door, _) = try start(planes: 2)
         defer { control.stop() }
         let peer = LoopbackSocket()
-        var client = Client(LoopbackSocket(), door: door, issued)
+        var client = TurnTestClient(LoopbackSocket(), door: door, issued)
         let answer = try client.ask(.allocate) {
             $0.add(requestedTransport: 17)
             $0.add(.mobilityTicket, [])
@@ -193,7 +145,7 @@ struct RelayServerTests {
         }
         #expect(bound.kind == .success)
         for round in 0..<8 as Range<UInt8> {
-            client = Client(LoopbackSocket(), door: door, issued)
+            client = TurnTestClient(LoopbackSocket(), door: door, issued)
             let moved = try client.ask(.refresh) { $0.add(.mobilityTicket, ticket) }
             #expect(moved.kind == .success)
             ticket = try #require(moved.value(of: .mobilityTicket).map { Array($0) })
@@ -209,7 +161,7 @@ struct RelayServerTests {
         let (control, door, _) = try start(planes: 2, hasV6: true)
         defer { control.stop() }
         let (v4, v6) = (LoopbackSocket(), LoopbackSocket(v6: ()))
-        var client = Client(LoopbackSocket(), door: door, issued)
+        var client = TurnTestClient(LoopbackSocket(), door: door, issued)
         let answer = try client.ask(.allocate) {
             $0.add(requestedTransport: 17)
             $0.add(.additionalAddressFamily, family: .v6)
@@ -234,13 +186,13 @@ struct RelayServerTests {
             #expect(client.socket.receive() == PlaneHarness.channelData(0x4001, [round, 14]))
             v6.sendV6([round, 16], to: relayed[1].port)
             #expect(client.socket.receive() == PlaneHarness.channelData(0x4002, [round, 16]))
-            client = Client(LoopbackSocket(), door: door, issued)
+            client = TurnTestClient(LoopbackSocket(), door: door, issued)
             let moved = try client.ask(.refresh) { $0.add(.mobilityTicket, ticket) }
             ticket = try #require(moved.value(of: .mobilityTicket).map { Array($0) })
         }
         let without = try start()
         defer { without.control.stop() }
-        let other = Client(LoopbackSocket(), door: without.door, issued)
+        let other = TurnTestClient(LoopbackSocket(), door: without.door, issued)
         let refused = try other.ask(.allocate) {
             $0.add(requestedTransport: 17)
             $0.add(.additionalAddressFamily, family: .v6)
@@ -254,7 +206,7 @@ struct RelayServerTests {
         defer { control.stop() }
         var relayed: TransportAddress?
         do {
-            let client = Client(LoopbackSocket(connectedTo: streamDoor), door: nil, issued)
+            let client = TurnTestClient(LoopbackSocket(connectedTo: streamDoor), door: nil, issued)
             relayed = try client.allocate()
         }
         let address = try #require(relayed)

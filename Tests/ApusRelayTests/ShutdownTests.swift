@@ -2,39 +2,12 @@ import ApusCore
 import ApusRelay
 import ApusTraversal
 import Logging
-import Synchronization
 import Testing
 
 @Suite("The log of a relay whose process ends (D8)", .serialized)
 struct ShutdownTests {
-    private struct Line: Sendable {
-        var message: String
-        var facts: Logger.Metadata
-    }
-
-    /// Keeps the lines.
-    private final class Lines: Sendable {
-        let all = Mutex<[Line]>([])
-        func with(_ message: String) -> [Line] { all.withLock { $0.filter { $0.message == message } } }
-    }
-
-    private struct Handler: LogHandler {
-        let lines: Lines
-        var metadata: Logger.Metadata = [:]
-        var logLevel = Logger.Level.info
-
-        subscript(metadataKey key: String) -> Logger.Metadata.Value? {
-            get { metadata[key] }
-            set { metadata[key] = newValue }
-        }
-
-        func log(event: LogEvent) {
-            lines.all.withLock { $0.append(Line(message: "\(event.message)", facts: event.metadata ?? [:])) }
-        }
-    }
-
-    private func start(_ lines: Lines) throws -> RelayUnderTest {
-        try RelayUnderTest(log: Logger(label: "test", factory: { _ in Handler(lines: lines) })) {
+    private func start(_ lines: LogLines) throws -> RelayUnderTest {
+        try RelayUnderTest(log: lines.logger) {
             $0.challengeBurst = 10_000
             $0.allocationsPerUserMax = 2_000
             $0.allocationsPerClusterUserMax = 0
@@ -43,7 +16,7 @@ struct ShutdownTests {
 
     @Test("Each allocation that lives has its line, with all that it carried to the last packet")
     func counted() throws {
-        let lines = Lines()
+        let lines = LogLines()
         let relay = try start(lines)
         let client = relay.client(user: "ann")
         let peer = LoopbackSocket()
@@ -71,7 +44,7 @@ struct ShutdownTests {
 
     @Test("Beyond a thousand lines one line has the rest, and the end of the process stays short")
     func bounded() throws {
-        let lines = Lines()
+        let lines = LogLines()
         let relay = try start(lines)
         let more = 40
         var clients: [TurnTestClient] = []

@@ -98,6 +98,15 @@ struct TurnDriver {
         return try #require(installed(open(asked)))
     }
 
+    /// Binds a channel to a peer.
+    @discardableResult
+    mutating func bind(_ number: UInt16, _ peer: TransportAddress) throws -> [TurnAction] {
+        try ask(.channelBind) { writer in
+            writer.add(channelNumber: number)
+            writer.add(.xorPeerAddress, xorAddress: peer)
+        }
+    }
+
     /// Answers the openings among the actions with addresses of this node.
     mutating func open(_ actions: [TurnAction]) -> [TurnAction] {
         actions.flatMap { action -> [TurnAction] in

@@ -7,40 +7,33 @@ struct TurnOtherNodesTests {
     private let node = TransportAddress(v4: 0x0909_0909, port: 0)
     private let ports: ClosedRange<UInt16> = 49_152...65_535
 
-    private func bind(_ driver: inout TurnDriver, _ number: UInt16, _ peer: TransportAddress) throws -> [TurnAction] {
-        try driver.ask(.channelBind) { writer in
-            writer.add(channelNumber: number)
-            writer.add(.xorPeerAddress, xorAddress: peer)
-        }
-    }
-
     @Test("A node that comes is refused with 403 but at relays' ports, and is an address as any other when it has gone")
     func comesAndGoes() throws {
         var driver = TurnDriver()
         let id = try driver.allocate()
         #expect(driver.machine.othersAreAt(reached: [node.withPort(7400)], told: []).isEmpty)
-        #expect(try driver.code(bind(&driver, 0x4000, node.withPort(7400))) == 403)
-        #expect(try driver.code(bind(&driver, 0x4000, node.withPort(22))) == 403)
-        let relay = try bind(&driver, 0x4000, node.withPort(50_000))
+        #expect(try driver.code(driver.bind(0x4000, node.withPort(7400))) == 403)
+        #expect(try driver.code(driver.bind(0x4000, node.withPort(22))) == 403)
+        let relay = try driver.bind(0x4000, node.withPort(50_000))
         #expect(try driver.code(relay) == 0, "relay reaches relay")
         #expect(relay.first == .permit(id, node, ports: ports))
         let gone = driver.machine.othersAreAt(reached: [], told: [])
         #expect(gone == [.revoke(id, node), .permit(id, node, ports: 1...65_535)])
-        #expect(try driver.code(bind(&driver, 0x4001, node.withPort(22))) == 0)
+        #expect(try driver.code(driver.bind(0x4001, node.withPort(22))) == 0)
     }
 
     @Test("What an allocation has of a node that comes is taken back: its channels, and ports that are no relays'")
     func takenBack() throws {
         var driver = TurnDriver()
         let id = try driver.allocate()
-        _ = try bind(&driver, 0x4000, node.withPort(22))
-        _ = try bind(&driver, 0x4001, node.withPort(50_000))
-        _ = try bind(&driver, 0x4002, peer)
+        _ = try driver.bind(0x4000, node.withPort(22))
+        _ = try driver.bind(0x4001, node.withPort(50_000))
+        _ = try driver.bind(0x4002, peer)
         let come = driver.machine.othersAreAt(reached: [], told: [node])
         #expect(come == [.unbindChannel(id, 0x4000), .revoke(id, node), .permit(id, node, ports: ports)])
         #expect(driver.machine.othersAreAt(reached: [], told: [node]).isEmpty, "nothing is new")
-        #expect(try driver.code(bind(&driver, 0x4000, node.withPort(22))) == 403)
-        #expect(try driver.code(bind(&driver, 0x4002, peer)) == 0)
+        #expect(try driver.code(driver.bind(0x4000, node.withPort(22))) == 403)
+        #expect(try driver.code(driver.bind(0x4002, peer)) == 0)
     }
 
     @Test("Send to a port of a node that is no relay's is dropped, by the machine too")

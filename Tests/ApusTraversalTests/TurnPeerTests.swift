@@ -10,13 +10,6 @@ struct TurnPeerTests {
         }
     }
 
-    private func bind(_ driver: inout TurnDriver, _ number: UInt16, _ peer: TransportAddress) throws -> [TurnAction] {
-        try driver.ask(.channelBind) { writer in
-            writer.add(channelNumber: number)
-            writer.add(.xorPeerAddress, xorAddress: peer)
-        }
-    }
-
     @Test("A permission lets its host pass for 300 s, and as long as it is renewed")
     func permission() throws {
         var driver = TurnDriver()
@@ -50,7 +43,7 @@ struct TurnPeerTests {
         try driver.allocate { $0.add(.additionalAddressFamily, family: .v6) }
         let bad = try #require(TransportAddress(text, port: 80))
         #expect(try driver.code(permit(&driver, bad)) == 403)
-        #expect(try driver.code(bind(&driver, 0x4000, bad)) == 403)
+        #expect(try driver.code(driver.bind(0x4000, bad)) == 403)
         let mixed = try permit(&driver, peer, bad)
         #expect(try driver.code(mixed) == 403)
         #expect(mixed.count == 1, "all or none")
@@ -60,33 +53,33 @@ struct TurnPeerTests {
     func channels() throws {
         var driver = TurnDriver()
         let id = try driver.allocate()
-        let first = try bind(&driver, 0x4000, peer)
+        let first = try driver.bind(0x4000, peer)
         #expect(first.contains(.bindChannel(id, 0x4000, peer)))
         #expect(first.contains(.permit(id, peer.host, ports: 1...65535)))
-        #expect(try bind(&driver, 0x4000, peer).count == 1, "a renewal is nothing new to the plane")
-        #expect(try driver.code(bind(&driver, 0x4000, peer.withPort(4001))) == 400)
-        #expect(try driver.code(bind(&driver, 0x4001, peer)) == 400)
-        #expect(try driver.code(bind(&driver, 0x4001, peer.withPort(4001))) == 0)
+        #expect(try driver.bind(0x4000, peer).count == 1, "a renewal is nothing new to the plane")
+        #expect(try driver.code(driver.bind(0x4000, peer.withPort(4001))) == 400)
+        #expect(try driver.code(driver.bind(0x4001, peer)) == 400)
+        #expect(try driver.code(driver.bind(0x4001, peer.withPort(4001))) == 0)
         for number: UInt16 in [0, 0x3fff, 0x5000, 0x7fff, 0xffff] {
-            #expect(try driver.code(bind(&driver, number, peer.withPort(9))) == 400)
+            #expect(try driver.code(driver.bind(number, peer.withPort(9))) == 400)
         }
         #expect(try driver.code(driver.ask(.channelBind) { $0.add(channelNumber: 0x4003) }) == 400)
-        #expect(try driver.code(bind(&driver, 0x4003, peer.withPort(0))) == 403)
+        #expect(try driver.code(driver.bind(0x4003, peer.withPort(0))) == 403)
     }
 
     @Test("A server that is told so takes the channel numbers of RFC 5766")
     func legacyChannels() throws {
         var driver = TurnDriver { $0.channelNumbers = ChannelDataHeader.legacyChannelNumbers }
         try driver.allocate()
-        #expect(try driver.code(bind(&driver, 0x7ffe, peer)) == 0)
-        #expect(try driver.code(bind(&driver, 0x7fff, peer.withPort(1))) == 400)
+        #expect(try driver.code(driver.bind(0x7ffe, peer)) == 0)
+        #expect(try driver.code(driver.bind(0x7fff, peer.withPort(1))) == 400)
     }
 
     @Test("A channel ends after 600 s, its permission after 300 s")
     func channelExpiry() throws {
         var driver = TurnDriver()
         let id = try driver.allocate { $0.add(.lifetime, number: UInt32(3600)) }
-        _ = try bind(&driver, 0x4000, peer)
+        _ = try driver.bind(0x4000, peer)
         #expect(driver.advance(.seconds(301)) == [.revoke(id, peer.host)])
         #expect(driver.advance(.seconds(300)) == [.unbindChannel(id, 0x4000)])
     }
@@ -100,9 +93,9 @@ struct TurnPeerTests {
         try driver.allocate()
         #expect(try driver.code(permit(&driver, peer, TransportAddress(v4: 0x0808_0809, port: 1))) == 0)
         #expect(try driver.code(permit(&driver, TransportAddress(v4: 0x0808_080a, port: 1))) == 508)
-        #expect(try driver.code(bind(&driver, 0x4000, peer)) == 0)
-        #expect(try driver.code(bind(&driver, 0x4001, peer.withPort(1))) == 508)
-        #expect(try driver.code(bind(&driver, 0x4000, peer)) == 0)
+        #expect(try driver.code(driver.bind(0x4000, peer)) == 0)
+        #expect(try driver.code(driver.bind(0x4001, peer.withPort(1))) == 508)
+        #expect(try driver.code(driver.bind(0x4000, peer)) == 0)
     }
 
     @Test("A Send indication passes to a permitted peer only, and is never answered")
@@ -144,7 +137,7 @@ struct TurnPeerTests {
         var driver = TurnDriver { $0.peers = PeerPolicy(own: [node], relayPorts: 50000...51000) }
         let id = try driver.allocate()
         #expect(try permit(&driver, node).first == .permit(id, node, ports: 50000...51000))
-        #expect(try driver.code(bind(&driver, 0x4000, node.withPort(22))) == 403)
-        #expect(try driver.code(bind(&driver, 0x4000, node.withPort(50004))) == 0)
+        #expect(try driver.code(driver.bind(0x4000, node.withPort(22))) == 403)
+        #expect(try driver.code(driver.bind(0x4000, node.withPort(50004))) == 0)
     }
 }

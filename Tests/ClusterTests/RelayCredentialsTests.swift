@@ -1,6 +1,7 @@
 import ApusClient
 import ApusContract
 import ApusCore
+import ApusTestKit
 import Foundation
 import Logging
 import NIOPosix
@@ -13,15 +14,6 @@ import FoundationNetworking
 /// The way from a client's own token to a relay of the cluster, through the real binary (D8).
 @Suite(.serialized, .timeLimit(.minutes(3)))
 struct RelayCredentialsTests {
-    private struct Issued: Decodable {
-        struct Server: Decodable {
-            var urls: [String]
-            var username: String
-            var credential: String
-        }
-        var iceServers: [Server]
-    }
-
     private static func expectedURLs(basePort: Int, nodes: [Int]) -> [String] {
         nodes.flatMap { node -> [String] in
             let port = basePort + 10 * (node - 1) + 3
@@ -89,7 +81,7 @@ struct RelayCredentialsTests {
         #expect(answer.status == 200, "\(answer.body)")
         let refused = try await Self.fetch(29_102, token: token)
         #expect(refused.status == 429 && refused.body.contains("10007"), "\(refused.body)")
-        let server = try JSONDecoder().decode(Issued.self, from: Data(answer.body.utf8)).iceServers[0]
+        let server = try JSONDecoder().decode(IssuedServers.self, from: Data(answer.body.utf8)).iceServers[0]
         #expect(server.urls == Self.expectedURLs(basePort: 29_100, nodes: [1]))
         #expect(server.username.hasSuffix(":ann"))
         let check = try Cluster.run([

@@ -1,3 +1,4 @@
+import ApusTestKit
 import Foundation
 import Testing
 
@@ -61,7 +62,7 @@ struct RelayTests {
         let drained = try cluster.run("cluster", "drain", "n1", "--stay")
         #expect(drained.status == 0, "\(drained.all)")
         let issued = try cluster.run("relay", "credentials", "--user", "u")
-        let server = try JSONDecoder().decode(Issued.self, from: Data(issued.output.utf8)).iceServers[0]
+        let server = try JSONDecoder().decode(IssuedServers.self, from: Data(issued.output.utf8)).iceServers[0]
         let check = try Cluster.run([
             "relay", "check", "--server", "127.0.0.1:28903", "--username", server.username, "--password",
             server.credential,
@@ -93,13 +94,5 @@ struct RelayTests {
         #expect(table.status == 0 && table.output.contains("ALLOCATIONS"), "\(table.all)")
         let status = try Cluster.run(["relay", "status", "--server", "127.0.0.1:28952", "--json"])
         #expect(status.output.contains("\"user_count\":"), "\(status.all)")
-    }
-
-    private struct Issued: Decodable {
-        struct Server: Decodable {
-            var username: String
-            var credential: String
-        }
-        var iceServers: [Server]
     }
 }

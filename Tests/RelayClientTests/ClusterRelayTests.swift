@@ -35,15 +35,6 @@ final class TwoNodes: Sendable {
 
 @Suite("The relays of a cluster's nodes, with clients of others (D8)")
 struct ClusterRelayTests {
-    private struct Issued: Decodable {
-        struct Server: Decodable {
-            var urls: [String]
-            var username: String
-            var credential: String
-        }
-        var iceServers: [Server]
-    }
-
     @Test(
         "Two aioice agents go from node to node, with the credentials and doors that the cluster hands out",
         .enabled(if: OtherClients.python != nil, "aioice is not installed"))
@@ -57,7 +48,8 @@ struct ClusterRelayTests {
 
     private func relay(_ cluster: TwoNodes) async throws {
         let text = try await cluster.run(["relay", "credentials", "--user", "camera"])
-        let issued = try #require(try JSONDecoder().decode(Issued.self, from: Data(text.output.utf8)).iceServers.first)
+        let servers = try JSONDecoder().decode(IssuedServers.self, from: Data(text.output.utf8)).iceServers
+        let issued = try #require(servers.first)
         #expect(
             issued.urls == [
                 "turn:\(cluster.door(1, isSecure: false))?transport=udp",

@@ -91,17 +91,10 @@ final class RelayProcess: Sendable {
 
     /// Credentials as `apus relay credentials` prints them.
     static func credentials(user: String = "camera") async throws -> (user: String, password: String) {
-        struct Issued: Decodable {
-            struct Server: Decodable {
-                var username: String
-                var credential: String
-            }
-            var iceServers: [Server]
-        }
         let outcome = try await Outcome.of([
             apus, "relay", "credentials", "--user", user, "--secret", secret, "--realm", "test",
         ])
-        let issued = try JSONDecoder().decode(Issued.self, from: Data(outcome.output.utf8))
+        let issued = try JSONDecoder().decode(IssuedServers.self, from: Data(outcome.output.utf8))
         let server = try #require(issued.iceServers.first)
         return (server.username, server.credential)
     }
