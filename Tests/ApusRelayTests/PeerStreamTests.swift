@@ -2,6 +2,7 @@ import ApusCore
 import ApusRelay
 import ApusTestKit
 import ApusTraversal
+import Logging
 import Synchronization
 import Testing
 
@@ -183,6 +184,20 @@ struct PeerStreamTests {
         #expect((late.receive() ?? []) == [])
         for _ in 0..<200 where standing(relay)?.traffic.upBytes != 2 { pause(milliseconds: 20) }
         #expect(standing(relay)?.traffic.upBytes == 2)
+    }
+
+    @Test("The end of the process waits for what data connections carried, and for nothing else")
+    func processEnds() throws {
+        let lines = LogLines()
+        let relay = try RelayUnderTest(log: lines.logger) { $0.isTCPAllowed = true }
+        let (_, _, data, peer) = try pair(relay)
+        data.socket.write([1, 2, 3])
+        #expect(peer.receive(bytes: 3) == [1, 2, 3])
+        let start = MonotonicTime.now()
+        relay.control.stop()
+        #expect(MonotonicTime.now() - start < RelayControl.windDownMax / 2)
+        let ended = lines.with("An allocation ended.")
+        #expect(ended.map { $0.facts[LogKey.bytes] } == ["3 up, 0 down"])
     }
 
     @Test("Refused: peers that may not be, those that do not accept, numbers of others, and what is over a bound")

@@ -171,11 +171,16 @@ package final class RelayControl: Sendable {
                 if apus_poll_wait(poll, &ready, 1, milliseconds) > 0 { waker.clear() }
                 waker.didWake()
                 for link in links {
-                    // What clients still ask for has no answer any more.
                     for _ in 0..<RelayControl.eventsPerRound {
                         guard let event = link.events.pop() else { break }
-                        guard case .counters = event else { continue }
-                        controller.handle(event, from: link.index, now: .now(), into: &commands)
+                        switch event {
+                        case .counters, .peerCarried:
+                            controller.handle(event, from: link.index, now: .now(), into: &commands)
+                        case .peerArrived(_, _, let socket), .peerConnected(_, let socket):
+                            if socket >= 0 { RelaySocket.close(socket) }
+                        // What clients still ask for has no answer any more.
+                        default: break
+                        }
                     }
                 }
             }
