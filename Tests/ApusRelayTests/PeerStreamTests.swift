@@ -190,7 +190,9 @@ struct PeerStreamTests {
     func processEnds() throws {
         let lines = LogLines()
         let relay = try RelayUnderTest(log: lines.logger) { $0.isTCPAllowed = true }
-        let (_, _, data, peer) = try pair(relay)
+        let (client, _, data, peer) = try pair(relay)
+        // The client's own connection carries the allocation.
+        defer { withExtendedLifetime(client) {} }
         data.socket.write([1, 2, 3])
         #expect(peer.receive(bytes: 3) == [1, 2, 3])
         let start = MonotonicTime.now()
