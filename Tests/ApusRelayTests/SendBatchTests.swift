@@ -1,5 +1,6 @@
 import ApusRelay
 import ApusTraversal
+import Glibc
 import Testing
 
 @Suite("Datagrams in runs of equal ones (D8)")
@@ -7,15 +8,21 @@ struct SendBatchTests {
     /// What a test sends: sizes to one destination, and what it looks at.
     private struct Outcome {
         var runs: Int
+        var unsegmented: UInt64
         var received: [[UInt8]]
         var dropped: UInt64
     }
 
-    private func send(_ sizes: [Int], head: UInt32? = nil, canSegment: Bool = true) -> Outcome {
+    private func send(
+        _ sizes: [Int], head: UInt32? = nil, canSegment: Bool = true, isRefused: Bool = false
+    ) -> Outcome {
         let sender = LoopbackSocket()
+        // The kernel cuts nothing for a socket that sends no checksums.
+        var one: Int32 = isRefused ? 1 : 0
+        setsockopt(sender.descriptor, SOL_SOCKET, SO_NO_CHECK, &one, socklen_t(MemoryLayout<Int32>.size))
         let receiver = LoopbackSocket()
         var batch = SendBatch(segmentMax: 1_452, canSegment: canSegment)
-        let memory = UnsafeMutableRawPointer.allocate(byteCount: 262_144, alignment: 64)
+        let memory = UnsafeMutableRawPointer.allocate(byteCount: 524_288, alignment: 64)
         let address = UnsafeMutablePointer<RawAddress>.allocate(capacity: 1)
         address.initialize(to: RawAddress(receiver.address))
         var dropped: UInt64 = 0
@@ -38,7 +45,7 @@ struct SendBatchTests {
             batch.flush()
         }
         let received = sizes.compactMap { _ in receiver.receive(milliseconds: 1_000) }
-        return Outcome(runs: runs, received: received, dropped: dropped)
+        return Outcome(runs: runs, unsegmented: batch.unsegmented, received: received, dropped: dropped)
     }
 
     private func expected(_ sizes: [Int], head: [UInt8] = []) -> [[UInt8]] {
@@ -71,6 +78,25 @@ struct SendBatchTests {
         let outcome = send([100, 100, 40], head: UInt32(0x4000_0064).bigEndian)
         #expect(outcome.runs == 1)
         #expect(outcome.received == expected([100, 100, 40], head: [0x40, 0, 0, 100]))
+    }
+
+    @Test(
+        "A run that the kernel refuses to cut goes out datagram by datagram, each with its head",
+        arguments: [false, true])
+    func refusedRun(hasHead: Bool) {
+        let head: UInt32? = hasHead ? UInt32(0x4000_0064).bigEndian : nil
+        let outcome = send([100, 100, 100, 40], head: head, isRefused: true)
+        #expect((outcome.runs, outcome.unsegmented, outcome.dropped) == (1, 1, 0))
+        #expect(outcome.received == expected([100, 100, 100, 40], head: hasHead ? [0x40, 0, 0, 100] : []))
+    }
+
+    @Test("More than is copied together at once arrives whole and in order")
+    func many() {
+        // 150 runs to one destination: a shorter datagram ends each.
+        let sizes = (0..<150).flatMap { _ in [1_400, 1_399] }
+        let outcome = send(sizes)
+        #expect((outcome.runs, outcome.dropped) == (150, 0))
+        #expect(outcome.received.prefix(100) == expected(sizes).prefix(100))
     }
 
     @Test("Where the kernel cannot cut, each datagram is a message, and all arrive")

@@ -10,6 +10,9 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef UDP_SEGMENT
@@ -28,14 +31,16 @@ _Static_assert(UDP_GRO == 104, "the number in the header");
 _Static_assert(APUS_READABLE == EPOLLIN && APUS_WRITABLE == EPOLLOUT, "events of epoll");
 _Static_assert(APUS_FAILED == EPOLLERR && APUS_HUNG_UP == EPOLLHUP, "events of epoll");
 
+// What a packet costs system calls for is called directly: as points of cancellation, which no thread here uses, the
+// library's functions cost a process with threads two changes of the thread's state each.
 int apus_receive_messages(int fd, apus_message *messages, uint32_t count) {
-    int result = recvmmsg(fd, (struct mmsghdr *)messages, count, MSG_DONTWAIT, NULL);
-    return result < 0 ? -errno : result;
+    long result = syscall(SYS_recvmmsg, fd, messages, count, MSG_DONTWAIT, NULL);
+    return result < 0 ? -errno : (int)result;
 }
 
 int apus_send_messages(int fd, apus_message *messages, uint32_t count) {
-    int result = sendmmsg(fd, (struct mmsghdr *)messages, count, MSG_DONTWAIT | MSG_NOSIGNAL);
-    return result < 0 ? -errno : result;
+    long result = syscall(SYS_sendmmsg, fd, messages, count, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return result < 0 ? -errno : (int)result;
 }
 
 void apus_segment_prepare(void *control) {
@@ -244,13 +249,24 @@ int apus_poll_remove(int poll, int fd) { return control(poll, EPOLL_CTL_DEL, fd,
 
 int apus_poll_wait(int poll, apus_ready *ready, int count, int milliseconds) {
     struct epoll_event events[256];
-    int result = epoll_wait(poll, events, count < 256 ? count : 256, milliseconds);
+    long result = syscall(SYS_epoll_pwait, poll, events, count < 256 ? count : 256, milliseconds, NULL, 0);
     if (result < 0) return -errno;
     for (int i = 0; i < result; i++) {
         ready[i].token = events[i].data.u64;
         ready[i].events = events[i].events;
     }
-    return result;
+    return (int)result;
+}
+
+int apus_clock_open(void) {
+    int fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+void apus_clock_set(int fd, int milliseconds) {
+    struct timespec interval = {.tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1000000L};
+    struct itimerspec times = {.it_interval = interval, .it_value = interval};
+    timerfd_settime(fd, 0, &times, NULL);
 }
 
 int apus_wake_open(void) {

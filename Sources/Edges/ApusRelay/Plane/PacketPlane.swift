@@ -29,7 +29,7 @@ struct PacketPlane: ~Copyable {
     /// What a readiness is about; in the top byte of its token.
     enum Kind: UInt64 {
         case wake, datagrams, connections, relay, stream, sessions, secondRelay, peerListener, secondPeerListener, peer,
-            hotFlow
+            hotFlow, clock
     }
 
     /// Rounds of one listener before others have their turn, and commands between two batches.
@@ -37,12 +37,15 @@ struct PacketPlane: ~Copyable {
     static let commandsPerRound = 64
     static let readyMax = 256
     /// How often counters and idle connections are looked at.
-    static let tickInterval: UInt64 = 100_000_000
+    static let tickMilliseconds = 100
+    static let tickInterval = UInt64(tickMilliseconds) * 1_000_000
     static let ticksPerReport = 10
 
     let configuration: PlaneConfiguration
     let link: PlaneLink
     let poll: Int32
+    /// Wakes the plane for its ticks while it has something to time.
+    let clock: Int32
     let canJoin: Bool
     let ready: UnsafeMutablePointer<apus_ready>
     let datagramListeners: UnsafeMutablePointer<Listener>
@@ -64,8 +67,9 @@ struct PacketPlane: ~Copyable {
     var buckets: BucketTable
     var errors: ErrorBounds
     var hotFlows: HotFlowTable
-    /// The time of this round.
+    /// When this round began.
     var now: UInt64
+    var isClockRunning = false
     /// Connections of the TLS door whose handshake is not done.
     var streamHandshakes = AgeList()
     var sessions: SessionTable
@@ -97,6 +101,7 @@ struct PacketPlane: ~Copyable {
         self.link = link
         canJoin = configuration.usesOffload && apus_can_join() == 1
         poll = apus_poll_open()
+        clock = apus_clock_open()
         ready = .allocate(capacity: Self.readyMax)
         ready.initialize(repeating: apus_ready(), count: Self.readyMax)
         streamBuffer = .allocate(byteCount: Self.carryMax + Self.streamReadMax, alignment: 4_096)
@@ -128,7 +133,10 @@ struct PacketPlane: ~Copyable {
             canSegment: configuration.usesOffload && apus_can_segment() == 1)
         transaction = seed | 1
         contexts = configuration.security?.contexts()
-        guard poll >= 0 else { throw ApusError(.internalFailure, "the system gives no epoll (errno \(-poll))") }
+        guard poll >= 0, clock >= 0 else {
+            throw ApusError(.internalFailure, "the system gives no epoll or timer (errno \(-min(poll, clock)))")
+        }
+        _ = apus_poll_add(poll, clock, Self.readable, Self.token(.clock, 0, 0))
         _ = apus_poll_add(poll, link.plane.descriptor, Self.readable, Self.token(.wake, 0, 0))
         try openListeners()
     }
@@ -149,6 +157,7 @@ struct PacketPlane: ~Copyable {
             if allocations.rows[slot].second >= 0 { apus_close(allocations.rows[slot].second) }
         }
         if poll >= 0 { apus_close(poll) }
+        if clock >= 0 { apus_close(clock) }
         ready.deallocate()
         datagramListeners.deallocate()
         streamListeners.deallocate()
@@ -209,8 +218,12 @@ struct PacketPlane: ~Copyable {
         while !link.isStopping {
             link.plane.willSleep()
             let isIdle = hasNothing
-            let milliseconds: Int32 = link.commands.isEmpty && !link.isStopping ? (isIdle ? -1 : 100) : 0
-            let count = apus_poll_wait(poll, ready, Int32(Self.readyMax), milliseconds)
+            if isIdle == isClockRunning {
+                isClockRunning = !isIdle
+                apus_clock_set(clock, isIdle ? 0 : Int32(Self.tickMilliseconds))
+            }
+            let mayWait = link.commands.isEmpty && !link.isStopping
+            let count = apus_poll_wait(poll, ready, Int32(Self.readyMax), mayWait ? -1 : 0)
             link.plane.didWake()
             now = MonotonicTime.now().nanoseconds
             if isIdle { wake() }
@@ -275,6 +288,7 @@ struct PacketPlane: ~Copyable {
         case .connections: acceptStreams(slot)
         case .sessions: readSessionListener(slot)
         case .wake: link.plane.clear()
+        case .clock: apus_wake_clear(clock)
         case nil: break
         }
     }

@@ -5,8 +5,9 @@ import Glibc
 ///
 /// A run holds datagrams to one destination through one socket, all of the same size but the last, which may
 /// be shorter; it costs one message and one walk through the kernel whatever its length, and that walk is
-/// nearly all that a relayed packet costs (D8). Datagrams are not copied: a run points at where they were
-/// received. Runs keep the order of their datagrams; the order between destinations is not kept.
+/// nearly all that a relayed packet costs (D8). A datagram that is sent alone is not copied. Those of a run are copied
+/// together before they are sent, since each piece of memory costs the kernel more than a copy that stays in the cache.
+/// Runs keep the order of their datagrams; the order between destinations is not kept.
 ///
 /// Concurrency model: confined to the plane's thread; what it points at lives until ``flush()``.
 package struct SendBatch: ~Copyable {
@@ -57,6 +58,8 @@ package struct SendBatch: ~Copyable {
     package static let runCountMax: UInt32 = 64
     /// Bytes of one run, below an IP packet's with room for its headers.
     package static let runBytesMax: UInt32 = 65_000
+    /// Bytes of runs that are copied together before they are sent: one run at least, and few enough to stay in the cache.
+    private static let gatheredBytesMax = 131_072
     private static let none = UInt32.max
     /// How often a datagram is sent again that met the error of an earlier one: another may come in between.
     static let retriesMax = 2
@@ -68,6 +71,7 @@ package struct SendBatch: ~Copyable {
     private let vectors: UnsafeMutablePointer<iovec>
     private let messages: UnsafeMutablePointer<apus_message>
     private let controls: UnsafeMutableRawPointer
+    private let gathered: UnsafeMutableRawPointer
     private var packetCount: UInt32 = 0
     private var datagramCount: UInt32 = 0
     private var runCount: UInt32 = 0
@@ -85,9 +89,11 @@ package struct SendBatch: ~Copyable {
         countMax = canSegment ? Self.runCountMax : 1
         packets = .allocate(capacity: Self.packetsMax)
         runs = .allocate(capacity: Self.runsMax)
-        vectors = .allocate(capacity: Self.packetsMax * 2)
+        // A head and a datagram.
+        vectors = .allocate(capacity: Self.runsMax * 2)
         messages = .allocate(capacity: Self.runsMax)
         controls = .allocate(byteCount: Self.runsMax * 32, alignment: 64)
+        gathered = .allocate(byteCount: Self.gatheredBytesMax, alignment: 4_096)
         for index in 0..<Self.runsMax {
             (messages + index).initialize(to: apus_message())
             apus_segment_prepare(controls + index * 32)
@@ -101,6 +107,7 @@ package struct SendBatch: ~Copyable {
         vectors.deallocate()
         messages.deallocate()
         controls.deallocate()
+        gathered.deallocate()
     }
 
     /// Runs that wait for ``flush()``.
@@ -188,9 +195,12 @@ package struct SendBatch: ~Copyable {
         while run < count {
             let first = run
             let socket = runs[run].socket
-            var vector = 0
+            var used = 0
             while run < count, runs[run].socket == socket {
-                vector = fill(run - first, with: run, vector: vector)
+                let total = runs[run].count > 1 ? Int(runs[run].total) : 0
+                guard used &+ total <= Self.gatheredBytesMax else { break }
+                fill(run - first, with: run, gathered + used)
+                used &+= total
                 run += 1
             }
             send(socket, runs: first..<run)
@@ -202,10 +212,41 @@ package struct SendBatch: ~Copyable {
         if stamp == 0 { stamp = 1 }
     }
 
+    /// - Parameter place: room for the run's bytes, where it has more than one datagram.
     @inline(__always)
-    private func fill(_ message: Int, with index: Int, vector first: Int) -> Int {
+    private func fill(_ message: Int, with index: Int, _ place: UnsafeMutableRawPointer) {
         let run = runs + index
-        var vector = first
+        let header = messages + message
+        let vector = vectors + 2 &* message
+        header.pointee.header.msg_name = run.pointee.name
+        header.pointee.header.msg_namelen = run.pointee.nameLength
+        header.pointee.header.msg_iov = vector
+        guard run.pointee.count > 1 else {
+            let packet = packets + Int(run.pointee.first)
+            let headCount = run.pointee.hasHead ? 1 : 0
+            // SAFETY: the head is the first member of memory that this batch owns.
+            vector[0] = iovec(iov_base: UnsafeMutableRawPointer(packet), iov_len: 4)
+            vector[headCount] = iovec(iov_base: packet.pointee.base, iov_len: Int(packet.pointee.length))
+            header.pointee.header.msg_iovlen = 1 &+ headCount
+            header.pointee.header.msg_control = nil
+            header.pointee.header.msg_controllen = 0
+            return
+        }
+        gather(run, place)
+        vector[0] = iovec(iov_base: place, iov_len: Int(run.pointee.total))
+        header.pointee.header.msg_iovlen = 1
+        let control = controls + message &* 32
+        (control + Int(APUS_SEGMENT_OFFSET)).storeBytes(
+            of: UInt16(truncatingIfNeeded: run.pointee.size), as: UInt16.self)
+        header.pointee.header.msg_control = control
+        header.pointee.header.msg_controllen = Int(APUS_SEGMENT_BYTES)
+    }
+
+    /// Copies a run's datagrams, each behind its head, to where the kernel takes them in one piece.
+    @inline(__always)
+    private func gather(_ run: UnsafeMutablePointer<Run>, _ place: UnsafeMutableRawPointer) {
+        let headCount = run.pointee.hasHead ? 4 : 0
+        var out = place
         var packet = run.pointee.first
         repeat {
             let entry = packets + Int(packet)
@@ -214,34 +255,14 @@ package struct SendBatch: ~Copyable {
             var base = entry.pointee.base
             var left = entry.pointee.count
             repeat {
-                if run.pointee.hasHead {
-                    // SAFETY: the head is the first member of memory that this batch owns.
-                    vectors[vector] = iovec(iov_base: UnsafeMutableRawPointer(entry), iov_len: 4)
-                    vector &+= 1
-                }
-                vectors[vector] = iovec(iov_base: base, iov_len: length)
-                vector &+= 1
+                if headCount > 0 { out.storeBytes(of: entry.pointee.head, as: UInt32.self) }
+                memcpy(out + headCount, base, length)
+                out += headCount &+ length
                 base += stride
                 left &-= 1
             } while left > 0
             packet = entry.pointee.next
         } while packet != Self.none
-        let header = messages + message
-        header.pointee.header.msg_name = run.pointee.name
-        header.pointee.header.msg_namelen = run.pointee.nameLength
-        header.pointee.header.msg_iov = vectors + first
-        header.pointee.header.msg_iovlen = vector &- first
-        if run.pointee.count > 1 {
-            let control = controls + message &* 32
-            (control + Int(APUS_SEGMENT_OFFSET)).storeBytes(
-                of: UInt16(truncatingIfNeeded: run.pointee.size), as: UInt16.self)
-            header.pointee.header.msg_control = control
-            header.pointee.header.msg_controllen = Int(APUS_SEGMENT_BYTES)
-        } else {
-            header.pointee.header.msg_control = nil
-            header.pointee.header.msg_controllen = 0
-        }
-        return vector
     }
 
     /// Whether an errno of sending may be that of an earlier datagram: what ICMP told of it is answered to the next
@@ -292,21 +313,28 @@ package struct SendBatch: ~Copyable {
         run.pointee.dropped.pointee &+= UInt64(count)
     }
 
-    /// Sends the datagrams of a run each by itself: its size is more than the way takes in one piece, or the
-    /// device cannot cut.
+    /// Sends the datagrams of a run, which were copied together, each by itself: its size is more than the way takes in
+    /// one piece, or the device cannot cut.
     private mutating func sendSingly(_ message: UnsafeMutablePointer<apus_message>, _ run: UnsafeMutablePointer<Run>) {
         var single = message.pointee
+        var vector = single.header.msg_iov[0]
+        var left = Int(run.pointee.total)
         single.header.msg_control = nil
         single.header.msg_controllen = 0
-        single.header.msg_iovlen = run.pointee.hasHead ? 2 : 1
-        for _ in 0..<run.pointee.count {
-            var result: Int32 = 0
-            for _ in 0...Self.retriesMax {
-                result = apus_send_messages(run.pointee.socket, &single, 1)
-                if result == 1 || !Self.mayTellOfEarlier(-result) { break }
+        withUnsafeMutablePointer(to: &vector) { vector in
+            single.header.msg_iov = vector
+            while left > 0 {
+                let size = min(left, Int(run.pointee.size))
+                vector.pointee.iov_len = size
+                var result: Int32 = 0
+                for _ in 0...Self.retriesMax {
+                    result = apus_send_messages(run.pointee.socket, &single, 1)
+                    if result == 1 || !Self.mayTellOfEarlier(-result) { break }
+                }
+                if result != 1 { drop(1, run) }
+                vector.pointee.iov_base += size
+                left -= size
             }
-            if result != 1 { drop(1, run) }
-            single.header.msg_iov += single.header.msg_iovlen
         }
     }
 }

@@ -102,6 +102,10 @@ int apus_poll_remove(int poll, int fd);
 // At most 256 entries; a negative time waits without end.
 int apus_poll_wait(int poll, apus_ready *ready, int count, int milliseconds);
 
+// A descriptor that becomes readable again and again: cheaper than a timeout of each wait. 0 milliseconds stop it;
+// apus_wake_clear empties it.
+int apus_clock_open(void);
+void apus_clock_set(int fd, int milliseconds);
 // Wakes a thread that waits in apus_poll_wait.
 int apus_wake_open(void);
 void apus_wake(int fd);
