@@ -5,17 +5,6 @@ import Testing
 
 @Suite("Datagrams that come joined (D8)")
 struct JoinedDatagramTests {
-    /// UDP_SEGMENT of Linux, which Glibc's module does not have.
-    private static let segmentOption: Int32 = 103
-
-    /// Lets the kernel cut what the socket sends into datagrams of this size; false where it cannot.
-    private func cut(_ socket: LoopbackSocket, into size: Int32) -> Bool {
-        var size = size
-        return setsockopt(
-            socket.descriptor, Int32(IPPROTO_UDP), Self.segmentOption, &size,
-            socklen_t(MemoryLayout<Int32>.size)) == 0
-    }
-
     /// Datagrams of a size, each told from the others by its number.
     private func payloads(_ count: Int, size: Int) -> [[UInt8]] {
         (0..<count).map { number in
@@ -35,7 +24,7 @@ struct JoinedDatagramTests {
         harness.command(.bindChannel(allocation: allocation.id, number: 0x4001, peer: peers[1].address))
         harness.settle()
         let size = 100
-        guard cut(client, into: Int32(4 + size)), cut(peers[0], into: Int32(size)) else { return }
+        guard client.cut(into: Int32(4 + size)), peers[0].cut(into: Int32(size)) else { return }
         let payloads = payloads(count, size: size)
         // Runs of one channel, changes between two, a number that nobody bound, and a shorter one at the end.
         let numbers = (0..<count).map { $0 % 20 < 12 ? 0x4000 : $0 % 20 < 17 ? 0x4001 : 0x4005 as UInt16 }

@@ -8,10 +8,10 @@ final class LoopbackSocket {
     let descriptor: Int32
     let address: TransportAddress
 
-    /// A datagram socket, on a port that the system chooses.
-    init() {
+    /// A datagram socket, on a port that the system chooses where none is given.
+    init(port: UInt16 = 0) {
         descriptor = socket(AF_INET, Int32(SOCK_DGRAM.rawValue), 0)
-        _ = Self.withAddress(TransportAddress(v4: Self.host, port: 0)) { [descriptor] in bind(descriptor, $0, $1) }
+        _ = Self.withAddress(TransportAddress(v4: Self.host, port: port)) { [descriptor] in bind(descriptor, $0, $1) }
         address = Self.local(descriptor)
     }
 
@@ -87,6 +87,13 @@ final class LoopbackSocket {
         guard connection >= 0 else { return nil }
         let remote = TransportAddress(v4: UInt32(bigEndian: raw.sin_addr.s_addr), port: UInt16(bigEndian: raw.sin_port))
         return (LoopbackSocket(adopting: connection), remote)
+    }
+
+    /// Lets the kernel cut what is sent into datagrams of this size; false where it cannot.
+    func cut(into size: Int32) -> Bool {
+        var size = size
+        // UDP_SEGMENT of Linux, which Glibc's module does not have.
+        return setsockopt(descriptor, Int32(IPPROTO_UDP), 103, &size, socklen_t(MemoryLayout<Int32>.size)) == 0
     }
 
     /// Says that nothing more is written.

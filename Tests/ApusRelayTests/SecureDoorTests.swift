@@ -11,15 +11,7 @@ import Testing
     .enabled(if: TestCertificate.canBeMade, "openssl is not installed"), .serialized)
 struct SecureDoorTests {
     private func harness(_ configure: (inout PlaneConfiguration) -> Void = { _ in }) throws -> PlaneHarness {
-        let certificate = try TestCertificate()
-        let security = try DoorSecurity(certificateFile: certificate.certificate, keyFile: certificate.key)
-        return try PlaneHarness {
-            let any = TransportAddress(v4: LoopbackSocket.host, port: 0)
-            $0.security = security
-            $0.secureStreamAddresses = [any]
-            $0.secureDatagramAddresses = [any]
-            configure(&$0)
-        }
+        try PlaneHarness.secured(configure)
     }
 
     /// A client that control knows, with an allocation and a channel to the peer.

@@ -47,6 +47,8 @@ package struct RelayMetrics: Sendable {
     private let unsegmented: Counter
     /// Channels that have a socket connected to their peer.
     private let connectedFlows: Gauge
+    /// Packets between two allocations of one plane.
+    private let shortCircuited: Counter
     /// Client connections (TCP and TLS), and DTLS sessions, of all planes.
     private let connections: Gauge
     private let sessions: Gauge
@@ -86,6 +88,7 @@ package struct RelayMetrics: Sendable {
         overPeers = counter("over_quota_total", [("quota", "new_peers")])
         mirrors = Gauge(label: "apus_relay_mirrors", factory: factory)
         unsegmented = counter("unsegmented_total")
+        shortCircuited = counter("short_circuited_total")
         connectedFlows = Gauge(label: "apus_relay_connected_flows", factory: factory)
         connections = Gauge(label: "apus_relay_connections", factory: factory)
         sessions = Gauge(label: "apus_relay_dtls_sessions", factory: factory)
@@ -155,6 +158,7 @@ package struct RelayMetrics: Sendable {
             add(counter, part(now), part(before))
         }
         add(unsegmented, now.unsegmented, before.unsegmented)
+        add(shortCircuited, now.shortCircuited, before.shortCircuited)
         planes[plane] = now
         connections.record(planes.values.reduce(0) { $0 + $1.connections })
         connectedFlows.record(planes.values.reduce(0) { $0 + $1.connectedFlows })

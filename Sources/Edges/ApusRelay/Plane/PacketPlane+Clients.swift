@@ -114,6 +114,11 @@ extension PacketPlane {
             return
         }
         let allowed = packetsWithinQuota(row, Int(length), count)
+        if channel.pointee.isOwnHost {
+            let payloads = Datagrams(
+                base: bytes + 4, size: Int(length), stride: size, count: allowed, lastSize: Int(length))
+            if shortCircuit(payloads, from: slot, to: channel.pointee.peer) { return }
+        }
         var done = 0
         while done < allowed {
             if output.isFull { flushKeepingInput() }
@@ -195,6 +200,9 @@ extension PacketPlane {
             return true
         }
         guard isWithinQuota(row, send.count) else { return true }
+        let payload = Datagrams(
+            base: bytes + send.start, size: send.count, stride: send.count, count: 1, lastSize: send.count)
+        if shortCircuit(payload, from: slot, to: peer) { return true }
         let address = scratch(MemoryLayout<RawAddress>.stride).bindMemory(to: RawAddress.self, capacity: 1)
         address.initialize(to: RawAddress(peer))
         if output.isFull { output.flush() }

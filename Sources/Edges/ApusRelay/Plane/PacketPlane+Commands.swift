@@ -128,6 +128,10 @@ extension PacketPlane {
         }
         let generation = allocations.rows[Int(slot)].generation
         let kinds: (Kind, Kind) = isTCP ? (.peerListener, .secondPeerListener) : (.relay, .secondRelay)
+        if !isTCP {
+            allocations.setRelayed(
+                slot, RawAddress.local(of: socket), second: second >= 0 ? RawAddress.local(of: second) : nil)
+        }
         for (socket, kind) in [(socket, kinds.0), (second, kinds.1)] where socket >= 0 {
             if !isTCP { reportErrors(of: socket) }
             _ = apus_poll_add(poll, socket, Self.readable, Self.token(kind, generation, Int(slot)))

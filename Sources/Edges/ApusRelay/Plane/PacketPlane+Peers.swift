@@ -2,6 +2,17 @@ import ApusTraversal
 import CApusNet
 import Glibc
 
+/// Datagrams that stand one after another in memory, all of one size but the last.
+struct Datagrams {
+    var base: UnsafeMutableRawPointer
+    var size: Int
+    /// Bytes from the start of one to that of the next.
+    var stride: Int
+    /// One at least.
+    var count: Int
+    var lastSize: Int
+}
+
 /// Datagrams of peers, on their way to clients.
 extension PacketPlane {
     /// Places of the arena that a relay socket has at least for one batch.
@@ -24,33 +35,48 @@ extension PacketPlane {
 
     @inline(__always)
     private mutating func receivedFromPeer(_ message: Int, slot: Int) {
-        let row = allocations.rows + slot
         let length = arena.length(message)
         let segment = arena.segment(message)
         let key = RawAddress.key(arena.name(message), scope: UInt32(truncatingIfNeeded: slot))
-        let base = arena.base(message)
-        guard !arena.isCut(message), allocations.isPermitted(peer: key) else {
+        guard !arena.isCut(message) else {
             counters.notPermitted &+= 1
-            row.pointee.traffic.dropped &+= 1
+            allocations.rows[slot].traffic.dropped &+= 1
+            return
+        }
+        var datagrams = Datagrams(base: arena.base(message), size: segment, stride: segment, count: 1, lastSize: length)
+        if length > segment {
+            datagrams.count = (length &+ segment &- 1) / segment
+            datagrams.lastSize = length &- (datagrams.count &- 1) &* segment
+        }
+        deliver(datagrams, from: key, slot)
+    }
+
+    /// Hands datagrams of a peer to the client.
+    ///
+    /// - Parameter key: the peer's address; its scope is the row.
+    @inline(__always)
+    mutating func deliver(_ datagrams: Datagrams, from key: FlatTable.Key, _ slot: Int) {
+        let row = allocations.rows + slot
+        guard allocations.isPermitted(peer: key) else {
+            counters.notPermitted &+= UInt64(datagrams.count)
+            row.pointee.traffic.dropped &+= UInt64(datagrams.count)
             return
         }
         let number = allocations.channelNumber(peer: key)
-        var offset = 0
-        repeat {
-            let size = min(segment, length &- offset)
-            guard isWithinQuota(row, size) else {
-                offset &+= size
-                continue
-            }
+        var index = 0
+        while index < datagrams.count {
+            let bytes = datagrams.base + index &* datagrams.stride
+            let size = index == datagrams.count &- 1 ? datagrams.lastSize : datagrams.size
+            index &+= 1
+            guard isWithinQuota(row, size) else { continue }
             if number == FlatTable.none {
-                if let peer = RawAddress.read(arena.name(message)) { dataIndication(base + offset, size, peer, row) }
+                dataIndication(bytes, size, key.address, row)
             } else {
                 let head = (number << 16 | UInt32(truncatingIfNeeded: size)).bigEndian
-                toClient(base + offset, size, head: head, row)
-                offset &+= toClientToo(size, behind: length &- offset, row)
+                toClient(bytes, size, head: head, row)
+                if index < datagrams.count { index &+= toClientToo(datagrams, from: index, row) }
             }
-            offset &+= size
-        } while offset < length
+        }
     }
 
     /// ChannelData to the client (RFC 8656 §12.5); streams need it padded to four bytes, datagrams do not.
@@ -77,18 +103,19 @@ extension PacketPlane {
 
     /// Datagrams of the same size behind the one that was put together last for a client of the datagram door.
     ///
-    /// - Parameter left: bytes from the start of that one to the end of what was received.
-    /// - Returns: the bytes of those that were taken.
+    /// - Parameter first: the first of them.
+    /// - Returns: how many of them were taken.
     @inline(__always)
     private mutating func toClientToo(
-        _ size: Int, behind left: Int, _ row: UnsafeMutablePointer<AllocationRow>
+        _ datagrams: Datagrams, from first: Int, _ row: UnsafeMutablePointer<AllocationRow>
     ) -> Int {
         // Of a user with a bound each packet is looked at.
-        guard row.pointee.bucket < 0, row.pointee.listener >= 0, size > 0, left >= 2 &* size else { return 0 }
-        let taken = output.addMore(left / size &- 1, stride: size, mark: row.pointee.mark)
+        guard row.pointee.bucket < 0, row.pointee.listener >= 0, datagrams.size > 0 else { return 0 }
+        let equalCount = datagrams.lastSize == datagrams.size ? datagrams.count : datagrams.count &- 1
+        let taken = output.addMore(equalCount &- first, stride: datagrams.stride, mark: row.pointee.mark)
         row.pointee.traffic.downPackets &+= UInt64(taken)
-        row.pointee.traffic.downBytes &+= UInt64(taken &* size)
-        return taken &* size
+        row.pointee.traffic.downBytes &+= UInt64(taken &* datagrams.size)
+        return taken
     }
 
     /// A Data indication to the client (RFC 8656 §11.3), for a peer without a channel.

@@ -59,6 +59,8 @@ package struct PlaneCounters: Hashable, Sendable {
     package var unsegmented: UInt64 = 0
     /// Channels with a socket of their own, now.
     package var connectedFlows: UInt64 = 0
+    /// Packets that went from one allocation to another of the same plane, past the kernel.
+    package var shortCircuited: UInt64 = 0
     /// Packets of users over their bits or packets per second.
     package var overQuota: UInt64 = 0
     /// ICMP errors of datagrams to peers that were handed up, held back since the allocation had enough in this second,

@@ -17,6 +17,8 @@ package struct ChannelRow {
     package var address = RawAddress()
     /// The run of this batch that goes to the peer.
     package var mark = SendBatch.Mark()
+    /// Whether the peer's host is the allocation's own, so that it may be another allocation of this plane.
+    package var isOwnHost = false
 }
 
 /// What the packet's way needs of one allocation, in one place.
@@ -45,6 +47,9 @@ package struct AllocationRow {
     package var bucket: Int32 = -1
     package var traffic = RelayTraffic()
     package var reported = RelayTraffic()
+    /// Where its peers see it; nil for a TCP allocation, and where there is no second family.
+    package fileprivate(set) var relayed: TransportAddress?
+    package fileprivate(set) var secondRelayed: TransportAddress?
 
     fileprivate(set) var channels: UnsafeMutablePointer<ChannelRow>?
     fileprivate var channelMask = 0
@@ -56,6 +61,12 @@ package struct AllocationRow {
     /// The socket to peers of a family.
     @inline(__always)
     func socket(to family: TransportAddress.Family) -> Int32 { family == .v6 && second >= 0 ? second : socket }
+
+    /// Where peers of a family see it.
+    @inline(__always)
+    func relayed(to family: TransportAddress.Family) -> TransportAddress? {
+        family == .v6 && second >= 0 ? secondRelayed : relayed
+    }
 
     /// The channel of a number.
     @inline(__always)
@@ -70,7 +81,7 @@ package struct AllocationRow {
     }
 }
 
-/// The allocations of one plane and the four tables that find them.
+/// The allocations of one plane and the tables that find them.
 ///
 /// Rows stand in one piece of memory that the kernel gives page by page, so that an unused row costs
 /// nothing. Channels and permissions of a row are small arrays that grow on demand.
@@ -90,6 +101,8 @@ package struct AllocationTable: ~Copyable {
     private var channelPeers: FlatTable
     /// Permitted peers: row and address without port, to the first and last port that may be sent to.
     private var permitted: FlatTable
+    /// Relayed addresses to rows.
+    private var byRelayed: FlatTable
     package private(set) var count = 0
 
     package init(configuration: PlaneConfiguration, seed: UInt64) {
@@ -101,6 +114,7 @@ package struct AllocationTable: ~Copyable {
         byClient = FlatTable(countMax: rowsMax, seed: seed &+ 1)
         channelPeers = FlatTable(countMax: rowsMax * 16, seed: seed &+ 2)
         permitted = FlatTable(countMax: rowsMax * 16, seed: seed &+ 3)
+        byRelayed = FlatTable(countMax: rowsMax * 2, seed: seed &+ 8)
     }
 
     deinit {
@@ -120,6 +134,12 @@ package struct AllocationTable: ~Copyable {
 
     /// The row of an allocation, or ``FlatTable/none``.
     package func slot(id: UInt32) -> UInt32 { byID.value(for: FlatTable.Key(number: id)) }
+
+    /// The row whose relayed address a peer is, or ``FlatTable/none``.
+    @inline(__always)
+    package func slot(relayed address: TransportAddress) -> UInt32 {
+        byRelayed.value(for: FlatTable.Key(address, scope: 0))
+    }
 
     /// The channel that a peer of a row is bound to, or ``FlatTable/none``. The key's scope is the row.
     @inline(__always)
@@ -158,6 +178,16 @@ package struct AllocationTable: ~Copyable {
         rows[Int(slot)].second = second
         count += 1
         return slot
+    }
+
+    /// Says where a row's peers see it, so that other rows find it.
+    package mutating func setRelayed(_ slot: UInt32, _ address: TransportAddress?, second: TransportAddress?) {
+        rows[Int(slot)].relayed = address
+        rows[Int(slot)].secondRelayed = second
+        for address in [address, second] {
+            // Where there were no room, the kernel would know the way.
+            if let address { _ = byRelayed.set(slot, for: FlatTable.Key(address, scope: 0)) }
+        }
     }
 
     /// Gives a row its datagram client; false where the client has another allocation.
@@ -202,6 +232,9 @@ package struct AllocationTable: ~Copyable {
         let row = rows + Int(slot)
         clearClient(slot)
         byID.remove(FlatTable.Key(number: row.pointee.id))
+        for address in [row.pointee.relayed, row.pointee.secondRelayed] {
+            if let address { byRelayed.remove(FlatTable.Key(address, scope: 0)) }
+        }
         if let channels = row.pointee.channels {
             for index in 0...row.pointee.channelMask where channels[index].number != 0 {
                 channelPeers.remove(FlatTable.Key(channels[index].peer, scope: slot))
@@ -282,6 +315,7 @@ package struct AllocationTable: ~Copyable {
         channel.peer = peer
         channel.socket = row.pointee.socket(to: peer.family)
         channel.address = RawAddress(peer)
+        channel.isOwnHost = row.pointee.relayed(to: peer.family)?.host == peer.host
         place(channel, in: row)
         row.pointee.channelCount += 1
         return true

@@ -39,6 +39,14 @@ package struct FlatTable: ~Copyable {
             UInt64(scope) << 32 | UInt64(family) << 16 | UInt64(port)
         }
 
+        /// The address that the key was made of.
+        var address: TransportAddress {
+            let port = UInt16(truncatingIfNeeded: meta)
+            return UInt8(truncatingIfNeeded: meta >> 16) == TransportAddress.Family.v4.rawValue
+                ? TransportAddress(v4: UInt32(truncatingIfNeeded: low), port: port)
+                : TransportAddress(v6High: high, low: low, port: port)
+        }
+
         /// The same address without its port: what a permission is for (RFC 8656 §9).
         @inline(__always)
         package var host: Key { Key(high: high, low: low, meta: meta & ~0xFFFF) }
