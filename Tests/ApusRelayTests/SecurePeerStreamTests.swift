@@ -85,7 +85,7 @@ struct SecurePeerStreamTests {
     }
 
     @Test(
-        "A peer that says 1 MiB and ends: a client over TLS that reads slowly, and talks on, has all of it, then the end",
+        "A peer says 1 MiB and ends: a client over TLS that reads slowly, and talks on, has all of it, then the end",
         arguments: End.allCases)
     func early(end: End) throws {
         let pair = try Pair(receiveBytes: 65_536)
