@@ -120,7 +120,8 @@ final class LoopbackSocket {
         }
     }
 
-    private static func local(_ descriptor: Int32) -> TransportAddress {
+    /// Where a socket of IPv4 is bound.
+    static func local(_ descriptor: Int32) -> TransportAddress {
         var raw = sockaddr_in()
         var length = socklen_t(MemoryLayout<sockaddr_in>.size)
         withUnsafeMutablePointer(to: &raw) {

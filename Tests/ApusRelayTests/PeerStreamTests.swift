@@ -1,6 +1,5 @@
 import ApusCore
 import ApusRelay
-import ApusTestKit
 import ApusTraversal
 import Logging
 import Synchronization
@@ -11,10 +10,9 @@ struct PeerStreamTests {
     private static let payload = (0..<1_000_000).map { UInt8(truncatingIfNeeded: $0 &* 7 ^ $0 >> 9) }
 
     private func relay(
-        planes: Int = 1, userRate: RelayRate = RelayRate(), security: DoorSecurity? = nil,
-        _ change: (inout TurnServerConfiguration) -> Void = { _ in }
+        planes: Int = 1, userRate: RelayRate = RelayRate(), _ change: (inout TurnServerConfiguration) -> Void = { _ in }
     ) throws -> RelayUnderTest {
-        try RelayUnderTest(planes: planes, userRate: userRate, security: security) {
+        try RelayUnderTest(planes: planes, userRate: userRate) {
             $0.isTCPAllowed = true
             change(&$0)
         }
@@ -243,41 +241,6 @@ struct PeerStreamTests {
         }
         #expect(received == bytes)
         #expect(MonotonicTime.now() - started > .milliseconds(600))
-        withExtendedLifetime(client) {}
-    }
-
-    @Test(
-        "A client over TLS has the same, both ways and to the end",
-        .enabled(if: TestCertificate.canBeMade, "openssl is not installed"))
-    func secure() throws {
-        let certificate = try TestCertificate()
-        let security = try DoorSecurity(certificateFile: certificate.certificate, keyFile: certificate.key)
-        let relay = try relay(security: security)
-        defer { relay.control.stop() }
-        let (client, _) = try allocate(relay)
-        let listener = LoopbackSocket(listening: ())
-        let number = try #require(try connect(client, listener.address).number32(.connectionID))
-        let (peer, _) = try #require(listener.accept())
-        let data = try #require(SecureClient(relay.control.planes[0].secureStreamAddresses[0], isDatagram: false))
-        // A nonce is good for the address that it was given to.
-        let issued = RelayUnderTest.credentials.issue(user: "u", expiry: 4_000_000_000)
-        let asking = TurnTestClient(data.socket, door: nil, issued)
-        data.write(asking.request(.connectionBind) { $0.add(.connectionID, number: number) })
-        asking.nonce = try StunMessage(try #require(data.receive())).text(.nonce)
-        data.write(asking.request(.connectionBind) { $0.add(.connectionID, number: number) })
-        #expect(try StunMessage(try #require(data.receive())).kind == .success)
-        let bytes = Array(Self.payload.prefix(300_000))
-        for start in stride(from: 0, to: bytes.count, by: 10_000) {
-            let piece = Array(bytes[start..<start + 10_000])
-            data.write(piece)
-            #expect(peer.receive(bytes: piece.count) == piece)
-            peer.write(piece)
-            #expect(data.receive(bytes: piece.count) == piece)
-        }
-        peer.write([1, 2, 3])
-        peer.end()
-        #expect(data.receive(bytes: 3) == [1, 2, 3])
-        #expect((data.receive() ?? []) == [])
         withExtendedLifetime(client) {}
     }
 }

@@ -88,10 +88,11 @@ struct RelayUnderTest {
     ///   - planes: how many planes there are.
     ///   - userRate: what a user may carry.
     ///   - security: what a TLS door shows; nil for none.
+    ///   - streamIdleMax: how long a connection that has ended one way may say nothing.
     ///   - change: what is not as it is by default; peers may be at the loopback unless it says otherwise.
     init(
         hosts: [TransportAddress] = [TransportAddress(v4: LoopbackSocket.host, port: 0)], planes: Int = 1,
-        userRate: RelayRate = RelayRate(), security: DoorSecurity? = nil,
+        userRate: RelayRate = RelayRate(), security: DoorSecurity? = nil, streamIdleMax: Duration = .seconds(30),
         log: Logger = Logger(label: "test", factory: { _ in SwiftLogNoOpLogHandler() }),
         _ change: (inout TurnServerConfiguration) -> Void = { _ in }
     ) throws {
@@ -103,6 +104,7 @@ struct RelayUnderTest {
             configuration: turn, addresses: RelayAddresses(hosts: hosts), userRate: userRate, log: log)
         var plane = PlaneConfiguration(datagramAddresses: [any], streamAddresses: [any])
         plane.security = security
+        plane.streamIdleMax = streamIdleMax
         plane.secureStreamAddresses = [any]
         control = try RelayControl(planeCount: planes, configuration: plane) { _, _ in server }
     }

@@ -5,16 +5,22 @@ private let start = MonotonicTime(nanoseconds: 1_000_000_000)
 private let home = TransportAddress(v4: 0x0606_0606, port: 3478)
 private let credentials = RelayCredentials(realm: "apus", current: [1, 2, 3])
 private let policy = PeerPolicy(opened: [.private], own: [home])
-private let users = ["ann", "bob"].map { name in
+private let names = ["ann", "bob"]
+private let users = names.map { name in
     let (username, password) = credentials.issue(user: name, expiry: 4_000_000_000)
     return (username: username, key: StunKey(username: username, realm: "apus", password: password))
 }
-private let flows = (0..<4 as Range<UInt16>).map { index in
+/// Datagrams, and from the fourth on connections.
+private let flows = (0..<8 as Range<UInt16>).map { index in
     RelayFlow(
-        plane: UInt8(index & 1), transport: index == 3 ? .tcp : .udp, local: home,
-        remote: TransportAddress(v4: 0x0505_0505, port: 1000 + index), connection: index == 3 ? 1 : 0)
+        plane: UInt8(index & 1), transport: index < 3 ? .udp : .tcp, local: home,
+        remote: TransportAddress(v4: 0x0505_0505, port: 1000 + index), connection: index < 3 ? 0 : UInt64(index))
 }
-private let fresh: TurnServerStateMachine = {
+private let fresh = node(1)
+/// Another life of the node, or another node: the same keys, and nothing of what was.
+private let reborn = node(2)
+
+private func node(_ number: UInt64) -> TurnServerStateMachine {
     var configuration = TurnServerConfiguration(credentials: credentials, nonceKey: [4, 5, 6])
     configuration.nonceLifetime = .seconds(1_000_000)
     configuration.families = [.v4, .v6]
@@ -26,8 +32,14 @@ private let fresh: TurnServerStateMachine = {
     configuration.mirrorsMax = 2
     configuration.sourceRows = 8
     configuration.isTCPAllowed = true
-    return TurnServerStateMachine(configuration, random: SeededRandom(seed: 1), unixSeconds: 1, now: start)
-}()
+    configuration.connectionsMax = 2
+    configuration.allocationsPerClusterUserMax = 3
+    configuration.newPeerBurst = 6
+    configuration.hasPeers = true
+    configuration.claimsMax = 2
+    configuration.node = number
+    return TurnServerStateMachine(configuration, random: SeededRandom(seed: number), unixSeconds: 1, now: start)
+}
 /// The nonce of each flow, as its first challenge gave it.
 private let nonces: [[UInt8]] = flows.map { flow in
     var machine = fresh
@@ -48,7 +60,8 @@ private let attributes: [StunAttribute] = [
 ]
 
 /// D8: whatever clients with a credential say in whatever order, and whatever is changed in it on its way, the server
-/// permits no peer that it must refuse, keeps its bounds, never installs or removes twice, and all ends with time.
+/// permits no peer that it must refuse, keeps its bounds, never installs, removes or joins twice, gives nobody what is
+/// another user's, here or of a node that died, and all ends with time.
 ///
 /// The input is a list of steps: what, with which flow and user, a length, and so many bytes.
 func fuzzTurn(_ input: [UInt8]) {
@@ -59,7 +72,7 @@ func fuzzTurn(_ input: [UInt8]) {
         else { break }
         let bytes = Array(rest.prefix(Int(count)))
         rest = rest.dropFirst(Int(count))
-        session.step(what, flow: Int(who & 3), user: Int(who >> 2 & 1), bytes)
+        session.step(what, flow: Int(who & 3 | who >> 1 & 4), user: Int(who >> 2 & 1), bytes)
     }
     session.finish()
 }
@@ -70,11 +83,22 @@ private struct TurnSession {
     var installed: [AllocationID] = []
     var openings: [RelayOpening] = []
     var connections: [UInt32] = []
+    /// Every connection to a peer that there was, and those that were joined.
+    var numbers: [UInt32] = []
+    var joined: [UInt32] = []
+    /// Whose request is under way, and whose each allocation is.
+    var user = 0
+    var owners: [AllocationID: String] = [:]
+    /// What clients and other nodes know.
+    var tickets: [[UInt8]] = []
+    var mirrors: [AllocationMirror] = []
+    var claims: [UInt32] = []
     var number: UInt64 = 1
     var port: UInt16 = 50_000
 
     mutating func step(_ what: UInt8, flow: Int, user: Int, _ bytes: [UInt8]) {
-        switch what % 8 {
+        self.user = user
+        switch what & 15 {
         case 0, 1: run(machine.receive(request(bytes, flow, user), on: flows[flow], at: now))
         case 2: change(bytes, flow, user)
         case 3: run(machine.receive(bytes, on: flows[flow], at: now))
@@ -83,6 +107,11 @@ private struct TurnSession {
             while let next = machine.nextDeadline, next <= now { run(machine.tick(at: now)) }
         case 5: run(machine.streamClosed(flows[flow], at: now))
         case 6: answerConnections(bytes.first ?? 0)
+        case 8: peerComes(bytes)
+        case 9: peerIsUnreachable(bytes)
+        case 10: machine.othersHave([names[user]: Int(bytes.first ?? 0)])
+        case 11: anotherNode(bytes.first ?? 0)
+        case 12: die()
         default: lose(bytes.first ?? 0)
         }
         open(what)
@@ -100,9 +129,15 @@ private struct TurnSession {
             let value = Array(rest.prefix(Int(count & 31)))
             rest = rest.dropFirst(value.count)
             let type = attributes[Int(index) % attributes.count]
-            // Half of the peers are such as clients have.
-            if type == .xorPeerAddress, index & 0x80 != 0, let peer = TransportAddress(bytes: value, port: 4000) {
+            // Half of the values are such as clients have.
+            if index & 0x80 == 0 {
+                writer.add(type, value)
+            } else if type == .xorPeerAddress, let peer = TransportAddress(bytes: value, port: 4000) {
                 writer.add(type, xorAddress: peer)
+            } else if type == .connectionID, !numbers.isEmpty {
+                writer.add(type, number: numbers[Int(value.first ?? 0) % numbers.count])
+            } else if type == .mobilityTicket, !tickets.isEmpty {
+                writer.add(type, tickets[Int(value.first ?? 0) % tickets.count])
             } else {
                 writer.add(type, value)
             }
@@ -165,6 +200,61 @@ private struct TurnSession {
         }
     }
 
+    /// A peer connects to a relayed address.
+    private mutating func peerComes(_ bytes: [UInt8]) {
+        guard let what = bytes.first, !installed.isEmpty,
+            let peer = TransportAddress(bytes: Array(bytes.dropFirst()), port: 4000)
+        else { return }
+        number += 1
+        let id = installed[Int(what) % installed.count]
+        let arrived = machine.peerArrived(id, peer, transaction: TransactionID(high: 1, low: number), at: now)
+        if let connection = arrived.connection {
+            precondition(policy.refusal(ofHost: peer) == nil, "a peer must be refused")
+            numbers.append(connection)
+        }
+        run(arrived.actions)
+    }
+
+    /// ICMP tells of a peer.
+    private mutating func peerIsUnreachable(_ bytes: [UInt8]) {
+        guard bytes.count > 3, !installed.isEmpty,
+            let peer = TransportAddress(bytes: Array(bytes.dropFirst(3)), port: 4000)
+        else { return }
+        number += 1
+        let id = installed[Int(bytes[0]) % installed.count]
+        let icmp = StunICMP(type: bytes[1], code: bytes[2], errorData: UInt32(bytes.count) << 24)
+        let told = machine.peerUnreachable(
+            id, peer: peer, icmp: icmp, transaction: TransactionID(high: 2, low: number), at: now)
+        for case .reply(_, let bytes) in told {
+            precondition(policy.refusal(ofHost: peer) == nil, "a client hears of a peer that must be refused")
+            precondition((try? StunMessage(bytes).icmp()) == icmp, "a client is told something else")
+        }
+        run(told)
+    }
+
+    /// Another node takes an allocation or a mirror over, tells of one of its own, or answers a claim.
+    private mutating func anotherNode(_ what: UInt8) {
+        let mirror = mirrors.isEmpty ? nil : mirrors[Int(what >> 3) % mirrors.count]
+        switch (what & 3, mirror) {
+        case (0, let mirror?):
+            let (state, actions) = machine.surrender(mirror.ticket, username: users[user].username, at: now)
+            precondition(state == nil || state?.username == users[user].username, "another user's is given up")
+            run(actions)
+        case (1, let mirror?): machine.adopt(mirror, replacing: nil, at: now)
+        case (2, let mirror?): run(machine.movedAway(mirror.ticket, at: now))
+        case (_, let mirror):
+            guard let claim = claims.popLast() else { return }
+            run(machine.claimed(claim, what & 4 == 0 ? mirror : nil, at: now))
+        }
+        precondition(machine.mirrorCount <= 2, "more mirrors are kept than may be")
+    }
+
+    /// The node dies; one with the same keys takes its place.
+    private mutating func die() {
+        machine = reborn
+        (installed, openings, connections, numbers, joined, claims, owners) = ([], [], [], [], [], [], [:])
+    }
+
     /// The node ends an allocation, or its last counters come.
     private mutating func lose(_ what: UInt8) {
         guard !installed.isEmpty else { return }
@@ -199,9 +289,22 @@ private struct TurnSession {
         case .connectPeer(_, let number, let peer):
             precondition(policy.refusal(of: peer) == nil, "a peer must be refused")
             connections.append(number)
+            numbers.append(number)
+        case .joinStreams(let flow, let id, let connection, _):
+            precondition(flow.transport.isStream && !joined.contains(connection), "a connection is joined twice")
+            precondition(owners[id] == names[user], "another user's connection is joined")
+            joined.append(connection)
+        case .moveFlow(let id, _), .transfer(let id, _, _):
+            precondition(owners[id] == names[user], "another user's allocation is moved")
+        case .began(let id, _, let user, _): owners[id] = user
+        case .mirror(let state, _): mirrors.append(state)
+        case .claim(let number, _, let username):
+            precondition(username == users[user].username, "another user's ticket is claimed")
+            claims.append(number)
         case .openRelay(let opening): openings.append(opening)
         case .reply(_, let bytes):
-            precondition((try? StunMessage(bytes)) != nil, "an answer cannot be read")
+            guard let answer = try? StunMessage(bytes) else { preconditionFailure("an answer cannot be read") }
+            if let ticket = answer.value(of: .mobilityTicket) { tickets.append(Array(ticket)) }
         default: break
         }
     }

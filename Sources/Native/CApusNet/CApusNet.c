@@ -68,15 +68,21 @@ static void set_buffer(int fd, int forced, int plain, int bytes) {
     setsockopt(fd, SOL_SOCKET, plain, &bytes, sizeof bytes);
 }
 
+/// 0 where the system is to choose; IPv4 and IPv6 have the port at one place.
+static int port_of(const struct sockaddr *address) { return ((const struct sockaddr_in *)address)->sin_port; }
+
+/// A port that the system chooses is nobody else's: among sockets that share ports it chooses taken ones for datagrams
+/// (by chance), and one that may be bound again would be lost to who listens there first. Others share it afterwards.
 static int open_bound(const struct sockaddr *address, socklen_t length, int type, int reuse_port) {
     int fd = socket(address->sa_family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return -errno;
     int one = 1;
-    int failed = 0;
+    int failed = 0, is_given = port_of(address) != 0;
     if (address->sa_family == AF_INET6) failed |= setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
-    if (reuse_port) failed |= setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one);
-    if (type == SOCK_STREAM) failed |= setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (failed || bind(fd, address, length) < 0) {
+    if (reuse_port && is_given) failed |= setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one);
+    if (type == SOCK_STREAM && is_given) failed |= setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (failed || bind(fd, address, length) < 0
+        || (reuse_port && setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) < 0)) {
         int error = errno;
         close(fd);
         return -error;

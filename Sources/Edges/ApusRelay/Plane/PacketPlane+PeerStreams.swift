@@ -13,8 +13,12 @@ import Glibc
 /// From then on the bytes of each are the other's. One reading of at most ``dataChunkMax`` is under way in each
 /// direction: while the kernel has not taken all of it, nothing more is read of where it came from, so that the slower
 /// end slows the faster one and nothing is dropped. The same happens where the user's tokens are used up, until the
-/// next tick. The end of one direction is told to the other end when all before it was sent; a connection that has
-/// ended one way is closed when it says nothing for ``PlaneConfiguration/streamIdleMax``.
+/// next tick. The end of one direction is told to the other end when all before it was sent, over TLS by close_notify
+/// (RFC 8446 §6.1), and the other direction goes on. A connection that has ended one way is closed when it says nothing
+/// for ``PlaneConfiguration/streamIdleMax``.
+///
+/// What a client sends to a peer that takes nothing any more is read and forgotten: a connection that is closed with
+/// bytes unread is reset, and what the kernel still has for the client would be lost (RFC 2525 §2.17).
 extension PacketPlane {
     /// Bytes of one reading.
     static var dataChunkMax: Int { 65_536 }
@@ -151,14 +155,15 @@ extension PacketPlane {
     /// Sends what the client said, and keeps what the kernel does not take; false where the pair has ended.
     private mutating func toPeer(_ index: Int, _ bytes: UnsafeRawPointer, _ count: Int) -> Bool {
         let row = peers.rows + index
+        guard !row.pointee.takesNothing else { return true }
         row.pointee.traffic.upBytes &+= UInt64(count)
         carried(index, count)
         var done = 0
         if row.pointee.outputCount == 0 {
             done = apus_write(row.pointee.socket, bytes, count)
-            guard done >= 0 || -done == Int(EAGAIN) || -done == Int(EINTR) else {
-                endPair(index)
-                return false
+            if done < 0, -done != Int(EAGAIN), -done != Int(EINTR) {
+                peerTakesNothing(index)
+                return peers.rows[index].socket >= 0
             }
             done = max(0, done)
         }
@@ -167,6 +172,13 @@ extension PacketPlane {
             advancePair(index)
         }
         return peers.rows[index].socket >= 0
+    }
+
+    /// Writing to the peer failed. What it said before may still be on its way to the client.
+    private mutating func peerTakesNothing(_ index: Int) {
+        peers.rows[index].takesNothing = true
+        peers.rows[index].sent(peers.rows[index].outputCount)
+        advancePair(index)
     }
 
     // MARK: From the peer
@@ -186,7 +198,7 @@ extension PacketPlane {
         guard row.pointee.outputCount > 0, let output = row.pointee.output else { return }
         let count = apus_write(row.pointee.socket, output + row.pointee.outputHead, row.pointee.outputCount)
         guard count >= 0 || -count == Int(EAGAIN) || -count == Int(EINTR) else {
-            endPair(index)
+            peerTakesNothing(index)
             return
         }
         row.pointee.sent(max(0, count))
@@ -243,19 +255,13 @@ extension PacketPlane {
         guard peer.pointee.socket >= 0, peer.pointee.stream >= 0 else { return }
         let slot = Int(peer.pointee.stream)
         let stream = streams.rows + slot
-        let isClientFull = stream.pointee.outputCount > 0 || stream.pointee.isWaitingToWrite
         if peer.pointee.isClientEnded, peer.pointee.outputCount == 0, !peer.pointee.isClientEndTold {
             apus_stream_end(peer.pointee.socket)
             peer.pointee.isClientEndTold = true
         }
-        if peer.pointee.isEnded, !isClientFull, !peer.pointee.isEndTold {
-            peer.pointee.isEndTold = true
-            // Before TLS 1.3 one direction cannot end without the other (RFC 5246 §7.2.1).
-            if stream.pointee.tls == nil {
-                apus_stream_end(stream.pointee.socket)
-            } else {
-                peer.pointee.isClientEndTold = true
-            }
+        if peer.pointee.isEnded, !peer.pointee.isEndTold, !stream.pointee.hasWaitingOutput, !tellEnd(index, slot) {
+            closeStream(slot)
+            return
         }
         if peer.pointee.isEndTold, peer.pointee.isClientEndTold {
             closeStream(slot)
@@ -266,8 +272,28 @@ extension PacketPlane {
             stream.pointee.isPaused = isPaused
             setStreamEvents(slot)
         }
-        let isHeld = peer.pointee.isEnded || peer.pointee.isPaced || isClientFull
+        let isHeld = peer.pointee.isEnded || peer.pointee.isPaced || stream.pointee.hasWaitingOutput
         watch(index, (isHeld ? 0 : Self.readable) | (peer.pointee.outputCount > 0 ? Self.writable : 0))
+    }
+
+    /// Tells the client that its peer has said all: at once, or over TLS when the kernel has taken close_notify.
+    ///
+    /// - Returns: false where the client's connection is broken.
+    private func tellEnd(_ index: Int, _ slot: Int) -> Bool {
+        let stream = streams.rows + slot
+        if let tls = stream.pointee.tls {
+            if !peers.rows[index].isCloseWritten { apus_tls_close(tls) }
+            peers.rows[index].isCloseWritten = true
+            let waiting = apus_tls_flush(tls)
+            guard waiting == 0 else {
+                stream.pointee.isWaitingToWrite = true
+                setStreamEvents(slot)
+                return waiting > 0
+            }
+        }
+        apus_stream_end(stream.pointee.socket)
+        peers.rows[index].isEndTold = true
+        return true
     }
 
     private func watch(_ index: Int, _ events: UInt32) {
@@ -345,8 +371,7 @@ extension PacketPlane {
             }
             guard index % Self.ticksPerReport == tickCount, row.pointee.socket >= 0 else { continue }
             report(index, isFinal: false)
-            let isHalfEnded = row.pointee.isEnded || row.pointee.isClientEnded
-            if isHalfEnded, now &- min(now, row.pointee.lastHeard) > limit { endPair(index) }
+            if row.pointee.isHalfEnded, now &- min(now, row.pointee.lastHeard) > limit { endPair(index) }
         }
     }
 }

@@ -44,6 +44,8 @@ extension PacketPlane {
     mutating func streamReady(_ slot: Int, _ events: UInt32) {
         if events & UInt32(APUS_WRITABLE) != 0 {
             streams.rows[slot].isWaitingToWrite = false
+            // A client that reads is not silent.
+            if streams.rows[slot].peer >= 0 { peers.rows[Int(streams.rows[slot].peer)].lastHeard = now }
             setStreamEvents(slot)
             streams.wantsWrite(slot)
         }

@@ -227,13 +227,14 @@ struct PacketPlane: ~Copyable {
             link.plane.didWake()
             now = MonotonicTime.now().nanoseconds
             if isIdle { wake() }
+            // Before what is ready: what came in for an allocation that went to another plane is that plane's.
+            takeCommands()
             var index = 0
             while index < Int(count) {
                 dispatch(ready[index])
                 index &+= 1
             }
             finishRound()
-            takeCommands()
             if now &- lastTick >= Self.tickInterval {
                 lastTick = now
                 tick(now)

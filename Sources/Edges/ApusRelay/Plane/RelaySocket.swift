@@ -56,7 +56,8 @@ package enum RelaySocket {
         return copy
     }
 
-    static func openDatagram(
+    /// A bound datagram socket of a door or an allocation, or -errno.
+    package static func openDatagram(
         _ address: TransportAddress, sharesPort: Bool, joins: Bool, bufferBytes: Int
     ) -> Int32 {
         let raw = RawAddress(address)

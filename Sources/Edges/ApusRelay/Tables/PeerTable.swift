@@ -26,9 +26,16 @@ struct PeerRow {
     var isClientEnded = false
     var isEndTold = false
     var isClientEndTold = false
+    /// Whether close_notify was written to a client over TLS.
+    var isCloseWritten = false
+    /// Whether writing to the peer has failed: nothing more is.
+    var takesNothing = false
     var lastHeard: UInt64 = 0
     var traffic = RelayTraffic()
     var reported = RelayTraffic()
+
+    /// Whether one direction is over.
+    var isHalfEnded: Bool { isEnded || isClientEnded || takesNothing }
 
     /// Keeps bytes for the peer: the rest of one reading at most.
     mutating func append(_ bytes: UnsafeRawPointer, _ count: Int) {

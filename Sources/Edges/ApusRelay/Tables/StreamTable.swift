@@ -30,6 +30,11 @@ struct StreamRow {
     var tls: OpaquePointer?
     var isSecured = false
 
+    /// Whether the kernel has not taken all that was written, in plaintext or in libssl's hands.
+    var hasWaitingOutput: Bool {
+        outputCount > 0 || isWaitingToWrite || (tls.map { apus_tls_waiting($0) > 0 } ?? false)
+    }
+
     /// Whether the output takes so many bytes more within a bound; makes room for them.
     mutating func reserve(_ count: Int, max outputMax: Int) -> Bool {
         if outputCount == 0 { outputHead = 0 }
