@@ -1,7 +1,7 @@
 // The relay's packet plane once more, in C: what the loop of Sources/Edges/ApusRelay is measured against.
 //     twin PORT
-// One thread, epoll, recvmmsg with UDP_GRO, runs of equal datagrams sent as one UDP_SEGMENT message, client
-// and channel found in open hash tables. It answers every Allocate and ChannelBind of loopback clients
+// One thread, epoll, recvmmsg with UDP_GRO, runs of equal datagrams copied together and sent as one UDP_SEGMENT
+// message, client and channel found in open hash tables, relay sockets connected once they have carried much. It answers every Allocate and ChannelBind of loopback clients
 // without asking who they are, and forgets nothing: a load generator's partner and no TURN server.
 #include <arpa/inet.h>
 #include <errno.h>
@@ -15,11 +15,13 @@
 #include <sys/socket.h>
 
 enum { DEPTH = 64, BUFFER = 65536, STRIDE = 65536 + 448, PACKETS = 4096, RUNS = 1024, ROWS = 16384, TABLE = 32768 };
+enum { GATHERED = 131072, HOT = 1024 };
 
 struct row {
     int fd;
     struct sockaddr_in client, peer;
     uint16_t channel;
+    uint32_t heat;
     uint32_t up_stamp, up_run, down_stamp, down_run;
     uint64_t up_packets, up_bytes, down_packets, down_bytes;
 };
@@ -38,9 +40,10 @@ static struct row rows[ROWS];
 static uint32_t row_count, table[TABLE];
 static unsigned char *arena;
 static struct mmsghdr in[DEPTH], out[RUNS];
-static struct iovec in_vectors[DEPTH], out_vectors[PACKETS * 2];
+static struct iovec in_vectors[DEPTH], out_vectors[RUNS * 2];
 static struct sockaddr_in names[DEPTH];
 static unsigned char in_controls[DEPTH][64], out_controls[RUNS][32];
+static unsigned char gathered[GATHERED];
 static struct packet packets[PACKETS];
 static struct run runs[RUNS];
 static uint32_t packet_count, run_count, stamp = 1;
@@ -81,34 +84,47 @@ static void watch(int fd, uint64_t token) {
     if (epoll_ctl(poller, EPOLL_CTL_ADD, fd, &event) < 0) fail("epoll_ctl");
 }
 
-static int fill(struct run *run, int message, int vector) {
-    int first = vector;
-    for (uint32_t i = run->first; i != UINT32_MAX; i = packets[i].next) {
-        if (run->has_head) out_vectors[vector++] = (struct iovec){&packets[i].head, 4};
-        out_vectors[vector++] = (struct iovec){packets[i].base, packets[i].length};
-    }
+static void fill(struct run *run, int message, unsigned char *place) {
+    struct iovec *vector = &out_vectors[2 * message];
     struct msghdr *header = &out[message].msg_hdr;
     header->msg_name = run->name;
-    header->msg_namelen = sizeof *run->name;
-    header->msg_iov = &out_vectors[first];
-    header->msg_iovlen = vector - first;
-    if (run->count > 1) {
-        uint16_t size = run->size;
-        memcpy(out_controls[message] + CMSG_LEN(0), &size, 2);
-        header->msg_control = out_controls[message];
-        header->msg_controllen = CMSG_SPACE(2);
-    } else {
+    header->msg_namelen = run->name == NULL ? 0 : sizeof *run->name;
+    header->msg_iov = vector;
+    if (run->count == 1) {
+        struct packet *packet = &packets[run->first];
+        vector[0] = (struct iovec){&packet->head, 4};
+        vector[run->has_head] = (struct iovec){packet->base, packet->length};
+        header->msg_iovlen = 1 + run->has_head;
         header->msg_control = NULL;
         header->msg_controllen = 0;
+        return;
     }
-    return vector;
+    vector[0] = (struct iovec){place, run->total};
+    header->msg_iovlen = 1;
+    for (uint32_t i = run->first; i != UINT32_MAX; i = packets[i].next) {
+        if (run->has_head) {
+            memcpy(place, &packets[i].head, 4);
+            place += 4;
+        }
+        memcpy(place, packets[i].base, packets[i].length);
+        place += packets[i].length;
+    }
+    uint16_t size = run->size;
+    memcpy(out_controls[message] + CMSG_LEN(0), &size, 2);
+    header->msg_control = out_controls[message];
+    header->msg_controllen = CMSG_SPACE(2);
 }
 
 static void flush(void) {
     for (uint32_t next = 0; next < run_count;) {
-        uint32_t first = next;
-        int fd = runs[next].fd, vector = 0;
-        for (; next < run_count && runs[next].fd == fd; next++) vector = fill(&runs[next], next - first, vector);
+        uint32_t first = next, used = 0;
+        int fd = runs[next].fd;
+        for (; next < run_count && runs[next].fd == fd; next++) {
+            uint32_t total = runs[next].count > 1 ? runs[next].total : 0;
+            if (used + total > GATHERED) break;
+            fill(&runs[next], next - first, gathered + used);
+            used += total;
+        }
         for (uint32_t done = 0; done < next - first;) {
             int count = sendmmsg(fd, out + done, next - first - done, MSG_DONTWAIT);
             done += count > 0 ? count : 1;
@@ -212,7 +228,8 @@ static void from_client(int i) {
         }
         uint32_t count = bytes[2] << 8 | bytes[3];
         if (row == NULL || row->channel != (bytes[0] << 8 | bytes[1]) || (int)count > size - 4) continue;
-        add(bytes + 4, count, 0, 0, &row->up_stamp, &row->up_run, row->fd, &row->peer);
+        add(bytes + 4, count, 0, 0, &row->up_stamp, &row->up_run, row->fd, row->heat >= HOT ? NULL : &row->peer);
+        if (row->heat < HOT && ++row->heat == HOT) connect(row->fd, (struct sockaddr *)&row->peer, sizeof row->peer);
         row->up_packets++;
         row->up_bytes += count;
     }

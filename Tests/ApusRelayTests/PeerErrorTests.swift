@@ -109,6 +109,8 @@ struct PeerErrorTests {
         let silent = try PlaneHarness { $0.peerErrorsPerSecondMax = 0 }
         let other = try silent.installWithChannel(silent.flow(of: client), peer: closed)
         client.send(PlaneHarness.channelData(0x4000, [1]), to: silent.door)
+        // What control says overtakes what clients do.
+        pause(milliseconds: 50)
         let traffic = try #require(silent.remove(other.id))
         #expect((traffic.upPackets, traffic.dropped) == (1, 0))
     }

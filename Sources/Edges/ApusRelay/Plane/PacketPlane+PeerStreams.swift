@@ -14,8 +14,8 @@ import Glibc
 /// direction: while the kernel has not taken all of it, nothing more is read of where it came from, so that the slower
 /// end slows the faster one and nothing is dropped. The same happens where the user's tokens are used up, until the
 /// next tick. The end of one direction is told to the other end when all before it was sent, over TLS by close_notify
-/// (RFC 8446 §6.1), and the other direction goes on. A connection that has ended one way is closed when it says nothing
-/// for ``PlaneConfiguration/streamIdleMax``.
+/// (RFC 8446 §6.1), and the other direction goes on. A connection that has ended one way is closed when it says
+/// nothing for ``PlaneConfiguration/streamIdleMax``.
 ///
 /// What a client sends to a peer that takes nothing any more is read and forgotten: a connection that is closed with
 /// bytes unread is reset, and what the kernel still has for the client would be lost (RFC 2525 §2.17).

@@ -3,8 +3,8 @@ import ApusTraversal
 /// Datagrams between two allocations of one plane: relay to relay, as where both ends of a call can be reached by a
 /// relay alone. They need no way through the kernel, which would hand them back to this very thread.
 ///
-/// Nothing else differs: both allocations' permissions, channels, quotas and counters count, and the receiving client sees
-/// the sender's relayed address (D8). Allocations of different planes meet in the kernel.
+/// Nothing else differs: both allocations' permissions, channels, quotas and counters count, and the receiving client
+/// sees the sender's relayed address (D8). Allocations of different planes meet in the kernel.
 extension PacketPlane {
     /// The longest payload of UDP over IPv4; what is longer the kernel would refuse (RFC 768).
     private static var payloadMax: Int { 65_507 }

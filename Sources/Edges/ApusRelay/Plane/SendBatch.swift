@@ -58,7 +58,7 @@ package struct SendBatch: ~Copyable {
     package static let runCountMax: UInt32 = 64
     /// Bytes of one run, below an IP packet's with room for its headers.
     package static let runBytesMax: UInt32 = 65_000
-    /// Bytes of runs that are copied together before they are sent: one run at least, and few enough to stay in the cache.
+    /// Bytes of runs that are copied together before they are sent: one run at least, and few enough to stay near.
     private static let gatheredBytesMax = 131_072
     private static let none = UInt32.max
     /// How often a datagram is sent again that met the error of an earlier one: another may come in between.
