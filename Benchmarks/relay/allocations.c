@@ -270,7 +270,8 @@ int main(int words, char **word) {
     flow = client_socket(INADDR_LOOPBACK);
     fcntl(flow, F_SETFL, 0);
     turn_credentials(getenv("TURN_USER"), getenv("TURN_PASSWORD"));
-    turn_allocate(flow, 0, &peer_address);
+    turn_allocate(flow, 0);
+    turn_bind(flow, 0, 0x4000, &peer_address);
     fcntl(flow, F_SETFL, O_NONBLOCK);
     double seconds = atof(word[5]);
     flow_next = now_ns();

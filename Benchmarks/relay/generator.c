@@ -1,7 +1,7 @@
 // Loads a TURN server with allocations that send to one peer, and counts and checks what arrives there.
 //     generator PORT PID TRANSPORT SHAPE ALLOCATIONS BURST SIZE SECONDS WINDOW RATE
-// TRANSPORT is udp or tcp; SHAPE is plain (each datagram by itself) or joined (a burst in one UDP_SEGMENT
-// message). WINDOW bounds packets that are under way, RATE packets per second (0: as fast as the window
+// TRANSPORT is udp or tcp; SHAPE is plain (each datagram by itself), joined (a burst in one UDP_SEGMENT message) or
+// paired (plain, and the peer is a client of the server too: packets go from relay to relay). WINDOW bounds packets that are under way, RATE packets per second (0: as fast as the window
 // allows). One line of key=value pairs goes to standard output.
 //
 // Allocations use long-term credentials (RFC 8489 §9.2) where the server asks for them: TURN_USER and
@@ -22,9 +22,10 @@
 #define BATCH 64
 #define BUFFER 65536
 #define HEAD 24
+#define CHANNEL 0x4000
 
 static struct {
-    int port, pid, tcp, joined, allocations, burst, size;
+    int port, pid, tcp, joined, paired, allocations, burst, size;
     double seconds;
     long window, rate;
 } load;
@@ -91,15 +92,25 @@ static void open_clients(void) {
     struct sockaddr_in address;
     socklen_t length = sizeof address;
     getsockname(peer, (struct sockaddr *)&address, &length);
+    if (load.paired) {
+        if (connect(peer, (struct sockaddr *)&server, sizeof server) < 0) fail("connect");
+        address = turn_allocate(peer, 0);
+    }
     for (int i = 0; i < load.allocations; i++) {
         clients[i] = loopback_socket(load.tcp ? SOCK_STREAM : SOCK_DGRAM, 1 << 20);
         if (connect(clients[i], (struct sockaddr *)&server, sizeof server) < 0) fail("connect");
-        turn_allocate(clients[i], load.tcp, &address);
+        struct sockaddr_in relayed = turn_allocate(clients[i], load.tcp);
+        turn_bind(clients[i], load.tcp, CHANNEL, &address);
+        if (load.paired) turn_bind(peer, 0, CHANNEL + i, &relayed);
     }
 }
 
 static void check(const unsigned char *bytes, int count, uint64_t now) {
     uint64_t stamp;
+    if (load.paired) {
+        if ((int)get16(bytes) < CHANNEL || (int)get16(bytes) >= CHANNEL + load.allocations) count = 0;
+        bytes += 4, count -= 4;
+    }
     memcpy(&stamp, bytes + 8, 8);
     if (count != load.size || memcmp(bytes, "APUSLOAD", 8) != 0 ||
         memcmp(bytes + HEAD, pattern + HEAD, load.size - HEAD) != 0) {
@@ -234,10 +245,11 @@ int main(int count, char **words) {
         return 64;
     }
     load.port = atoi(words[1]), load.pid = atoi(words[2]);
-    load.tcp = strcmp(words[3], "tcp") == 0, load.joined = strcmp(words[4], "joined") == 0;
+    load.tcp = strcmp(words[3], "tcp") == 0;
+    load.joined = strcmp(words[4], "joined") == 0, load.paired = strcmp(words[4], "paired") == 0;
     load.allocations = atoi(words[5]), load.burst = atoi(words[6]), load.size = atoi(words[7]);
     load.seconds = atof(words[8]), load.window = atol(words[9]), load.rate = atol(words[10]);
-    if (load.allocations < 1 || load.burst < 1 || load.burst > BATCH || load.size < 32 || load.size > 1400 ||
+    if (load.allocations < 1 || load.burst < 1 || load.burst > BATCH || load.size < 32 || load.size > 1400 || load.allocations > 4096 ||
         (load.tcp && load.size % 4 != 0)) {
         fprintf(stderr, "generator: a parameter is out of range\n");
         return 64;

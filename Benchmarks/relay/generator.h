@@ -16,6 +16,7 @@ enum {
     PEER = 0x0012,
     REALM = 0x0014,
     NONCE = 0x0015,
+    RELAYED = 0x0016,
     TRANSPORT = 0x0019
 };
 
@@ -42,6 +43,7 @@ uint64_t now_ns(void);
 // Who the client is, where a server asks; pointers stay valid.
 void turn_credentials(const char *name, const char *secret);
 
-// Allocates a UDP relay over a connected socket and binds channel 0x4000 to the peer. Ends the process where
-// the server refuses.
-void turn_allocate(int client, int is_stream, const struct sockaddr_in *peer);
+// Allocates a UDP relay over a connected socket: its address. Ends the process where the server refuses.
+struct sockaddr_in turn_allocate(int client, int is_stream);
+// Binds a channel to a peer. Ends the process where the server refuses.
+void turn_bind(int client, int is_stream, int number, const struct sockaddr_in *peer);

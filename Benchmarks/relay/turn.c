@@ -119,8 +119,10 @@ static void learn(const struct message *answer) {
     EVP_Digest(text, length, credentials.key, NULL, EVP_md5(), NULL);
 }
 
+static struct message answer;
+
 static void request(int client, int is_stream, int method, void (*fill)(struct message *, const void *), const void *with) {
-    struct message question, answer;
+    struct message question;
     int error = 0;
     for (int tries = 0; tries < 3; tries++) {
         turn_begin(&question, method);
@@ -140,12 +142,18 @@ static void fill_allocate(struct message *message, const void *with) {
     turn_attribute(message, TRANSPORT, "\x11\0\0\0", 4);
 }
 
+struct binding {
+    int number;
+    const struct sockaddr_in *peer;
+};
+
 static void fill_bind(struct message *message, const void *with) {
-    const struct sockaddr_in *peer = with;
-    turn_attribute(message, CHANNEL_NUMBER, "\x40\0\0\0", 4);
-    unsigned char value[8] = {0, 1};
-    put16(value + 2, ntohs(peer->sin_port) ^ COOKIE >> 16);
-    uint32_t address = htonl(ntohl(peer->sin_addr.s_addr) ^ COOKIE);
+    const struct binding *binding = with;
+    unsigned char number[4] = {0}, value[8] = {0, 1};
+    put16(number, binding->number);
+    turn_attribute(message, CHANNEL_NUMBER, number, 4);
+    put16(value + 2, ntohs(binding->peer->sin_port) ^ COOKIE >> 16);
+    uint32_t address = htonl(ntohl(binding->peer->sin_addr.s_addr) ^ COOKIE);
     memcpy(value + 4, &address, 4);
     turn_attribute(message, PEER, value, 8);
 }
@@ -155,9 +163,20 @@ void turn_credentials(const char *name, const char *secret) {
     if (secret != NULL) password = secret;
 }
 
-void turn_allocate(int client, int is_stream, const struct sockaddr_in *peer) {
+struct sockaddr_in turn_allocate(int client, int is_stream) {
     // A nonce may be bound to the client's address: each client begins anew.
     credentials.nonce_length = 0;
     request(client, is_stream, ALLOCATE, fill_allocate, NULL);
-    request(client, is_stream, CHANNEL_BIND, fill_bind, peer);
+    int count = 0;
+    const unsigned char *value = turn_find(&answer, RELAYED, &count);
+    if (value == NULL || count != 8) fail("no relayed address");
+    uint32_t address;
+    memcpy(&address, value + 4, 4);
+    struct sockaddr_in relayed = {.sin_family = AF_INET, .sin_port = htons(get16(value + 2) ^ COOKIE >> 16)};
+    relayed.sin_addr.s_addr = address ^ htonl(COOKIE);
+    return relayed;
+}
+
+void turn_bind(int client, int is_stream, int number, const struct sockaddr_in *peer) {
+    request(client, is_stream, CHANNEL_BIND, fill_bind, &(struct binding){number, peer});
 }
