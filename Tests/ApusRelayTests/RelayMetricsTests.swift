@@ -40,7 +40,7 @@ struct RelayMetricsTests {
         metrics.counted(0, counters)
         metrics.counted(1, counters)
         counters.notPermitted = 4
-        counters.controlDropped = 2
+        (counters.controlDropped, counters.shortCircuited) = (2, 12)
         (counters.handshakes, counters.handshakesLate, counters.sessions) = (5, 3, 2)
         (counters.peerErrors, counters.peerErrorsLimited, counters.peerErrorsIgnored) = (6, 7, 8)
         (counters.peers, counters.peersJoined, counters.peersFailed, counters.peersRefused) = (1, 9, 10, 11)
@@ -65,6 +65,7 @@ struct RelayMetricsTests {
         #expect(text.contains("apus_relay_peer_connections_total{result=\"refused\"} 11\n"))
         #expect(text.contains("apus_relay_limited_total{answer=\"challenge\"} 12\n"))
         #expect(text.contains("apus_relay_limited_total{answer=\"binding\"} 1\n"))
+        #expect(text.contains("apus_relay_short_circuited_total 12\n"))
         #expect(text.contains("apus_relay_allocations 5\n"))
         #expect(text.contains("apus_relay_mirrors 3\n"))
         #expect(text.contains("apus_relay_over_quota_total{quota=\"allocations\"} 4\n"))

@@ -142,4 +142,29 @@ struct ShortCircuitTests {
         }
         #expect(harness.counters { $0.shortCircuited == 20 } != nil)
     }
+
+    @Test("Clients of one plane, and of several, reach each other's relayed addresses all the same", arguments: [1, 4])
+    func wholeRelay(planes: Int) throws {
+        let relay = try RelayUnderTest(planes: planes)
+        defer { relay.control.stop() }
+        // Which plane a client comes in at is the kernel's to say; of so many pairs some are at one and some at two.
+        for _ in 0..<8 {
+            let ends = [relay.client(), relay.client()]
+            let relayed = try ends.map { try $0.allocate() }
+            for (index, end) in ends.enumerated() {
+                let code = try end.code(.channelBind) {
+                    $0.add(channelNumber: 0x4000)
+                    $0.add(.xorPeerAddress, xorAddress: relayed[1 - index])
+                }
+                #expect(code == 0)
+            }
+            for round in 0..<20 {
+                let message = PlaneHarness.channelData(0x4000, [UInt8](repeating: UInt8(round), count: 40 * round))
+                for (from, to) in [(0, 1), (1, 0)] {
+                    ends[from].send(message)
+                    #expect(ends[to].socket.receive() == message)
+                }
+            }
+        }
+    }
 }
