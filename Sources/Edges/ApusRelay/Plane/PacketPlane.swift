@@ -235,8 +235,11 @@ struct PacketPlane: ~Copyable {
                 index &+= 1
             }
             finishRound()
-            if now &- lastTick >= Self.tickInterval {
-                lastTick = now
+            let sinceTick = now &- lastTick
+            if sinceTick >= Self.tickInterval {
+                // On a grid that the clock, set later than it, always follows: a wake that came sooner after the clock
+                // than the last one did would not be due, and its tick would be left out.
+                lastTick = now &- sinceTick % Self.tickInterval
                 tick(now)
             }
         }
