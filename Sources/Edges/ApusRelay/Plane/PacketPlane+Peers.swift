@@ -125,6 +125,11 @@ extension PacketPlane {
     ) {
         let addressCount = peer.family == .v4 ? 8 : 20
         let length = 4 + addressCount + 4 + (size + 3) & ~3
+        // What IPv6 can carry, the header's length cannot always say.
+        guard length <= Int(UInt16.max) else {
+            row.pointee.traffic.dropped &+= 1
+            return
+        }
         let message = scratch(20 + length)
         message.storeBytes(of: (0x0017_0000 | UInt32(length)).bigEndian, as: UInt32.self)
         message.storeBytes(of: UInt32(0x2112_A442).bigEndian, toByteOffset: 4, as: UInt32.self)
