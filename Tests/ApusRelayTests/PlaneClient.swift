@@ -48,4 +48,9 @@ final class PlaneClient {
     func receive(_ count: Int) -> [UInt8] {
         plain?.receive(bytes: count) ?? secure?.receive(bytes: count) ?? []
     }
+
+    /// What comes in so many milliseconds, of whatever kind; nil where nothing does.
+    func receives(within milliseconds: Int32) -> [UInt8]? {
+        (plain ?? secure?.socket)?.receive(milliseconds: milliseconds)
+    }
 }

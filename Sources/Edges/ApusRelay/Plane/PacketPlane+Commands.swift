@@ -160,10 +160,13 @@ extension PacketPlane {
         return true
     }
 
+    /// Both forget each other: where the next client is gone already, who gets this one's place is a stranger.
     private func detachClient(_ slot: UInt32) {
         let row = allocations.rows + Int(slot)
         if row.pointee.stream >= 0 { streams.rows[Int(row.pointee.stream)].allocation = FlatTable.none }
         if row.pointee.session >= 0 { sessions.rows[Int(row.pointee.session)].allocation = FlatTable.none }
+        row.pointee.stream = -1
+        row.pointee.session = -1
     }
 
     private mutating func limit(_ slot: UInt32, user: UInt32, _ rate: RelayRate) {
