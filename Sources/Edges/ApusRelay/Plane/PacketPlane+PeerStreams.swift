@@ -202,6 +202,8 @@ extension PacketPlane {
             return
         }
         row.pointee.sent(max(0, count))
+        // A peer that reads is not silent.
+        if count > 0 { row.pointee.lastHeard = now }
         advancePair(index)
     }
 
