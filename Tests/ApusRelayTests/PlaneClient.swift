@@ -34,10 +34,7 @@ final class PlaneClient {
         let address = try #require(plain?.address ?? secure?.socket.address)
         let hello = PlaneHarness.request(0x003)
         if let plain { plain.write(hello) } else { secure?.write(hello) }
-        flow = try #require(
-            harness.event { event in
-                if case .control(let flow, _) = event, flow.remote == address { flow } else { nil }
-            })
+        flow = try harness.flow(from: address)
     }
 
     func write(_ bytes: [UInt8]) {

@@ -28,6 +28,11 @@ final class PlaneHarness {
         RelayFlow(plane: 0, transport: .udp, local: door, remote: client.address)
     }
 
+    /// The flow of a client at this address that has sent control something.
+    func flow(from address: TransportAddress) throws -> RelayFlow {
+        try #require(event { if case .control(let flow, _) = $0, flow.remote == address { flow } else { nil } })
+    }
+
     func command(_ command: PlaneCommand) { #expect(plane.link.command(command)) }
 
     /// Installs an allocation, and gives its number and relayed address.

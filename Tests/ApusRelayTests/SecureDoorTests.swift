@@ -10,10 +10,6 @@ import Testing
     "The packet plane's TLS and DTLS doors (RFC 8656 §3.1, RFC 6347, D8)",
     .enabled(if: TestCertificate.canBeMade, "openssl is not installed"), .serialized)
 struct SecureDoorTests {
-    private func harness(_ configure: (inout PlaneConfiguration) -> Void = { _ in }) throws -> PlaneHarness {
-        try PlaneHarness.secured(configure)
-    }
-
     /// A client that control knows, with an allocation and a channel to the peer.
     private func connect(
         _ harness: PlaneHarness, isDatagram: Bool, peer: LoopbackSocket
@@ -21,10 +17,7 @@ struct SecureDoorTests {
         let door = isDatagram ? harness.sessionDoor : harness.secureDoor
         let client = try #require(SecureClient(door, isDatagram: isDatagram))
         client.write(PlaneHarness.request(0x003))
-        let flow = try #require(
-            harness.event { event in
-                if case .control(let flow, _) = event, flow.remote == client.socket.address { flow } else { nil }
-            })
+        let flow = try harness.flow(from: client.socket.address)
         return (client, flow, try harness.installWithChannel(flow, peer: peer.address))
     }
 
@@ -32,7 +25,7 @@ struct SecureDoorTests {
     func renewal() throws {
         let (old, new) = (try TestCertificate(), try TestCertificate())
         let security = try DoorSecurity(certificateFile: old.certificate, keyFile: old.key)
-        let harness = try harness { $0.security = security }
+        let harness = try PlaneHarness.secured { $0.security = security }
         let peer = LoopbackSocket()
         let clients = try [false, true].map { try connect(harness, isDatagram: $0, peer: peer) }
         #expect(try security.reload() == false)
@@ -58,7 +51,7 @@ struct SecureDoorTests {
 
     @Test("Channel data, indications and answers pass both ways", arguments: [false, true])
     func channel(isDatagram: Bool) throws {
-        let harness = try harness()
+        let harness = try PlaneHarness.secured()
         let peer = LoopbackSocket()
         let (client, flow, allocation) = try connect(harness, isDatagram: isDatagram, peer: peer)
         #expect(flow.transport == (isDatagram ? .dtls : .tls))
@@ -88,7 +81,7 @@ struct SecureDoorTests {
         "A client that closes, and one that control closes, get close_notify, and control is told",
         arguments: [false, true])
     func close(isDatagram: Bool) throws {
-        let harness = try harness()
+        let harness = try PlaneHarness.secured()
         let peer = LoopbackSocket()
         let (closed, flow, _) = try connect(harness, isDatagram: isDatagram, peer: peer)
         harness.command(.closeStream(flow))
@@ -102,7 +95,7 @@ struct SecureDoorTests {
 
     @Test("D13: what begins with no ClientHello, or with one of 128 KiB, costs no TLS connection and is counted")
     func garbage() throws {
-        let harness = try harness()
+        let harness = try PlaneHarness.secured()
         let huge: [UInt8] = [22, 3, 1, 0x40, 0, 1, 2, 0, 0]
         let pieces: [[UInt8]] = [
             Array("GET / HTTP/1.1\r\n\r\n".utf8), [0, 1, 0, 0], huge, [22, 3, 1, 0, 9, 2, 0, 0, 5],
@@ -121,7 +114,7 @@ struct SecureDoorTests {
 
     @Test("A hello that comes byte by byte is waited for")
     func bytewise() throws {
-        let harness = try harness { $0.handshakeTimeout = .milliseconds(500) }
+        let harness = try PlaneHarness.secured { $0.handshakeTimeout = .milliseconds(500) }
         let client = LoopbackSocket(connectedTo: harness.secureDoor)
         for byte: UInt8 in [22, 3, 1, 0, 200, 1, 0, 0, 190, 3, 3] {
             client.write([byte])
@@ -134,7 +127,7 @@ struct SecureDoorTests {
 
     @Test("D13: what comes for a client over TLS that does not read is dropped at the bound and counted, others go on")
     func slowClient() throws {
-        let harness = try harness { $0.streamOutputMax = 32_768 }
+        let harness = try PlaneHarness.secured { $0.streamOutputMax = 32_768 }
         let peer = LoopbackSocket()
         let (silent, _, slow) = try connect(harness, isDatagram: false, peer: peer)
         let (reader, _, other) = try connect(harness, isDatagram: false, peer: peer)
@@ -157,7 +150,7 @@ struct SecureDoorTests {
 
     @Test("D13: of 1,000 connections that never finish their handshake few are kept, and a good one comes through")
     func unfinishedStreams() throws {
-        let harness = try harness {
+        let harness = try PlaneHarness.secured {
             $0.handshakesMax = 50
             $0.handshakeTimeout = .milliseconds(1_500)
         }
@@ -182,7 +175,7 @@ struct SecureDoorTests {
 
     @Test("RFC 6347 §4.2.1: a flood of hellos without cookies keeps nothing and is answered with less than it sends")
     func helloFlood() throws {
-        let harness = try harness()
+        let harness = try PlaneHarness.secured()
         let hello = HandmadeHello.bytes()
         var strangers: [LoopbackSocket] = []
         for number in 0..<200 {
@@ -210,7 +203,7 @@ struct SecureDoorTests {
 
     @Test("D13: of 1,000 DTLS handshakes that never finish few are kept, repeated and ended, and a good one is done")
     func unfinishedSessions() throws {
-        let harness = try harness {
+        let harness = try PlaneHarness.secured {
             $0.handshakesMax = 50
             $0.handshakeTimeout = .seconds(2)
         }
@@ -236,7 +229,7 @@ struct SecureDoorTests {
 
     @Test("Records that are not the client's change nothing for a session, nor does a hello without its cookie")
     func forgedRecords() throws {
-        let harness = try harness()
+        let harness = try PlaneHarness.secured()
         let peer = LoopbackSocket()
         let (client, flow, allocation) = try connect(harness, isDatagram: true, peer: peer)
         let forged: [[UInt8]] = [
@@ -262,7 +255,7 @@ struct SecureDoorTests {
 
     @Test("D13: a session without an allocation that says nothing is closed, one over the bound is not taken")
     func idle() throws {
-        let harness = try harness {
+        let harness = try PlaneHarness.secured {
             $0.streamIdleMax = .milliseconds(400)
             $0.sessionsMax = 1
         }

@@ -13,10 +13,7 @@ struct StreamClientTests {
     ) {
         let client = LoopbackSocket(connectedTo: harness.streamDoor, receiveBytes: receiveBytes)
         client.write(PlaneHarness.request(0x003))
-        let flow = try #require(
-            harness.event { event in
-                if case .control(let flow, _) = event, flow.remote == client.address { flow } else { nil }
-            })
+        let flow = try harness.flow(from: client.address)
         return (client, flow, try harness.installWithChannel(flow, peer: peer.address))
     }
 

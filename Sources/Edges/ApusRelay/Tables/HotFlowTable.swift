@@ -15,8 +15,7 @@ struct HotFlowTable: ~Copyable {
 
     let rows: UnsafeMutablePointer<Row>
     private let rowsMax: Int
-    private var used = 0
-    private var free: [Int] = []
+    private var places = Places()
     private(set) var count = 0
 
     init(rowsMax: Int) {
@@ -25,7 +24,7 @@ struct HotFlowTable: ~Copyable {
     }
 
     deinit {
-        for index in 0..<used where rows[index].socket >= 0 { apus_close(rows[index].socket) }
+        for index in 0..<places.used where rows[index].socket >= 0 { apus_close(rows[index].socket) }
         rows.deallocate()
     }
 
@@ -34,14 +33,8 @@ struct HotFlowTable: ~Copyable {
     /// Takes a place; nil where there is none.
     mutating func insert(socket: Int32, allocation: UInt32) -> Int? {
         guard hasRoom else { return nil }
-        let index: Int
-        if let old = free.popLast() {
-            index = old
-        } else {
-            index = used
-            (rows + used).initialize(to: Row())
-            used += 1
-        }
+        let (index, isNew) = places.take()
+        if isNew { (rows + index).initialize(to: Row()) }
         rows[index].socket = socket
         rows[index].generation &+= 1
         rows[index].allocation = allocation
@@ -52,7 +45,7 @@ struct HotFlowTable: ~Copyable {
     /// Gives a place back; the caller closes the socket, which is returned.
     mutating func release(_ index: Int) -> Int32 {
         defer { rows[index].socket = -1 }
-        free.append(index)
+        places.give(back: index)
         count -= 1
         return rows[index].socket
     }

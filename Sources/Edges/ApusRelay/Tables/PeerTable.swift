@@ -71,8 +71,7 @@ struct PeerTable: ~Copyable {
     /// The kernel gives rows page by page, so that an unused one costs nothing.
     let rows: UnsafeMutablePointer<PeerRow>
     private let rowsMax: Int
-    private var used = 0
-    private var freeSlots: [Int] = []
+    private var places = Places()
     private var byNumber: FlatTable
     private(set) var count = 0
 
@@ -83,7 +82,7 @@ struct PeerTable: ~Copyable {
     }
 
     deinit {
-        for index in 0..<used {
+        for index in 0..<places.used {
             if rows[index].socket >= 0 { apus_close(rows[index].socket) }
             rows[index].free()
         }
@@ -91,7 +90,7 @@ struct PeerTable: ~Copyable {
     }
 
     /// Rows that were ever used: the range to go through.
-    var slots: Range<Int> { 0..<used }
+    var slots: Range<Int> { 0..<places.used }
 
     /// The place of a connection's number.
     func index(connection: UInt32) -> Int? {
@@ -102,15 +101,12 @@ struct PeerTable: ~Copyable {
     /// Takes a place, which owns the socket from now on; nil where all are taken or the number is in use.
     mutating func insert(connection: UInt32, allocation: UInt32, socket: Int32) -> Int? {
         guard count < rowsMax, index(connection: connection) == nil else { return nil }
-        let index: Int
-        if let old = freeSlots.popLast() {
-            index = old
-        } else {
-            index = used
-            (rows + used).initialize(to: PeerRow())
-            used += 1
+        let (index, isNew) = places.take()
+        if isNew { (rows + index).initialize(to: PeerRow()) }
+        guard byNumber.set(UInt32(index), for: FlatTable.Key(number: connection)) else {
+            places.give(back: index)
+            return nil
         }
-        guard byNumber.set(UInt32(index), for: FlatTable.Key(number: connection)) else { return nil }
         let generation = rows[index].generation &+ 1
         rows[index] = PeerRow()
         rows[index].generation = generation
@@ -128,7 +124,7 @@ struct PeerTable: ~Copyable {
         rows[index].socket = -1
         rows[index].stream = -1
         rows[index].free()
-        freeSlots.append(index)
+        places.give(back: index)
         count -= 1
         return socket
     }

@@ -27,8 +27,7 @@ struct SessionRow {
 struct SessionTable: ~Copyable {
     let rows: UnsafeMutablePointer<SessionRow>
     private let rowsMax: Int
-    private var used = 0
-    private var freeSlots: [Int] = []
+    private var places = Places()
     private(set) var count = 0
     private var byAddress: FlatTable
     private var byNumber: FlatTable
@@ -44,11 +43,11 @@ struct SessionTable: ~Copyable {
     }
 
     deinit {
-        for slot in 0..<used { rows[slot].free() }
+        for slot in 0..<places.used { rows[slot].free() }
         rows.deallocate()
     }
 
-    var slots: Range<Int> { 0..<used }
+    var slots: Range<Int> { 0..<places.used }
     var isFull: Bool { count >= rowsMax }
 
     /// The place of a client's address; the key's scope is the listener.
@@ -62,7 +61,7 @@ struct SessionTable: ~Copyable {
     func slot(connection: UInt64) -> Int? {
         // The table's keys are the low half: no two sessions that live at once share it.
         let slot = Int(byNumber.value(for: Self.numberKey(connection)))
-        return slot < used && rows[slot].flow.connection == connection ? slot : nil
+        return slot < places.used && rows[slot].flow.connection == connection ? slot : nil
     }
 
     private static func numberKey(_ number: UInt64) -> FlatTable.Key {
@@ -75,18 +74,12 @@ struct SessionTable: ~Copyable {
         guard !isFull else { return nil }
         var number = lastNumber
         repeat { number &+= 1 } while byNumber.value(for: Self.numberKey(number)) != FlatTable.none
-        let slot: Int
-        if let old = freeSlots.popLast() {
-            slot = old
-        } else {
-            slot = used
-            (rows + slot).initialize(to: SessionRow())
-            used += 1
-        }
+        let (slot, isNew) = places.take()
+        if isNew { (rows + slot).initialize(to: SessionRow()) }
         let key = FlatTable.Key(flow.remote, scope: UInt32(listener))
         guard byNumber.set(UInt32(slot), for: Self.numberKey(number)), byAddress.set(UInt32(slot), for: key) else {
             byNumber.remove(Self.numberKey(number))
-            freeSlots.append(slot)
+            places.give(back: slot)
             return nil
         }
         lastNumber = number
@@ -108,7 +101,7 @@ struct SessionTable: ~Copyable {
         handshakes.remove(slot)
         byAddress.remove(FlatTable.Key(rows[slot].flow.remote, scope: UInt32(rows[slot].listener)))
         byNumber.remove(Self.numberKey(rows[slot].flow.connection))
-        freeSlots.append(slot)
+        places.give(back: slot)
         count -= 1
     }
 }

@@ -82,8 +82,7 @@ struct StreamRow {
 struct StreamTable: ~Copyable {
     let rows: UnsafeMutablePointer<StreamRow>
     private let rowsMax: Int
-    private var used = 0
-    private var freeSlots: [Int] = []
+    private var places = Places()
     private(set) var count = 0
     private var byNumber: FlatTable
     private var lastNumber: UInt64 = 0
@@ -98,20 +97,20 @@ struct StreamTable: ~Copyable {
     }
 
     deinit {
-        for slot in 0..<used {
+        for slot in 0..<places.used {
             if rows[slot].socket >= 0 { apus_close(rows[slot].socket) }
             rows[slot].free()
         }
         rows.deallocate()
     }
 
-    var slots: Range<Int> { 0..<used }
+    var slots: Range<Int> { 0..<places.used }
 
     /// The place of a connection's number, where that connection lives.
     func slot(connection: UInt64) -> Int? {
         // The table's keys are the low half: no two connections that live at once share it.
         let slot = Int(byNumber.value(for: FlatTable.Key(number: UInt32(truncatingIfNeeded: connection))))
-        return slot < used && rows[slot].flow.connection == connection ? slot : nil
+        return slot < places.used && rows[slot].flow.connection == connection ? slot : nil
     }
 
     private func isTaken(_ number: UInt64) -> Bool {
@@ -123,14 +122,8 @@ struct StreamTable: ~Copyable {
         var number = lastNumber
         repeat { number &+= 1 } while isTaken(number)
         guard count < rowsMax else { return nil }
-        let slot: Int
-        if let old = freeSlots.popLast() {
-            slot = old
-        } else {
-            slot = used
-            (rows + slot).initialize(to: StreamRow())
-            used += 1
-        }
+        let (slot, isNew) = places.take()
+        if isNew { (rows + slot).initialize(to: StreamRow()) }
         let generation = rows[slot].generation &+ 1
         rows[slot] = StreamRow()
         rows[slot].socket = socket
@@ -138,6 +131,9 @@ struct StreamTable: ~Copyable {
         rows[slot].flow.connection = number
         lastNumber = number
         guard byNumber.set(UInt32(slot), for: FlatTable.Key(number: UInt32(truncatingIfNeeded: number))) else {
+            // The socket stays the caller's.
+            rows[slot].socket = -1
+            places.give(back: slot)
             return nil
         }
         count += 1
@@ -150,7 +146,7 @@ struct StreamTable: ~Copyable {
         byNumber.remove(FlatTable.Key(number: UInt32(truncatingIfNeeded: rows[slot].flow.connection)))
         rows[slot].socket = -1
         rows[slot].free()
-        freeSlots.append(slot)
+        places.give(back: slot)
         count -= 1
     }
 
