@@ -27,6 +27,7 @@ public enum LogKey {
     public static let allocation = "apus.allocation"
     public static let user = "apus.user"
     public static let bytes = "apus.bytes"
+    public static let condition = "apus.condition"
 }
 
 extension Logger {

@@ -151,11 +151,13 @@ public struct NodeStatus: Codable, Sendable, Equatable {
     public var uptime_s: Double
     /// Nil where the node relays nothing.
     public var relay: Relay?
+    /// What keeps the node from its full service; empty on a good day. Nil from a node that does not say.
+    public var conditions: [NodeCondition]?
 
     public init(
         name: String, incarnation: UInt64, state: String, addresses: Addresses, shards: Shards, sessions: Sessions,
         viewers: Int, channels: [Channel], revision: UInt64, members: [String], uptime_s: Double,
-        relay: Relay? = nil
+        relay: Relay? = nil, conditions: [NodeCondition]? = nil
     ) {
         self.name = name
         self.incarnation = incarnation
@@ -169,5 +171,6 @@ public struct NodeStatus: Codable, Sendable, Equatable {
         self.members = members
         self.uptime_s = uptime_s
         self.relay = relay
+        self.conditions = conditions
     }
 }

@@ -60,10 +60,13 @@ package struct NodeHealth: Codable, Sendable, Equatable {
     package var state: String
     /// A sentence that says why, where the node is not healthy.
     package var reason: String?
+    /// What lasts at the moment, also what leaves the node healthy.
+    package var conditions: [NodeCondition]
 
-    package init(healthy: Bool, state: String, reason: String? = nil) {
+    package init(healthy: Bool, state: String, reason: String? = nil, conditions: [NodeCondition] = []) {
         self.healthy = healthy
         self.state = state
         self.reason = reason
+        self.conditions = conditions
     }
 }

@@ -25,6 +25,8 @@ final class NodeParts: Sendable {
     let sessions: SessionService
     let gateway: Gateway
     let http: HTTPDoor
+    /// What keeps this node from its full service; its parts raise and clear it.
+    let conditions: NodeConditions
     /// Nil where the node relays nothing.
     let relay: RelayService?
     private let relayMesh: RelayMesh?
@@ -39,6 +41,8 @@ final class NodeParts: Sendable {
     ) async throws(ApusError) {
         self.configuration = configuration
         self.log = log
+        let conditions = NodeConditions(log: log)
+        self.conditions = conditions
         let key = try Self.clusterKey(configuration.clusterKeyFile)
         let verifier = try await TokenVerifier(
             publicKeyPEM: try Self.text(configuration.tokenPublicKeyFile), cluster: configuration.cluster)
@@ -95,7 +99,7 @@ final class NodeParts: Sendable {
         let sources = NodeReport(
             configuration: configuration, relayAddress: configuration.relayAddress(), relay: relay,
             relayMesh: relayMesh, cluster: cluster, channels: channels, gateway: gateway, sessions: sessions,
-            verifier: verifier)
+            verifier: verifier, conditions: conditions)
         http = HTTPDoor(
             configuration: configuration.httpDoor, sources: sources.sources(metrics: metrics),
             group: httpGroup, logger: nodeLog)

@@ -20,6 +20,7 @@ struct NodeReport: Sendable {
     let gateway: Gateway
     let sessions: SessionService
     let verifier: TokenVerifier
+    let conditions: NodeConditions
     let started = MonotonicTime.now()
 
     /// What the HTTP door asks for.
@@ -51,11 +52,15 @@ struct NodeReport: Sendable {
         let state = state
         let isStoreReachable = await cluster.status().isStoreReachable
         if state == "up" || state == "draining" {
-            return NodeHealth(
-                healthy: isStoreReachable, state: state,
-                reason: isStoreReachable ? nil : "the ownership store does not answer; nothing new is decided")
+            let conditions = conditions.all
+            let reason =
+                isStoreReachable
+                ? conditions.first(where: \.unhealthy)?.message
+                : "the ownership store does not answer; nothing new is decided"
+            return NodeHealth(healthy: reason == nil, state: state, reason: reason, conditions: conditions)
         }
-        return NodeHealth(healthy: false, state: state, reason: "the node is not a member of its cluster")
+        return NodeHealth(
+            healthy: false, state: state, reason: "the node is not a member of its cluster", conditions: conditions.all)
     }
 
     private func status() async -> NodeStatus {
@@ -76,7 +81,8 @@ struct NodeReport: Sendable {
             channels: held.map(Self.channel), revision: map.revision,
             members: map.members.filter(\.state.isAlive).map(\.id.name.rawValue),
             uptime_s: (MonotonicTime.now() - started).milliseconds / 1000,
-            relay: await relay?.standing().map { NodeStatus.Relay($0, standby: relayMesh?.standby) })
+            relay: await relay?.standing().map { NodeStatus.Relay($0, standby: relayMesh?.standby) },
+            conditions: conditions.all)
     }
 
     private static func channel(_ status: ChannelStatus) -> NodeStatus.Channel {

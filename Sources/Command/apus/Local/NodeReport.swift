@@ -115,6 +115,10 @@ extension NodeReport {
             let head = ["CHANNEL", "AT", "ROLE", "PRIMARY", "STANDBY", "TERM", "FRAME", "PROTECTED", "VIEWERS"]
             lines += [""] + TextTable.lines([head] + channels)
         }
+        let conditions = reports.flatMap { report in
+            (report.status.conditions ?? []).map { [report.status.name, $0.type, $0.message] }
+        }
+        if !conditions.isEmpty { lines += [""] + TextTable.lines([["NODE", "CONDITION", "WHAT"]] + conditions) }
         return lines
     }
 }
