@@ -100,7 +100,7 @@ struct HTTPDoorTests {
         try await withDoor(node) { address in
             let good = try await Self.fetch(address, "/healthz")
             #expect(good.status == 200)
-            #expect(good.body == "{\"healthy\":true,\"state\":\"up\"}\n")
+            #expect(good.body == "{\"conditions\":[],\"healthy\":true,\"state\":\"up\"}\n")
             node.healthy.withLock { $0 = false }
             let bad = try await Self.fetch(address, "/healthz")
             #expect(bad.status == 503)
