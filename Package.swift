@@ -95,6 +95,7 @@ let package = Package(
         .target(
             name: "CApusTLS", path: "Sources/Native/CApusTLS",
             linkerSettings: [.linkedLibrary("ssl"), .linkedLibrary("crypto")]),
+        layer("Native", "ApusTLS", ["ApusCore", "CApusTLS", nioCore, crypto]),
         .target(name: "CApusNet", path: "Sources/Native/CApusNet"),
 
         // Protocol: codecs and machines, no I/O.
@@ -138,7 +139,7 @@ let package = Package(
             "Edges", "ApusGateway",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusCluster", "ApusSessions",
-                "ApusChannels", "CApusMemory", "CApusTLS", nioCore, nioPosix, protobuf, lifecycle, log, coreMetrics,
+                "ApusChannels", "CApusMemory", "ApusTLS", nioCore, nioPosix, protobuf, lifecycle, log, coreMetrics,
             ]),
         layer(
             "Edges", "ApusHTTP",
@@ -153,22 +154,25 @@ let package = Package(
             "Node", "ApusNode",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage", "ApusCluster",
-                "ApusSessions", "ApusChannels", "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay", nioCore, nioPosix,
-                lifecycle, unixSignals, yams, protobuf, crypto, log, coreMetrics,
+                "ApusSessions", "ApusChannels", "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusTLS",
+                nioCore,
+                nioPosix, lifecycle, unixSignals, yams, protobuf, crypto, log, coreMetrics,
             ]),
 
         // Clients: never a server target.
         layer(
             "Clients", "ApusClient",
             [
-                "ApusCore", "ApusThreads", "ApusWire", "ApusContract", "ApusMedia", "CApusMedia", nioCore, nioPosix, nioTLS, nioSSL,
-                protobuf, crypto,
+                "ApusCore", "ApusThreads", "ApusTLS", "ApusWire", "ApusContract", "ApusMedia", "CApusMedia", nioCore,
+                nioPosix,
+                nioTLS, protobuf, crypto,
                 dequeModule, log,
             ]),
         layer(
             "Clients", "ApusDevice",
             [
-                "ApusCore", "ApusThreads", "ApusWire", "ApusContract", "ApusMedia", "ApusClient", "CApusMedia", nioCore, dequeModule,
+                "ApusCore", "ApusThreads", "ApusWire", "ApusContract", "ApusMedia", "ApusClient", "CApusMedia", nioCore,
+                dequeModule,
                 protobuf, log,
             ]),
 
@@ -197,8 +201,9 @@ let package = Package(
         test(
             "ApusGatewayTests",
             [
-                "ApusCore", "ApusWire", "ApusMedia", "ApusTransport", "ApusGateway", "ApusTestKit", nioCore,
-                nioPosix, nioSSL,
+                "ApusCore", "ApusWire", "ApusMedia", "ApusTransport", "ApusGateway", "ApusTLS", "ApusClient",
+                "ApusTestKit",
+                nioCore, nioPosix, nioSSL, nioTLS,
             ]),
         test("ApusNodeTests", ["ApusCore", "ApusWire", "ApusTraversal", "ApusRelay", "ApusNode", protobuf, log]),
         test(
@@ -242,6 +247,9 @@ let package = Package(
             ["ApusCore", "ApusMedia", "ApusClient", "ApusDevice", "ApusTestKit", nioCore, crypto, log]),
         test(
             "ApusDeviceTests",
-            ["ApusCore", "ApusThreads", "ApusMedia", "ApusClient", "ApusDevice", "ApusTestKit", nioCore, nioPosix, crypto, log]),
+            [
+                "ApusCore", "ApusThreads", "ApusMedia", "ApusClient", "ApusDevice", "ApusTestKit", nioCore, nioPosix,
+                crypto, log,
+            ]),
     ]
 )

@@ -301,8 +301,9 @@ struct ChannelStateMachineTests {
         let actions = machine.assign(Machine.Assignment(term: 1, owner: a, standby: c), now: time(11))
         #expect(names(actions) == ["closeCopy"])
         #expect(names(machine.tick(now: time(30))) == ["openCopy c#1"])
-        #expect(names(machine.copyOpened(at: c, after: FramePosition(epoch: 1, sequence: 5), now: time(31)))
-            == ["acknowledge 6"])
+        #expect(
+            names(machine.copyOpened(at: c, after: FramePosition(epoch: 1, sequence: 5), now: time(31)))
+                == ["acknowledge 6"])
     }
 
     @Test("A candidate that is given up leaves the standby as the one that counts")

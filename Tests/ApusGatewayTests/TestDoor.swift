@@ -1,5 +1,6 @@
 import ApusCore
 import ApusGateway
+import ApusTLS
 import ApusTestKit
 import ApusTransport
 import NIOCore
@@ -16,6 +17,32 @@ struct Seen: Sendable {
     var closedCount = 0
 }
 
+/// An authority, with the certificate and key of a server that it signed.
+final class TestPKI: Sendable {
+    let authority: String
+    let certificate: String
+    let key: String
+    /// Keeps the files.
+    private let owner: any Sendable
+
+    /// - Parameter hosts: What the certificate is for beside this machine.
+    init(hosts: [String] = []) throws {
+        let folder = Folder()
+        owner = folder
+        (authority, certificate, key) = (folder.file("ca.pem"), folder.file("server.pem"), folder.file("server.key"))
+        let issued = try ClusterPKI.makeAuthority(cluster: ClusterID(unchecked: "test"))
+        try ClusterPKI.write(issued, certificate: authority, key: folder.file("ca.key"))
+        try ClusterPKI.write(
+            try ClusterPKI.issueClientDoor(hosts: hosts, authority: issued), certificate: certificate, key: key)
+    }
+
+    /// A certificate that is its own authority.
+    init(_ own: TestCertificate) {
+        owner = own
+        (authority, certificate, key) = (own.certificate, own.certificate, own.key)
+    }
+}
+
 /// TLS as the client door has it, on a socket of its own, and behind it what a test says.
 final class TestDoor: Sendable {
     let seen = Mutex(Seen())
@@ -24,22 +51,22 @@ final class TestDoor: Sendable {
     private let tls: TLSServerContext
     private let onRead: @Sendable (TestRoom, ByteBuffer) -> Void
 
-    init(onRead: @escaping @Sendable (TestRoom, ByteBuffer) -> Void) throws {
-        let folder = Folder()
-        let authority = try ClusterPKI.makeAuthority(cluster: ClusterID(unchecked: "test"))
-        let (certificate, key) = (folder.file("door.pem"), folder.file("door.key"))
-        try ClusterPKI.write(
-            try ClusterPKI.issueClientDoor(authority: authority), certificate: certificate, key: key)
-        tls = try TLSServerContext(certificateFile: certificate, keyFile: key)
+    init(
+        pki: TestPKI? = nil, tickets: TLSTicketKeys? = nil,
+        onRead: @escaping @Sendable (TestRoom, ByteBuffer) -> Void
+    ) throws {
+        let pki = try pki ?? TestPKI()
+        tls = try TLSServerContext(certificateFile: pki.certificate, keyFile: pki.key, tickets: tickets)
         self.onRead = onRead
     }
 
     /// Opens a door, runs the body, and closes everything; `before` stands between the socket and TLS.
     static func with(
-        closeTimeout: Duration = .seconds(1), before: (@Sendable () -> any ChannelHandler)? = nil,
+        pki: TestPKI? = nil, tickets: TLSTicketKeys? = nil, closeTimeout: Duration = .seconds(1),
+        before: (@Sendable () -> any ChannelHandler)? = nil,
         onRead: @escaping @Sendable (TestRoom, ByteBuffer) -> Void, _ body: (TestDoor) async throws -> Void
     ) async throws {
-        let door = try TestDoor(onRead: onRead)
+        let door = try TestDoor(pki: pki, tickets: tickets, onRead: onRead)
         try await door.open(closeTimeout: closeTimeout, before: before)
         do {
             try await body(door)
@@ -148,10 +175,11 @@ final class TestClient: Sendable {
 
     /// - Parameter before: Stands between the socket and TLS.
     init(
-        _ door: TestDoor, before: [any ChannelHandler & Sendable] = [], maximumTLSVersion: TLSVersion? = nil
+        _ door: TestDoor, before: [any ChannelHandler & Sendable] = [], maximumTLSVersion: TLSVersion? = nil,
+        configuration given: TLSConfiguration? = nil, host: String? = nil
     ) async throws {
-        var configuration = TLSConfiguration.makeClientConfiguration()
-        configuration.certificateVerification = .none
+        var configuration = given ?? TLSConfiguration.makeClientConfiguration()
+        if given == nil { configuration.certificateVerification = .none }
         configuration.maximumTLSVersion = maximumTLSVersion
         let context = try NIOSSLContext(configuration: configuration)
         let seen = Collector()
@@ -164,7 +192,7 @@ final class TestClient: Sendable {
                 channel.eventLoop.makeCompletedFuture {
                     let pipeline = channel.pipeline.syncOperations
                     for handler in before { try pipeline.addHandler(handler) }
-                    try pipeline.addHandler(NIOSSLClientHandler(context: context, serverHostname: nil))
+                    try pipeline.addHandler(NIOSSLClientHandler(context: context, serverHostname: host))
                     try pipeline.addHandler(CollectorHandler(seen))
                 }
             }
@@ -182,11 +210,11 @@ final class TestClient: Sendable {
     var isClosed: Bool { !channel.isActive }
 }
 
-private final class Collector: Sendable {
+final class Collector: Sendable {
     let value = Mutex(Seen())
 }
 
-private final class CollectorHandler: ChannelInboundHandler {
+final class CollectorHandler: ChannelInboundHandler {
     typealias InboundIn = ByteBuffer
 
     private let seen: Collector
@@ -249,7 +277,7 @@ final class Pacer: ChannelOutboundHandler, @unchecked Sendable {  // SAFETY: con
 }
 
 /// Hands what comes on in pieces of one byte.
-final class Slicer: ChannelInboundHandler {
+final class Slicer: ChannelInboundHandler, Sendable {
     typealias InboundIn = ByteBuffer
     typealias InboundOut = ByteBuffer
 

@@ -11,8 +11,9 @@ struct IdleRelayTests {
     private static func relayThreads() -> Set<String> {
         let tasks = (try? FileManager.default.contentsOfDirectory(atPath: "/proc/self/task")) ?? []
         return Set(
-            tasks.filter { (try? String(contentsOfFile: "/proc/self/task/\($0)/comm", encoding: .utf8))?
-                .hasPrefix("relay-") == true
+            tasks.filter {
+                (try? String(contentsOfFile: "/proc/self/task/\($0)/comm", encoding: .utf8))?
+                    .hasPrefix("relay-") == true
             })
     }
 

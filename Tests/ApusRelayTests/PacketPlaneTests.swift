@@ -22,7 +22,8 @@ struct PacketPlaneTests {
         #expect(traffic.dropped == 0)
     }
 
-    @Test("A thousand datagrams of changing sizes arrive in order both ways, with and without offload",
+    @Test(
+        "A thousand datagrams of changing sizes arrive in order both ways, with and without offload",
         arguments: [true, false])
     func order(usesOffload: Bool) throws {
         let harness = try PlaneHarness { $0.usesOffload = usesOffload }

@@ -168,10 +168,11 @@ struct RelayMessageAttackTests {
         let got = [first.receive(milliseconds: 500), first.receive(milliseconds: 500)]
         #expect(got.allSatisfy { $0 == nil || $0 == [1] })
         #expect(first.receive(milliseconds: 30) == nil && second.receive(milliseconds: 30) == nil)
-        #expect(try client.code(.refresh) {
-            $0.add(.lifetime, number: UInt32(900))
-            $0.add(.lifetime, number: UInt32(0))
-        } == 0)
+        #expect(
+            try client.code(.refresh) {
+                $0.add(.lifetime, number: UInt32(900))
+                $0.add(.lifetime, number: UInt32(0))
+            } == 0)
         #expect(try client.code(.refresh) == 0, "the second LIFETIME did not end the allocation")
     }
 

@@ -25,20 +25,20 @@ struct TokenTests {
         try await TokenSigner(privateKeyPEM: (key ?? self.key).pemRepresentation)
     }
 
-    private func verifier() async throws -> TokenVerifier {
-        try await TokenVerifier(publicKeyPEM: key.publicKey.pemRepresentation, cluster: cluster)
+    private func verifier() throws -> TokenVerifier {
+        try TokenVerifier(publicKeyPEM: key.publicKey.pemRepresentation, cluster: cluster)
     }
 
-    private func expect(_ code: ErrorCode, _ token: String, at time: Int64 = now) async throws {
-        let verifier = try await verifier()
-        let error = await #expect(throws: ApusError.self) { try await verifier.verify(token, wallSeconds: time) }
+    private func expect(_ code: ErrorCode, _ token: String, at time: Int64 = now) throws {
+        let verifier = try verifier()
+        let error = #expect(throws: ApusError.self) { try verifier.verify(token, wallSeconds: time) }
         #expect(error?.code == code)
     }
 
     @Test("A token that the cluster signed gives back its claims")
     func roundTrip() async throws {
         let token = try await signer().sign(claims())
-        let read = try await verifier().verify(token, wallSeconds: Self.now)
+        let read = try verifier().verify(token, wallSeconds: Self.now)
         #expect(read == claims())
         let session = try Session(claims: read, id: "s", sinceMilliseconds: 1)
         #expect(session.role == .device)
@@ -48,35 +48,35 @@ struct TokenTests {
     @Test("An expired token is 12002, and 30 s of leeway are given for clocks that differ")
     func expiry() async throws {
         let token = try await signer().sign(claims())
-        _ = try await verifier().verify(token, wallSeconds: Self.now + 60 + 29)
-        try await expect(.tokenExpired, token, at: Self.now + 60 + 30)
+        _ = try verifier().verify(token, wallSeconds: Self.now + 60 + 29)
+        try expect(.tokenExpired, token, at: Self.now + 60 + 30)
     }
 
     @Test("A token from the future is 12001 beyond the leeway")
     func notYetValid() async throws {
         let token = try await signer().sign(claims(issuedAt: Self.now + 30))
-        _ = try await verifier().verify(token, wallSeconds: Self.now)
-        try await expect(.tokenInvalid, try await signer().sign(claims(issuedAt: Self.now + 31)))
+        _ = try verifier().verify(token, wallSeconds: Self.now)
+        try expect(.tokenInvalid, try await signer().sign(claims(issuedAt: Self.now + 31)))
     }
 
     @Test("A token of another key or another cluster is 12001")
     func foreign() async throws {
-        try await expect(.tokenInvalid, try await signer(P256.Signing.PrivateKey()).sign(claims()))
-        try await expect(.tokenInvalid, try await signer().sign(claims(cluster: "other")))
+        try expect(.tokenInvalid, try await signer(P256.Signing.PrivateKey()).sign(claims()))
+        try expect(.tokenInvalid, try await signer().sign(claims(cluster: "other")))
     }
 
     @Test("Algorithm none and an HMAC made with the public key are refused (RFC 8725 §2.1)")
     func algorithmConfusion() async throws {
         let genuine = try await signer().sign(claims()).split(separator: ".")
         let none = Self.base64url(Data(#"{"alg":"none","typ":"JWT"}"#.utf8))
-        try await expect(.tokenInvalid, "\(none).\(genuine[1]).")
-        try await expect(.tokenInvalid, "\(none).\(genuine[1]).\(genuine[2])")
+        try expect(.tokenInvalid, "\(none).\(genuine[1]).")
+        try expect(.tokenInvalid, "\(none).\(genuine[1]).\(genuine[2])")
 
         let head = Self.base64url(Data(#"{"alg":"HS256","typ":"JWT"}"#.utf8))
         let body = "\(head).\(genuine[1])"
         let code = HMAC<SHA256>.authenticationCode(
             for: Data(body.utf8), using: SymmetricKey(data: Data(key.publicKey.pemRepresentation.utf8)))
-        try await expect(.tokenInvalid, "\(body).\(Self.base64url(Data(code)))")
+        try expect(.tokenInvalid, "\(body).\(Self.base64url(Data(code)))")
     }
 
     @Test("A changed character anywhere in the token is 12001")
@@ -86,14 +86,77 @@ struct TokenTests {
             var characters = Array(token)
             guard characters[offset] != "." else { continue }
             characters[offset] = characters[offset] == "A" ? "B" : "A"
-            try await expect(.tokenInvalid, String(characters))
+            try expect(.tokenInvalid, String(characters))
         }
     }
 
     @Test("Text that is no token, and one that is too long, are 12001", arguments: ["", ".", "..", "a.b.c", "\u{0}"])
-    func garbage(text: String) async throws {
-        try await expect(.tokenInvalid, text)
-        try await expect(.tokenInvalid, text + String(repeating: "x", count: TokenVerifier.byteCountMax))
+    func garbage(text: String) throws {
+        try expect(.tokenInvalid, text)
+        try expect(.tokenInvalid, text + String(repeating: "x", count: TokenVerifier.byteCountMax))
+    }
+
+    /// A token with any header and payload, signed by the cluster's key.
+    private func token(_ header: String, _ payload: String) throws -> String {
+        let body = "\(Self.base64url(Data(header.utf8))).\(Self.base64url(Data(payload.utf8)))"
+        return "\(body).\(Self.base64url(try key.signature(for: Data(body.utf8)).rawRepresentation))"
+    }
+
+    private static let header = #"{"alg":"ES256","typ":"JWT"}"#
+
+    @Test("A signed token of another issuer's making is read: order, space, claims that are not known, null")
+    func otherIssuers() throws {
+        let claims = try verifier().verify(
+            try token(
+                #"{"kid":"k1", "alg":"ES256"}"#,
+                #" {"iss":"home","aud":["a"],"x":{"y":[1]},"exp":1800000060.0,"iat":1800000000,"dev":null,"#
+                    + #""devices":["cam-1"],"role":"app","acct":"ac\u006de","sub":"who"} "#),
+            wallSeconds: Self.now)
+        #expect(
+            claims.acct == "acme" && claims.dev == nil && claims.devices == ["cam-1"] && claims.exp == 1_800_000_060)
+    }
+
+    @Test(
+        "A signed token is 12001 where its header is not understood or a claim is missing, twice there or of another type",
+        arguments: [
+            (#"{"alg":"ES384"}"#, nil), (#"{"typ":"JWT"}"#, nil), (#"{"alg":"ES256","crit":["exp"]}"#, nil),
+            ("[]", nil), (header, "[]"), (header, ""), (header, #"{"exp":1800000060}"#),
+            (header, #"{"sub":"a","sub":"a","acct":"b","role":"app","exp":1800000060,"iat":1800000000,"iss":"home"}"#),
+            (header, #"{"sub":"a","acct":"b","role":"app","exp":"1800000060","iat":1800000000,"iss":"home"}"#),
+            (header, #"{"sub":"a","acct":"b","role":"app","exp":1800000060.5,"iat":1800000000,"iss":"home"}"#),
+            (header, #"{"sub":1,"acct":"b","role":"app","exp":1800000060,"iat":1800000000,"iss":"home"}"#),
+            (header, #"{"sub":"a","acct":"b","role":"app","exp":1800000060,"iat":1800000000,"iss":"home","dev":1}"#),
+            (
+                header,
+                #"{"sub":"a","acct":"b","role":"app","exp":1800000060,"iat":1800000000,"iss":"home","devices":[1]}"#
+            ),
+        ])
+    func unreadable(header: String, payload: String?) throws {
+        let sound = #"{"sub":"a","acct":"b","role":"app","exp":1800000060,"iat":1800000000,"iss":"home"}"#
+        _ = try verifier().verify(try token(Self.header, sound), wallSeconds: Self.now)
+        try expect(.tokenInvalid, try token(header, payload ?? sound))
+    }
+
+    @Test("Times at the ends of their range are compared, not overflowed")
+    func extremeTimes() throws {
+        func payload(_ exp: Int64, _ iat: Int64) -> String {
+            #"{"sub":"a","acct":"b","role":"app","exp":\#(exp),"iat":\#(iat),"iss":"home"}"#
+        }
+        _ = try verifier().verify(try token(Self.header, payload(.max, .min)), wallSeconds: Self.now)
+        try expect(.tokenExpired, try token(Self.header, payload(.min, .min)))
+        try expect(.tokenInvalid, try token(Self.header, payload(.max, .max)))
+    }
+
+    @Test("Padding, another alphabet and loose bits in a part are 12001 (RFC 7515 §2)")
+    func encoding() async throws {
+        let parts = try await signer().sign(claims()).split(separator: ".").map { String($0) }
+        try expect(.tokenInvalid, "\(parts[0]).\(parts[1]).\(parts[2])==")
+        try expect(.tokenInvalid, "\(parts[0]).\(parts[1]).\(parts[2].dropLast())+")
+        // 64 bytes end within a character: its last four bits are nobody's.
+        let last = try #require(parts[2].last)
+        let alphabet = Array("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
+        let next = alphabet[try #require(alphabet.firstIndex(of: last)) + 1]
+        try expect(.tokenInvalid, "\(parts[0]).\(parts[1]).\(parts[2].dropLast())\(next)")
     }
 
     @Test("A device's token without a device opens no session")
@@ -106,8 +169,8 @@ struct TokenTests {
     @Test("A key that is not P-256 in PEM form is refused when it is read (10022)")
     func badKeys() async {
         await #expect(throws: ApusError(.configurationInvalid)) { _ = try await TokenSigner(privateKeyPEM: "no key") }
-        await #expect(throws: ApusError(.configurationInvalid)) {
-            _ = try await TokenVerifier(publicKeyPEM: "no key", cluster: cluster)
+        #expect(throws: ApusError(.configurationInvalid)) {
+            _ = try TokenVerifier(publicKeyPEM: "no key", cluster: cluster)
         }
     }
 
@@ -152,6 +215,65 @@ struct TicketSealerTests {
     func tooLong() {
         let bytes = [UInt8](repeating: 7, count: TicketSealer.byteCountMax + 1)
         #expect(throws: ApusError(.tokenInvalid)) { try sealer.open(bytes, wallSeconds: 1) }
+    }
+
+    /// Any content behind a true seal.
+    private func sealed(_ content: [UInt8]) throws -> [UInt8] {
+        let key = HKDF<SHA256>.deriveKey(
+            inputKeyMaterial: SymmetricKey(data: Data(0..<32)), info: Data("apus session tickets".utf8),
+            outputByteCount: 32)
+        return Array(try #require(try AES.GCM.seal(content, using: key).combined))
+    }
+
+    private func content(of ticket: [UInt8]) throws -> [UInt8] {
+        let key = HKDF<SHA256>.deriveKey(
+            inputKeyMaterial: SymmetricKey(data: Data(0..<32)), info: Data("apus session tickets".utf8),
+            outputByteCount: 32)
+        return Array(try AES.GCM.open(try AES.GCM.SealedBox(combined: ticket), using: key))
+    }
+
+    @Test("A ticket keeps every field of a session", arguments: [Session.Role.device, .app, .admin])
+    func fields(role: Session.Role) throws {
+        var session = session
+        session.role = role
+        for device in [nil, DeviceID(unchecked: "cam-9")] {
+            for allowed in [nil, [], ["cam-1", "cam-2"].map { DeviceID(unchecked: $0) }] {
+                session.device = device
+                session.allowedDevices = allowed
+                session.sinceMilliseconds = .max
+                #expect(try sealer.open(try sealer.seal(session, expiresAt: .max), wallSeconds: 0) == session)
+            }
+        }
+    }
+
+    @Test("Tickets are small: under 128 bytes for a phone that may see one camera")
+    func size() throws {
+        #expect(try sealer.seal(session, expiresAt: 100).count < 128)
+    }
+
+    @Test("Fields of a newer version are skipped; a ticket of before there were versions is 12001")
+    func versions() throws {
+        let plain = try content(of: try sealer.seal(session, expiresAt: 100))
+        #expect(try sealer.open(try sealed(plain + [99, 8, 1, 2, 3, 4, 5, 6, 7, 8]), wallSeconds: 1) == session)
+        #expect(throws: ApusError(.tokenInvalid)) {
+            try sealer.open(try sealed([2] + plain.dropFirst()), wallSeconds: 1)
+        }
+        let json =
+            #"{"kind":"session","session":"s1","role":"app","access":"phone","account":"acme","since":42,"expires":100}"#
+        #expect(throws: ApusError(.tokenInvalid)) { try sealer.open(try sealed(Array(json.utf8)), wallSeconds: 1) }
+    }
+
+    @Test("Content behind a true seal that is cut, or names something twice, is 12001")
+    func malformed() throws {
+        let plain = try content(of: try sealer.seal(session, expiresAt: 100))
+        // Without its last field, the allowed device, a ticket is whole: it names none that may be reached.
+        let short = plain.count - 2 - "cam-1".utf8.count
+        for count in 0..<plain.count where count != short && count != short - 2 {
+            #expect(throws: ApusError(.tokenInvalid)) {
+                try sealer.open(try sealed(Array(plain[..<count])), wallSeconds: 1)
+            }
+        }
+        #expect(throws: ApusError(.tokenInvalid)) { try sealer.open(try sealed(plain + [1, 1, 1]), wallSeconds: 1) }
     }
 
     @Test("A grant allows its own bearer its own device until it expires, and is no ticket")

@@ -17,6 +17,7 @@ struct CorpusTests {
         Decoder(name: "track", fuzz: fuzzTrack),
         Decoder(name: "heartbeat", fuzz: fuzzHeartbeat),
         Decoder(name: "ticket", fuzz: fuzzTicket),
+        Decoder(name: "claims", fuzz: fuzzClaims),
         Decoder(name: "configuration", fuzz: fuzzConfiguration),
         Decoder(name: "stun", fuzz: fuzzStun),
         Decoder(name: "turn", fuzz: fuzzTurn),

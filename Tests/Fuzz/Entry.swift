@@ -14,6 +14,8 @@ public func fuzzerTestOneInput(_ start: UnsafePointer<UInt8>?, _ count: Int) -> 
     fuzzHeartbeat(input)
     #elseif FUZZ_TICKET
     fuzzTicket(input)
+    #elseif FUZZ_CLAIMS
+    fuzzClaims(input)
     #elseif FUZZ_CONFIGURATION
     fuzzConfiguration(input)
     #elseif FUZZ_STUN

@@ -2,6 +2,7 @@ package import ApusChannels
 package import ApusCluster
 package import ApusCore
 package import ApusSessions
+package import ApusTLS
 import Glibc
 package import Logging
 package import NIOCore
@@ -25,11 +26,14 @@ package final class Gateway: Service, Sendable {
     private let work: AsyncStream<@Sendable () async -> Void>
     private let workFeed: AsyncStream<@Sendable () async -> Void>.Continuation
     private let listeners: Listeners
+    private let ticketKeys: TLSTicketKeys?
 
+    /// - Parameter ticketKeys: Those of the cluster; nil: TLS sessions are not resumed.
     package init(
         configuration: GatewayConfiguration, sessions: SessionService, channels: ChannelService, view: ClusterView,
-        group: any EventLoopGroup, log: Logger
+        group: any EventLoopGroup, ticketKeys: TLSTicketKeys?, log: Logger
     ) {
+        self.ticketKeys = ticketKeys
         self.configuration = configuration
         self.sessions = sessions
         self.channels = channels
@@ -46,7 +50,7 @@ package final class Gateway: Service, Sendable {
     /// Opens the door. Throws 10019 where the address is in use, 10022 where the certificate cannot be read.
     package func start() async throws(ApusError) -> HostPort {
         let tls = try TLSServerContext(
-            certificateFile: configuration.certificateFile, keyFile: configuration.keyFile)
+            certificateFile: configuration.certificateFile, keyFile: configuration.keyFile, tickets: ticketKeys)
         do {
             let address = try await listeners.open(configuration.bind, on: loops.map(\.eventLoop)) { [self] eventLoop in
                 bootstrap(tls, on: eventLoop)
@@ -159,7 +163,8 @@ package final class Gateway: Service, Sendable {
     private func doors(first names: [NodeName]) -> [String] {
         let alive = view.map.members.filter { $0.state == .up }
         let first = names.compactMap { name in alive.first { $0.id.name == name } }
-        let rest = alive.filter { !names.contains($0.id.name) }
+        // In any order: the clients of a node that dies go to all others alike.
+        let rest = alive.filter { !names.contains($0.id.name) }.shuffled()
         return (first + rest).map { $0.addresses.clients.description }
     }
 }

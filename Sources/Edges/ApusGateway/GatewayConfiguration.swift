@@ -15,6 +15,10 @@ package struct GatewayConfiguration: Sendable {
     package var placement = LoopPlacement()
     /// The most connections that have not said who they are; the oldest makes room. Key `unauthenticated_max`.
     package var unauthenticatedMax = 1024
+    /// How long a client may resume its TLS session, at any node; zero: not at all. Key `tls_ticket_lifetime`.
+    package var tlsTicketLifetime: Duration = tlsTicketLifetimeMax
+    /// Each ticket is taken in its epoch and the next one, so that no key is in use for longer than a day.
+    package static let tlsTicketLifetimeMax: Duration = .seconds(12 * 3600)
     /// How long a client may take from connect to a valid hello. Key `handshake_timeout`.
     package var handshakeTimeout: Duration = .seconds(5)
     /// The largest frame before the hello is accepted, in bytes. Key `hello_bytes_max`.

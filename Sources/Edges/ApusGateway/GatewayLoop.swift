@@ -1,6 +1,7 @@
 import ApusChannels
 import ApusCore
 import ApusSessions
+import ApusTLS
 import ApusTransport
 import CoreMetrics
 import NIOCore

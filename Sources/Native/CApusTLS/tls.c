@@ -1,34 +1,12 @@
-#include "CApusTLS.h"
+#include "private.h"
 
 #include <errno.h>
 #include <openssl/bio.h>
 #include <openssl/err.h>
-#include <openssl/ssl.h>
 #include <stdio.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-
-struct apus_tls_context {
-    /// One of the owner, and one of each connection: these call the methods until they are freed.
-    atomic_uint references;
-    SSL_CTX *settings;
-    BIO_METHOD *socket_method;
-};
-
-struct apus_tls {
-    /// Of one that is not in use: the next such one.
-    apus_tls *next_spare;
-    SSL *ssl;
-    apus_tls_context *context;
-    int socket;
-    int is_direct;
-    const uint8_t *input;
-    size_t input_count;
-    uint8_t *output;
-    size_t output_count, output_capacity;
-};
 
 // MARK: Between libssl and the socket
 
@@ -88,8 +66,7 @@ void apus_tls_reason(char *reason, size_t reason_size) {
     ERR_clear_error();
 }
 
-apus_tls_context *apus_tls_server_context(
-    const char *certificate_file, const char *key_file, char *reason, size_t reason_size) {
+apus_tls_context *apus_tls_context_new(const SSL_METHOD *method, char *reason, size_t reason_size) {
     apus_tls_context *context = calloc(1, sizeof *context);
     if (!context) {
         snprintf(reason, reason_size, "out of memory");
@@ -97,7 +74,7 @@ apus_tls_context *apus_tls_server_context(
     }
     ERR_clear_error();
     context->references = 1;
-    context->settings = SSL_CTX_new(TLS_server_method());
+    context->settings = SSL_CTX_new(method);
     context->socket_method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "apus socket");
     SSL_CTX *settings = context->settings;
     // AES-128-GCM first: the cheapest where the processor has AES; a client without it still gets ChaCha20.
@@ -106,16 +83,28 @@ apus_tls_context *apus_tls_server_context(
         || !BIO_meth_set_read(context->socket_method, socket_read)
         || !BIO_meth_set_ctrl(context->socket_method, socket_control)
         || !SSL_CTX_set_min_proto_version(settings, TLS1_3_VERSION)
-        || !SSL_CTX_set_ciphersuites(settings, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384")
-        || SSL_CTX_use_certificate_chain_file(settings, certificate_file) != 1
-        || SSL_CTX_use_PrivateKey_file(settings, key_file, SSL_FILETYPE_PEM) != 1
-        || SSL_CTX_check_private_key(settings) != 1) {
+        || !SSL_CTX_set_ciphersuites(settings, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384")) {
         apus_tls_reason(reason, reason_size);
         apus_tls_context_free(context);
         return NULL;
     }
     // Buffers are given back between writes: an idle connection keeps little.
     SSL_CTX_set_mode(settings, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    return context;
+}
+
+apus_tls_context *apus_tls_server_context(
+    const char *certificate_file, const char *key_file, char *reason, size_t reason_size) {
+    apus_tls_context *context = apus_tls_context_new(TLS_server_method(), reason, reason_size);
+    if (!context) return NULL;
+    SSL_CTX *settings = context->settings;
+    if (SSL_CTX_use_certificate_chain_file(settings, certificate_file) != 1
+        || SSL_CTX_use_PrivateKey_file(settings, key_file, SSL_FILETYPE_PEM) != 1
+        || SSL_CTX_check_private_key(settings) != 1) {
+        apus_tls_reason(reason, reason_size);
+        apus_tls_context_free(context);
+        return NULL;
+    }
     SSL_CTX_set_options(settings, SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_PRIORITIZE_CHACHA);
     SSL_CTX_set_session_cache_mode(settings, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_num_tickets(settings, 0);
@@ -133,6 +122,7 @@ void apus_tls_context_free(apus_tls_context *context) {
     if (!context || atomic_fetch_sub(&context->references, 1) > 1) return;
     SSL_CTX_free(context->settings);
     BIO_meth_free(context->socket_method);
+    apus_tls_tickets_free(context->tickets);
     free(context);
 }
 
@@ -163,7 +153,7 @@ static void give_back(apus_tls *tls) {
     spares = tls;
 }
 
-apus_tls *apus_tls_new_server(apus_tls_context *context, int socket) {
+apus_tls *apus_tls_new(apus_tls_context *context, int socket) {
     apus_tls *tls = take_spare();
     if (!tls) return NULL;
     atomic_fetch_add(&context->references, 1);
@@ -179,7 +169,12 @@ apus_tls *apus_tls_new_server(apus_tls_context *context, int socket) {
     BIO_set_data(bio, tls);
     BIO_set_init(bio, 1);
     SSL_set_bio(tls->ssl, bio, bio);
-    SSL_set_accept_state(tls->ssl);
+    return tls;
+}
+
+apus_tls *apus_tls_new_server(apus_tls_context *context, int socket) {
+    apus_tls *tls = apus_tls_new(context, socket);
+    if (tls) SSL_set_accept_state(tls->ssl);
     return tls;
 }
 

@@ -5,6 +5,7 @@ import ApusGateway
 import ApusHTTP
 import ApusSessions
 import ApusStorage
+import ApusTLS
 import ApusTransport
 import ApusWire
 import Foundation
@@ -44,7 +45,7 @@ final class NodeParts: Sendable {
         let conditions = NodeConditions(log: log)
         self.conditions = conditions
         let key = try Self.clusterKey(configuration.clusterKeyFile)
-        let verifier = try await TokenVerifier(
+        let verifier = try TokenVerifier(
             publicKeyPEM: try Self.text(configuration.tokenPublicKeyFile), cluster: configuration.cluster)
         let ownership = try await LocalOwnershipStore(path: configuration.ownershipFile, cluster: configuration.cluster)
         let records = try await SQLiteRecordStore(path: configuration.recordsFile, cluster: configuration.cluster)
@@ -95,7 +96,7 @@ final class NodeParts: Sendable {
         sessions.register(with: dispatcher, records: records)
         gateway = Gateway(
             configuration: configuration.gateway, sessions: sessions, channels: channels, view: cluster.view,
-            group: group, log: nodeLog)
+            group: group, ticketKeys: Self.ticketKeys(configuration.gateway, clusterKey: key), log: nodeLog)
         let sources = NodeReport(
             configuration: configuration, relayAddress: configuration.relayAddress(), relay: relay,
             relayMesh: relayMesh, cluster: cluster, channels: channels, gateway: gateway, sessions: sessions,
@@ -136,6 +137,12 @@ final class NodeParts: Sendable {
                 log.warning("The event loops did not stop cleanly.", metadata: Logger.facts(of: error))
             }
         }
+    }
+
+    /// Nil where TLS sessions are not to be resumed.
+    private static func ticketKeys(_ configuration: GatewayConfiguration, clusterKey: [UInt8]) -> TLSTicketKeys? {
+        guard configuration.tlsTicketLifetime > .zero else { return nil }
+        return TLSTicketKeys(clusterKey: clusterKey, lifetime: configuration.tlsTicketLifetime)
     }
 
     private static func text(_ path: String) throws(ApusError) -> String {

@@ -27,7 +27,7 @@ struct NodeReport: Sendable {
     func sources(metrics: PrometheusMetrics) -> HTTPSources {
         HTTPSources(
             health: { await health() }, status: { await status() }, metrics: { metrics.text() },
-            authorizeAdmin: { token throws(ApusError) in try await authorize(token) },
+            authorizeAdmin: { token throws(ApusError) in try authorize(token) },
             drain: { () throws(ApusError) in try await drain() },
             relayCredentials: { token throws(ApusError) in
                 let grant = try await sessions.relayCredentials(token: token).get()
@@ -92,8 +92,8 @@ struct NodeReport: Sendable {
             seq: status.last?.sequence, protected: status.isProtected, fed: status.isFed, viewers: status.viewers)
     }
 
-    private func authorize(_ token: String) async throws(ApusError) {
-        let claims = try await verifier.verify(token, wallSeconds: Int64(Date().timeIntervalSince1970))
+    private func authorize(_ token: String) throws(ApusError) {
+        let claims = try verifier.verify(token, wallSeconds: Int64(Date().timeIntervalSince1970))
         guard claims.role == Session.Role.admin.rawValue else {
             throw ApusError(.notAllowed, "the token is not an operator's")
         }

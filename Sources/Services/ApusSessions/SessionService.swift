@@ -152,27 +152,40 @@ package final class SessionService: Service, Sendable {
     /// Checks who a client is and makes its session known. Fails with 12001, 12002, 12003, 8023.
     package func open(_ hello: ClientHello, link: any ClientLink) async -> Result<OpenedSession, ApusError> {
         do throws(ApusError) {
-            let (session, isResumed) = try await identify(hello)
+            let (session, isResumed) = try identify(hello)
             if !isResumed { try await register(session, again: false) }
-            let previous = state.withLock { state in
-                let previous = state.entries[session.id]
-                var entry = Entry(session: session, link: link)
-                entry.subscriptions = previous?.subscriptions ?? []
-                entry.isAsleep = previous?.isAsleep ?? false
-                entry.version = (previous?.version ?? 0) + 1
-                entry.toldVersion = isResumed ? 0 : entry.version
-                entry.isWorking = previous?.isWorking ?? false
-                state.entries[session.id] = entry
-                return previous?.link
-            }
-            previous?.end(ApusError(.kicked, "the session was resumed on another connection"))
-            if isResumed { tell(session.id) }
-            let lifetime = configuration.ticketLifetime.components.seconds
-            let ticket = try sealer.seal(session, expiresAt: wallSeconds() + lifetime)
-            return .success(OpenedSession(session: session, ticket: ticket, ticketSeconds: UInt32(clamping: lifetime)))
+            return .success(try admit(session, isResumed: isResumed, link: link))
         } catch {
             return .failure(error)
         }
+    }
+
+    /// Admits a client by its ticket alone, without waiting for anybody; nil where it brings none that is valid, and
+    /// ``open(_:link:)`` is to judge.
+    package func resume(_ hello: ClientHello, link: any ClientLink) -> OpenedSession? {
+        guard !hello.ticket.isEmpty, let session = try? resumed(hello) else { return nil }
+        return try? admit(session, isResumed: true, link: link)
+    }
+
+    private func admit(
+        _ session: Session, isResumed: Bool, link: any ClientLink
+    ) throws(ApusError) -> OpenedSession {
+        let lifetime = configuration.ticketLifetime.components.seconds
+        let ticket = try sealer.seal(session, expiresAt: wallSeconds() + lifetime)
+        let previous = state.withLock { state in
+            let previous = state.entries[session.id]
+            var entry = Entry(session: session, link: link)
+            entry.subscriptions = previous?.subscriptions ?? []
+            entry.isAsleep = previous?.isAsleep ?? false
+            entry.version = (previous?.version ?? 0) + 1
+            entry.toldVersion = isResumed ? 0 : entry.version
+            entry.isWorking = previous?.isWorking ?? false
+            state.entries[session.id] = entry
+            return previous?.link
+        }
+        previous?.end(ApusError(.kicked, "the session was resumed on another connection"))
+        if isResumed { tell(session.id) }
+        return OpenedSession(session: session, ticket: ticket, ticketSeconds: UInt32(clamping: lifetime))
     }
 
     /// The socket of a session is gone. An earlier socket of a resumed session changes nothing.
@@ -245,20 +258,25 @@ package final class SessionService: Service, Sendable {
 
     // MARK: - Checking
 
-    private func identify(_ hello: ClientHello) async throws(ApusError) -> (Session, isResumed: Bool) {
+    private func resumed(_ hello: ClientHello) throws(ApusError) -> Session {
+        let session = try sealer.open(Array(hello.ticket), wallSeconds: wallSeconds())
+        let role: Session.Role = hello.role == .device ? .device : .app
+        guard session.role == role else { throw ApusError(.notAllowed, "the ticket is for another role") }
+        return session
+    }
+
+    private func identify(_ hello: ClientHello) throws(ApusError) -> (Session, isResumed: Bool) {
         let role: Session.Role = hello.role == .device ? .device : .app
         if !hello.ticket.isEmpty {
             do throws(ApusError) {
-                let session = try sealer.open(Array(hello.ticket), wallSeconds: wallSeconds())
-                guard session.role == role else { throw ApusError(.notAllowed, "the ticket is for another role") }
-                return (session, true)
+                return (try resumed(hello), true)
             } catch {
                 // An old ticket is no shame where a token comes with it.
                 guard !hello.token.isEmpty else { throw error }
             }
         }
         guard !hello.token.isEmpty else { throw ApusError(.tokenInvalid, "the hello brings neither token nor ticket") }
-        let claims = try await verifier.verify(hello.token, wallSeconds: wallSeconds())
+        let claims = try verifier.verify(hello.token, wallSeconds: wallSeconds())
         let milliseconds = Int64(Date().timeIntervalSince1970 * 1000)
         let session = try Session(claims: claims, id: Self.newSessionID(), sinceMilliseconds: milliseconds)
         guard session.role == role else {

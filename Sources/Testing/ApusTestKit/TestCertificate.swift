@@ -11,9 +11,11 @@ package final class TestCertificate: Sendable {
     /// There is no openssl, or it does not make one.
     package struct Failed: Error {}
 
-    /// - Parameter addresses: the addresses that it is for.
-    package init(addresses: [String] = ["127.0.0.1"]) throws {
-        let names = addresses.map { "IP:\($0)" }.joined(separator: ",")
+    /// - Parameters:
+    ///   - addresses: the addresses that it is for.
+    ///   - names: the host names that it is for.
+    package init(addresses: [String] = ["127.0.0.1"], names: [String] = []) throws {
+        let names = (addresses.map { "IP:\($0)" } + names.map { "DNS:\($0)" }).joined(separator: ",")
         guard let tool = Tool.openssl,
             Tool.run(
                 tool,

@@ -172,12 +172,13 @@ extension World {
         case 4, 5: if let primary, isSettled, hasSpare { pause(primary) }
         case 6: if let standby, isSettled, hasSpare { pause(standby) }
         case 7: if let edge = edges.last { pause(edge) }
-        case 8: if let primary, let standby, primary.machine.isCopied(to: standby.id), isSettled {
-            change("swap") { truth in
-                (truth.owner, truth.standby) = (truth.standby, truth.owner)
-                truth.term += 1
+        case 8:
+            if let primary, let standby, primary.machine.isCopied(to: standby.id), isSettled {
+                change("swap") { truth in
+                    (truth.owner, truth.standby) = (truth.standby, truth.owner)
+                    truth.term += 1
+                }
             }
-        }
         case 9: if let primary, let edge = edges.first, isSettled { moveStandby(of: primary, to: edge.id) }
         case 10:
             tell("the publisher starts anew")

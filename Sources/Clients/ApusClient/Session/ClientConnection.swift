@@ -1,10 +1,10 @@
 import ApusContract
 import ApusCore
+import ApusTLS
 import ApusWire
 import Foundation
 import NIOCore
 import NIOPosix
-import NIOSSL
 import NIOTLS
 import SwiftProtobuf
 
@@ -53,14 +53,16 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
 
     var isWritable: Bool { context?.channel.isWritable ?? false }
 
-    func connect(tls: NIOSSLContext) {
+    /// - Parameter resumption: Holds the newest TLS ticket of the session that this connection is for.
+    func connect(tls: TLSClientContext, resumption: TLSResumption?) {
         ClientBootstrap(group: eventLoop)
             .connectTimeout(Self.connectTimeout)
             .channelOption(.tcpOption(.tcp_nodelay), value: 1)
             .channelInitializer { [self] channel in
                 channel.eventLoop.makeCompletedFuture {
                     let isAddress = (try? SocketAddress(ipAddress: door.host, port: 0)) != nil
-                    let handler = try NIOSSLClientHandler(context: tls, serverHostname: isAddress ? nil : door.host)
+                    let handler = TLSClientHandler(
+                        context: tls, host: isAddress ? nil : door.host, resumption: resumption)
                     try channel.pipeline.syncOperations.addHandlers([handler, self])
                 }
             }

@@ -1,12 +1,11 @@
 public import ApusContract
 public import ApusCore
+import ApusTLS
 import ApusWire
 import Foundation
 public import Logging
 public import NIOCore
 import NIOPosix
-import NIOSSL
-import NIOTLS
 import SwiftProtobuf
 
 /// What a client needs to reach a cluster.
@@ -41,7 +40,9 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     public let eventLoop: any EventLoop
     let log: Logger
     private let configuration: ClientConfiguration
-    private let tls: NIOSSLContext
+    private let tls: TLSClientContext
+    /// Shared by the session's connections, so that the next one resumes what any of them began.
+    private let resumption = TLSResumption()
     private var machine: LinkStateMachine
     private var connections: [LinkStateMachine.AttemptID: ClientConnection] = [:]
     private(set) var active: ClientConnection?
@@ -70,16 +71,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         self.eventLoop = eventLoop
         self.log = log
         self.onLinkState = onLinkState
-        do {
-            var tls = TLSConfiguration.makeClientConfiguration()
-            tls.minimumTLSVersion = .tlsv13
-            tls.trustRoots = .file(configuration.authorityFile)
-            self.tls = try NIOSSLContext(configuration: tls)
-        } catch {
-            throw ApusError(
-                .configurationInvalid,
-                "the authority's certificate \(configuration.authorityFile) cannot be used: \(error)")
-        }
+        tls = try TLSClientContext(authorityFile: configuration.authorityFile)
         machine = LinkStateMachine(
             configuration: configuration.link, doors: configuration.doors, seed: UInt64.random(in: 0...(.max)))
     }
@@ -223,7 +215,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         let connection = ClientConnection(id: id, door: door, hello: hello, eventLoop: eventLoop)
         connection.owner = self
         connections[id] = connection
-        connection.connect(tls: tls)
+        connection.connect(tls: tls, resumption: resumption)
     }
 
     private func activate(_ id: LinkStateMachine.AttemptID) {

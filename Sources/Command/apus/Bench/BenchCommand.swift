@@ -6,6 +6,6 @@ struct BenchCommand: AsyncParsableCommand {
         commandName: "bench", abstract: "Measure this installation.",
         subcommands: [
             BenchTransportCommand.self, BenchTransportServerCommand.self, BenchTransportClientCommand.self,
-            BenchFailoverCommand.self, BenchRelayFailoverCommand.self,
+            BenchFailoverCommand.self, BenchRelayFailoverCommand.self, BenchSignInCommand.self,
         ])
 }

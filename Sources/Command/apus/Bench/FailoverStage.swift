@@ -143,7 +143,7 @@ final class FailoverStage {
     }
 }
 
-/// A camera of the bench: 25 frames a second of about 5 KiB, a key frame of 20 KiB every 2 s, 1 Mb/s.
+/// A camera of the bench: 25 frames a second, a key frame every 2 s; 1 Mb/s unless its frames are smaller.
 final class BenchPublisher: Sendable {
     static let frameInterval = TimeAmount.milliseconds(40)
     let device: DeviceID
@@ -151,8 +151,12 @@ final class BenchPublisher: Sendable {
     private let publisher: Publisher
     private let count = Mutex(0)
     private let isStopped = Mutex(false)
+    private let pictureByteCount: Int
+    private let keyByteCount: Int
 
-    init(device: DeviceID, session: ClientSession) {
+    init(device: DeviceID, session: ClientSession, pictureByteCount: Int = 4_700, keyByteCount: Int = 20_000) {
+        self.pictureByteCount = pictureByteCount
+        self.keyByteCount = keyByteCount
         self.device = device
         self.session = session
         publisher = Publisher(
@@ -174,7 +178,7 @@ final class BenchPublisher: Sendable {
             let isKey = number % 50 == 0
             publisher.send(
                 track: 0, ptsMicroseconds: Int64(number) * 40_000, dtsDeltaMicroseconds: 0, flags: isKey ? .key : [],
-                payload: Self.payload(device, number, byteCount: isKey ? 20_000 : 4_700))
+                payload: Self.payload(device, number, byteCount: isKey ? keyByteCount : pictureByteCount))
         }
     }
 

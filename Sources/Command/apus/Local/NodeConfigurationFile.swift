@@ -21,39 +21,39 @@ enum NodeConfigurationFile {
     static func text(_ node: StateDirectory.Node, cluster: String) -> String {
         let relay = node.relay.flatMap { HostPort($0) }
         return """
-        # Made by `apus cluster up`. Every other key has its default; cluster-configs/one-node.yaml names them all.
-        cluster: \(cluster)
-        node: \(node.name)
-        data_directory: \(node.name)
-        listen:
-          transport: \(node.transport)
-          clients: \(node.clients)
-          http: \(node.http)
-        ownership:
-          file: shared/ownership.sqlite
-        records:
-          file: shared/records.sqlite
-        tls:
-          authority: pki/ca.pem
-          certificate: pki/\(node.name).pem
-          key: pki/\(node.name).key
-          client_certificate: pki/clients.pem
-          client_key: pki/clients.key
-        keys:
-          cluster: pki/cluster.key
-          token_public: pki/token.pub
-        threads: 2
-        # Everything is on this machine, peers as well; elsewhere they must not be on the loopback.
-        relay:
-          enabled: \(relay != nil)
-          addresses: \(relay?.host ?? "127.0.0.1")
-          port: \(relay?.port ?? 3478)
-          tls:
-            port: \((relay?.port ?? 5348) + 1)
-          threads: 1
-          open: loopback
+            # Made by `apus cluster up`. Every other key has its default; cluster-configs/one-node.yaml names them all.
+            cluster: \(cluster)
+            node: \(node.name)
+            data_directory: \(node.name)
+            listen:
+              transport: \(node.transport)
+              clients: \(node.clients)
+              http: \(node.http)
+            ownership:
+              file: shared/ownership.sqlite
+            records:
+              file: shared/records.sqlite
+            tls:
+              authority: pki/ca.pem
+              certificate: pki/\(node.name).pem
+              key: pki/\(node.name).key
+              client_certificate: pki/clients.pem
+              client_key: pki/clients.key
+            keys:
+              cluster: pki/cluster.key
+              token_public: pki/token.pub
+            threads: 2
+            # Everything is on this machine, peers as well; elsewhere they must not be on the loopback.
+            relay:
+              enabled: \(relay != nil)
+              addresses: \(relay?.host ?? "127.0.0.1")
+              port: \(relay?.port ?? 3478)
+              tls:
+                port: \((relay?.port ?? 5348) + 1)
+              threads: 1
+              open: loopback
 
-        """
+            """
     }
 
     /// The files of a folder, by name, with the nodes that they configure.

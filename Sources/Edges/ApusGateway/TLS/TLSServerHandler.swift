@@ -1,5 +1,6 @@
 import ApusChannels
 package import ApusCore
+package import ApusTLS
 import CApusMemory
 package import NIOCore
 

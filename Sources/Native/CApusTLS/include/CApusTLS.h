@@ -1,4 +1,4 @@
-// TLS server connections on libssl, with no call that blocks and no thread of their own (RFC 8446).
+// TLS connections on libssl, with no call that blocks and no thread of their own (RFC 8446).
 //
 // A connection is fed ciphertext as it comes, and sends ciphertext to its socket by itself; what the socket
 // does not take is kept for the caller, in order. Nothing here is thread-safe but the use of one context by
@@ -23,6 +23,13 @@ apus_tls_context *apus_tls_server_context(
 
 /// Lets connections of a new context be TLS 1.2 with forward secrecy and AEAD, too: 1, or 0 where libssl refuses.
 int apus_tls_context_allow_12(apus_tls_context *context);
+/// Lets clients of a new context resume their sessions with a ticket that any server with this secret takes (RFC 8446
+/// section 4.6.1): 1, or 0 where libssl refuses. Keys follow from the secret and the wall clock, and change once in a
+/// lifetime; tickets of the epoch before and, where clocks differ, of the next are taken too. `clock_offset` is added to
+/// the clock, in seconds.
+int apus_tls_context_allow_tickets(
+    apus_tls_context *context, const uint8_t secret[32], int64_t lifetime_seconds, int64_t clock_offset);
+
 /// Gives a context up; its connections go on.
 void apus_tls_context_free(apus_tls_context *context);
 
@@ -68,6 +75,35 @@ size_t apus_tls_pending(const apus_tls *tls, const void **bytes);
 
 /// Forgets the ciphertext that waited: the caller has it.
 void apus_tls_forget_pending(apus_tls *tls);
+
+// MARK: Connecting
+
+/// The newest ticket that a client was given, for its next connections. It belongs to the thread of these.
+typedef struct apus_tls_resumption apus_tls_resumption;
+
+/// Holds no ticket yet; null without memory.
+apus_tls_resumption *apus_tls_resumption_new(void);
+/// Its connections must be freed before.
+void apus_tls_resumption_free(apus_tls_resumption *resumption);
+
+/// A context for clients that takes TLS 1.3 only, and servers whose certificate is signed by one of a PEM file; null
+/// where that cannot be used, with the reason in `reason`.
+apus_tls_context *apus_tls_connecting_context(const char *authority_file, char *reason, size_t reason_size);
+
+/// A client's connection whose ciphertext always waits for the caller; null without memory. `host` is the server's name
+/// if it has one, `address` its address as text. A session is resumed where `resumption`, which may be null, has a
+/// ticket of a server whose certificate is for this one too, and shown within a day.
+apus_tls *apus_tls_new_connecting(
+    apus_tls_context *context, const char *host, const char *address, apus_tls_resumption *resumption);
+
+/// After the handshake: whether the server's certificate is for this name or this address, either of which may be null.
+int apus_tls_is_for(const apus_tls *tls, const char *host, const char *address);
+
+/// After the handshake: whether a session was resumed.
+int apus_tls_is_resumed(const apus_tls *tls);
+
+/// Why the handshake of a client failed; empties libssl's list of errors.
+void apus_tls_connecting_reason(const apus_tls *tls, char *reason, size_t reason_size);
 
 // MARK: Datagrams
 

@@ -171,6 +171,10 @@ public struct NodeConfiguration: Sendable {
             "gateway.loop_step", default: d.placement.stepCount, in: 1...1_000_000)
         gateway.unauthenticatedMax = try reader.int(
             "gateway.unauthenticated_max", default: d.unauthenticatedMax, in: 1...1_000_000)
+        gateway.tlsTicketLifetime = try reader.duration("gateway.tls_ticket_lifetime", default: d.tlsTicketLifetime)
+        guard gateway.tlsTicketLifetime <= GatewayConfiguration.tlsTicketLifetimeMax else {
+            throw reader.invalid("gateway.tls_ticket_lifetime", "12h is the most")
+        }
         gateway.handshakeTimeout = try reader.duration("gateway.handshake_timeout", default: d.handshakeTimeout)
         gateway.helloByteCountMax = try reader.bytes("gateway.hello_bytes_max", default: d.helloByteCountMax)
         gateway.appFrameByteCountMax = try reader.bytes("gateway.app_frame_bytes_max", default: d.appFrameByteCountMax)

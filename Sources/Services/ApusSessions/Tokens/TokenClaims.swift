@@ -38,6 +38,22 @@ package struct TokenClaims: JWTPayload, Equatable {
         jti = id
     }
 
+    init(
+        sub: String, acct: String, role: String, dev: String?, devices: [String]?, exp: Int64, iat: Int64, nbf: Int64?,
+        iss: String, jti: String?
+    ) {
+        self.sub = sub
+        self.acct = acct
+        self.role = role
+        self.dev = dev
+        self.devices = devices
+        self.exp = exp
+        self.iat = iat
+        self.nbf = nbf
+        self.iss = iss
+        self.jti = jti
+    }
+
     /// Times and names are checked by ``TokenVerifier``, which knows the time and the cluster.
     package func verify(using algorithm: some JWTAlgorithm) throws {}
 }

@@ -1,0 +1,92 @@
+import ApusContract
+package import ApusCore
+import ApusTLS
+import ApusWire
+import Foundation
+package import NIOCore
+import SwiftProtobuf
+
+/// Signs in, leaves, and signs in again, as fast as the node lets it: what a measurement of sign-ins is made of.
+///
+/// Concurrency model: confined to `eventLoop`; `start` and the results are for any thread that hops to it.
+package final class SignInProbe: ClientConnectionOwner, @unchecked Sendable {  // SAFETY: confined to `eventLoop`.
+    package struct Result: Sendable {
+        package var signedIn = 0
+        package var failed = 0
+        /// The last failure.
+        package var error: ApusError?
+    }
+
+    package let eventLoop: any EventLoop
+    private let configuration: ClientConfiguration
+    private let tls: TLSClientContext
+    /// Comes back with the ticket and the TLS session of the time before.
+    private let resumes: Bool
+    private var resumption = TLSResumption()
+    private var ticket = Data()
+    private var connection: ClientConnection?
+    private var nextID: LinkStateMachine.AttemptID = 1
+    private var result = Result()
+    private var end: EventLoopPromise<Result>?
+
+    /// - Throws: 10022 where the authority's file cannot be used.
+    package init(configuration: ClientConfiguration, resumes: Bool, eventLoop: any EventLoop) throws(ApusError) {
+        self.configuration = configuration
+        self.resumes = resumes
+        self.eventLoop = eventLoop
+        tls = try TLSClientContext(authorityFile: configuration.authorityFile)
+    }
+
+    /// Signs in again and again for a while; what came of it.
+    package func run(for duration: Duration) async throws -> Result {
+        let promise = eventLoop.makePromise(of: Result.self)
+        eventLoop.execute { [self] in
+            result = Result()
+            end = promise
+            eventLoop.assumeIsolated().scheduleTask(in: .nanoseconds(duration.nanoseconds)) { [self] in
+                end?.succeed(result)
+                end = nil
+                connection?.close()
+                connection = nil
+            }
+            connect()
+        }
+        return try await promise.futureResult.get()
+    }
+
+    private func connect() {
+        guard end != nil, let door = configuration.doors.first else { return }
+        if !resumes { resumption = TLSResumption() }
+        let hello = ClientHello.with {
+            $0.version = 1
+            $0.versionMin = 1
+            $0.role = configuration.role
+            $0.token = configuration.token
+            $0.ticket = ticket
+            $0.agent = configuration.agent
+        }
+        let connection = ClientConnection(id: nextID, door: door, hello: hello, eventLoop: eventLoop)
+        nextID += 1
+        connection.owner = self
+        self.connection = connection
+        connection.connect(tls: tls, resumption: resumption)
+    }
+
+    func welcomed(_ connection: ClientConnection, _ welcome: ClientWelcome) {
+        if resumes { ticket = welcome.ticket }
+        result.signedIn += 1
+        connection.close()
+        connect()
+    }
+
+    func closed(_ connection: ClientConnection, error: ApusError?) {
+        result.failed += 1
+        result.error = error
+        // Not at once: a node that refuses is not to be asked without end.
+        eventLoop.assumeIsolated().scheduleTask(in: .milliseconds(20)) { [self] in connect() }
+    }
+
+    func received(_ frame: LinkFrame, on connection: ClientConnection) {}
+    func heard(_ connection: ClientConnection) {}
+    func becameWritable(_ connection: ClientConnection) {}
+}

@@ -1,0 +1,168 @@
+import ApusCore
+
+/// What is inside the seal of a ticket or a grant.
+///
+/// A version byte, then fields: a tag, a length, and as many bytes, big-endian where they are a number. A reader skips
+/// tags that it does not know, so that nodes of two versions take each other's tickets; what was made before there was
+/// a version byte began with a brace and is refused.
+///
+/// Pure.
+struct TicketContent: Equatable {
+    enum Kind: UInt8 { case session = 1, grant = 2 }
+
+    /// Tags are never used again for something else.
+    private enum Tag: UInt8 {
+        case kind = 1
+        case role = 2
+        case expires = 3
+        case since = 4
+        case session = 5
+        case access = 6
+        case account = 7
+        case device = 8
+        /// Without content: only the devices of the fields that follow may be reached.
+        case restricted = 9
+        case allowedDevice = 10
+    }
+
+    private static let version: UInt8 = 1
+
+    var kind: Kind
+    var session: Session
+    /// Expiry, in unix seconds. The ticket is invalid afterwards.
+    var expires: Int64
+
+    init(kind: Kind, session: Session, expires: Int64) {
+        self.kind = kind
+        self.session = session
+        self.expires = expires
+    }
+
+    // MARK: - Writing
+
+    func encoded() -> [UInt8] {
+        var bytes: [UInt8] = [Self.version]
+        bytes.reserveCapacity(192)
+        Self.write([kind.rawValue], .kind, to: &bytes)
+        Self.write([session.role.code], .role, to: &bytes)
+        Self.write(expires, .expires, to: &bytes)
+        Self.write(session.sinceMilliseconds, .since, to: &bytes)
+        Self.write(session.id.utf8, .session, to: &bytes)
+        Self.write(session.access.rawValue.utf8, .access, to: &bytes)
+        Self.write(session.account.rawValue.utf8, .account, to: &bytes)
+        if let device = session.device { Self.write(device.rawValue.utf8, .device, to: &bytes) }
+        if let allowed = session.allowedDevices {
+            Self.write([], .restricted, to: &bytes)
+            for device in allowed { Self.write(device.rawValue.utf8, .allowedDevice, to: &bytes) }
+        }
+        return bytes
+    }
+
+    /// Content that is longer than a length can say is left out: identifiers and session ids are shorter.
+    private static func write(_ content: some Collection<UInt8>, _ tag: Tag, to bytes: inout [UInt8]) {
+        guard let count = UInt8(exactly: content.count) else { return }
+        bytes.append(tag.rawValue)
+        bytes.append(count)
+        bytes.append(contentsOf: content)
+    }
+
+    private static func write(_ number: Int64, _ tag: Tag, to bytes: inout [UInt8]) {
+        write((0..<8).map { UInt8(truncatingIfNeeded: number >> (56 - 8 * $0)) }, tag, to: &bytes)
+    }
+
+    // MARK: - Reading
+
+    /// Nil where the bytes are cut, of another version, name something twice, or lack what every ticket has.
+    init?(decoding bytes: [UInt8]) {
+        guard bytes.first == Self.version else { return nil }
+        var rest = bytes.dropFirst()
+        var fields = Fields()
+        while let tag = rest.popFirst() {
+            guard let count = rest.popFirst(), rest.count >= Int(count) else { return nil }
+            let content = rest.prefix(Int(count))
+            rest = rest.dropFirst(Int(count))
+            guard let tag = Tag(rawValue: tag) else { continue }
+            guard fields.take(tag, content) else { return nil }
+        }
+        guard let kind = fields.kind, let role = fields.role, let expires = fields.expires,
+            let access = fields.access, let account = fields.account
+        else { return nil }
+        self.init(
+            kind: kind,
+            session: Session(
+                id: fields.session ?? "", role: role, access: access, account: account, device: fields.device,
+                allowedDevices: fields.allowed, sinceMilliseconds: fields.since ?? 0),
+            expires: expires)
+    }
+
+    private struct Fields {
+        var kind: Kind?
+        var role: Session.Role?
+        var expires: Int64?
+        var since: Int64?
+        var session: String?
+        var access: AccessID?
+        var account: AccountID?
+        var device: DeviceID?
+        var allowed: [DeviceID]?
+
+        /// False where the field cannot be read or came before.
+        mutating func take(_ tag: Tag, _ content: ArraySlice<UInt8>) -> Bool {
+            switch tag {
+            case .kind: Self.set(&kind, Self.byte(content).flatMap { Kind(rawValue: $0) })
+            case .role: Self.set(&role, Self.byte(content).flatMap { Session.Role(code: $0) })
+            case .expires: Self.set(&expires, Self.number(content))
+            case .since: Self.set(&since, Self.number(content))
+            case .session: Self.set(&session, Self.text(content))
+            case .access: Self.set(&access, Self.text(content).flatMap { AccessID(rawValue: $0) })
+            case .account: Self.set(&account, Self.text(content).flatMap { AccountID(rawValue: $0) })
+            case .device: Self.set(&device, Self.text(content).flatMap { DeviceID(rawValue: $0) })
+            case .restricted: Self.set(&allowed, content.isEmpty ? [] : nil)
+            case .allowedDevice: allow(Self.text(content).flatMap { DeviceID(rawValue: $0) })
+            }
+        }
+
+        private mutating func allow(_ device: DeviceID?) -> Bool {
+            guard let device, allowed != nil else { return false }
+            allowed?.append(device)
+            return true
+        }
+
+        private static func set<Value>(_ field: inout Value?, _ value: Value?) -> Bool {
+            guard field == nil, let value else { return false }
+            field = value
+            return true
+        }
+
+        private static func byte(_ content: ArraySlice<UInt8>) -> UInt8? {
+            content.count == 1 ? content.first : nil
+        }
+
+        private static func number(_ content: ArraySlice<UInt8>) -> Int64? {
+            guard content.count == 8 else { return nil }
+            return Int64(bitPattern: content.reduce(0) { $0 << 8 | UInt64($1) })
+        }
+
+        private static func text(_ content: ArraySlice<UInt8>) -> String? { String(validating: content, as: UTF8.self) }
+    }
+}
+
+extension Session.Role {
+    /// The role's number in tickets.
+    fileprivate var code: UInt8 {
+        switch self {
+        case .device: 1
+        case .app: 2
+        case .admin: 3
+        }
+    }
+
+    fileprivate init?(code: UInt8) {
+        switch code {
+        case 1: self = .device
+        case 2: self = .app
+        case 3: self = .admin
+        default: return nil
+        }
+    }
+}

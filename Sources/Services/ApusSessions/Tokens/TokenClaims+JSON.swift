@@ -1,0 +1,26 @@
+extension TokenClaims {
+    /// Nil where a claim that every token has is missing, or one is not of its type. Others are not looked at.
+    package init?(_ json: JSONValue) {
+        guard let sub = json["sub"]?.string, let acct = json["acct"]?.string, let role = json["role"]?.string,
+            let exp = json["exp"]?.integer, let iat = json["iat"]?.integer, let iss = json["iss"]?.string,
+            let dev = Self.optional(json["dev"], { $0.string }), let jti = Self.optional(json["jti"], { $0.string }),
+            let nbf = Self.optional(json["nbf"], { $0.integer }),
+            let devices = Self.optional(json["devices"], Self.strings)
+        else { return nil }
+        self.init(
+            sub: sub, acct: acct, role: role, dev: dev, devices: devices, exp: exp, iat: iat, nbf: nbf, iss: iss,
+            jti: jti)
+    }
+
+    /// Absent and null are the same; nil where there is a value that cannot be read.
+    private static func optional<Value>(_ json: JSONValue?, _ read: (JSONValue) -> Value?) -> Value?? {
+        guard let json, json != .null else { return .some(nil) }
+        return read(json).map { .some($0) }
+    }
+
+    private static func strings(_ json: JSONValue) -> [String]? {
+        guard case .array(let elements) = json else { return nil }
+        let strings = elements.compactMap(\.string)
+        return strings.count == elements.count ? strings : nil
+    }
+}
