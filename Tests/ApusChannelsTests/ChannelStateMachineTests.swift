@@ -45,6 +45,7 @@ struct ChannelStateMachineTests {
             switch action {
             case .distribute(let frames): "distribute \(frames.map(\.position.sequence))"
             case .adopt: "adopt"
+            case .beginLive(let position): "beginLive \(position?.description ?? "-")"
             case .acknowledge(_, _, let next): "acknowledge \(next)"
             case .resume(_, let next): "resume \(next)"
             case .endIngest(let id, let error): "endIngest \(id) \(error.code)"
@@ -144,7 +145,9 @@ struct ChannelStateMachineTests {
     @Test("A standby copies, confirms, and as the next primary goes on after its last frame")
     func promotion() {
         var machine = machine(at: b, owner: a, standby: b)
-        #expect(machine.openCopy(term: 1, epoch: 1, instance: 7, now: time(1)).answer == .accepted(after: nil))
+        #expect(
+            machine.openCopy(term: 1, epoch: 1, instance: 7, liveFrom: nil, now: time(1)).answer
+                == .accepted(after: nil))
         #expect(names(machine.copied(frames(0..<4), term: 1)) == ["distribute [0, 1, 2, 3]", "confirmCopy 4"])
         let actions = machine.assign(Machine.Assignment(term: 2, owner: b, standby: c), now: time(9))
         #expect(names(actions) == ["openCopy c#1"])
@@ -158,7 +161,7 @@ struct ChannelStateMachineTests {
     @Test("A promoted standby that was never told the publisher takes the one that comes")
     func unknownPublisher() {
         var machine = machine(at: b, owner: a, standby: b)
-        _ = machine.openCopy(term: 1, epoch: 1, instance: 0, now: time(1))
+        _ = machine.openCopy(term: 1, epoch: 1, instance: 0, liveFrom: nil, now: time(1))
         _ = machine.copied(frames(0..<4), term: 1)
         _ = machine.assign(Machine.Assignment(term: 2, owner: b, standby: c), now: time(9))
         let opened = machine.openIngest(1, epoch: 1, instance: 7, oldest: 0, now: time(10))
@@ -169,9 +172,12 @@ struct ChannelStateMachineTests {
     func fenced() {
         var standby = machine(at: b, term: 5, owner: a, standby: b)
         #expect(
-            standby.openCopy(term: 4, epoch: 1, instance: 7, now: time(1)).answer == .refused(ApusError(.staleEpoch)))
+            standby.openCopy(term: 4, epoch: 1, instance: 7, liveFrom: nil, now: time(1)).answer
+                == .refused(ApusError(.staleEpoch)))
         var owner = machine(at: b, term: 5, owner: b, standby: a)
-        #expect(owner.openCopy(term: 5, epoch: 1, instance: 7, now: time(1)).answer == .refused(ApusError(.staleEpoch)))
+        #expect(
+            owner.openCopy(term: 5, epoch: 1, instance: 7, liveFrom: nil, now: time(1)).answer
+                == .refused(ApusError(.staleEpoch)))
         #expect(owner.assign(Machine.Assignment(term: 4, owner: a, standby: b), now: time(2)).isEmpty)
         #expect(owner.role == .primary)
     }
@@ -181,7 +187,7 @@ struct ChannelStateMachineTests {
     func stepsDownForCopy() {
         var machine = primary()
         _ = machine.ingest(1, frames(0..<3), now: time(2))
-        let opened = machine.openCopy(term: 2, epoch: 1, instance: 7, now: time(3))
+        let opened = machine.openCopy(term: 2, epoch: 1, instance: 7, liveFrom: nil, now: time(3))
         #expect(opened.answer == .accepted(after: FramePosition(epoch: 1, sequence: 2)))
         #expect(names(opened.actions) == ["closeCopy", "endIngest 1 10009"])
         #expect(names(machine.copied(frames(3..<4), term: 2)) == ["distribute [3]", "confirmCopy 4"])
@@ -214,12 +220,12 @@ struct ChannelStateMachineTests {
         machine.receiverWants(after: FramePosition(epoch: 1, sequence: 1))
         machine.receiverWants(after: FramePosition(epoch: 1, sequence: 9))
         #expect(names(machine.receiversChanged(hasReceivers: true, now: time(1))) == ["subscribe a#1 after 1:0"])
-        _ = machine.subscribed(1, term: 1, now: time(2))
+        _ = machine.subscribed(1, term: 1, liveFrom: nil, now: time(2))
         #expect(names(machine.received(1, frames(2..<5))) == ["distribute [2, 3, 4]"])
         let actions = machine.assign(Machine.Assignment(term: 2, owner: b, standby: a), now: time(3))
         #expect(names(actions) == ["subscribe b#1 after 1:4"])
         #expect(names(machine.received(1, frames(4..<6))) == ["distribute [5]"])
-        #expect(names(machine.subscribed(2, term: 2, now: time(4))) == ["unsubscribe"])
+        #expect(names(machine.subscribed(2, term: 2, liveFrom: nil, now: time(4))) == ["unsubscribe"])
         #expect(machine.received(1, frames(6..<7)).isEmpty)
     }
 
@@ -253,7 +259,7 @@ struct ChannelStateMachineTests {
         _ = standby.receiversChanged(hasReceivers: true, now: time(1))
         _ = standby.subscriptionLost(1, now: time(2))
         #expect(standby.isWaiting)
-        _ = standby.openCopy(term: 1, epoch: 1, instance: 7, now: time(3))
+        _ = standby.openCopy(term: 1, epoch: 1, instance: 7, liveFrom: nil, now: time(3))
         #expect(!standby.isWaiting, "it is fed by the copy")
 
         var orphan = machine(at: c, owner: a, standby: nil)
@@ -267,11 +273,11 @@ struct ChannelStateMachineTests {
     @Test("A standby that is replaced goes on as an edge for its viewers, under the same term")
     func standbyReplaced() {
         var machine = machine(at: b, owner: a, standby: b)
-        _ = machine.openCopy(term: 1, epoch: 1, instance: 7, now: time(1))
+        _ = machine.openCopy(term: 1, epoch: 1, instance: 7, liveFrom: nil, now: time(1))
         _ = machine.copied(frames(0..<3), term: 1)
         #expect(machine.receiversChanged(hasReceivers: true, now: time(2)).isEmpty)
         let actions = machine.assign(Machine.Assignment(term: 1, owner: a, standby: c), now: time(3))
-        #expect(names(actions) == ["subscribe a#1 after 1:2"])
+        #expect(names(actions) == ["subscribe a#1 after 1:2", "beginLive 1:3"])
     }
 
     @Test("A candidate gets everything beside the standby; once it has it, only what both have is acknowledged (D5)")
@@ -339,7 +345,7 @@ struct ChannelStateMachineTests {
     @Test("A primary that was just promoted names no standby without the frames that the one before it acknowledged")
     func candidateOfPromoted() {
         var machine = machine(at: b, owner: a, standby: b)
-        _ = machine.openCopy(term: 1, epoch: 1, instance: 7, now: time(1))
+        _ = machine.openCopy(term: 1, epoch: 1, instance: 7, liveFrom: nil, now: time(1))
         _ = machine.copied(frames(0..<4), term: 1)
         _ = machine.assign(Machine.Assignment(term: 2, owner: b, standby: c), now: time(2))
         _ = machine.setCandidate(a, now: time(3))

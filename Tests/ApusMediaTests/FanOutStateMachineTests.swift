@@ -82,7 +82,78 @@ struct FanOutStateMachineTests {
         var machine = fanOut(stream(0..<20, keys: [2, 17]), limits: FrameRingLimits(frameCountMax: 6))
         let result = try drain(&machine, machine.add(.viewer, after: at(9)))
         #expect(numbers(result.frames) == [17, 18, 19])
-        #expect(result.skipped == 4)
+        #expect(result.skipped == 7)
+    }
+
+    @Test(
+        "After a gap a viewer goes on at the next key frame of video, with configurations; who misses nothing goes on")
+    func gapEndsAtKey() throws {
+        var machine = fanOut(stream(0..<10, keys: [2]))
+        let viewer = machine.add(.viewer, after: nil)
+        _ = try drain(&machine, viewer)
+        let ahead = machine.add(.viewer, after: at(14))
+        let copy = machine.add(.standby, after: at(9))
+        let edge = machine.add(.edge, after: at(9))
+        machine.append(relayFrame(15, track: 1, flags: .key))
+        machine.append(relayFrame(16))
+        #expect(try drain(&machine, viewer).frames.isEmpty)
+        for id in [ahead, copy, edge] { #expect(numbers(try drain(&machine, id).frames) == [15, 16]) }
+        machine.append(relayFrame(17, flags: .key))
+        let result = try drain(&machine, viewer)
+        #expect(result.frames.prefix(2).allSatisfy { $0.header.flags == [.configuration, .repeated] })
+        #expect(numbers(result.frames) == [17])
+        #expect(result.skipped == 7)
+    }
+
+    @Test("Without video every frame is a place to go on after a gap")
+    func gapOfAudio() throws {
+        var machine = fanOut([relayFrame(0, track: 1, flags: .configuration, codec: .opus)])
+        machine.append(relayFrame(1, track: 1, flags: .key))
+        let viewer = machine.add(.viewer, after: nil)
+        _ = try drain(&machine, viewer)
+        machine.append(relayFrame(5, track: 1, flags: .key))
+        #expect(numbers(try drain(&machine, viewer).frames) == [5])
+    }
+
+    @Test("A run of a camera that begins in its middle is a gap; one that begins with its first frame is none")
+    func newEpoch() throws {
+        var machine = fanOut(stream(0..<10, keys: [2]))
+        let viewer = machine.add(.viewer, after: at(9))
+        machine.append(relayFrame(30, epoch: 2))
+        #expect(try drain(&machine, viewer).frames.isEmpty)
+        machine.append(relayFrame(31, epoch: 2, flags: .key))
+        #expect(numbers(try drain(&machine, viewer).frames) == [31])
+        for frame in stream(0..<4, epoch: 3, keys: [2]) { machine.append(frame) }
+        #expect(numbers(try drain(&machine, viewer).frames) == [0, 1, 2, 3])
+    }
+
+    @Test("A live join waits for a key frame that is not too old, a receiver that goes on where it was does not")
+    func liveFloor() throws {
+        var machine = fanOut(stream(0..<10, keys: [2, 7]))
+        machine.setLiveFloor(at(10))
+        let live = machine.add(.viewer, after: nil)
+        let resumed = machine.add(.viewer, after: at(8))
+        #expect(try drain(&machine, live).frames.isEmpty)
+        #expect(numbers(try drain(&machine, resumed).frames) == [9])
+        machine.append(relayFrame(10))
+        #expect(try drain(&machine, live).frames.isEmpty)
+        machine.append(relayFrame(11, flags: .key))
+        #expect(numbers(try drain(&machine, live).frames) == [11])
+        let next = machine.add(.viewer, after: nil)
+        machine.setLiveFloor(at(12))
+        #expect(try drain(&machine, next).frames.isEmpty)
+        machine.setLiveFloor(nil)
+        #expect(numbers(try drain(&machine, next).frames) == [11])
+    }
+
+    @Test("An edge that wants the live picture gets some frames more, for those who lost another node just now")
+    func edgeLead() throws {
+        var machine = fanOut(stream(0..<100, keys: [2, 95]))
+        #expect(numbers(try drain(&machine, machine.add(.edge, after: nil)).frames) == Array(68..<100))
+        var short = fanOut(stream(0..<10, keys: [2, 7]))
+        #expect(numbers(try drain(&short, short.add(.edge, after: nil)).frames) == Array(0..<10))
+        var long = fanOut(stream(0..<100, keys: [2, 20]))
+        #expect(numbers(try drain(&long, long.add(.edge, after: nil)).frames) == Array(20..<100))
     }
 
     @Test("An edge that asks for more than is held gets all that is; its clients are told what they lost")

@@ -5,8 +5,12 @@ public import NIOCore
 ///
 /// A receiver is a cursor into the ring, never a queue of its own. Once per tick the shell asks, for
 /// each receiver that can take bytes, for one buffer with everything from its cursor; receivers at the
-/// same cursor get the same buffer. A viewer that falls behind goes on at the last key frame and is
-/// told how many frames it lost; a standby never skips, since what it acknowledges is a promise.
+/// same cursor get the same buffer. A viewer that falls behind, or whose next frame is missing here, goes
+/// on at a key frame and is told how many frames it lost; a standby never skips, since what it acknowledges
+/// is a promise.
+///
+/// A node that is not fed holds an old picture. Its channel says where a live join may begin
+/// (``setLiveFloor(_:)``), and receivers that want the live picture wait until a key frame from there on is held.
 ///
 /// Pure: it is confined to whatever owns it, and neither writes nor waits.
 public struct FanOutStateMachine: Sendable {
@@ -14,10 +18,10 @@ public struct FanOutStateMachine: Sendable {
     public typealias ReceiverID = UInt32
 
     public enum Kind: Sendable, Hashable {
-        /// A client: may skip to a key frame.
+        /// A client: may skip, always to a key frame.
         case viewer
         /// Another node for its clients: may skip as they may, but what it asks for from the past goes out as far as
-        /// it is held, since its clients are told each for itself what they lost.
+        /// it is held, since its clients are told each for itself what they lost, and each goes on at a key frame.
         case edge
         /// The standby: everything or nothing.
         case standby
@@ -49,12 +53,18 @@ public struct FanOutStateMachine: Sendable {
     public let batchByteCountMax: Int
     /// How far a viewer may lag, in bytes, before it goes on at the last key frame.
     public let lagByteCountMax: Int
+    /// A live join begins at a key frame no earlier than this; nil: at the newest that is held.
+    public private(set) var liveFloor: FramePosition?
     private var receivers: [Receiver] = []
     private var nextID: ReceiverID = 1
     private var shared: (from: UInt64, bytes: ByteBuffer, end: UInt64)?
 
-    public init(ring: FrameRing, batchByteCountMax: Int = 512 << 10, lagByteCountMax: Int = 4 << 20) {
+    public init(
+        ring: FrameRing, liveFloor: FramePosition? = nil, batchByteCountMax: Int = 512 << 10,
+        lagByteCountMax: Int = 4 << 20
+    ) {
         self.ring = ring
+        self.liveFloor = liveFloor
         self.batchByteCountMax = batchByteCountMax
         self.lagByteCountMax = lagByteCountMax
     }
@@ -66,7 +76,8 @@ public struct FanOutStateMachine: Sendable {
 
     /// Takes a frame that the channel accepted.
     public mutating func append(_ frame: RelayFrame) {
-        if let next = ring.next(in: frame.position.epoch), frame.position.sequence > next { noteLastOfEach() }
+        let next = ring.next(in: frame.position.epoch) ?? 0
+        if let last = ring.last, frame.position > last, frame.position.sequence > next { noteLastOfEach() }
         _ = ring.append(frame, allowingGap: true)
         shared = nil
     }
@@ -77,20 +88,32 @@ public struct FanOutStateMachine: Sendable {
         for index in receivers.indices {
             guard let cursor = receivers[index].cursor, cursor >= ring.firstIndex else { continue }
             let before =
-                if cursor > ring.firstIndex {
-                    ring[cursor - 1].position
-                } else {
-                    ring.oldest.map { FramePosition(epoch: $0.epoch, sequence: $0.sequence &- 1) } ?? ring.last
-                }
-            if let before, before.sequence != .max {
-                receivers[index].floor = receivers[index].floor.map { max($0, before) } ?? before
-            }
+                cursor > ring.firstIndex ? ring[cursor - 1].position : ring.oldest.map(Self.predecessor) ?? ring.last
+            if let before { receivers[index].floor = receivers[index].floor.map { max($0, before) } ?? before }
             receivers[index].cursor = ring.endIndex
         }
     }
 
+    private static func predecessor(of position: FramePosition) -> FramePosition {
+        guard position.sequence == 0 else {
+            return FramePosition(epoch: position.epoch, sequence: position.sequence - 1)
+        }
+        return FramePosition(epoch: position.epoch - min(position.epoch, 1), sequence: MediaHeader.sequenceMax)
+    }
+
     /// Takes a configuration that was repeated at the head of the upstream's stream.
     public mutating func adopt(repeated frame: RelayFrame) { ring.adopt(repeated: frame) }
+
+    /// Live joins begin at a key frame no earlier than a position; nil: at the newest that is held.
+    public mutating func setLiveFloor(_ position: FramePosition?) { liveFloor = position }
+
+    /// Where a live join begins; nil until a key frame from ``liveFloor`` on is held.
+    private var liveStart: UInt64? {
+        if let liveFloor {
+            guard let live = ring.livePosition, live >= liveFloor else { return nil }
+        }
+        return ring.liveIndex
+    }
 
     /// Adds a receiver: live from the last key frame, or with everything after a position (D7).
     public mutating func add(_ kind: Kind, after position: FramePosition?) -> ReceiverID {
@@ -103,10 +126,12 @@ public struct FanOutStateMachine: Sendable {
             case .at(let index):
                 receiver.cursor = index
             case .lost(let count):
+                // A viewer goes on with the live picture, and what it lost is counted then.
+                guard kind != .viewer else { break }
+                // A copy and an edge take all that is left.
                 receiver.floor = nil
-                // A viewer goes on with the live picture; a copy and an edge take all that is left.
-                if kind != .viewer { receiver.cursor = ring.firstIndex }
-                if kind != .edge { receiver.skippedCount = count ?? 0 }
+                receiver.cursor = ring.firstIndex
+                if kind == .standby { receiver.skippedCount = count ?? 0 }
             }
         } else if kind == .standby {
             // A copy starts with all that is held, so that a second failure finds as much as the first.
@@ -148,11 +173,16 @@ public struct FanOutStateMachine: Sendable {
         if let floor = receivers[index].floor {
             while cursor < ring.endIndex, ring[cursor].position <= floor { cursor += 1 }
             receivers[index].cursor = cursor
-            if cursor < ring.endIndex {
-                receivers[index].floor = nil
-                let first = ring[cursor].position
-                if first.epoch == floor.epoch { receivers[index].skippedCount += first.sequence - floor.sequence - 1 }
+            guard cursor < ring.endIndex else { return nil }
+            if receivers[index].kind == .viewer, !Self.continues(floor, with: ring[cursor].position) {
+                // What comes next is missing here: a decoder can go on only at a key frame.
+                guard let start = liveStart, start >= cursor else { return nil }
+                cursor = start
+                receivers[index].wantsConfigurations = true
             }
+            receivers[index].floor = nil
+            let first = ring[cursor].position
+            if first.epoch == floor.epoch { receivers[index].skippedCount += first.sequence - floor.sequence - 1 }
         }
         let wantsConfigurations = receivers[index].wantsConfigurations
         guard cursor < ring.endIndex else { return nil }
@@ -162,6 +192,11 @@ public struct FanOutStateMachine: Sendable {
         let skippedCount = receivers[index].skippedCount
         receivers[index].skippedCount = 0
         return Batch(bytes: bytes, skippedCount: skippedCount, hasMore: end < ring.endIndex)
+    }
+
+    /// Nothing is missing between two positions; a newer epoch follows with its first frame.
+    private static func continues(_ position: FramePosition, with next: FramePosition) -> Bool {
+        next.epoch == position.epoch ? next.sequence == position.sequence + 1 : next.sequence == 0
     }
 
     /// Gives a receiver without a cursor its place to start, and moves one that fell behind.
@@ -186,9 +221,15 @@ public struct FanOutStateMachine: Sendable {
             receivers[index].cursor = live
             receivers[index].wantsConfigurations = true
         } else {
-            receivers[index].cursor = ring.liveIndex
+            receivers[index].cursor = liveStart.map { start in
+                guard receivers[index].kind == .edge else { return start }
+                return max(ring.firstIndex, min(start, ring.endIndex - min(ring.endIndex, Self.edgeLeadFrameCount)))
+            }
         }
     }
+    /// An edge that asks for the live picture gets at least so many frames before the end, about half a second: its
+    /// next viewers may be such as lost another node just now, and go on where they were.
+    static let edgeLeadFrameCount: UInt64 = 32
 
     /// Counts what a receiver loses; where its last position is still noted, that tells it exactly later.
     private mutating func skip(from cursor: UInt64, to start: UInt64, at index: Int) {

@@ -40,10 +40,9 @@ public struct FrameRingLimits: Sendable, Hashable {
 
 /// The last frames of a channel, in order, with what a viewer needs to start at once (D7).
 ///
-/// Every frame has an index that only grows, so a viewer is a cursor. The frames held are dense within
-/// an epoch: where an upstream relay left some out, what came before them is forgotten. The oldest
-/// frames go first: those
-/// older than ``FrameRingLimits/duration`` as long as they lie before the last key frame, and any
+/// Every frame has an index that only grows, so a viewer is a cursor. The frames held are dense: within
+/// an epoch no number is missing, and a newer epoch follows with its first frame. Where an upstream relay
+/// left some out, what came before them is forgotten. The oldest frames go first: those older than ``FrameRingLimits/duration`` as long as they lie before the last key frame, and any
 /// frame where bytes or frames are over their limit.
 public struct FrameRing: Sendable {
     /// What became of a frame that was offered.
@@ -111,6 +110,8 @@ public struct FrameRing: Sendable {
                 }
             } else {
                 forgetConfigurations(before: frame.position.epoch)
+                // The epoch's first frames are missing: nothing leads from what is held to this frame.
+                if frame.position.sequence > 0 { forgetFrames() }
             }
         }
         let index = endIndex
@@ -152,6 +153,12 @@ public struct FrameRing: Sendable {
         return index
     }
 
+    /// The position of the key frame that the live picture starts at; nil until one is held.
+    public var livePosition: FramePosition? {
+        guard let keyIndex, keyIndex >= firstIndex else { return nil }
+        return self[keyIndex].position
+    }
+
     /// The configurations that a receiver needs which starts at an index and has none of them yet.
     public func configurations(before index: UInt64) -> [RelayFrame] {
         configurations.filter { $0.index.map { $0 < index || $0 < firstIndex } ?? true }.map(\.frame)
@@ -161,7 +168,7 @@ public struct FrameRing: Sendable {
     public func resume(after position: FramePosition) -> Resumption {
         guard let last, let oldest else { return .at(endIndex) }
         if position >= last { return .at(endIndex) }
-        if position.epoch == last.epoch, oldest.epoch == last.epoch {
+        if position.epoch == oldest.epoch {
             guard position.sequence + 1 >= oldest.sequence else {
                 return .lost(count: oldest.sequence - position.sequence - 1)
             }

@@ -6,6 +6,7 @@ import ApusWire
 import CoreMetrics
 import Logging
 import NIOCore
+import SwiftProtobuf
 
 /// A channel at its home loop: the shell of ``ChannelStateMachine``.
 ///
@@ -108,12 +109,13 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
 
     // MARK: - Fan-outs
 
-    /// A loop has receivers now; it gets every frame from here on, after the ring that is returned.
-    func attach(_ other: ChannelLoop, after: FramePosition?) -> FrameRing {
+    /// A loop has receivers now; it gets every frame from here on, after the ring that is returned, and hears where
+    /// live joins begin when that changes.
+    func attach(_ other: ChannelLoop, after: FramePosition?) -> (ring: FrameRing, liveFloor: FramePosition?) {
         machine.receiverWants(after: after)
         if !attached.contains(where: { $0.loop === other }) { attached.append((other, false)) }
         idleSince = nil
-        return machine.ring
+        return (machine.ring, machine.liveFloor)
     }
 
     func receiversChanged(on other: ChannelLoop, hasReceivers: Bool, after: FramePosition?) {
@@ -203,6 +205,9 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         case .adopt(let frame):
             sendHeld()
             onEachFanOut { $0.adopt(frame, of: channel) }
+        case .beginLive(let position):
+            sendHeld()
+            onEachFanOut { $0.beginLive(at: position, of: channel) }
         case .acknowledge(let id, let epoch, let next):
             ingests[id]?.acknowledged(epoch: epoch, next: next)
         case .resume(let id, let next):
@@ -256,7 +261,16 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         let link = CopyLink(node: node, hub: self)
         copies.append(link)
         let publisher = machine.publisherIdentity
-        link.open(term: machine.assignment.term, epoch: publisher.epoch, instance: publisher.instance)
+        link.open(
+            ChannelReplicate.with {
+                $0.device = channel.device.rawValue
+                $0.source = UInt32(channel.source)
+                $0.term = machine.assignment.term
+                $0.epoch = publisher.epoch
+                $0.instance = publisher.instance
+                $0.stream = stream
+                if let liveFrom = machine.liveFrom { $0.liveFrom = ChannelPosition(liveFrom) }
+            })
     }
 
     func copyOpened(_ link: CopyLink, after: FramePosition?) {
@@ -278,9 +292,12 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     // MARK: - The copy, at the standby
 
     func openCopy(
-        term: Epoch, epoch: UInt32, instance: UInt64, from peer: MediaPeer, stream: StreamNumber
+        _ request: ChannelReplicate, from peer: MediaPeer
     ) -> ChannelStateMachine.CopyAnswer {
-        let (answer, actions) = machine.openCopy(term: term, epoch: epoch, instance: instance, now: .now())
+        let (term, stream) = (request.term, request.stream)
+        let (answer, actions) = machine.openCopy(
+            term: term, epoch: request.epoch, instance: request.instance,
+            liveFrom: request.hasLiveFrom ? FramePosition(request.liveFrom) : nil, now: .now())
         if case .accepted = answer { copySource = (peer, stream, term) }
         run(actions)
         return answer
@@ -299,8 +316,8 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
 
     // MARK: - Upstream, at an edge
 
-    func subscribed(_ link: UpstreamLink, term: Epoch) {
-        run(machine.subscribed(link.id, term: term, now: .now()))
+    func subscribed(_ link: UpstreamLink, term: Epoch, liveFrom: FramePosition?) {
+        run(machine.subscribed(link.id, term: term, liveFrom: liveFrom, now: .now()))
     }
 
     func received(_ link: UpstreamLink, _ frames: [RelayFrame]) {

@@ -44,9 +44,9 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
             case .failure(let error):
                 self.eventLoop.execute { completion(.failure(error)) }
             case .success(let hub):
-                let ring = hub.attach(self, after: after)
+                let (ring, liveFloor) = hub.attach(self, after: after)
                 let add = { @Sendable in
-                    let fanOut = self.fanOut(for: hub, ring: ring)
+                    let fanOut = self.fanOut(for: hub, ring: ring, liveFloor: liveFloor)
                     completion(.success(fanOut.add(sink, kind: kind, after: after)))
                 }
                 // A home gives its own loop frames without a hop: later, the next one would find no fan-out here.
@@ -58,6 +58,7 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     /// Frames that the channel accepted, from its home.
     func distribute(_ frames: [RelayFrame], of channel: ChannelID) { fanOuts[channel]?.append(frames) }
     func adopt(_ frame: RelayFrame, of channel: ChannelID) { fanOuts[channel]?.adopt(frame) }
+    func beginLive(at position: FramePosition?, of channel: ChannelID) { fanOuts[channel]?.beginLive(at: position) }
     func announce(_ phase: StreamPhase, of channel: ChannelID) { fanOuts[channel]?.announce(phase) }
 
     /// The channel is idle at its home: forgets the fan-out where it is empty, and says whether it is gone.
@@ -77,9 +78,10 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     /// Viewers of a channel on this loop, without standbys.
     func viewerCount(of channel: ChannelID) -> Int { fanOuts[channel]?.viewerCount ?? 0 }
 
-    private func fanOut(for hub: ChannelHub, ring: FrameRing) -> FanOut {
+    private func fanOut(for hub: ChannelHub, ring: FrameRing, liveFloor: FramePosition?) -> FanOut {
         if let fanOut = fanOuts[hub.channel] { return fanOut }
-        let fanOut = FanOut(channel: hub.channel, stream: hub.stream, ring: ring, loop: self)
+        let fanOut = FanOut(
+            channel: hub.channel, stream: hub.stream, ring: ring, liveFloor: liveFloor, loop: self)
         fanOuts[hub.channel] = fanOut
         return fanOut
     }

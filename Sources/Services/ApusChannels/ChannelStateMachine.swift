@@ -18,6 +18,10 @@ package import ApusMedia
 /// acknowledged, the publisher hears only of what both have. From then on the map may name it at any moment,
 /// noticed here or not, and a primary that dies finds everything acknowledged at whoever stands by.
 ///
+/// **An old picture is no live picture.** A node whose copy of the channel is not fed, because nobody watched there
+/// or its primary is out of reach, keeps its frames for those that go on where they were. A live join there waits
+/// for the node that feeds it next, which says where the live picture begins (``liveFloor``).
+///
 /// Terms (the shard's epoch) fence the streams between nodes: a standby refuses copies of an older term,
 /// an edge refuses a subscription of an older term, so a primary that was paused gets no
 /// acknowledgement from anybody and learns that it is not one any more.
@@ -57,6 +61,8 @@ package struct ChannelStateMachine: Sendable {
         case distribute([RelayFrame])
         /// Hand a repeated configuration to every fan-out.
         case adopt(RelayFrame)
+        /// Live joins begin at a key frame no earlier than this; nil: at the newest that is held.
+        case beginLive(FramePosition?)
         /// Tell the publisher that every sequence below `next` is safe.
         case acknowledge(IngestID, epoch: UInt32, next: UInt64)
         /// Tell the publisher to send again from `next`.
@@ -70,7 +76,7 @@ package struct ChannelStateMachine: Sendable {
         case closeCopy(NodeID)
         /// Tell the primary what this standby has.
         case confirmCopy(epoch: UInt32, next: UInt64)
-        /// Ask a node for frames; answer with ``subscribed(_:term:now:)`` or ``subscriptionLost(_:now:)``.
+        /// Ask a node for frames; answer with ``subscribed(_:term:liveFrom:now:)`` or ``subscriptionLost(_:now:)``.
         case subscribe(SubscriptionID, NodeID, after: FramePosition?)
         case unsubscribe(SubscriptionID)
     }
@@ -127,7 +133,9 @@ package struct ChannelStateMachine: Sendable {
     private struct Upstream: Sendable {
         var id: SubscriptionID
         var node: NodeID
-        var isOpen: Bool
+        /// What was asked for; nil: the live picture.
+        var after: FramePosition?
+        var isOpen = false
     }
 
     package let channel: ChannelID
@@ -137,6 +145,10 @@ package struct ChannelStateMachine: Sendable {
     package private(set) var ring: FrameRing
     private var publisher: Publisher?
     private var hasReceivers = false
+    /// Live joins begin at a key frame no earlier than this; nil: at the newest that is held.
+    package private(set) var liveFloor: FramePosition?
+    /// As edge: nothing came since the node has receivers, so that its frames may be old.
+    private var isBehind = true
     /// The earliest position after which a receiver wants frames, while none are held.
     private var wantedAfter: FramePosition?
     /// As primary: at the standby, and at the candidate where there is one.
@@ -217,6 +229,8 @@ package struct ChannelStateMachine: Sendable {
             if !wasPrimary || isNewTerm { promised = ring.last }
             if candidate == new.standby || candidate == local { setNoCandidate() }
             actions += dropUpstreams()
+            // What an edge kept from earlier is no live picture; what a standby has is all that there is.
+            if !wasPrimary { actions += setLiveFloor(isBehind ? ring.last.map(Self.successor) : nil) }
             actions += adjustCopy(now: now)
             actions += acknowledgements(now: now)
         } else {
@@ -228,10 +242,10 @@ package struct ChannelStateMachine: Sendable {
         return actions
     }
 
-    /// A receiver is about to come that has everything up to a position: an edge without frames then
+    /// A receiver is about to come that has everything up to a position: an edge that is not fed then
     /// asks for those after it and not for the live picture, which may begin later.
     package mutating func receiverWants(after position: FramePosition?) {
-        guard ring.last == nil, let position else { return }
+        guard isBehind, let position else { return }
         wantedAfter = wantedAfter.map { min($0, position) } ?? position
     }
 
@@ -240,7 +254,7 @@ package struct ChannelStateMachine: Sendable {
         self.hasReceivers = hasReceivers
         if hasReceivers { isLetGo = false }
         if !hasReceivers { wantedAfter = nil }
-        return role == .primary ? [] : adjustUpstream(now: now)
+        return role == .primary ? [] : askEarlier() + adjustUpstream(now: now)
     }
 
     /// Time, soon, will bring something about: a copy or a subscription is to be tried again.
@@ -346,7 +360,10 @@ package struct ChannelStateMachine: Sendable {
                 continue
             }
         }
-        if !accepted.isEmpty { actions.insert(.distribute(accepted), at: 0) }
+        if !accepted.isEmpty {
+            caughtUp()
+            actions.insert(.distribute(accepted), at: 0)
+        }
         return actions + acknowledgements(now: now)
     }
 
@@ -513,8 +530,10 @@ package struct ChannelStateMachine: Sendable {
     // MARK: - As standby
 
     /// The primary of a term wants to copy its frames here.
+    ///
+    /// - Parameter liveFrom: where live joins begin there.
     package mutating func openCopy(
-        term: Epoch, epoch: UInt32, instance: UInt64, now: MonotonicTime
+        term: Epoch, epoch: UInt32, instance: UInt64, liveFrom: FramePosition?, now: MonotonicTime
     ) -> (answer: CopyAnswer, actions: [Action]) {
         guard term >= assignment.term, role != .primary || term > assignment.term else {
             return (.refused(ApusError(.staleEpoch, "term \(assignment.term) is known here")), [])
@@ -529,6 +548,7 @@ package struct ChannelStateMachine: Sendable {
         if publisher.map({ $0.epoch <= epoch }) ?? true {
             publisher = Publisher(epoch: epoch, instance: instance, ingest: nil, startsAt: 0)
         }
+        if let liveFrom { actions += setLiveFloor(liveFrom) }
         return (.accepted(after: ring.last), actions + dropUpstreams())
     }
 
@@ -547,6 +567,7 @@ package struct ChannelStateMachine: Sendable {
             if case .appended = ring.append(frame, allowingGap: true) { accepted.append(frame) }
         }
         guard let last = ring.last else { return actions }
+        caughtUp()
         if !accepted.isEmpty { actions.append(.distribute(accepted)) }
         actions.append(.confirmCopy(epoch: last.epoch, next: last.sequence + 1))
         return actions
@@ -562,7 +583,11 @@ package struct ChannelStateMachine: Sendable {
     // MARK: - As edge
 
     /// A subscription was accepted.
-    package mutating func subscribed(_ id: SubscriptionID, term: Epoch, now: MonotonicTime) -> [Action] {
+    ///
+    /// - Parameter liveFrom: where live joins begin at the node that was asked.
+    package mutating func subscribed(
+        _ id: SubscriptionID, term: Epoch, liveFrom: FramePosition?, now: MonotonicTime
+    ) -> [Action] {
         guard let index = upstreams.firstIndex(where: { $0.id == id }) else { return [.unsubscribe(id)] }
         guard term >= assignment.term || upstreams[index].node != assignment.owner else {
             return subscriptionLost(id, now: now)
@@ -573,7 +598,7 @@ package struct ChannelStateMachine: Sendable {
         // The new stream overlaps the old one, so the old one can go.
         let others = upstreams.filter { $0.id != id }
         upstreams = [upstreams[index]]
-        return others.map { .unsubscribe($0.id) }
+        return others.map { .unsubscribe($0.id) } + (liveFrom.map { setLiveFloor($0) } ?? [])
     }
 
     /// Frames from an upstream relay, in the order they came.
@@ -585,8 +610,9 @@ package struct ChannelStateMachine: Sendable {
             if frame.flags.contains(.repeated) {
                 ring.adopt(repeated: frame)
                 actions.append(.adopt(frame))
-            } else if case .appended = ring.append(frame, allowingGap: true) {
-                accepted.append(frame)
+            } else {
+                caughtUp()
+                if case .appended = ring.append(frame, allowingGap: true) { accepted.append(frame) }
             }
         }
         if !accepted.isEmpty { actions.append(.distribute(accepted)) }
@@ -613,7 +639,16 @@ package struct ChannelStateMachine: Sendable {
     }
 
     private mutating func adjustUpstream(now: MonotonicTime) -> [Action] {
-        guard role != .primary, hasReceivers, copyTerm == nil else { return dropUpstreams() }
+        let actions = adjustSubscription(now: now)
+        guard role != .primary, copyTerm == nil, !upstreams.contains(where: \.isOpen) else { return actions }
+        return actions + setLiveFloor(ring.last.map(Self.successor))
+    }
+
+    private mutating func adjustSubscription(now: MonotonicTime) -> [Action] {
+        guard role != .primary, hasReceivers, copyTerm == nil else {
+            if role == .edge, copyTerm == nil { isBehind = true }
+            return dropUpstreams()
+        }
         var actions: [Action] = []
         // Streams from nodes that are neither owner nor standby any more end here.
         for upstream in upstreams where upstream.node != assignment.owner && upstream.node != assignment.standby {
@@ -626,14 +661,52 @@ package struct ChannelStateMachine: Sendable {
         if upstreams.contains(where: { !$0.isOpen }) { return actions }
         guard let target = nextUpstreamNode() else { return actions }
         if upstreams.contains(where: { $0.node == target }) { return actions }
-        let upstream = Upstream(id: nextSubscription, node: target, isOpen: false)
+        let upstream = Upstream(id: nextSubscription, node: target, after: begin)
         nextSubscription += 1
         upstreams.append(upstream)
-        actions.append(.subscribe(upstream.id, target, after: ring.last ?? wantedAfter.map(Self.before)))
+        actions.append(.subscribe(upstream.id, target, after: upstream.after))
         return actions
     }
 
-    /// Where an edge without frames lets its ring begin: some frames before what its first receiver wants, because
+    /// What an edge asks for: old frames are not continued for a live picture, only for a receiver that has them.
+    private var begin: FramePosition? {
+        guard isBehind else { return ring.last }
+        return wantedAfter.map { max(Self.before($0), ring.last ?? Self.before($0)) }
+    }
+
+    /// A receiver came that wants more than was asked for: while nothing came, that can still be had.
+    private mutating func askEarlier() -> [Action] {
+        guard isBehind, let begin else { return [] }
+        let tooLate = upstreams.filter { $0.after.map { begin < $0 } ?? true }
+        upstreams.removeAll { upstream in tooLate.contains { $0.id == upstream.id } }
+        return tooLate.map { .unsubscribe($0.id) }
+    }
+
+    /// Frames came from a node that feeds this one: what is held goes on from there.
+    private mutating func caughtUp() {
+        isBehind = false
+        wantedAfter = nil
+    }
+
+    // MARK: - Live joins
+
+    /// Where a live join begins at a node that this one feeds: no earlier than here. Nil where no frame is known.
+    package var liveFrom: FramePosition? {
+        guard let newest = ring.livePosition ?? ring.last.map(Self.successor) else { return liveFloor }
+        return liveFloor.map { max($0, newest) } ?? newest
+    }
+
+    private mutating func setLiveFloor(_ position: FramePosition?) -> [Action] {
+        guard position != liveFloor else { return [] }
+        liveFloor = position
+        return [.beginLive(position)]
+    }
+
+    private static func successor(of position: FramePosition) -> FramePosition {
+        FramePosition(epoch: position.epoch, sequence: position.sequence + 1)
+    }
+
+    /// Where an edge that is not fed lets its frames begin: some frames before what its first receiver wants, because
     /// receivers that lost another door together come one after the other, and each had a little more or less.
     private static func before(_ position: FramePosition) -> FramePosition {
         FramePosition(epoch: position.epoch, sequence: position.sequence - min(position.sequence, leadFrameCount))

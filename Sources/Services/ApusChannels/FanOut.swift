@@ -24,13 +24,13 @@ final class FanOut {
         var isOpen = false
     }
 
-    init(channel: ChannelID, stream: StreamNumber, ring: FrameRing, loop: ChannelLoop) {
+    init(channel: ChannelID, stream: StreamNumber, ring: FrameRing, liveFloor: FramePosition?, loop: ChannelLoop) {
         self.channel = channel
         self.stream = stream
         self.loop = loop
         let configuration = loop.service.configuration
         machine = FanOutStateMachine(
-            ring: ring, batchByteCountMax: configuration.batchByteCountMax,
+            ring: ring, liveFloor: liveFloor, batchByteCountMax: configuration.batchByteCountMax,
             lagByteCountMax: configuration.lagByteCountMax)
     }
 
@@ -44,7 +44,9 @@ final class FanOut {
         let id = machine.add(kind, after: after)
         rows.append(Row(id: id, port: sink.port, sink: sink))
         loop.service.metrics.receivers.increment()
-        if !hadViewers, kind != .standby { loop.receiversChanged(of: channel, hasReceivers: true, after: after) }
+        if kind != .standby, !hadViewers || after != nil {
+            loop.receiversChanged(of: channel, hasReceivers: true, after: after)
+        }
         return Receipt(fanOut: self, id: id)
     }
 
@@ -63,6 +65,12 @@ final class FanOut {
     }
 
     func adopt(_ frame: RelayFrame) { machine.adopt(repeated: frame) }
+
+    /// Live joins begin at a key frame no earlier than a position; who waited for one may have it now.
+    func beginLive(at position: FramePosition?) {
+        machine.setLiveFloor(position)
+        flushAll()
+    }
 
     func open(_ id: FanOutStateMachine.ReceiverID) {
         guard let index = rows.firstIndex(where: { $0.id == id }) else { return }

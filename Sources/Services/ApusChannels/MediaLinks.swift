@@ -115,16 +115,8 @@ final class CopyLink: @unchecked Sendable {  // SAFETY: mutable state is used on
         peer = hub.service.peer(of: node)
     }
 
-    func open(term: Epoch, epoch: UInt32, instance: UInt64) {
+    func open(_ request: ChannelReplicate) {
         guard let peer else { return atHome { $0.copyFailed($1) } }
-        let request = ChannelReplicate.with {
-            $0.device = hub.channel.device.rawValue
-            $0.source = UInt32(hub.channel.source)
-            $0.term = term
-            $0.epoch = epoch
-            $0.instance = instance
-            $0.stream = hub.stream
-        }
         peer.eventLoop.execute { [self] in
             peer.opens(self, stream: hub.stream)
             peer.ask(.replicate, request, as: ChannelReplicating.self) { [self] result in
@@ -209,7 +201,8 @@ final class UpstreamLink: @unchecked Sendable {  // SAFETY: mutable state is use
                     stream = answer.stream
                     guard !isOver else { return sendUnsubscribe() }
                     peer.register(self, stream: answer.stream)
-                    atHome { $0.subscribed($1, term: answer.term) }
+                    let liveFrom = answer.hasLiveFrom ? FramePosition(answer.liveFrom) : nil
+                    atHome { $0.subscribed($1, term: answer.term, liveFrom: liveFrom) }
                 case .failure:
                     atHome { $0.subscriptionLost($1) }
                 }

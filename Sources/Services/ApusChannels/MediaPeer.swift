@@ -280,12 +280,14 @@ extension MediaPeer {
             guard hub.machine.role != .edge else {
                 return .failure(ApusError(.moved, "this node neither owns the channel nor stands by"))
             }
+            let liveFrom = hub.machine.liveFrom
             return .success({ [self] in
                 send(
                     .response, .subscribe,
                     ChannelSubscribed.with {
                         $0.stream = hub.stream
                         $0.term = term
+                        if let liveFrom { $0.liveFrom = ChannelPosition(liveFrom) }
                     }, correlation: call)
                 join(channel, kind: .edge, after: after) { _ in }
             })
@@ -314,10 +316,7 @@ extension MediaPeer {
 
     private func replicate(_ channel: ChannelID, _ request: ChannelReplicate, _ call: UInt32) {
         atHub(of: channel, call) { [self] hub in
-            let answer = hub.openCopy(
-                term: request.term, epoch: request.epoch, instance: request.instance, from: self,
-                stream: request.stream)
-            switch answer {
+            switch hub.openCopy(request, from: self) {
             case .refused(let error): return .failure(error)
             case .accepted(let after):
                 return .success({ [self] in

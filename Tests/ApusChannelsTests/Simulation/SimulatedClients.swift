@@ -318,8 +318,10 @@ final class SimulatedViewer {
     /// It once went on at an edge that other viewers had made begin after its last frame: what lies
     /// between is announced as skipped, since an edge does not go back.
     private(set) var isLateForEdge = false
-    /// Frames were left out, or none came yet: the next may be any key frame.
+    /// Frames were left out, or none came yet: the next may be any key frame, with configurations before it.
     private var mayStart = true
+    /// When the live picture was asked for; nil once it began.
+    private var askedLiveAt: UInt64?
     /// Tracks whose configuration of an epoch came.
     private var configured: Set<UInt64> = []
 
@@ -328,13 +330,21 @@ final class SimulatedViewer {
         self.world = world
     }
 
-    func connect() {
+    /// Watches as if for the first time.
+    func watchAnew(at node: SimulatedNode?) {
+        guard !isWatching else { return }
+        (last, mayStart, configured) = (nil, true, [])
+        connect(preferring: node)
+    }
+
+    func connect(preferring preferred: SimulatedNode? = nil) {
         disconnect()
         isWatching = true
         let doors = world.doors
         guard !doors.isEmpty else { return world.after(20 * World.millisecond) { [unowned self] in connect() } }
-        let node = doors[world.below(doors.count)]
+        let node = doors.first { $0 === preferred } ?? doors[world.below(doors.count)]
         self.node = node
+        askedLiveAt = last == nil ? world.now : nil
         let (connection, last) = (connection, last)
         send { [unowned self] node in
             if let last { isLateForEdge = isLateForEdge || node.isLate(for: last) }
@@ -379,11 +389,22 @@ final class SimulatedViewer {
             configured.insert(track)
             return
         }
+        let isStart = frame.flags.contains(.key) && frame.track == 0
         if let last {
             guard position > last else { return world.fail("viewer \(name) got \(position) again after \(last)") }
-            if position.epoch == last.epoch, position.sequence != last.sequence + 1, !mayStart {
+            let isNext = position.epoch == last.epoch ? position.sequence == last.sequence + 1 : position.sequence == 0
+            if position.epoch == last.epoch, !isNext, !mayStart {
                 world.fail("viewer \(name) got \(position) right after \(last)")
             }
+            if !isNext, !isStart, !frame.flags.contains(.configuration) {
+                world.fail("viewer \(name) went on at \(position), which is no key frame, after \(last)")
+            }
+        } else if !isStart, !frame.flags.contains(.configuration) {
+            world.fail("viewer \(name) began at \(position), which is no key frame")
+        }
+        if isStart, let askedAt = askedLiveAt {
+            askedLiveAt = nil
+            world.checkLive(name, began: position, askedAt: askedAt)
         }
         if frame.flags.contains(.configuration) { configured.insert(track) }
         if !configured.contains(track) {

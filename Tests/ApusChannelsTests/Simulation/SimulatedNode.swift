@@ -163,7 +163,12 @@ final class SimulatedNode {
             if world.mutant == .acknowledgesBeforeTheCopy, machine.role == .primary, let last = frames.last?.position {
                 for ingest in ingests.keys.sorted() { acknowledge(ingest, last.epoch, last.sequence + 1) }
             }
-        case .adopt(let frame): fanOut?.adopt(repeated: frame)
+        case .adopt(let frame):
+            if world.mutant != .forgetsRepeatedConfigurations { fanOut?.adopt(repeated: frame) }
+        case .beginLive(let position):
+            guard world.mutant != .showsOldPictures else { return }
+            fanOut?.setLiveFloor(position)
+            for entry in sinks { serve(entry.id, entry.sink) }
         case .acknowledge(let id, let epoch, let next): acknowledge(id, epoch, next)
         case .resume(let id, let next):
             switch ingests[id] {
@@ -275,9 +280,10 @@ final class SimulatedNode {
     }
 
     private func openCopy(at node: NodeID) {
-        let (term, publisher) = (machine.assignment.term, machine.publisherIdentity)
+        let (term, publisher, liveFrom) = (machine.assignment.term, machine.publisherIdentity, machine.liveFrom)
         guard
-            let link = open(.copy, at: node, { $0.acceptCopy($1, term, publisher.epoch, publisher.instance) })
+            let link = open(
+                .copy, at: node, { $0.acceptCopy($1, term, publisher.epoch, publisher.instance, liveFrom) })
         else {
             world.after(0, at: self) { [unowned self] in perform(machine.copyFailed(at: node, now: world.time)) }
             return
@@ -295,7 +301,8 @@ final class SimulatedNode {
     }
 
     private func subscribe(_ id: ChannelStateMachine.SubscriptionID, at node: NodeID, after: FramePosition?) {
-        let after = world.mutant == .subscribesLive ? nil : after
+        var after = after
+        if world.mutant == .subscribesTooLate { after?.sequence += 9 }
         let term = machine.assignment.term
         guard open(.upstream(id), at: node, { $0.acceptSubscription($1, term: term, after: after) }) != nil else {
             return world.after(0, at: self) { [unowned self] in
@@ -361,9 +368,12 @@ final class SimulatedNode {
         }
     }
 
-    private func acceptCopy(_ link: Link, _ term: Epoch, _ epoch: UInt32, _ instance: UInt64) {
+    private func acceptCopy(
+        _ link: Link, _ term: Epoch, _ epoch: UInt32, _ instance: UInt64, _ liveFrom: FramePosition?
+    ) {
         let claimed = world.mutant == .ignoresTerms ? max(term, machine.assignment.term + 1) : term
-        let (answer, actions) = machine.openCopy(term: claimed, epoch: epoch, instance: instance, now: world.time)
+        let (answer, actions) = machine.openCopy(
+            term: claimed, epoch: epoch, instance: instance, liveFrom: liveFrom, now: world.time)
         perform(actions)
         switch answer {
         case .refused(let error): refuse(link, error.code)
@@ -381,10 +391,11 @@ final class SimulatedNode {
         guard machine.role != .edge else { return refuse(link, .moved) }
         guard case .upstream(let id) = link.kind else { return }
         accept(link)
+        let liveFrom = machine.liveFrom
         send(link) { node in
             guard link.state == .opening else { return }
             link.state = .open
-            node.perform(node.machine.subscribed(id, term: known, now: node.world.time))
+            node.perform(node.machine.subscribed(id, term: known, liveFrom: liveFrom, now: node.world.time))
         }
         link.receiver = join(.edge, after: after, .link(link))
     }
@@ -397,11 +408,15 @@ final class SimulatedNode {
             after?.sequence = position.sequence - 1
         }
         machine.receiverWants(after: after)
-        var fanOut = self.fanOut ?? FanOutStateMachine(ring: machine.ring, batchByteCountMax: 400)
+        var fanOut =
+            self.fanOut
+            ?? FanOutStateMachine(
+                ring: machine.ring, liveFloor: world.mutant == .showsOldPictures ? nil : machine.liveFloor,
+                batchByteCountMax: 400)
         let receiver = fanOut.add(kind, after: after)
         self.fanOut = fanOut
         sinks.append((receiver, sink))
-        if fanOut.viewerCount == 1, kind != .standby {
+        if kind != .standby, fanOut.viewerCount == 1 || after != nil {
             perform(machine.receiversChanged(hasReceivers: true, now: world.time))
         }
         serve(receiver, sink)
@@ -420,7 +435,7 @@ final class SimulatedNode {
     /// This node is an edge whose frames begin, or will begin, after what a receiver wants.
     func isLate(for position: FramePosition) -> Bool {
         guard machine.role == .edge else { return false }
-        guard let oldest = machine.ring.oldest else { return !sinks.isEmpty }
+        guard let oldest = machine.ring.oldest else { return false }
         return oldest.epoch == position.epoch && oldest.sequence > position.sequence + 1
     }
 

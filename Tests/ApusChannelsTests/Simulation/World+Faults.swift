@@ -11,6 +11,7 @@ extension World {
         world.faultsEnd = world.now + 2300 * millisecond
         world.planFault()
         world.watchCopy()
+        world.watchLive()
         let producingEnd = world.faultsEnd + 1700 * millisecond
         world.after(producingEnd - world.now) { [unowned world] in world.publisher.end() }
         world.run(until: producingEnd + 900 * millisecond)
@@ -141,6 +142,16 @@ extension World {
         after(5 * Self.millisecond) { [unowned self] in watchCopy() }
     }
 
+    /// Notes the newest key frame that the primary has.
+    private func watchLive() {
+        if let primary = truth.owner.flatMap(node), primary.isAlive, !primary.isPaused,
+            let position = primary.machine.ring.livePosition
+        {
+            liveHistory.append((now, position))
+        }
+        after(5 * Self.millisecond) { [unowned self] in watchLive() }
+    }
+
     /// The channel has survived what came before: one more failure must not cost anything.
     private var isSettled: Bool {
         guard let copiedAt, now - copiedAt < 400 * Self.millisecond else { return false }
@@ -165,7 +176,7 @@ extension World {
         let standby = truth.standby.flatMap(node)
         let edges = doors.filter { $0 !== primary && $0 !== standby && ($0.id != candidate || isSettled) }
         let hasSpare = doors.count >= 3
-        switch below(14) {
+        switch below(16) {
         case 0, 1: if let primary, isSettled, hasSpare { kill(primary) }
         case 2: if let standby, isSettled, hasSpare { kill(standby) }
         case 3: if let edge = edges.first { kill(edge) }
@@ -187,7 +198,8 @@ extension World {
         case 12:
             tell("the publisher goes to another door")
             publisher.connect()
-        default: moveViewer(viewers[below(viewers.count)])
+        case 13: moveViewer(viewers[below(viewers.count)])
+        default: emptyEdge(edges.isEmpty ? doors[below(doors.count)] : edges[below(edges.count)])
         }
     }
 
@@ -205,6 +217,16 @@ extension World {
         tell("viewer \(viewer.name) leaves")
         viewer.disconnect()
         after(span(1...300)) { viewer.connect() }
+    }
+
+    /// All viewers of a node leave; some come back later, for the live picture, mostly to the same node.
+    private func emptyEdge(_ node: SimulatedNode) {
+        tell("\(node.id) has no viewers any more")
+        for viewer in viewers where viewer.isWatching && viewer.node === node {
+            viewer.disconnect()
+            let isBack = chance(0.7)
+            after(span(100...1200)) { viewer.watchAnew(at: isBack ? node : nil) }
+        }
     }
 
     private func kill(_ node: SimulatedNode) {
@@ -257,6 +279,15 @@ extension World {
     }
 
     // MARK: - Invariants
+
+    /// A live join begins no earlier than what the primary had as its newest key frame when it was asked for. Links,
+    /// dead primaries and maps that come late make nodes see the primary that much later.
+    func checkLive(_ viewer: Int, began position: FramePosition, askedAt time: UInt64) {
+        let seen = liveHistory.last { $0.time + Self.liveDelayMax <= time }
+        guard let seen, position < seen.position else { return }
+        fail("viewer \(viewer) began at \(position), when the primary had a key frame at \(seen.position) long before")
+    }
+    private static let liveDelayMax = 450 * millisecond
 
     /// A frame that the publisher was told is safe is at the primary or at its standby (D7).
     func checkHeld(_ position: FramePosition) {

@@ -11,8 +11,8 @@ enum Mutant: String, CaseIterable, Sendable {
     case confirmsBeforeItHolds
     /// A receiver gets its last frame again.
     case resumesFromInsteadOfAfter
-    /// An edge asks for the live picture where it should ask for everything after its last frame.
-    case subscribesLive
+    /// An edge asks for what comes some frames after its last one.
+    case subscribesTooLate
     /// A node that becomes primary forgets what it held as standby.
     case promotesWithoutRing
     /// The primary asks the publisher to go on one frame too late.
@@ -23,6 +23,10 @@ enum Mutant: String, CaseIterable, Sendable {
     case namesStandbyEarly
     /// The primary takes what one copy confirmed as confirmed by the standby and the candidate.
     case countsOneCopyForAll
+    /// A node that nobody watched shows its next viewer what it had then.
+    case showsOldPictures
+    /// A node does not hand on the configurations that were repeated at the head of its subscription.
+    case forgetsRepeatedConfigurations
 }
 
 /// A cluster of one channel on a virtual clock: nodes, links, a publisher, viewers, and what goes wrong.
@@ -60,6 +64,8 @@ final class World {
     var revision = 0
     /// Who is to become the standby, by a planned move under way.
     var candidate: NodeID?
+    /// The newest key frame that the primary had, every 5 ms.
+    var liveHistory: [(time: UInt64, position: FramePosition)] = []
     /// When the standby was last seen to have nearly all that the primary has, under this map.
     var copiedAt: UInt64?
 

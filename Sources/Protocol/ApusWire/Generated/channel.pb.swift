@@ -91,9 +91,21 @@ public nonisolated struct ChannelSubscribed: Sendable {
 
   public var term: UInt32 = 0
 
+  /// live joins begin at a key frame no earlier than this; absent: not known
+  public var liveFrom: ChannelPosition {
+    get {_liveFrom ?? ChannelPosition()}
+    set {_liveFrom = newValue}
+  }
+  /// Returns true if `liveFrom` has been explicitly set.
+  public var hasLiveFrom: Bool {self._liveFrom != nil}
+  /// Clears the value of `liveFrom`. Subsequent reads from it will return its default value.
+  public mutating func clearLiveFrom() {self._liveFrom = nil}
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
+
+  fileprivate var _liveFrom: ChannelPosition? = nil
 }
 
 /// ---- 2 Unsubscribe
@@ -153,7 +165,7 @@ public nonisolated struct ChannelIngesting: Sendable {
   public init() {}
 }
 
-/// ---- 4 EndIngest: the publisher ended its epoch
+/// ---- 4 EndIngest: the opener ends an ingest or a copy
 public nonisolated struct ChannelEndIngest: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -218,9 +230,21 @@ public nonisolated struct ChannelReplicate: Sendable {
   /// correlation of the media frames that the primary will send
   public var stream: UInt32 = 0
 
+  /// live joins begin at a key frame no earlier than this; absent: not known
+  public var liveFrom: ChannelPosition {
+    get {_liveFrom ?? ChannelPosition()}
+    set {_liveFrom = newValue}
+  }
+  /// Returns true if `liveFrom` has been explicitly set.
+  public var hasLiveFrom: Bool {self._liveFrom != nil}
+  /// Clears the value of `liveFrom`. Subsequent reads from it will return its default value.
+  public mutating func clearLiveFrom() {self._liveFrom = nil}
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
+
+  fileprivate var _liveFrom: ChannelPosition? = nil
 }
 
 public nonisolated struct ChannelReplicating: Sendable {
@@ -412,7 +436,7 @@ nonisolated extension ChannelSubscribe: SwiftProtobuf.Message, SwiftProtobuf._Me
 
 nonisolated extension ChannelSubscribed: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Subscribed"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}stream\0\u{1}term\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}stream\0\u{1}term\0\u{3}live_from\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -422,24 +446,33 @@ nonisolated extension ChannelSubscribed: SwiftProtobuf.Message, SwiftProtobuf._M
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularUInt32Field(value: &self.stream) }()
       case 2: try { try decoder.decodeSingularUInt32Field(value: &self.term) }()
+      case 3: try { try decoder.decodeSingularMessageField(value: &self._liveFrom) }()
       default: break
       }
     }
   }
 
   public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
     if self.stream != 0 {
       try visitor.visitSingularUInt32Field(value: self.stream, fieldNumber: 1)
     }
     if self.term != 0 {
       try visitor.visitSingularUInt32Field(value: self.term, fieldNumber: 2)
     }
+    try { if let v = self._liveFrom {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 3)
+    } }()
     try unknownFields.traverse(visitor: &visitor)
   }
 
   public static func ==(lhs: ChannelSubscribed, rhs: ChannelSubscribed) -> Bool {
     if lhs.stream != rhs.stream {return false}
     if lhs.term != rhs.term {return false}
+    if lhs._liveFrom != rhs._liveFrom {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -677,7 +710,7 @@ nonisolated extension ChannelResume: SwiftProtobuf.Message, SwiftProtobuf._Messa
 
 nonisolated extension ChannelReplicate: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Replicate"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}source\0\u{1}term\0\u{1}epoch\0\u{1}instance\0\u{1}stream\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}source\0\u{1}term\0\u{1}epoch\0\u{1}instance\0\u{1}stream\0\u{3}live_from\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -691,12 +724,17 @@ nonisolated extension ChannelReplicate: SwiftProtobuf.Message, SwiftProtobuf._Me
       case 4: try { try decoder.decodeSingularUInt32Field(value: &self.epoch) }()
       case 5: try { try decoder.decodeSingularFixed64Field(value: &self.instance) }()
       case 6: try { try decoder.decodeSingularUInt32Field(value: &self.stream) }()
+      case 7: try { try decoder.decodeSingularMessageField(value: &self._liveFrom) }()
       default: break
       }
     }
   }
 
   public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
     if !self.device.isEmpty {
       try visitor.visitSingularStringField(value: self.device, fieldNumber: 1)
     }
@@ -715,6 +753,9 @@ nonisolated extension ChannelReplicate: SwiftProtobuf.Message, SwiftProtobuf._Me
     if self.stream != 0 {
       try visitor.visitSingularUInt32Field(value: self.stream, fieldNumber: 6)
     }
+    try { if let v = self._liveFrom {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 7)
+    } }()
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -725,6 +766,7 @@ nonisolated extension ChannelReplicate: SwiftProtobuf.Message, SwiftProtobuf._Me
     if lhs.epoch != rhs.epoch {return false}
     if lhs.instance != rhs.instance {return false}
     if lhs.stream != rhs.stream {return false}
+    if lhs._liveFrom != rhs._liveFrom {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
