@@ -27,9 +27,11 @@ struct HomeJoinTests {
         let eventLoop: any EventLoop
         let isOpen = Mutex(false)
         init(_ eventLoop: any EventLoop) { self.eventLoop = eventLoop }
-        func publishOpened(_ stream: StreamNumber, next: UInt64, isProtected: Bool) { isOpen.withLock { $0 = true } }
+        func publishOpened(_ stream: StreamNumber, epoch: UInt32, next: UInt64, isProtected: Bool) {
+            isOpen.withLock { $0 = true }
+        }
         func publishAcknowledged(_ stream: StreamNumber, epoch: UInt32, next: UInt64) {}
-        func publishResume(_ stream: StreamNumber, next: UInt64) {}
+        func publishResume(_ stream: StreamNumber, epoch: UInt32, next: UInt64) {}
         func publishFailed(_ stream: StreamNumber, _ error: ApusError) {}
     }
 

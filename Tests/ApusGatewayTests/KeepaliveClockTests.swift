@@ -12,10 +12,10 @@ struct KeepaliveClockTests {
         let viewer = clock.add(now: time(0))
         _ = clock.add(now: time(0))
         clock.setStreams(viewer, isStreaming: true, isPlaying: true)
-        #expect(clock.silent(now: time(79)) == [])
+        #expect(clock.silent(now: time(71)) == [])
         #expect(clock.silent(now: time(80)) == [viewer])
         _ = clock.sent(viewer, now: time(80))
-        #expect(clock.silent(now: time(159)) == [])
+        #expect(clock.silent(now: time(151)) == [])
         #expect(clock.lastSent(viewer) == time(80))
         clock.setStreams(viewer, isStreaming: false, isPlaying: false)
         #expect(clock.silent(now: time(999)) == [])
@@ -45,7 +45,33 @@ struct KeepaliveClockTests {
         _ = clock.sent(first, now: time(60))
         _ = clock.sent(second, now: time(90))
         #expect(clock.nextLook(now: time(95)) == time(140))
+        #expect(clock.silent(now: time(500)) == [first, second])
         #expect(clock.nextLook(now: time(500)) == time(540))
+    }
+
+    @Test(
+        "However their last bytes lie, no connection is silent for longer than the keepalive, and each hears one a time"
+    )
+    func bound() {
+        var clock = KeepaliveClock(keepalive: .milliseconds(80))
+        let slots = (0..<8).map { _ in clock.add(now: time(0)) }
+        for slot in slots {
+            clock.setStreams(slot, isStreaming: true, isPlaying: true)
+            _ = clock.sent(slot, now: time(Int64(slot) * 11))
+        }
+        var count = 0
+        var now = time(80)
+        while now < time(2088) {
+            for slot in clock.silent(now: now) {
+                #expect(now - clock.lastSent(slot) <= .milliseconds(80))
+                _ = clock.sent(slot, now: now)
+                count += 1
+            }
+            guard let next = clock.nextLook(now: now) else { break }
+            now = next
+        }
+        // 2 s hold 25 keepalives for each; sent early, some more.
+        #expect((200...230).contains(count))
     }
 
     @Test("A place that was given back is used again, and knows nothing of who had it")

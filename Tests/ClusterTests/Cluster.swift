@@ -62,10 +62,11 @@ final class Cluster {
 
     /// Starts a verb of this cluster; it ends with the test or by itself.
     @discardableResult
-    func start(_ arguments: String...) throws -> Process {
+    func start(_ arguments: String..., environment: [String: String] = [:]) throws -> Process {
         let process = Process()
         process.executableURL = URL(fileURLWithPath: Self.apus)
         process.arguments = arguments + ["--dir", directory]
+        process.environment = ProcessInfo.processInfo.environment.merging(environment) { $1 }
         process.standardOutput = FileHandle.nullDevice
         process.standardError = FileHandle.nullDevice
         try process.run()
@@ -88,16 +89,21 @@ final class Cluster {
 
     struct Missing: Error { var what: String }
 
-    private static func primary(of channel: String, in json: String) -> Int? {
+    private static func primary(of channel: String, in json: String) -> Int? { protectedPrimaries(in: json)[channel] }
+
+    /// The nodes, from 1, that are primaries of channels whose standby has everything.
+    static func protectedPrimaries(in json: String) -> [String: Int] {
         let root = (try? JSONSerialization.jsonObject(with: Data(json.utf8))) as? [String: Any]
+        var found: [String: Int] = [:]
         for node in root?["nodes"] as? [[String: Any]] ?? [] {
-            for entry in node["channels"] as? [[String: Any]] ?? []
-            where entry["channel"] as? String == channel && entry["role"] as? String == "primary" {
-                guard entry["protected"] as? Bool == true, let name = node["name"] as? String else { continue }
-                return Int(name.dropFirst())
+            for entry in node["channels"] as? [[String: Any]] ?? [] {
+                guard entry["role"] as? String == "primary", entry["protected"] as? Bool == true,
+                    let channel = entry["channel"] as? String, let name = node["name"] as? String
+                else { continue }
+                found[channel] = Int(name.dropFirst())
             }
         }
-        return nil
+        return found
     }
 
     private static func scratch() -> String {

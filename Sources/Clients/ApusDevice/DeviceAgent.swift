@@ -20,11 +20,9 @@ public final class DeviceAgent: Sendable {
 
     /// - Parameters:
     ///   - channel: the source's number on a device with several cameras (IV-C4).
-    ///   - epoch: higher than at any start before; unix seconds serve.
-    ///   - frameLog: gets one line for every frame that was numbered.
+    ///   - frameLog: gets one line for every frame, once its epoch is known.
     public init(
-        session: ClientSession, source: any MediaSource, channel: UInt16 = 0, epoch: UInt32, frameLog: FrameLog? = nil,
-        log: Logger
+        session: ClientSession, source: any MediaSource, channel: UInt16 = 0, frameLog: FrameLog? = nil, log: Logger
     ) {
         self.session = session
         self.source = source
@@ -33,7 +31,7 @@ public final class DeviceAgent: Sendable {
         let (ending, endingFeed) = AsyncStream<ApusError?>.makeStream()
         (self.ending, self.endingFeed) = (ending, endingFeed)
         publisher = Publisher(
-            session: session, source: channel, epoch: epoch,
+            session: session, source: channel,
             onNumbered: { frame in frameLog?.append(frame) },
             onEvent: { event in
                 switch event {

@@ -65,7 +65,8 @@ extension ClientHandler {
         guard let source = UInt16(exactly: request.source) else { return fail(call, ApusError(.badParameter)) }
         guard hasRoomForStream else { return fail(call, ApusError(.tooManyStreams)) }
         let channel = ChannelID(device: device, source: source)
-        let offer = PublishOffer(epoch: request.epoch, instance: request.instance, oldest: request.oldest)
+        let offer = PublishOffer(
+            epoch: request.epoch, instance: request.instance, oldest: request.oldest, resumes: request.resumes)
         let sink = PublishedSink(handler: self, call: call)
         gateway.service.channels.publish(channel, offer: offer, sink: sink) { [self] result in
             switch result {

@@ -92,7 +92,7 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
 
     var eventLoop: any EventLoop { handler.eventLoop }
 
-    func publishOpened(_ stream: StreamNumber, next: UInt64, isProtected: Bool) {
+    func publishOpened(_ stream: StreamNumber, epoch: UInt32, next: UInt64, isProtected: Bool) {
         isAnswered = true
         handler.send(
             .response,
@@ -100,6 +100,7 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
                 $0.stream = stream
                 $0.next = next
                 $0.protected = isProtected
+                $0.epoch = epoch
             }, correlation: call)
     }
 
@@ -125,13 +126,14 @@ final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: conf
         held = nil
     }
 
-    func publishResume(_ stream: StreamNumber, next: UInt64) {
+    func publishResume(_ stream: StreamNumber, epoch: UInt32, next: UInt64) {
         forgetHeld()
         handler.send(
             .tell,
             ClientPublishResume.with {
                 $0.stream = stream
                 $0.next = next
+                $0.epoch = epoch
             }, method: ClientMethod.publishResume.rawValue)
     }
 

@@ -41,7 +41,7 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     var timing: ClientConnectionStateMachine.Timing {
         .init(
             handshakeTimeout: configuration.handshakeTimeout, keepalive: configuration.keepalive,
-            streamKeepalive: configuration.streamKeepalive, idleTimeout: configuration.idleTimeout,
+            streamKeepalive: keepalives.silenceMin, idleTimeout: configuration.idleTimeout,
             slowReaderTimeout: configuration.slowReaderTimeout)
     }
 

@@ -7,13 +7,20 @@ package import ApusCore
 package struct KeepaliveClock: Sendable {
     private struct Entry {
         var lastSent: MonotonicTime
+        /// When it was last found silent.
+        var foundSilent = MonotonicTime.zero
         var isStreaming = false
         var isPlaying = false
     }
 
     /// How long a connection with a stream may go without bytes.
     package let keepalive: Duration
-    private let halfKeepalive: Duration
+    /// Connections are looked at together: as often at most, and those that are due until the next look are due now.
+    private let lookSpacing: Duration
+    /// The silence from which on a look sends a keepalive.
+    package var silenceMin: Duration { keepalive - lookSpacing }
+    /// One that is behind takes no keepalive and stays silent: it is looked at as seldom.
+    private let behindSpacing: Duration
     private var entries: [Entry] = []
     private var free: [Int] = []
     private var playingCount = 0
@@ -22,7 +29,8 @@ package struct KeepaliveClock: Sendable {
 
     package init(keepalive: Duration) {
         self.keepalive = keepalive
-        halfKeepalive = keepalive / 2
+        lookSpacing = keepalive / 10
+        behindSpacing = keepalive / 2
     }
 
     /// A place for a connection.
@@ -61,16 +69,20 @@ package struct KeepaliveClock: Sendable {
         return burst.count == playingCount
     }
 
-    /// The connections with streams that were silent for the keepalive.
-    package func silent(now: MonotonicTime) -> [Int] {
-        entries.indices.filter { entries[$0].isStreaming && now - entries[$0].lastSent >= keepalive }
+    /// The connections with streams that will have been silent for the keepalive before the next look can come.
+    package mutating func silent(now: MonotonicTime) -> [Int] {
+        let found = entries.indices.filter { entries[$0].isStreaming && now + lookSpacing >= due(entries[$0]) }
+        for index in found { entries[index].foundSilent = now }
+        return found
     }
 
-    /// When the first connection with a stream will have been silent for too long; nil without streams.
-    ///
-    /// One that is behind is not sent keepalives and stays silent, so the answer is never sooner than half a keepalive.
+    /// When the first connection with a stream will have been silent for the keepalive; nil without streams.
     package func nextLook(now: MonotonicTime) -> MonotonicTime? {
-        guard let oldest = entries.lazy.filter(\.isStreaming).map(\.lastSent).min() else { return nil }
-        return max(oldest + keepalive, now + halfKeepalive)
+        guard let first = entries.lazy.filter(\.isStreaming).map(due).min() else { return nil }
+        return max(first, now + lookSpacing)
+    }
+
+    private func due(_ entry: Entry) -> MonotonicTime {
+        max(entry.lastSent + keepalive, entry.foundSilent + behindSpacing)
     }
 }

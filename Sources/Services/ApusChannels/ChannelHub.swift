@@ -4,6 +4,7 @@ import ApusMedia
 import ApusTransport
 import ApusWire
 import CoreMetrics
+import Foundation
 import Logging
 import NIOCore
 import SwiftProtobuf
@@ -113,6 +114,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     /// live joins begin when that changes.
     func attach(_ other: ChannelLoop, after: FramePosition?) -> (ring: FrameRing, liveFloor: FramePosition?) {
         machine.receiverWants(after: after)
+        machine.receiverHas(after)
         if !attached.contains(where: { $0.loop === other }) { attached.append((other, false)) }
         idleSince = nil
         return (machine.ring, machine.liveFloor)
@@ -120,6 +122,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
 
     func receiversChanged(on other: ChannelLoop, hasReceivers: Bool, after: FramePosition?) {
         machine.receiverWants(after: after)
+        machine.receiverHas(after)
         guard let index = attached.firstIndex(where: { $0.loop === other }) else { return }
         attached[index].hasReceivers = hasReceivers
         run(machine.receiversChanged(hasReceivers: attached.contains(where: \.hasReceivers), now: .now()))
@@ -219,6 +222,14 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         case .closeCopy(let node):
             for copy in copies where copy.node == node { copy.close() }
             copies.removeAll { $0.node == node }
+        case .announcePublisher(let node):
+            let publisher = machine.publisherIdentity
+            for copy in copies where copy.node == node {
+                copy.announce(epoch: publisher.epoch, instance: publisher.instance)
+            }
+        case .refuseCopy:
+            if let source = copySource { source.peer.refuseCopy(stream: source.stream, term: source.term) }
+            copySource = nil
         case .confirmCopy(let epoch, let next):
             copySource?.peer.confirm(stream: copySource?.stream ?? 0, epoch: epoch, next: next)
         case .subscribe(let id, let node, let after):
@@ -235,7 +246,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     func openIngest(_ offer: PublishOffer, peer: any IngestPeer) -> ChannelStateMachine.IngestAnswer {
         let id = service.takeIngestID()
         let (answer, actions) = machine.openIngest(
-            id, epoch: offer.epoch, instance: offer.instance, oldest: offer.oldest, now: .now())
+            id, offer, wallSeconds: UInt32(clamping: Int(Date().timeIntervalSince1970)), now: .now())
         if case .accepted = answer {
             peer.accepted(as: id)
             ingests[id] = peer
@@ -258,14 +269,14 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     // MARK: - The copy, at the primary
 
     private func openCopy(at node: NodeID) {
-        let link = CopyLink(node: node, hub: self)
+        let link = CopyLink(node: node, term: machine.assignment.term, hub: self)
         copies.append(link)
         let publisher = machine.publisherIdentity
         link.open(
             ChannelReplicate.with {
                 $0.device = channel.device.rawValue
                 $0.source = UInt32(channel.source)
-                $0.term = machine.assignment.term
+                $0.term = link.term
                 $0.epoch = publisher.epoch
                 $0.instance = publisher.instance
                 $0.stream = stream
@@ -301,6 +312,10 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         if case .accepted = answer { copySource = (peer, stream, term) }
         run(actions)
         return answer
+    }
+
+    func publisherChanged(_ message: ChannelPublisherChanged, term: Epoch) {
+        machine.publisherChanged(term: term, epoch: message.epoch, instance: message.instance)
     }
 
     func copied(_ frames: [RelayFrame], term: Epoch) {

@@ -69,7 +69,12 @@ package final class ChannelService: Sendable {
         atHome(of: channel, from: sink.eventLoop) { home in
             let result: Result<PublishHandle, ApusError> = home.hub(for: channel).flatMap { hub in
                 if let previous = hub.door {
-                    guard previous.epoch <= offer.epoch else { return .failure(ApusError(.stalePublisher)) }
+                    // One that brings an epoch of its own, or comes back with one, is refused where another has a
+                    // higher one; whoever wants a new one has just signed in, and the sessions say who that may be.
+                    let isBehind = offer.epoch > 0 && offer.epoch < previous.epoch
+                    guard !isBehind || previous.instance == offer.instance else {
+                        return .failure(ApusError(.stalePublisher))
+                    }
                     previous.close()
                     let (old, stream) = (previous.publisher, hub.stream)
                     if old !== sink { old.eventLoop.execute { old.publishFailed(stream, ApusError(.stalePublisher)) } }

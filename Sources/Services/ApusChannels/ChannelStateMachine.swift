@@ -40,6 +40,8 @@ package struct ChannelStateMachine: Sendable {
         /// ``retryDelayMax``. Key `channels.retry_delay`.
         package var retryDelay: Duration = .milliseconds(10)
         package var retryDelayMax: Duration = .milliseconds(200)
+        /// How far the epoch that a client claims may be ahead of this node's clock. Key `channels.epoch_ahead_max`.
+        package var epochAheadMax: Duration = .seconds(86_400)
         package init() {}
     }
 
@@ -74,6 +76,10 @@ package struct ChannelStateMachine: Sendable {
         case openCopy(NodeID)
         /// Stop copying to a node.
         case closeCopy(NodeID)
+        /// Tell the node of an open copy whose frames follow; see ``publisherIdentity``.
+        case announcePublisher(NodeID)
+        /// Tell the primary, by the copy that is open, that this node takes it no more.
+        case refuseCopy
         /// Tell the primary what this standby has.
         case confirmCopy(epoch: UInt32, next: UInt64)
         /// Ask a node for frames; answer with ``subscribed(_:term:liveFrom:now:)`` or ``subscriptionLost(_:now:)``.
@@ -83,7 +89,7 @@ package struct ChannelStateMachine: Sendable {
 
     /// The answer to a publisher that wants to send.
     package enum IngestAnswer: Sendable, Equatable {
-        case accepted(next: UInt64, isProtected: Bool)
+        case accepted(epoch: UInt32, next: UInt64, isProtected: Bool)
         case refused(ApusError)
     }
 
@@ -144,6 +150,10 @@ package struct ChannelStateMachine: Sendable {
     package private(set) var assignment = Assignment(term: 0, owner: nil, standby: nil)
     package private(set) var ring: FrameRing
     private var publisher: Publisher?
+    /// Another instance while the publisher is attached: its first frame makes it the publisher.
+    private var challenger: Publisher?
+    /// The newest epoch after which a receiver wanted to go on.
+    private var seenEpoch: UInt32 = 0
     private var hasReceivers = false
     /// Live joins begin at a key frame no earlier than this; nil: at the newest that is held.
     package private(set) var liveFloor: FramePosition?
@@ -157,6 +167,8 @@ package struct ChannelStateMachine: Sendable {
     private var candidate: NodeID?
     /// The candidate had everything that was acknowledged: nothing is acknowledged any more without it.
     private var isCandidateCounted = false
+    /// What the candidate was to have to be counted, since a time.
+    private var candidateMark: (position: FramePosition, since: MonotonicTime)?
     /// The candidate was counted, and then owed a confirmation for too long.
     private var isCandidateLate = false
     /// As primary: no frame after this one was ever acknowledged, by this node or by one before it.
@@ -202,16 +214,20 @@ package struct ChannelStateMachine: Sendable {
 
     /// A publisher is attached to this node's copy of the channel, or its frames come from upstream.
     package var isFed: Bool {
-        publisher?.ingest != nil || copyTerm != nil || upstreams.contains(where: \.isOpen)
+        publisher?.ingest != nil || challenger != nil || copyTerm != nil || upstreams.contains(where: \.isOpen)
     }
 
     /// The publisher that a copy is opened for; zeros where none is known.
     package var publisherIdentity: (epoch: UInt32, instance: UInt64) {
-        (publisher?.epoch ?? ring.last?.epoch ?? 0, publisher?.instance ?? 0)
+        let newest = ring.last?.epoch ?? 0
+        guard let publisher, publisher.epoch >= newest else { return (newest, 0) }
+        return (publisher.epoch, publisher.instance)
     }
 
     /// Nothing is attached: the shell may drop the channel after a while.
-    package var isIdle: Bool { !hasReceivers && publisher?.ingest == nil && copyTerm == nil }
+    package var isIdle: Bool {
+        !hasReceivers && publisher?.ingest == nil && challenger == nil && copyTerm == nil
+    }
 
     // MARK: - The map
 
@@ -223,9 +239,14 @@ package struct ChannelStateMachine: Sendable {
         assignment = new
         var actions: [Action] = []
         // A standby that is replaced goes on as an edge, under the same term.
-        if let term = copyTerm, term < new.term || (wasStandby && role != .standby) { copyTerm = nil }
-        if role == .primary {
+        // Whoever copies may not have seen this map, or not the ones between: it hears of it.
+        if let term = copyTerm, term < new.term || (wasStandby && role != .standby) || role == .primary {
             copyTerm = nil
+            actions.append(.refuseCopy)
+        }
+        if role == .primary {
+            // What was opened under an earlier term is not taken any more.
+            if wasPrimary, isNewTerm { actions += closeCopies() }
             if !wasPrimary || isNewTerm { promised = ring.last }
             if candidate == new.standby || candidate == local { setNoCandidate() }
             actions += dropUpstreams()
@@ -297,10 +318,12 @@ package struct ChannelStateMachine: Sendable {
         promised = nil
         owed = nil
         isUnprotected = false
-        if let ingest = publisher?.ingest {
-            publisher?.ingest = nil
+        for ingest in [publisher?.ingest, challenger?.ingest] {
+            guard let ingest else { continue }
             actions.append(.endIngest(ingest, ApusError(.moved, "the channel has another primary")))
         }
+        publisher?.ingest = nil
+        challenger = nil
         return actions
     }
 
@@ -308,36 +331,77 @@ package struct ChannelStateMachine: Sendable {
 
     /// A publisher, here or at another node's door, wants to send (IV-C1).
     ///
-    /// The same instance goes on in its epoch; a new one must bring a higher epoch, else 10024.
+    /// ``PublisherEpoch`` says which epoch it gets, or 10024. While a publisher is attached, another instance takes
+    /// its place with its first frame: the one before then hears 10024, and hears it only from one that sends.
+    ///
+    /// - Parameter wallSeconds: this node's clock, in Unix seconds.
     package mutating func openIngest(
-        _ id: IngestID, epoch: UInt32, instance: UInt64, oldest: UInt64, now: MonotonicTime
+        _ id: IngestID, _ offer: PublishOffer, wallSeconds: UInt32, now: MonotonicTime
     ) -> (answer: IngestAnswer, actions: [Action]) {
         guard role == .primary else { return (.refused(ApusError(.moved)), []) }
-        let known = max(publisher?.epoch ?? 0, ring.last?.epoch ?? 0)
-        // Where frames of an epoch came by copy or subscription alone, nobody said whose they are.
-        let isOther = publisher.map { $0.epoch == epoch && $0.instance != 0 && $0.instance != instance } ?? false
-        guard epoch >= known, !isOther else {
+        guard case .given(let epoch) = publisherEpoch(wallSeconds: wallSeconds).answer(to: offer) else {
+            let known = publisherIdentity.epoch
             return (.refused(ApusError(.stalePublisher, "epoch \(known) of another publisher is known")), [])
         }
+        let next = max(ring.next(in: epoch) ?? offer.oldest, offer.oldest)
+        let opened = Publisher(epoch: epoch, instance: offer.instance, ingest: id, startsAt: next)
         var actions: [Action] = []
-        if let publisher, let previous = publisher.ingest {
-            // The same publisher may come through another door, while the one it left does not know yet.
-            let isSame = publisher.epoch == epoch && publisher.instance == instance
-            actions.append(.endIngest(previous, ApusError(isSame ? .kicked : .stalePublisher)))
-        }
-        let next = max(ring.next(in: epoch) ?? oldest, oldest)
-        publisher = Publisher(epoch: epoch, instance: instance, ingest: id, startsAt: next)
-        acknowledged = nil
+        if let previous = challenger?.ingest { actions.append(.endIngest(previous, ending(challenger, for: opened))) }
+        challenger = nil
         isLetGo = false
+        if let publisher, let previous = publisher.ingest {
+            guard publisher.instance == offer.instance else {
+                challenger = opened
+                return (.accepted(epoch: epoch, next: next, isProtected: isProtected), actions)
+            }
+            actions.append(.endIngest(previous, ending(publisher, for: opened)))
+        }
+        actions += take(opened)
         actions += adjustCopy(now: now)
-        return (.accepted(next: next, isProtected: isProtected), actions)
+        return (.accepted(epoch: epoch, next: next, isProtected: isProtected), actions)
+    }
+
+    private func publisherEpoch(wallSeconds: UInt32) -> PublisherEpoch {
+        let (known, holder) = publisherIdentity
+        return PublisherEpoch(
+            known: known, holder: holder, seen: max(seenEpoch, challenger?.epoch ?? 0), wallSeconds: wallSeconds,
+            aheadMax: UInt32(clamping: configuration.epochAheadMax.components.seconds))
+    }
+
+    /// The same publisher may come through another endpoint, while the one it left has not noticed yet.
+    private func ending(_ previous: Publisher?, for next: Publisher) -> ApusError {
+        ApusError(previous?.instance == next.instance ? .kicked : .stalePublisher)
+    }
+
+    /// An instance is the channel's publisher from here on.
+    private mutating func take(_ opened: Publisher) -> [Action] {
+        let isSame = publisher.map { $0.epoch == opened.epoch && $0.instance == opened.instance } ?? false
+        publisher = opened
+        acknowledged = nil
+        return isSame ? [] : copies.filter(\.isActive).map { .announcePublisher($0.node) }
+    }
+
+    /// The challenger sends: it is the publisher now, and the one before is superseded.
+    private mutating func takeChallenger(_ id: IngestID) -> [Action] {
+        guard let challenger, challenger.ingest == id else { return [] }
+        self.challenger = nil
+        var actions: [Action] = []
+        if let previous = publisher?.ingest { actions.append(.endIngest(previous, ApusError(.stalePublisher))) }
+        return actions + take(challenger)
+    }
+
+    /// A receiver, here or at another node, has everything up to a position: epochs that are given go on after it.
+    package mutating func receiverHas(_ position: FramePosition?) {
+        if let position { seenEpoch = max(seenEpoch, position.epoch) }
     }
 
     /// Frames from the publisher, in the order they came.
     package mutating func ingest(_ id: IngestID, _ frames: [RelayFrame], now: MonotonicTime) -> [Action] {
-        guard role == .primary, let publisher, publisher.ingest == id else { return [] }
+        guard role == .primary else { return [] }
+        let ended = frames.isEmpty ? [] : takeChallenger(id)
+        guard let publisher, publisher.ingest == id else { return ended }
         var accepted: [RelayFrame] = []
-        var actions: [Action] = []
+        var actions = ended
         for var frame in frames where frame.position.epoch == publisher.epoch {
             // Frames that were on the way when the stream was opened may come before the one it starts with.
             let isFirst = ring.last?.epoch != publisher.epoch
@@ -369,6 +433,7 @@ package struct ChannelStateMachine: Sendable {
 
     /// The publisher's stream is gone; the publisher may come back, here or elsewhere.
     package mutating func closeIngest(_ id: IngestID) {
+        if challenger?.ingest == id { challenger = nil }
         guard publisher?.ingest == id else { return }
         publisher?.ingest = nil
     }
@@ -377,7 +442,7 @@ package struct ChannelStateMachine: Sendable {
     private mutating func acknowledgements(now: MonotonicTime) -> [Action] {
         guard role == .primary, let publisher, let last = ring.last, last.epoch == publisher.epoch else { return [] }
         let held = last.sequence + 1
-        countCandidate()
+        countCandidate(now: now)
         var confirmed = assignment.standby == nil ? held : confirmedCount(at: assignment.standby, of: publisher.epoch)
         if isCandidateCounted { confirmed = min(confirmed, confirmedCount(at: candidate, of: publisher.epoch)) }
         measureDebt(epoch: publisher.epoch, held: held, confirmed: confirmed, now: now)
@@ -385,7 +450,8 @@ package struct ChannelStateMachine: Sendable {
             confirmed = confirmedCount(at: assignment.standby, of: publisher.epoch)
         }
         let safe = isUnprotected ? held : confirmed
-        guard let ingest = publisher.ingest, safe > 0, safe != acknowledged else { return [] }
+        // What was said stays said: another standby may have less at first.
+        guard let ingest = publisher.ingest, safe > acknowledged ?? 0 else { return [] }
         acknowledged = safe
         let newest = FramePosition(epoch: publisher.epoch, sequence: safe - 1)
         promised = promised.map { max($0, newest) } ?? newest
@@ -408,7 +474,7 @@ package struct ChannelStateMachine: Sendable {
         if confirmed >= held {
             owed = nil
             isUnprotected = false
-        } else if let debt = owed, confirmed < debt.next, !wasStopped {
+        } else if let debt = owed, !wasStopped, confirmed < debt.next {
             guard now - debt.since >= configuration.protectionTimeout else { return }
             if confirmedCount(at: assignment.standby, of: epoch) >= debt.next {
                 leaveCandidateBehind()
@@ -417,6 +483,10 @@ package struct ChannelStateMachine: Sendable {
                 isUnprotected = true
             }
         } else {
+            // Newer frames are always on the way. A standby that confirms in time what it owed keeps up.
+            if let debt = owed, !wasStopped, now - debt.since < configuration.protectionTimeout {
+                isUnprotected = false
+            }
             owed = (held, now)
         }
     }
@@ -458,7 +528,8 @@ package struct ChannelStateMachine: Sendable {
         }
         copies[index].step = .active(confirmed: after)
         copies[index].retryDelay = configuration.retryDelay
-        return acknowledgements(now: now)
+        // The publisher may be another one than when the copy was asked for.
+        return [.announcePublisher(node)] + acknowledgements(now: now)
     }
 
     /// The standby holds every frame below `next`.
@@ -503,12 +574,13 @@ package struct ChannelStateMachine: Sendable {
         guard node != candidate else { return [] }
         setNoCandidate()
         candidate = node
-        countCandidate()
+        countCandidate(now: now)
         return adjustCopy(now: now) + acknowledgements(now: now)
     }
 
     private mutating func setNoCandidate() {
         candidate = nil
+        candidateMark = nil
         (isCandidateCounted, isCandidateLate) = (false, false)
     }
 
@@ -518,14 +590,26 @@ package struct ChannelStateMachine: Sendable {
         (isCandidateCounted, isCandidateLate) = (false, true)
     }
 
-    /// Of what nothing was acknowledged yet, the candidate has everything from the beginning, unless it was late.
-    private mutating func countCandidate() {
+    /// From when on the candidate counts: once it has everything that was acknowledged, or had it a moment ago. With
+    /// frames always on the way it may be a little behind the standby for ever; what is acknowledged then waits for it.
+    /// Of what nothing was acknowledged yet, it has everything from the beginning, unless it was late.
+    private mutating func countCandidate(now: MonotonicTime) {
         guard let candidate, !isCandidateCounted, !isUnprotected else { return }
-        let copy = copy(at: candidate)
-        let isFresh = promised == nil && !isCandidateLate
-        guard isFresh || (copy?.confirmed != nil && copy?.has(promised) ?? false) else { return }
-        (isCandidateCounted, isCandidateLate) = (true, false)
+        guard let promised else {
+            if !isCandidateLate { isCandidateCounted = true }
+            return
+        }
+        guard let copy = copy(at: candidate), copy.confirmed != nil else { return candidateMark = nil }
+        let mark = candidateMark ?? (promised, now)
+        if copy.has(promised) || copy.has(mark.position) && now - mark.since < Self.candidateLagMax {
+            (isCandidateCounted, isCandidateLate) = (true, false)
+            candidateMark = nil
+        } else {
+            candidateMark = copy.has(mark.position) ? (promised, now) : mark
+        }
     }
+    /// What a candidate may be behind when it begins to count.
+    private static let candidateLagMax = Duration.milliseconds(250)
 
     // MARK: - As standby
 
@@ -545,11 +629,22 @@ package struct ChannelStateMachine: Sendable {
             actions += stepDown()
         }
         copyTerm = term
-        if publisher.map({ $0.epoch <= epoch }) ?? true {
-            publisher = Publisher(epoch: epoch, instance: instance, ingest: nil, startsAt: 0)
-        }
+        note(epoch: epoch, instance: instance)
         if let liveFrom { actions += setLiveFloor(liveFrom) }
         return (.accepted(after: ring.last), actions + dropUpstreams())
+    }
+
+    /// The primary says whose frames follow.
+    package mutating func publisherChanged(term: Epoch, epoch: UInt32, instance: UInt64) {
+        guard copyTerm == term, role != .primary else { return }
+        note(epoch: epoch, instance: instance)
+    }
+
+    /// Whose epoch it is; an instance that is known stays known.
+    private mutating func note(epoch: UInt32, instance: UInt64) {
+        let known = publisher?.epoch ?? 0
+        guard epoch > known || epoch == known && instance != 0 else { return }
+        publisher = Publisher(epoch: epoch, instance: instance, ingest: nil, startsAt: 0)
     }
 
     /// Frames from the primary, in the order they came. A copy has no holes: a gap ends it.

@@ -55,27 +55,34 @@ package enum StreamPhase: Sendable, Equatable {
 /// Isolation: every member is called on ``eventLoop`` only.
 package protocol PublisherSink: AnyObject, Sendable {
     var eventLoop: any EventLoop { get }
-    /// The primary takes the frames and wants them from `next`; called once.
-    func publishOpened(_ stream: StreamNumber, next: UInt64, isProtected: Bool)
+    /// The primary takes the frames, which have an epoch, and wants them from `next`; called once.
+    func publishOpened(_ stream: StreamNumber, epoch: UInt32, next: UInt64, isProtected: Bool)
     /// Every sequence below `next` is safe.
     func publishAcknowledged(_ stream: StreamNumber, epoch: UInt32, next: UInt64)
-    /// Send again from `next`.
-    func publishResume(_ stream: StreamNumber, next: UInt64)
+    /// Send again from `next`; the frames have an epoch, seldom another than before.
+    func publishResume(_ stream: StreamNumber, epoch: UInt32, next: UInt64)
     /// The stream is refused or taken over; called once, and nothing after it.
     func publishFailed(_ stream: StreamNumber, _ error: ApusError)
 }
 
 /// What a publisher says when it opens its stream.
 package struct PublishOffer: Sendable, Equatable {
+    /// The publisher's epoch; 0: it wants one.
     package var epoch: UInt32
-    /// Random, one per start of the publisher.
+    /// Random, one per start of the publisher; 0: not known.
     package var instance: UInt64
     /// The oldest sequence that the publisher still holds.
     package var oldest: UInt64
+    /// The cluster gave ``epoch`` to this instance.
+    package var resumes: Bool
 
-    package init(epoch: UInt32, instance: UInt64, oldest: UInt64) {
+    package init(epoch: UInt32, instance: UInt64, oldest: UInt64, resumes: Bool = false) {
         self.epoch = epoch
         self.instance = instance
         self.oldest = oldest
+        self.resumes = resumes
     }
+
+    /// The publisher numbers its frames with the epoch that it is answered, whatever it asked for.
+    package var takesEpoch: Bool { epoch == 0 || resumes }
 }

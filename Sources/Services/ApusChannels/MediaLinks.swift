@@ -35,6 +35,7 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
             $0.instance = offer.instance
             $0.oldest = offer.oldest
             $0.stream = hub.stream
+            $0.resumes = offer.resumes
         }
         peer.eventLoop.execute { [self] in
             peer.opens(self, stream: hub.stream)
@@ -44,7 +45,9 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
                     isAnswered = true
                     guard !isOver else { return sendEnd(to: peer) }
                     peer.register(self, stream: hub.stream)
-                    atHome { $0.ingestOpened($1, next: answer.next, isProtected: answer.protected) }
+                    // A node that does not know of epochs that it gives took the one it was offered.
+                    let epoch = answer.epoch == 0 ? offer.epoch : answer.epoch
+                    atHome { $0.ingestOpened($1, epoch: epoch, next: answer.next, isProtected: answer.protected) }
                 case .failure(let error):
                     atHome { $0.ingestLost($1, error) }
                 }
@@ -104,13 +107,16 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
 /// A primary's copy at its standby.
 final class CopyLink: @unchecked Sendable {  // SAFETY: mutable state is used on the link's loop only.
     let node: NodeID
+    /// What it was opened under.
+    let term: Epoch
     private let hub: ChannelHub
     private let peer: MediaPeer?
     private var isOver = false
     private var isAnswered = false
 
-    init(node: NodeID, hub: ChannelHub) {
+    init(node: NodeID, term: Epoch, hub: ChannelHub) {
         self.node = node
+        self.term = term
         self.hub = hub
         peer = hub.service.peer(of: node)
     }
@@ -158,7 +164,29 @@ final class CopyLink: @unchecked Sendable {  // SAFETY: mutable state is used on
         peer.send(.tell, .endIngest, ChannelEndIngest.with { $0.stream = hub.stream })
     }
 
+    /// Tells the standby whose frames follow, before they do.
+    func announce(epoch: UInt32, instance: UInt64) {
+        guard let peer else { return }
+        peer.eventLoop.execute { [self] in
+            guard !isOver, isAnswered else { return }
+            peer.send(
+                .tell, .publisherChanged,
+                ChannelPublisherChanged.with {
+                    $0.stream = hub.stream
+                    $0.epoch = epoch
+                    $0.instance = instance
+                })
+        }
+    }
+
     func confirmed(epoch: UInt32, next: UInt64) { atHome { $0.copyConfirmed($1, epoch: epoch, next: next) } }
+    /// The other node takes the copy no more.
+    func refused() {
+        guard let peer, !isOver else { return }
+        peer.forget(self, stream: hub.stream)
+        lost()
+    }
+
     func lost() {
         isOver = true
         atHome { $0.copyFailed($1) }

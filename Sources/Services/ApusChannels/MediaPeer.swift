@@ -30,6 +30,8 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
     /// The stream that was opened last under each number: what an earlier one says under it is out of date.
     private var newestOutgoing: [StreamNumber: AnyObject] = [:]
     private var newestUpstream: [StreamNumber: AnyObject] = [:]
+    /// The link is gone: what is answered after that has to be undone.
+    private var isClosed = false
     private var gathered: [(stream: StreamNumber, frames: [RelayFrame])] = []
 
     init(connection: MediaConnection, service: ChannelService) {
@@ -100,6 +102,19 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
         }
     }
 
+    /// Tells the primary that this node takes its copy of a term no more.
+    func refuseCopy(stream: StreamNumber, term: Epoch) {
+        eventLoop.execute { [self] in
+            if case .copy(_, term) = inbound[stream] { inbound[stream] = nil }
+            send(
+                .tell, .copyRefused,
+                ChannelCopyRefused.with {
+                    $0.stream = stream
+                    $0.term = term
+                })
+        }
+    }
+
     // MARK: - From the link
 
     func received(_ frame: LinkFrame) {
@@ -124,6 +139,7 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
     }
 
     func closed() {
+        isClosed = true
         let streams = (inbound, ingests, copies, receipts)
         (inbound, ingests, copies, receipts) = ([:], [:], [:], [:])
         (newestOutgoing, newestUpstream) = ([:], [:])
@@ -200,6 +216,16 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
             case .upstream(let link): inbound[message.stream] = .upstream(link)
             case nil: break
             }
+        case .copyRefused:
+            guard let message = try? ChannelCopyRefused(serializedBytes: Array(bytes.readableBytesView)),
+                let copy = copies[message.stream], copy.term == message.term
+            else { return }
+            copy.refused()
+        case .publisherChanged:
+            guard let message = try? ChannelPublisherChanged(serializedBytes: Array(bytes.readableBytesView)),
+                case .copy(let hub, let term) = inbound[message.stream]
+            else { return }
+            hub.loop.eventLoop.execute { hub.publisherChanged(message, term: term) }
         case .unsubscribe:
             guard let message = try? ChannelUnsubscribe(serializedBytes: Array(bytes.readableBytesView)) else { return }
             receipts.removeValue(forKey: message.stream)?.close()
@@ -220,6 +246,8 @@ enum MediaMethod: UInt16 {
     case replicate = 7
     case replicated = 8
     case ingestEnded = 9
+    case publisherChanged = 10
+    case copyRefused = 11
 }
 
 // MARK: - Requests of the other side
@@ -244,7 +272,9 @@ extension MediaPeer {
                 let channel = ChannelID(device: request.device, source: request.source)
             else { return refuse(call, ApusError(.malformed)) }
             replicate(channel, request, call)
-        case .unsubscribe, .endIngest, .acknowledged, .resume, .replicated, .ingestEnded, nil:
+        case .unsubscribe, .endIngest, .acknowledged, .resume, .replicated, .ingestEnded, .publisherChanged,
+            .copyRefused,
+            nil:
             refuse(call, ApusError(.methodUnknown))
         }
     }
@@ -273,6 +303,7 @@ extension MediaPeer {
     private func subscribe(_ channel: ChannelID, _ request: ChannelSubscribe, _ call: UInt32) {
         let after = request.hasAfter ? FramePosition(request.after) : nil
         atHub(of: channel, call) { [self] hub in
+            hub.machine.receiverHas(after)
             let term = hub.machine.assignment.term
             guard term >= request.epoch else {
                 return .failure(ApusError(.staleEpoch, "this node has not heard of epoch \(request.epoch) yet"))
@@ -295,19 +326,22 @@ extension MediaPeer {
     }
 
     private func ingest(_ channel: ChannelID, _ request: ChannelIngest, _ call: UInt32) {
-        let offer = PublishOffer(epoch: request.epoch, instance: request.instance, oldest: request.oldest)
+        let offer = PublishOffer(
+            epoch: request.epoch, instance: request.instance, oldest: request.oldest, resumes: request.resumes)
         let source = PeerIngest(peer: self, stream: request.stream)
         atHub(of: channel, call) { [self] hub in
             switch hub.openIngest(offer, peer: source) {
             case .refused(let error): return .failure(error)
-            case .accepted(let next, let isProtected):
+            case .accepted(let epoch, let next, let isProtected):
                 return .success({ [self] in
+                    guard !isClosed else { return hub.loop.eventLoop.execute { hub.closeIngest(source.id) } }
                     inbound[request.stream] = .ingest(hub, source.id)
                     send(
                         .response, .ingest,
                         ChannelIngesting.with {
                             $0.next = next
                             $0.protected = isProtected
+                            $0.epoch = epoch
                         }, correlation: call)
                 })
             }
@@ -320,6 +354,9 @@ extension MediaPeer {
             case .refused(let error): return .failure(error)
             case .accepted(let after):
                 return .success({ [self] in
+                    guard !isClosed else {
+                        return hub.loop.eventLoop.execute { hub.copyClosed(from: self, term: request.term) }
+                    }
                     inbound[request.stream] = .copy(hub, request.term)
                     send(
                         .response, .replicate,
@@ -338,6 +375,10 @@ extension MediaPeer {
     ) {
         let sink = MediaPeerSink(peer: self)
         service.loop(for: eventLoop).join(channel, sink: sink, kind: kind, after: after) { [self] result in
+            guard !isClosed else {
+                if case .success(let receipt) = result { receipt.close() }
+                return completion(.failure(ApusError(.linkLost)))
+            }
             if case .success(let receipt) = result, let stream = receipt.stream {
                 receipt.open()
                 receipts.updateValue(receipt, forKey: stream)?.close()

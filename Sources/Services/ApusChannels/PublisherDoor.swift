@@ -36,7 +36,9 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
     }
 
     var publisher: any PublisherSink { sink }
+    /// The publisher's epoch; 0 until the primary gave it one.
     var epoch: UInt32 { offer.epoch }
+    var instance: UInt64 { offer.instance }
 
     /// Opens the stream at the primary, or has it opened anew when the primary changed.
     func assign(now: MonotonicTime) {
@@ -86,9 +88,9 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
         if hub.machine.role == .primary {
             let peer = LocalIngest(door: self, loop: hub.loop)
             switch hub.openIngest(offer, peer: peer) {
-            case .accepted(let next, let isProtected):
+            case .accepted(let epoch, let next, let isProtected):
                 state = .local(peer.id)
-                opened(next: next, isProtected: isProtected)
+                opened(epoch: epoch, next: next, isProtected: isProtected)
             case .refused(let error): refused(error, now: now)
             }
         } else if let owner = hub.machine.assignment.owner {
@@ -100,15 +102,16 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
         }
     }
 
-    private func opened(next: UInt64, isProtected: Bool) {
+    private func opened(epoch: UInt32, next: UInt64, isProtected: Bool) {
+        if offer.takesEpoch { (offer.epoch, offer.resumes) = (epoch, true) }
         retryDelay = hub.service.configuration.machine.retryDelay
         let (sink, stream, isFirst) = (sink, hub.stream, !wasOpened)
         wasOpened = true
         sink.eventLoop.execute {
             if isFirst {
-                sink.publishOpened(stream, next: next, isProtected: isProtected)
+                sink.publishOpened(stream, epoch: epoch, next: next, isProtected: isProtected)
             } else {
-                sink.publishResume(stream, next: next)
+                sink.publishResume(stream, epoch: epoch, next: next)
             }
         }
     }
@@ -128,10 +131,10 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
 
     // MARK: - From the primary
 
-    func ingestOpened(_ link: RemoteIngest, next: UInt64, isProtected: Bool) {
+    func ingestOpened(_ link: RemoteIngest, epoch: UInt32, next: UInt64, isProtected: Bool) {
         guard case .opening(let current) = state, current === link else { return }
         state = .remote(link)
-        opened(next: next, isProtected: isProtected)
+        opened(epoch: epoch, next: next, isProtected: isProtected)
     }
 
     func ingestLost(_ link: RemoteIngest, _ error: ApusError) {
@@ -167,8 +170,8 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
     }
 
     func resume(next: UInt64) {
-        let (sink, stream) = (sink, hub.stream)
-        sink.eventLoop.execute { sink.publishResume(stream, next: next) }
+        let (sink, stream, epoch) = (sink, hub.stream, offer.epoch)
+        sink.eventLoop.execute { sink.publishResume(stream, epoch: epoch, next: next) }
     }
 }
 

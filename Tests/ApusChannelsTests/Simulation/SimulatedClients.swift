@@ -98,9 +98,9 @@ final class SimulatedDoor {
     private func open() {
         if node.machine.role == .primary {
             switch node.takeIngest(offer, .door) {
-            case .success(let (ingest, next)):
+            case .success(let (ingest, epoch, next)):
                 step = .local(ingest)
-                opened(next)
+                opened(epoch, next)
             case .failure(let error): refused(error.code)
             case nil: wait()
             }
@@ -116,9 +116,10 @@ final class SimulatedDoor {
         retryDelay = min(retryDelay * 2, 200 * World.millisecond)
     }
 
-    private func opened(_ next: UInt64) {
+    private func opened(_ epoch: UInt32, _ next: UInt64) {
+        if offer.takesEpoch { (offer.epoch, offer.resumes) = (epoch, true) }
         retryDelay = 10 * World.millisecond
-        world.publisher.tell(connection, from: node) { $0.resume(next) }
+        world.publisher.tell(connection, from: node) { $0.resume(epoch, next) }
     }
 
     private func refused(_ code: ErrorCode) {
@@ -127,10 +128,10 @@ final class SimulatedDoor {
         world.publisher.tell(connection, from: node) { $0.refused() }
     }
 
-    func opened(_ link: SimulatedNode.Link, _ next: UInt64) {
+    func opened(_ link: SimulatedNode.Link, _ epoch: UInt32, _ next: UInt64) {
         guard case .opening(let current) = step, current === link else { return }
         step = .remote(link)
-        opened(next)
+        opened(epoch, next)
     }
 
     func lost(_ link: SimulatedNode.Link, _ code: ErrorCode) {
@@ -162,7 +163,10 @@ final class SimulatedDoor {
         world.publisher.tell(connection, from: node) { $0.acknowledged(epoch, next) }
     }
 
-    func resume(_ next: UInt64) { world.publisher.tell(connection, from: node) { $0.resume(next) } }
+    func resume(_ next: UInt64) {
+        let epoch = offer.epoch
+        world.publisher.tell(connection, from: node) { $0.resume(epoch, next) }
+    }
 
     func send(_ frames: [RelayFrame]) {
         switch step {
@@ -186,9 +190,13 @@ final class SimulatedDoor {
 /// The camera: numbers its frames, keeps what is not acknowledged, and goes to another door when its own is silent.
 final class SimulatedPublisher {
     private unowned let world: World
-    private(set) var epoch: UInt32 = 0
+    /// What the cluster gave this run; nil before.
+    private(set) var epoch: UInt32?
+    private var newestEpoch: UInt32 = 0
     private var instance: UInt64 = 0
-    private var window: [RelayFrame] = []
+    private var window: [(isKey: Bool, isVideo: Bool, content: UInt64)] = []
+    /// All of this run.
+    private var contents: [UInt64] = []
     private var oldest: UInt64 = 0
     private(set) var nextSequence: UInt64 = 0
     private var cursor: UInt64 = 0
@@ -206,16 +214,17 @@ final class SimulatedPublisher {
     /// For the story of a seed that fails.
     var state: String {
         "publisher at \(node?.id.description ?? "-") by \(connection), \(isOpen ? "open" : "not open"), "
-            + "\(epoch):\(oldest) to \(nextSequence), cursor \(cursor)"
+            + "\(epoch ?? 0):\(oldest) to \(nextSequence), cursor \(cursor)"
     }
     var acknowledged: UInt64 { oldest }
 
-    /// A new start: a higher epoch, numbered from 0.
+    /// A new start: another instance, numbered from 0.
     func start() {
-        epoch += 1
+        epoch = nil
         instance = world.random.next()
-        world.published[epoch] = []
-        window = []
+        (contents, window) = ([], [])
+        // A camera that brings its epoch has it from its clock, which may have gone back.
+        if world.mutant == .bringsEpochOfItsClock { take(1_800_000_000 + UInt32(world.below(7200))) }
         (oldest, nextSequence, cursor, framesToKey) = (0, 0, 0, 0)
         connect()
     }
@@ -229,10 +238,9 @@ final class SimulatedPublisher {
             framesToKey = isKey ? 5 + world.below(20) : framesToKey - 1
         }
         let content = world.random.next()
-        world.published[epoch, default: []].append(content)
-        window.append(
-            SimulatedFrames.frame(
-                FramePosition(epoch: epoch, sequence: nextSequence), isKey: isKey, isVideo: isVideo, content: content))
+        contents.append(content)
+        if let epoch { world.published[epoch] = contents }
+        window.append((isKey, isVideo, content))
         nextSequence += 1
         write()
         world.after(20 * World.millisecond) { [unowned self] in produce() }
@@ -241,8 +249,13 @@ final class SimulatedPublisher {
     func end() { isEnded = true }
 
     private func write() {
-        guard isOpen, cursor < nextSequence else { return }
-        let frames = Array(window[Int(cursor - oldest)...])
+        guard isOpen, let epoch, cursor < nextSequence else { return }
+        let frames = (cursor..<nextSequence).map { sequence in
+            let entry = window[Int(sequence - oldest)]
+            return SimulatedFrames.frame(
+                FramePosition(epoch: epoch, sequence: sequence), isKey: entry.isKey, isVideo: entry.isVideo,
+                content: entry.content)
+        }
         cursor = nextSequence
         send { $0.door?.send(frames) }
     }
@@ -257,7 +270,9 @@ final class SimulatedPublisher {
         let node = doors[world.below(doors.count)]
         self.node = node
         arrivals = (0, 0)
-        let (offer, connection) = (PublishOffer(epoch: epoch, instance: instance, oldest: oldest), connection)
+        let isGiven = epoch != nil && world.mutant != .bringsEpochOfItsClock
+        let offer = PublishOffer(epoch: epoch ?? 0, instance: instance, oldest: oldest, resumes: isGiven)
+        let connection = connection
         send { node in
             node.door?.close()
             let door = SimulatedDoor(node: node, connection: connection, offer: offer)
@@ -284,7 +299,19 @@ final class SimulatedPublisher {
         }
     }
 
-    func resume(_ next: UInt64) {
+    /// A run has one epoch, higher than those of all runs before.
+    private func take(_ given: UInt32) {
+        guard given != epoch else { return }
+        if let epoch { return world.fail("the publisher's epoch was \(epoch) and is \(given)") }
+        if given <= newestEpoch, world.mutant != .bringsEpochOfItsClock {
+            world.fail("the epoch \(given) was given after \(newestEpoch)")
+        }
+        (epoch, newestEpoch) = (given, given)
+        world.published[given] = contents
+    }
+
+    func resume(_ epoch: UInt32, _ next: UInt64) {
+        take(epoch)
         isOpen = true
         cursor = min(max(next, oldest), nextSequence)
         write()

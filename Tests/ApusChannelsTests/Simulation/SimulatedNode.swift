@@ -61,8 +61,11 @@ final class SimulatedNode {
     private var copySource: Link?
     private var ingests: [ChannelStateMachine.IngestID: IngestSource] = [:]
     private var nextIngest: ChannelStateMachine.IngestID = 1
+    /// How far this node's clock is off, in seconds.
+    private let clockOffset: Int64
 
     init(index: Int, id: NodeID, world: World) {
+        clockOffset = [0, 0, -3600, 7200][world.below(4)]
         self.index = index
         self.id = id
         self.world = world
@@ -186,6 +189,20 @@ final class SimulatedNode {
         case .closeCopy(let node):
             for copy in copies where copy.node == node { close(copy) }
             copies.removeAll { $0.node == node }
+        case .refuseCopy:
+            guard let link = copySource, world.mutant != .dropsCopiesSilently else { return }
+            copySource = nil
+            accepted.removeAll { $0 === link }
+            refuse(link, .staleEpoch)
+        case .announcePublisher(let node):
+            let publisher = machine.publisherIdentity
+            for copy in copies where copy.node == node && copy.state == .open {
+                send(copy) { node in
+                    guard node.copySource === copy else { return }
+                    node.machine.publisherChanged(
+                        term: copy.term, epoch: publisher.epoch, instance: publisher.instance)
+                }
+            }
         case .confirmCopy(let epoch, let next):
             guard let link = copySource else { return }
             let claimed = world.mutant == .confirmsBeforeItHolds ? next + 4 : next
@@ -319,13 +336,13 @@ final class SimulatedNode {
         guard let next = takeIngest(offer, .link(link)) else { return }
         switch next {
         case .failure(let error): refuse(link, error.code)
-        case .success(let (ingest, next)):
+        case .success(let (ingest, epoch, next)):
             link.ingest = ingest
             accept(link)
             send(link) { node in
                 guard link.state == .opening else { return }
                 link.state = .open
-                node.door?.opened(link, next)
+                node.door?.opened(link, epoch, next)
             }
         }
     }
@@ -333,17 +350,17 @@ final class SimulatedNode {
     /// Opens the stream of a publisher here, be it at this node's door or another's.
     func takeIngest(
         _ offer: PublishOffer, _ source: IngestSource
-    ) -> Result<(ChannelStateMachine.IngestID, UInt64), ApusError>? {
+    ) -> Result<(ChannelStateMachine.IngestID, UInt32, UInt64), ApusError>? {
         let ingest = nextIngest
         nextIngest += 1
-        let (answer, actions) = machine.openIngest(
-            ingest, epoch: offer.epoch, instance: offer.instance, oldest: offer.oldest, now: world.time)
+        let wallSeconds = UInt32(clamping: 1_800_000_000 + clockOffset + Int64(world.now / 1_000_000_000))
+        let (answer, actions) = machine.openIngest(ingest, offer, wallSeconds: wallSeconds, now: world.time)
         defer { perform(actions) }
         switch answer {
         case .refused(let error): return .failure(error)
-        case .accepted(let next, _):
+        case .accepted(let epoch, let next, _):
             ingests[ingest] = source
-            return .success((ingest, world.mutant == .ingestsOneTooLate ? next + 1 : next))
+            return .success((ingest, epoch, world.mutant == .ingestsOneTooLate ? next + 1 : next))
         }
     }
 
@@ -408,6 +425,7 @@ final class SimulatedNode {
             after?.sequence = position.sequence - 1
         }
         machine.receiverWants(after: after)
+        machine.receiverHas(after)
         var fanOut =
             self.fanOut
             ?? FanOutStateMachine(

@@ -13,7 +13,10 @@ extension World {
         world.watchCopy()
         world.watchLive()
         let producingEnd = world.faultsEnd + 1700 * millisecond
-        world.after(producingEnd - world.now) { [unowned world] in world.publisher.end() }
+        world.after(producingEnd - world.now) { [unowned world] in
+            world.checkProtected()
+            world.publisher.end()
+        }
         world.run(until: producingEnd + 900 * millisecond)
         world.checkCaughtUp()
         return world
@@ -302,7 +305,7 @@ extension World {
         guard publisher.acknowledged > 0, let standby = node(target), let primary = truth.owner.flatMap(node),
             primary.machine.isProtected
         else { return }
-        let position = FramePosition(epoch: publisher.epoch, sequence: publisher.acknowledged - 1)
+        let position = FramePosition(epoch: publisher.epoch ?? 0, sequence: publisher.acknowledged - 1)
         guard standby.machine.ring.last.map({ $0 >= position }) ?? false else {
             return fail("\(target) was named standby without \(position), which was acknowledged")
         }
@@ -310,12 +313,20 @@ extension World {
 
     private func checkAcknowledged() {
         guard publisher.acknowledged > 0 else { return }
-        checkHeld(FramePosition(epoch: publisher.epoch, sequence: publisher.acknowledged - 1))
+        checkHeld(FramePosition(epoch: publisher.epoch ?? 0, sequence: publisher.acknowledged - 1))
+    }
+
+    /// Long after the last fault, and while frames are on the way, the channel is protected.
+    private func checkProtected() {
+        guard let primary = truth.owner.flatMap(node), let standby = truth.standby.flatMap(node), primary.isAlive,
+            standby.isAlive, !primary.isPaused, !standby.isPaused
+        else { return }
+        if !primary.machine.isProtected { fail("\(primary.id) is not protected by \(standby.id)") }
     }
 
     private func checkCaughtUp() {
         guard !isFailed else { return }
-        let end = FramePosition(epoch: publisher.epoch, sequence: publisher.nextSequence - 1)
+        let end = FramePosition(epoch: publisher.epoch ?? 0, sequence: publisher.nextSequence - 1)
         for viewer in viewers where viewer.last != end {
             let last = viewer.last.map(\.description) ?? "nothing"
             fail("viewer \(viewer.name) at \(viewer.node?.id.description ?? "no door") has \(last), not \(end)")

@@ -27,6 +27,10 @@ enum Mutant: String, CaseIterable, Sendable {
     case showsOldPictures
     /// A node does not hand on the configurations that were repeated at the head of its subscription.
     case forgetsRepeatedConfigurations
+    /// A camera numbers its runs by its own clock.
+    case bringsEpochOfItsClock
+    /// A node that takes a copy no more does not say so.
+    case dropsCopiesSilently
 }
 
 /// A cluster of one channel on a virtual clock: nodes, links, a publisher, viewers, and what goes wrong.

@@ -19,7 +19,10 @@ public struct PublisherLimits: Sendable, Hashable {
 /// Sends a device's frames to its channel, numbers them, and keeps each until the cluster holds it
 /// at two nodes (D7).
 ///
-/// When the door or the channel's primary dies, the cluster says from where it wants frames, and the
+/// The cluster gives the publisher its epoch with the first answer, so no clock of the device matters. Frames
+/// that were handed over before wait for it.
+///
+/// When the node or the channel's primary dies, the cluster says from where it wants frames, and the
 /// publisher goes on from there: nothing is lost as long as the gap fits into ``PublisherLimits``.
 /// Past them the oldest frames go; ``framesAbandoned`` counts them.
 ///
@@ -35,7 +38,9 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
         case ended(ApusError)
     }
 
-    public let epoch: UInt32
+    /// Part of every frame's position; nil until the cluster gave it. It changes only where no node of the cluster
+    /// knows the channel any more and its clock is far behind. Read it on the session's event loop.
+    public private(set) var epoch: UInt32?
     private let session: ClientSession
     private let source: UInt16
     private let limits: PublisherLimits
@@ -49,6 +54,8 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     private var nextSequence: UInt64 = 0
     /// The next sequence to write on the connection.
     private var cursor: UInt64 = 0
+    /// The next sequence that ``onNumbered`` is to be called for.
+    private var nextAnnounced: UInt64 = 0
     private var connection: ClientConnection?
     private var stream: UInt32?
     private var isOver = false
@@ -56,16 +63,15 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     public private(set) var framesAbandoned: UInt64 = 0
 
     /// - Parameters:
-    ///   - epoch: higher than that of any publisher before; unix seconds serve.
-    ///   - onNumbered: called for every frame once it has its number, before it is sent.
+    ///   - onNumbered: called for every frame once it has its number and its epoch is known, before it is sent, on the
+    ///     session's event loop. Frames that were abandoned before are left out.
     public init(
-        session: ClientSession, source: UInt16 = 0, epoch: UInt32, limits: PublisherLimits = PublisherLimits(),
+        session: ClientSession, source: UInt16 = 0, limits: PublisherLimits = PublisherLimits(),
         onNumbered: @escaping @Sendable (MediaFrame) -> Void = { _ in },
         onEvent: @escaping @Sendable (Event) -> Void = { _ in }
     ) {
         self.session = session
         self.source = source
-        self.epoch = epoch
         self.limits = limits
         self.onNumbered = onNumbered
         self.onEvent = onEvent
@@ -79,9 +85,11 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
         session.eventLoop.execute { [self] in
             guard !isOver else { return }
             let end = MediaHeader(
-                position: FramePosition(epoch: epoch, sequence: nextSequence),
+                position: FramePosition(epoch: epoch ?? 0, sequence: nextSequence),
                 ptsMicroseconds: window.last?.header.ptsMicroseconds ?? 0, flags: .endOfEpoch)
+            announce()
             nextSequence += 1
+            nextAnnounced = nextSequence
             keep(MediaFrame(header: end, payload: ByteBuffer()))
             write()
             isOver = true
@@ -97,14 +105,36 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
         session.eventLoop.execute { [self] in
             guard !isOver else { return }
             let header = MediaHeader(
-                position: FramePosition(epoch: epoch, sequence: nextSequence), ptsMicroseconds: ptsMicroseconds,
+                position: FramePosition(epoch: epoch ?? 0, sequence: nextSequence), ptsMicroseconds: ptsMicroseconds,
                 dtsDeltaMicroseconds: dtsDeltaMicroseconds, flags: flags, track: track)
             nextSequence += 1
-            let frame = MediaFrame(header: header, payload: payload)
-            onNumbered(frame)
-            keep(frame)
+            keep(MediaFrame(header: header, payload: payload))
+            announce()
             write()
         }
+    }
+
+    /// Calls ``onNumbered`` for the frames that it was not called for yet.
+    private func announce() {
+        guard let epoch else { return }
+        nextAnnounced = max(nextAnnounced, oldest)
+        while nextAnnounced < nextSequence {
+            onNumbered(frame(nextAnnounced, in: epoch))
+            nextAnnounced += 1
+        }
+    }
+
+    private func frame(_ sequence: UInt64, in epoch: UInt32) -> MediaFrame {
+        var frame = window[Int(sequence - oldest)]
+        frame.header.position.epoch = epoch
+        return frame
+    }
+
+    /// The cluster says which epoch the frames have.
+    private func take(epoch: UInt32) {
+        // A node of an earlier version does not say it: it took the one that it was asked for.
+        self.epoch = epoch == 0 ? self.epoch ?? 0 : epoch
+        announce()
     }
 
     private func keep(_ frame: MediaFrame) {
@@ -123,10 +153,10 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     }
 
     private func write() {
-        guard let connection, let stream, cursor < nextSequence else { return }
+        guard let connection, let stream, let epoch, cursor < nextSequence else { return }
         var buffer = ByteBuffer()
         while cursor < nextSequence, connection.isWritable, buffer.readableBytes < Self.writeByteCountMax {
-            let frame = window[Int(cursor - oldest)]
+            let frame = frame(cursor, in: epoch)
             LinkFrame.encodeHeader(
                 kind: .media, correlation: stream,
                 payloadByteCount: MediaHeader.byteCount + frame.payload.readableBytes, into: &buffer)
@@ -152,7 +182,8 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     private func open(on connection: ClientConnection) {
         let request = ClientPublishRequest.with {
             $0.source = UInt32(source)
-            $0.epoch = epoch
+            $0.epoch = epoch ?? 0
+            $0.resumes = epoch != nil
             $0.instance = instance
             $0.oldest = oldest
         }
@@ -164,6 +195,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
                     return
                 }
                 stream = answer.stream
+                take(epoch: answer.epoch)
                 onEvent(.open(isProtected: answer.protected))
                 resume(from: answer.next)
             case .failure(let error): refused(error, on: connection)
@@ -209,6 +241,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
             guard let message = try? ClientPublishResume(serializedBytes: Array(bytes.readableBytesView)),
                 message.stream == stream
             else { return }
+            if message.epoch > 0 { take(epoch: message.epoch) }
             guard message.next >= oldest else {
                 // What is wanted was abandoned. The cluster takes a gap only where an offer names it.
                 self.stream = nil

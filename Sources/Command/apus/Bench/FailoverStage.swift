@@ -159,8 +159,7 @@ final class BenchPublisher: Sendable {
         self.keyByteCount = keyByteCount
         self.device = device
         self.session = session
-        publisher = Publisher(
-            session: session, epoch: UInt32(clamping: Int(Date().timeIntervalSince1970)), limits: PublisherLimits())
+        publisher = Publisher(session: session, limits: PublisherLimits())
     }
 
     /// Frames that were handed to the cluster.

@@ -48,9 +48,7 @@ struct DeviceCommand: AsyncParsableCommand {
             }
             session.start()
             let agent = DeviceAgent(
-                session: session, source: media, channel: source,
-                epoch: UInt32(clamping: Int(Date().timeIntervalSince1970)),
-                frameLog: frames, log: log)
+                session: session, source: media, channel: source, frameLog: frames, log: log)
             let result = await ending.race(seconds: seconds) { () throws(ApusError) in try await agent.run() }
             session.close()
             frames?.close()

@@ -203,6 +203,8 @@ public struct NodeConfiguration: Sendable {
             "channels.protection_timeout", default: d.machine.protectionTimeout)
         channels.machine.retryDelay = try reader.duration("channels.retry_min", default: d.machine.retryDelay)
         channels.machine.retryDelayMax = try reader.duration("channels.retry_max", default: d.machine.retryDelayMax)
+        channels.machine.epochAheadMax = try reader.duration(
+            "channels.epoch_ahead_max", default: d.machine.epochAheadMax)
         channels.batchByteCountMax = try reader.bytes("channels.batch_bytes_max", default: d.batchByteCountMax)
         channels.lagByteCountMax = try reader.bytes("channels.lag_bytes_max", default: d.lagByteCountMax)
         channels.audioHold = try reader.duration("channels.audio_hold", default: d.audioHold)

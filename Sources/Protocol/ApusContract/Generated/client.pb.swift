@@ -175,7 +175,7 @@ public nonisolated struct ClientPublishRequest: Sendable {
 
   public var source: UInt32 = 0
 
-  /// the publisher's epoch, higher than any before
+  /// 0: the cluster gives one with the answer; else the publisher's epoch
   public var epoch: UInt32 = 0
 
   /// random, one per start of the publisher
@@ -183,6 +183,9 @@ public nonisolated struct ClientPublishRequest: Sendable {
 
   /// oldest sequence that the publisher still holds
   public var oldest: UInt64 = 0
+
+  /// `epoch` is what an earlier answer gave to this instance
+  public var resumes: Bool = false
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -202,6 +205,9 @@ public nonisolated struct ClientPublishResponse: Sendable {
 
   /// a standby takes the frames too
   public var protected: Bool = false
+
+  /// the frames' epoch; with an epoch of 0 in the request, or `resumes`, it may be a new one
+  public var epoch: UInt32 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -460,6 +466,9 @@ public nonisolated struct ClientPublishResume: Sendable {
   public var stream: UInt32 = 0
 
   public var next: UInt64 = 0
+
+  /// the frames' epoch from here on; 0: as before
+  public var epoch: UInt32 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -786,7 +795,7 @@ nonisolated extension ClientPosition: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
 nonisolated extension ClientPublishRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".PublishRequest"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}source\0\u{1}epoch\0\u{1}instance\0\u{1}oldest\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}source\0\u{1}epoch\0\u{1}instance\0\u{1}oldest\0\u{1}resumes\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -798,6 +807,7 @@ nonisolated extension ClientPublishRequest: SwiftProtobuf.Message, SwiftProtobuf
       case 2: try { try decoder.decodeSingularUInt32Field(value: &self.epoch) }()
       case 3: try { try decoder.decodeSingularFixed64Field(value: &self.instance) }()
       case 4: try { try decoder.decodeSingularUInt64Field(value: &self.oldest) }()
+      case 5: try { try decoder.decodeSingularBoolField(value: &self.resumes) }()
       default: break
       }
     }
@@ -816,6 +826,9 @@ nonisolated extension ClientPublishRequest: SwiftProtobuf.Message, SwiftProtobuf
     if self.oldest != 0 {
       try visitor.visitSingularUInt64Field(value: self.oldest, fieldNumber: 4)
     }
+    if self.resumes != false {
+      try visitor.visitSingularBoolField(value: self.resumes, fieldNumber: 5)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -824,6 +837,7 @@ nonisolated extension ClientPublishRequest: SwiftProtobuf.Message, SwiftProtobuf
     if lhs.epoch != rhs.epoch {return false}
     if lhs.instance != rhs.instance {return false}
     if lhs.oldest != rhs.oldest {return false}
+    if lhs.resumes != rhs.resumes {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -831,7 +845,7 @@ nonisolated extension ClientPublishRequest: SwiftProtobuf.Message, SwiftProtobuf
 
 nonisolated extension ClientPublishResponse: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".PublishResponse"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}stream\0\u{1}next\0\u{1}protected\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}stream\0\u{1}next\0\u{1}protected\0\u{1}epoch\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -842,6 +856,7 @@ nonisolated extension ClientPublishResponse: SwiftProtobuf.Message, SwiftProtobu
       case 1: try { try decoder.decodeSingularUInt32Field(value: &self.stream) }()
       case 2: try { try decoder.decodeSingularUInt64Field(value: &self.next) }()
       case 3: try { try decoder.decodeSingularBoolField(value: &self.protected) }()
+      case 4: try { try decoder.decodeSingularUInt32Field(value: &self.epoch) }()
       default: break
       }
     }
@@ -857,6 +872,9 @@ nonisolated extension ClientPublishResponse: SwiftProtobuf.Message, SwiftProtobu
     if self.protected != false {
       try visitor.visitSingularBoolField(value: self.protected, fieldNumber: 3)
     }
+    if self.epoch != 0 {
+      try visitor.visitSingularUInt32Field(value: self.epoch, fieldNumber: 4)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -864,6 +882,7 @@ nonisolated extension ClientPublishResponse: SwiftProtobuf.Message, SwiftProtobu
     if lhs.stream != rhs.stream {return false}
     if lhs.next != rhs.next {return false}
     if lhs.protected != rhs.protected {return false}
+    if lhs.epoch != rhs.epoch {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1364,7 +1383,7 @@ nonisolated extension ClientPublishAck: SwiftProtobuf.Message, SwiftProtobuf._Me
 
 nonisolated extension ClientPublishResume: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".PublishResume"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}stream\0\u{1}next\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}stream\0\u{1}next\0\u{1}epoch\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1374,6 +1393,7 @@ nonisolated extension ClientPublishResume: SwiftProtobuf.Message, SwiftProtobuf.
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularUInt32Field(value: &self.stream) }()
       case 2: try { try decoder.decodeSingularUInt64Field(value: &self.next) }()
+      case 3: try { try decoder.decodeSingularUInt32Field(value: &self.epoch) }()
       default: break
       }
     }
@@ -1386,12 +1406,16 @@ nonisolated extension ClientPublishResume: SwiftProtobuf.Message, SwiftProtobuf.
     if self.next != 0 {
       try visitor.visitSingularUInt64Field(value: self.next, fieldNumber: 2)
     }
+    if self.epoch != 0 {
+      try visitor.visitSingularUInt32Field(value: self.epoch, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   public static func ==(lhs: ClientPublishResume, rhs: ClientPublishResume) -> Bool {
     if lhs.stream != rhs.stream {return false}
     if lhs.next != rhs.next {return false}
+    if lhs.epoch != rhs.epoch {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

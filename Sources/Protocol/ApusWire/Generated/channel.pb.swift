@@ -131,7 +131,7 @@ public nonisolated struct ChannelIngest: Sendable {
 
   public var source: UInt32 = 0
 
-  /// the publisher's epoch
+  /// the publisher's epoch; 0: it wants one
   public var epoch: UInt32 = 0
 
   public var instance: UInt64 = 0
@@ -141,6 +141,9 @@ public nonisolated struct ChannelIngest: Sendable {
 
   /// correlation of the media frames that the door will send
   public var stream: UInt32 = 0
+
+  /// `epoch` was given to this instance by the cluster
+  public var resumes: Bool = false
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -159,6 +162,9 @@ public nonisolated struct ChannelIngesting: Sendable {
   public var protected: Bool = false
 
   public var term: UInt32 = 0
+
+  /// the frames' epoch; 0: as it was asked for
+  public var epoch: UInt32 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -281,6 +287,38 @@ public nonisolated struct ChannelReplicated: Sendable {
 
   /// every sequence below is held
   public var next: UInt64 = 0
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+/// ---- 10 PublisherChanged: tell, primary to standby: whose frames follow
+public nonisolated struct ChannelPublisherChanged: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  public var stream: UInt32 = 0
+
+  public var epoch: UInt32 = 0
+
+  public var instance: UInt64 = 0
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+/// ---- 11 CopyRefused: tell, standby to primary: it takes the copy of this term no more
+public nonisolated struct ChannelCopyRefused: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  public var stream: UInt32 = 0
+
+  public var term: UInt32 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -510,7 +548,7 @@ nonisolated extension ChannelUnsubscribe: SwiftProtobuf.Message, SwiftProtobuf._
 
 nonisolated extension ChannelIngest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Ingest"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}source\0\u{1}epoch\0\u{1}instance\0\u{1}oldest\0\u{1}stream\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}source\0\u{1}epoch\0\u{1}instance\0\u{1}oldest\0\u{1}stream\0\u{1}resumes\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -524,6 +562,7 @@ nonisolated extension ChannelIngest: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 4: try { try decoder.decodeSingularFixed64Field(value: &self.instance) }()
       case 5: try { try decoder.decodeSingularUInt64Field(value: &self.oldest) }()
       case 6: try { try decoder.decodeSingularUInt32Field(value: &self.stream) }()
+      case 7: try { try decoder.decodeSingularBoolField(value: &self.resumes) }()
       default: break
       }
     }
@@ -548,6 +587,9 @@ nonisolated extension ChannelIngest: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if self.stream != 0 {
       try visitor.visitSingularUInt32Field(value: self.stream, fieldNumber: 6)
     }
+    if self.resumes != false {
+      try visitor.visitSingularBoolField(value: self.resumes, fieldNumber: 7)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -558,6 +600,7 @@ nonisolated extension ChannelIngest: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.instance != rhs.instance {return false}
     if lhs.oldest != rhs.oldest {return false}
     if lhs.stream != rhs.stream {return false}
+    if lhs.resumes != rhs.resumes {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -565,7 +608,7 @@ nonisolated extension ChannelIngest: SwiftProtobuf.Message, SwiftProtobuf._Messa
 
 nonisolated extension ChannelIngesting: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Ingesting"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}next\0\u{1}protected\0\u{1}term\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}next\0\u{1}protected\0\u{1}term\0\u{1}epoch\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -576,6 +619,7 @@ nonisolated extension ChannelIngesting: SwiftProtobuf.Message, SwiftProtobuf._Me
       case 1: try { try decoder.decodeSingularUInt64Field(value: &self.next) }()
       case 2: try { try decoder.decodeSingularBoolField(value: &self.protected) }()
       case 3: try { try decoder.decodeSingularUInt32Field(value: &self.term) }()
+      case 4: try { try decoder.decodeSingularUInt32Field(value: &self.epoch) }()
       default: break
       }
     }
@@ -591,6 +635,9 @@ nonisolated extension ChannelIngesting: SwiftProtobuf.Message, SwiftProtobuf._Me
     if self.term != 0 {
       try visitor.visitSingularUInt32Field(value: self.term, fieldNumber: 3)
     }
+    if self.epoch != 0 {
+      try visitor.visitSingularUInt32Field(value: self.epoch, fieldNumber: 4)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -598,6 +645,7 @@ nonisolated extension ChannelIngesting: SwiftProtobuf.Message, SwiftProtobuf._Me
     if lhs.next != rhs.next {return false}
     if lhs.protected != rhs.protected {return false}
     if lhs.term != rhs.term {return false}
+    if lhs.epoch != rhs.epoch {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -841,6 +889,81 @@ nonisolated extension ChannelReplicated: SwiftProtobuf.Message, SwiftProtobuf._M
     if lhs.stream != rhs.stream {return false}
     if lhs.epoch != rhs.epoch {return false}
     if lhs.next != rhs.next {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ChannelPublisherChanged: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".PublisherChanged"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}stream\0\u{1}epoch\0\u{1}instance\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularUInt32Field(value: &self.stream) }()
+      case 2: try { try decoder.decodeSingularUInt32Field(value: &self.epoch) }()
+      case 3: try { try decoder.decodeSingularFixed64Field(value: &self.instance) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.stream != 0 {
+      try visitor.visitSingularUInt32Field(value: self.stream, fieldNumber: 1)
+    }
+    if self.epoch != 0 {
+      try visitor.visitSingularUInt32Field(value: self.epoch, fieldNumber: 2)
+    }
+    if self.instance != 0 {
+      try visitor.visitSingularFixed64Field(value: self.instance, fieldNumber: 3)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ChannelPublisherChanged, rhs: ChannelPublisherChanged) -> Bool {
+    if lhs.stream != rhs.stream {return false}
+    if lhs.epoch != rhs.epoch {return false}
+    if lhs.instance != rhs.instance {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ChannelCopyRefused: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".CopyRefused"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}stream\0\u{1}term\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularUInt32Field(value: &self.stream) }()
+      case 2: try { try decoder.decodeSingularUInt32Field(value: &self.term) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.stream != 0 {
+      try visitor.visitSingularUInt32Field(value: self.stream, fieldNumber: 1)
+    }
+    if self.term != 0 {
+      try visitor.visitSingularUInt32Field(value: self.term, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ChannelCopyRefused, rhs: ChannelCopyRefused) -> Bool {
+    if lhs.stream != rhs.stream {return false}
+    if lhs.term != rhs.term {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

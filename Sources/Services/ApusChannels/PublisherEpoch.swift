@@ -1,0 +1,64 @@
+/// Which epoch a publisher gets from the channel's primary (IV-C1, D7).
+///
+/// Viewers compare positions by epoch first, so the epochs of a channel only grow. The primary gives them, never the
+/// camera's clock: to a new instance one above all that is known, and no lower than the primary's Unix seconds, which
+/// keeps them growing where nobody knows the channel any more. An instance that comes back keeps its epoch.
+///
+/// What a client claims is bounded by ``aheadMax`` beyond the primary's clock, so that no claim uses the numbers up.
+/// A client that brings an epoch of its own, as the first version of the protocol did, keeps it where it is not below
+/// what is known.
+///
+/// Pure: a value that is made for one question.
+package struct PublisherEpoch: Sendable {
+    package enum Answer: Sendable, Equatable {
+        case given(UInt32)
+        /// 10024: another instance has a higher epoch.
+        case refused
+    }
+
+    /// The newest epoch of any frame or publisher of the channel; 0 where none is known.
+    package var known: UInt32
+    /// The instance that has the epoch ``known``; 0 where nobody said whose it is.
+    package var holder: UInt64
+    /// The newest epoch after which a receiver wanted to go on; 0 where none did.
+    package var seen: UInt32
+    /// The primary's clock, in Unix seconds.
+    package var wallSeconds: UInt32
+    /// How far an epoch that a client claims may be ahead of ``wallSeconds``, in seconds.
+    package var aheadMax: UInt32
+
+    package init(known: UInt32, holder: UInt64, seen: UInt32, wallSeconds: UInt32, aheadMax: UInt32) {
+        (self.known, self.holder, self.seen) = (known, holder, seen)
+        (self.wallSeconds, self.aheadMax) = (wallSeconds, aheadMax)
+    }
+
+    /// The publisher's epoch.
+    package func answer(to offer: PublishOffer) -> Answer {
+        let isHolder = holder != 0 && holder == offer.instance
+        if isHolder, offer.epoch <= known { return .given(known) }
+        if offer.epoch == 0 { return .given(next) }
+        if offer.epoch > known {
+            if offer.epoch <= bound { return .given(offer.epoch) }
+            return offer.takesEpoch ? .given(next) : .refused
+        }
+        if offer.epoch == known, holder == 0 { return .given(known) }
+        // Whose epoch is known as higher than this instance's came after it.
+        let isSuperseded = holder != 0 && offer.epoch < known
+        return offer.takesEpoch && !isSuperseded ? .given(next) : .refused
+    }
+
+    /// The largest epoch that is believed.
+    private var bound: UInt32 { wallSeconds.addingSaturating(aheadMax) }
+
+    private var next: UInt32 {
+        let believed = seen <= bound ? seen : 0
+        return max(known.addingSaturating(1), believed.addingSaturating(1), wallSeconds)
+    }
+}
+
+extension UInt32 {
+    fileprivate func addingSaturating(_ other: UInt32) -> UInt32 {
+        let (sum, isOver) = addingReportingOverflow(other)
+        return isOver ? .max : sum
+    }
+}
