@@ -108,8 +108,9 @@ let package = Package(
         layer(
             "Engine", "ApusTransport",
             [
-                "ApusCore", "ApusWire", "CApusThreads", "CApusZstd", nioCore, nioPosix, nioTLS, nioSSL, x509, swiftASN1,
-                crypto, log, coreMetrics,
+                "ApusCore", "ApusWire", "ApusThreads", "CApusNet", "CApusThreads", "CApusZstd", nioCore, nioPosix,
+                nioTLS,
+                nioSSL, x509, swiftASN1, crypto, log, coreMetrics,
             ]),
         layer("Engine", "ApusStorage", ["ApusCore", grdb, log]),
         layer(
@@ -182,7 +183,7 @@ let package = Package(
             dependencies: [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage", "ApusCluster",
                 "ApusSessions", "ApusNode", "ApusClient", "ApusDevice", "ApusTraversal", "ApusRelay", "ApusThreads",
-                "CApusTLS", nioCore, nioPosix, nioHTTP1,
+                "CApusTLS", "CApusThreads", nioCore, nioPosix, nioHTTP1,
                 nioFoundationCompat, crypto,
                 lifecycle, unixSignals, log, coreMetrics, arguments,
             ],

@@ -91,7 +91,7 @@ private final class TestNode: Sendable {
     }
 
     private static func freePort() async throws -> Int {
-        let probe = HeartbeatThread(
+        let probe = try HeartbeatThread(
             configuration: HeartbeatConfiguration(bind: HostPort(host: "127.0.0.1", port: 0)), identity: node("probe"),
             cluster: ClusterID(unchecked: "test"), seal: try HeartbeatSeal(key: [UInt8](repeating: 3, count: 32)),
             driver: MembershipDriver(machine: MembershipStateMachine(local: node("probe"))) { _ in },

@@ -8,6 +8,12 @@ import NIOCore
 import Synchronization
 import Testing
 
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
+
 private let cluster = ClusterID(unchecked: "test")
 private let key = [UInt8](repeating: 7, count: 32)
 
@@ -73,18 +79,21 @@ private struct Recorder: HeartbeatDriver {
         peers.map { HeartbeatOutbound(.heartbeat, to: $0) }
     }
 
-    mutating func received(
-        _ message: HeartbeatMessage, from sender: NodeID, now: MonotonicTime
-    ) -> [HeartbeatOutbound] {
-        received.append(sender)
+    var vitals: [HeartbeatVitals] = []
+
+    mutating func received(_ arrival: HeartbeatArrival) -> [HeartbeatOutbound] {
+        received.append(arrival.sender)
+        if let told = arrival.vitals { vitals.append(told) }
         return []
     }
+
+    var lateness: Duration { .milliseconds(70) }
 }
 
 @Suite("Heartbeat thread (D4)")
 struct HeartbeatThreadTests {
     private func thread(_ name: String, key: [UInt8] = key, peers: [NodeID] = []) throws -> HeartbeatThread<Recorder> {
-        HeartbeatThread(
+        try HeartbeatThread(
             configuration: HeartbeatConfiguration(bind: HostPort(host: "127.0.0.1", port: 0)), identity: node(name),
             cluster: cluster, seal: try HeartbeatSeal(key: key), driver: Recorder(peers: peers),
             logger: Logger(label: "test"))
@@ -121,11 +130,71 @@ struct HeartbeatThreadTests {
         for thread in [a, b, forger, stranger] { await thread.stop() }
     }
 
+    @Test("Two threads tell each other their vitals after the first heartbeat")
+    func vitals() async throws {
+        let a = try thread("a", peers: [node("b")])
+        let b = try thread("b", peers: [node("a")])
+        let (addressOfA, addressOfB) = (try await a.start(), try await b.start())
+        a.setPeers([Peer(id: node("b"), address: addressOfB)])
+        b.setPeers([Peer(id: node("a"), address: addressOfA)])
+        #expect(try await eventually { await b.read(\.vitals.count) ?? 0 > 5 })
+        let told = try #require(await b.read { $0.vitals.last } ?? nil)
+        #expect(told.latenessMilliseconds == 70)
+        #expect(Swift.abs(Int64(told.wallMilliseconds) - WallClock.milliseconds()) < 10_000)
+        var process = LocalProcess.current()
+        process.thread = told.process.thread
+        #expect(told.process == process && process.thread > 0)
+        #expect([.idle, .waiting].contains(LocalProcess.state(of: told.process)))
+        for thread in [a, b] { await thread.stop() }
+    }
+
+    @Test("A socket that breaks is opened again at its port, and the condition begins and ends")
+    func reopens() async throws {
+        let seen = Mutex<[String]>([])
+        let a = try thread("a", peers: [node("b")])
+        let b = try HeartbeatThread(
+            configuration: HeartbeatConfiguration(bind: HostPort(host: "127.0.0.1", port: 0)), identity: node("b"),
+            cluster: cluster, seal: try HeartbeatSeal(key: key), driver: Recorder(peers: [node("a")]),
+            condition: { kind, message in seen.withLock { $0.append(message == nil ? "end" : kind.type) } },
+            logger: Logger(label: "test"))
+        let (addressOfA, addressOfB) = (try await a.start(), try await b.start())
+        a.setPeers([Peer(id: node("b"), address: addressOfB)])
+        b.setPeers([Peer(id: node("a"), address: addressOfA)])
+        #expect(try await eventually { await b.read(\.received.count) ?? 0 > 5 })
+        // A folder in the socket's place: neither can be read from nor sent to.
+        let socket = try #require(Self.datagramSocket(port: addressOfB.port))
+        let folder = open("/", O_RDONLY | O_DIRECTORY)
+        dup2(folder, socket)
+        close(folder)
+        #expect(try await eventually { seen.withLock { $0 } == ["heartbeats_blocked", "end"] })
+        let before = (await a.read(\.received.count) ?? 0, await b.read(\.received.count) ?? 0)
+        #expect(try await eventually { await a.read(\.received.count) ?? 0 > before.0 + 5 })
+        #expect(try await eventually { await b.read(\.received.count) ?? 0 > before.1 + 5 })
+        for thread in [a, b] { await thread.stop() }
+    }
+
+    /// The descriptor of this process's socket that is bound to a UDP port of 127.0.0.1.
+    private static func datagramSocket(port: Int) -> CInt? {
+        (3..<4096).first { descriptor in
+            var (type, length) = (CInt(0), socklen_t(MemoryLayout<CInt>.size))
+            guard getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &length) == 0,
+                type == CInt(SOCK_DGRAM.rawValue)
+            else { return false }
+            var address = sockaddr_in()
+            var size = socklen_t(MemoryLayout<sockaddr_in>.size)
+            let result = withUnsafeMutablePointer(to: &address) {
+                $0.withMemoryRebound(to: sockaddr.self, capacity: 1) { getsockname(descriptor, $0, &size) }
+            }
+            return result == 0 && address.sin_family == sa_family_t(AF_INET)
+                && Int(UInt16(bigEndian: address.sin_port)) == port
+        }
+    }
+
     @Test("A port that is in use is refused with 10019 and named")
     func portInUse() async throws {
         let first = try thread("a")
         let address = try await first.start()
-        let second = HeartbeatThread(
+        let second = try HeartbeatThread(
             configuration: HeartbeatConfiguration(bind: address), identity: node("b"), cluster: cluster,
             seal: try HeartbeatSeal(key: key), driver: Recorder(), logger: Logger(label: "test"))
         let error = await #expect(throws: ApusError.self) { try await second.start() }
@@ -142,10 +211,12 @@ struct HeartbeatThreadTests {
         var threads: [HeartbeatThread<MembershipDriver>] = []
         var peers: [Peer] = []
         for id in ids {
-            let driver = MembershipDriver(machine: MembershipStateMachine(local: id)) { action in
-                if case .confirmedDead(let dead, _) = action { deaths.withLock { $0[dead, default: 0] += 1 } }
+            let driver = MembershipDriver(machine: MembershipStateMachine(local: id)) { finding in
+                if case .peer(.confirmedDead(let dead, _), _) = finding {
+                    deaths.withLock { $0[dead, default: 0] += 1 }
+                }
             }
-            let thread = HeartbeatThread(
+            let thread = try HeartbeatThread(
                 configuration: HeartbeatConfiguration(bind: HostPort(host: "127.0.0.1", port: 0)), identity: id,
                 cluster: cluster, seal: try HeartbeatSeal(key: key), driver: driver, logger: Logger(label: "test"))
             peers.append(Peer(id: id, address: try await thread.start()))

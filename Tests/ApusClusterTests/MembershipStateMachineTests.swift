@@ -212,7 +212,7 @@ struct MembershipStateMachineTests {
                         switch action {
                         case .send(let message, let to): next.append((receiver, to, message))
                         case .confirmedDead: confirmedCount += 1
-                        case .suspected, .recovered, .discarded: break
+                        case .suspected, .recovered, .discarded, .inspect: break
                         }
                     }
                 }

@@ -7,6 +7,12 @@ import NIOCore
 import Synchronization
 import Testing
 
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
+
 @Suite("Links come, go and refuse (D3, D4)", .timeLimit(.minutes(2)))
 struct LinkTests {
     @Test("A peer that stops is seen at once, is found refusing, and is linked again when it is back")
@@ -90,6 +96,37 @@ struct LinkTests {
                 #expect(error.code == .addressInUse)
                 #expect(error.message.contains("\(pair.addressOfB)"))
             }
+        }
+    }
+
+    @Test("A listener that closes by itself is opened again at its port")
+    func listenerReopens() async throws {
+        try await TestPair.with { pair in
+            let socket = try #require(Self.listener(port: pair.addressOfB.port))
+            shutdown(socket, CInt(SHUT_RDWR))
+            try await eventually("the end and the new listener are told") {
+                pair.b.events.has(.listening(false)) && pair.b.events.has(.listening(true))
+            }
+            let late = TestNode("c", tls: try TestPair.tls("c", pair.authority))
+            _ = try await late.transport.start()
+            late.transport.setPeers([Peer(id: pair.b.id, address: pair.addressOfB)])
+            try await eventually("another node is linked") { late.events.has(.linkUp(pair.b.id, .control)) }
+            await late.transport.stop()
+        }
+    }
+
+    /// The descriptor of this process's listener at a TCP port of 127.0.0.1.
+    private static func listener(port: Int) -> CInt? {
+        (3..<4096).first { descriptor in
+            var (listens, length) = (CInt(0), socklen_t(MemoryLayout<CInt>.size))
+            guard getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0, listens == 1
+            else { return false }
+            var address = sockaddr_in()
+            var size = socklen_t(MemoryLayout<sockaddr_in>.size)
+            let result = withUnsafeMutablePointer(to: &address) {
+                $0.withMemoryRebound(to: sockaddr.self, capacity: 1) { getsockname(descriptor, $0, &size) }
+            }
+            return result == 0 && Int(UInt16(bigEndian: address.sin_port)) == port
         }
     }
 

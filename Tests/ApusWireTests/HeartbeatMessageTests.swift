@@ -13,8 +13,15 @@ struct HeartbeatMessageTests {
         .indirectAnswer(nonce: 6, target: peer),
     ]
 
-    private func encoded(_ message: HeartbeatMessage) -> (HeartbeatDatagram, ByteBuffer) {
-        let datagram = HeartbeatDatagram(clusterHash: 77, sequence: 1 << 40, sender: Self.peer, message: message)
+    private static let vitals = HeartbeatVitals(
+        wallMilliseconds: 1 << 41, latenessMilliseconds: 300,
+        process: .init(host: .max, number: 7, thread: 8, started: 1 << 33))
+
+    private func encoded(
+        _ message: HeartbeatMessage, vitals: HeartbeatVitals? = vitals
+    ) -> (HeartbeatDatagram, ByteBuffer) {
+        let datagram = HeartbeatDatagram(
+            clusterHash: 77, sequence: 1 << 40, sender: Self.peer, message: message, vitals: vitals)
         var buffer = ByteBuffer()
         datagram.encode(into: &buffer)
         return (datagram, buffer)
@@ -25,6 +32,26 @@ struct HeartbeatMessageTests {
         var (datagram, buffer) = encoded(message)
         #expect(buffer.readableBytes <= HeartbeatDatagram.byteCountMax)
         #expect(try HeartbeatDatagram(decoding: &buffer) == datagram)
+    }
+
+    @Test(
+        "A datagram of version 1 is read as it was written; its heartbeat says that version 2 is read",
+        arguments: messages)
+    func versionOne(message: HeartbeatMessage) throws {
+        var (datagram, buffer) = encoded(message, vitals: nil)
+        #expect(buffer.getInteger(at: 0, as: UInt8.self) == 1)
+        let read = try HeartbeatDatagram(decoding: &buffer)
+        #expect(read == datagram)
+        #expect(read.vitals == nil && read.readsVitals == (message == .heartbeat))
+    }
+
+    @Test("A heartbeat of a node that knows version 1 only is read, and says so")
+    func oldNode() throws {
+        var (_, buffer) = encoded(.heartbeat, vitals: nil)
+        let nonce = buffer.writerIndex - 1 - 4
+        buffer.setInteger(UInt32(0), at: nonce)
+        let read = try HeartbeatDatagram(decoding: &buffer)
+        #expect(read.message == .heartbeat && !read.readsVitals)
     }
 
     @Test("A datagram that is cut anywhere, or has bytes after it, is refused", arguments: messages)

@@ -1,6 +1,7 @@
 import ApusCore
 import ApusNode
 import ArgumentParser
+import CApusThreads
 import CoreMetrics
 import Foundation
 import Logging
@@ -19,6 +20,8 @@ struct NodeCommand: AsyncParsableCommand {
     var config: String
 
     func run() async throws {
+        // With SWIFT_BACKTRACE set the operator wants the runtime's own report, which comes after the sockets are shut.
+        apus_crash_install(getenv("SWIFT_BACKTRACE") == nil ? 0 : 1)
         let configuration = try NodeConfiguration(file: config)
         let metrics = PrometheusMetrics()
         MetricsSystem.bootstrap(metrics)
@@ -26,21 +29,15 @@ struct NodeCommand: AsyncParsableCommand {
         var log = Logger(label: "apus")
         log.logLevel = Logger.Level(rawValue: configuration.logLevel) ?? .info
         do {
-            try await NodeServer(configuration: configuration, metrics: metrics, log: log).run(fenced: Self.startAnew)
+            if RestartInPlace.isOne {
+                log.notice("The node starts anew in place of an incarnation that was declared dead")
+                await RestartInPlace.waitForPorts(of: configuration)
+            }
+            try await NodeServer(configuration: configuration, metrics: metrics, log: log).run(
+                fenced: RestartInPlace.start)
         } catch let error as ApusError {
             log.error("The node cannot go on.", metadata: Logger.facts(of: error))
             throw error
         }
-    }
-
-    /// Becomes the same program anew: a life that was declared dead keeps nothing (D4).
-    @Sendable private static func startAnew() {
-        // Sockets and files of the old life close with it; only standard input, output and error stay.
-        OpenFiles.closeOnExecution()
-        // SAFETY: the copies are left to the system, which drops this program's memory.
-        var arguments: [UnsafeMutablePointer<CChar>?] = CommandLine.arguments.map { strdup($0) } + [nil]
-        execv("/proc/self/exe", &arguments)
-        // Only reached where the program's file is gone: whoever supervises the node starts it.
-        _exit(70)
     }
 }

@@ -27,6 +27,8 @@ public enum LogKey {
     public static let allocation = "apus.allocation"
     public static let user = "apus.user"
     public static let bytes = "apus.bytes"
+    public static let evidence = "apus.evidence"
+    public static let pressure = "apus.pressure"
     public static let condition = "apus.condition"
 }
 

@@ -43,6 +43,16 @@ public struct MonotonicTime: Sendable, Hashable, Comparable, CustomStringConvert
     public var description: String { "\(nanoseconds)ns" }
 }
 
+/// The machine's wall clock, which may be wrong and may jump; nothing but tokens and reports goes by it.
+public enum WallClock {
+    /// Unix milliseconds.
+    public static func milliseconds() -> Int64 {
+        var time = timespec()
+        clock_gettime(CLOCK_REALTIME, &time)
+        return Int64(time.tv_sec) * 1000 + Int64(time.tv_nsec) / 1_000_000
+    }
+}
+
 extension Duration {
     /// The span in whole nanoseconds; spans over 292 years are cut off.
     public var nanoseconds: Int64 {

@@ -60,6 +60,7 @@ package final class NodeConditions: Sendable {
         let isNew = current.withLock { current in
             if let index = current.firstIndex(where: { $0.type == kind.type }) {
                 current[index].message = message
+                current[index].unhealthy = kind.isUnhealthy
                 return false
             }
             current.append(

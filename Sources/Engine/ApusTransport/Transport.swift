@@ -106,6 +106,7 @@ package final class Transport: Sendable {
             listener.close(promise: nil)
             throw ApusError(.shuttingDown)
         }
+        keepOpen(listener)
         setPeers(wanted)
         let bound = HostPort(host: configuration.bind.host, port: listener.localAddress?.port ?? 0)
         logger.info("The node transport is open", metadata: [LogKey.address: "\(bound)"])
@@ -195,25 +196,4 @@ package final class Transport: Sendable {
     package func route(to peer: NodeName) -> PeerRoute? { link(to: peer).map { PeerRoute(link: $0) } }
 
     private func link(to peer: NodeName) -> ControlLink? { state.withLock { $0.links[peer]?.control } }
-
-    private func listen() async throws(ApusError) -> any Channel {
-        let address = configuration.bind
-        do {
-            return try await ServerBootstrap(group: group)
-                .serverChannelOption(.backlog, value: 256)
-                .serverChannelOption(.socketOption(.so_reuseaddr), value: 1)
-                .serverChannelInitializer { channel in
-                    channel.eventLoop.makeCompletedFuture { closeOnExec(channel) }
-                }
-                .childChannelOption(.tcpOption(.tcp_nodelay), value: 1)
-                .childChannelInitializer { channel in
-                    channel.eventLoop.makeCompletedFuture { try self.accept(channel) }
-                }
-                .bind(host: address.host, port: address.port).get()
-        } catch let error as IOError where error.errnoCode == EADDRINUSE {
-            throw ApusError(.addressInUse, "the node transport's address \(address) is in use")
-        } catch {
-            throw ApusError(.configurationInvalid, "the node transport cannot be opened at \(address): \(error)")
-        }
-    }
 }

@@ -87,6 +87,8 @@ package enum TransportEvent: Sendable, Hashable {
     case connectRefused(NodeID)
     /// Bytes came from the peer; at most once per connection and ``TransportConfiguration/heardInterval``.
     case heard(NodeID)
+    /// The listener closed by itself, and is opened anew; or it is open again.
+    case listening(Bool)
     /// A link was refused or closed for a fault of the other side.
     case rejected(RejectReason)
 }

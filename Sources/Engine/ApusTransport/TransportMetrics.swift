@@ -12,6 +12,9 @@ struct TransportMetrics: Sendable {
     /// Established links, dialled by this node, that were lost.
     let linksLost = Counter(label: "apus_transport_links_lost_total")
 
+    /// Listeners that closed by themselves and were opened anew.
+    let listenersLost = Counter(label: "apus_transport_listeners_lost_total")
+
     init() {
         rejected = Dictionary(
             uniqueKeysWithValues: RejectReason.allCases.map {

@@ -101,6 +101,25 @@ int apus_datagram_open(
     return fd;
 }
 
+int apus_heartbeat_open(const struct sockaddr *address, socklen_t length, int buffer_bytes) {
+    int fd = socket(address->sa_family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return -errno;
+    set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, buffer_bytes);
+    if (bind(fd, address, length) == 0) return fd;
+    int error = errno;
+    close(fd);
+    return -error;
+}
+
+uint32_t apus_datagram_drops(int fd) {
+    // linux/sock_diag.h, SK_MEMINFO_DROPS.
+    enum { DROPS = 8, COUNT = 9 };
+    uint32_t figures[COUNT] = {0};
+    socklen_t length = sizeof figures;
+    if (getsockopt(fd, SOL_SOCKET, SO_MEMINFO, figures, &length) < 0) return 0;
+    return figures[DROPS];
+}
+
 int apus_datagram_connect(int fd, const struct sockaddr *address, socklen_t length) {
     struct sockaddr none = {.sa_family = AF_UNSPEC};
     int result = address ? connect(fd, address, length) : connect(fd, &none, sizeof none);

@@ -57,6 +57,9 @@ final class NodeParts: Sendable {
         let late = LateHooks()
         var hooks = ClusterHooks()
         hooks.fenced = fenced
+        hooks.condition = { kind, message in
+            if let message { conditions.raise(kind, message) } else { conditions.clear(kind) }
+        }
         hooks.feedReplica = { shard, node in late.channels?.setCandidate(shard, node) }
         hooks.replicaCaughtUp = { shard, node in await late.channels?.isCopied(shard, to: node) ?? true }
         hooks.takeStates = { shard throws(ApusError) in try await late.entities?.takeStates(shard) ?? [] }

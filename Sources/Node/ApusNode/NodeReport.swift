@@ -93,7 +93,7 @@ struct NodeReport: Sendable {
     }
 
     private func authorize(_ token: String) throws(ApusError) {
-        let claims = try verifier.verify(token, wallSeconds: Int64(Date().timeIntervalSince1970))
+        let claims = try verifier.verify(token, wallSeconds: cluster.view.clock.wallSeconds())
         guard claims.role == Session.Role.admin.rawValue else {
             throw ApusError(.notAllowed, "the token is not an operator's")
         }

@@ -15,16 +15,71 @@ public enum HeartbeatMessage: Sendable, Hashable {
     case indirectAnswer(nonce: UInt32, target: NodeID)
 }
 
+/// What a sender says of itself with each datagram of version 2: what its peers need for a fair verdict (D4).
+public struct HeartbeatVitals: Sendable, Hashable {
+    /// The process whose heartbeats these are, so that a peer on the same machine can look at its state (proc(5)).
+    public struct Process: Sendable, Hashable {
+        /// The machine's boot and the namespace of process numbers, as a hash; 0 where they are not known. The number
+        /// means something to those only that have the same.
+        public var host: UInt64
+        public var number: UInt32
+        /// The thread that sends heartbeats.
+        public var thread: UInt32
+        /// When the process started, in the kernel's ticks since the boot: tells a number that was used again.
+        public var started: UInt64
+
+        public init(host: UInt64, number: UInt32, thread: UInt32, started: UInt64) {
+            self.host = host
+            self.number = number
+            self.thread = thread
+            self.started = started
+        }
+    }
+
+    /// The sender's wall clock, in Unix milliseconds.
+    public var wallMilliseconds: UInt64
+    /// How late the sender's heartbeat thread was lately, at its worst, in milliseconds; at most 65,535.
+    public var latenessMilliseconds: UInt16
+    public var process: Process
+
+    public init(wallMilliseconds: UInt64, latenessMilliseconds: UInt16, process: Process) {
+        self.wallMilliseconds = wallMilliseconds
+        self.latenessMilliseconds = latenessMilliseconds
+        self.process = process
+    }
+
+    fileprivate static let byteCount = 8 + 2 + 8 + 4 + 4 + 8
+
+    fileprivate func encode(into buffer: inout ByteBuffer) {
+        buffer.writeMultipleIntegers(
+            wallMilliseconds, latenessMilliseconds, process.host, process.number, process.thread, process.started)
+    }
+
+    fileprivate init?(decoding buffer: inout ByteBuffer) {
+        guard
+            let (wall, lateness, host, number, thread, started) = buffer.readMultipleIntegers(
+                as: (UInt64, UInt16, UInt64, UInt32, UInt32, UInt64).self)
+        else { return nil }
+        self.init(
+            wallMilliseconds: wall, latenessMilliseconds: lateness,
+            process: Process(host: host, number: number, thread: thread, started: started))
+    }
+}
+
 /// One heartbeat datagram without its authentication tag.
 ///
 /// Layout, big endian: `u8 version`, `u8 kind`, `u64 cluster hash`, `u64 sequence`, `u64 incarnation`,
 /// `u8 length` and name of the sender, `u32 nonce`, then `u8 length`, name and `u64 incarnation` of the
-/// subject where the length is not 0. At most ``byteCountMax`` bytes.
+/// subject where the length is not 0. Version 2 ends with the vitals: `u64 wall clock`, `u16 lateness`, `u64 host`,
+/// `u32 process`, `u32 thread`, `u64 start`. At most ``byteCountMax`` bytes.
+///
+/// A node sends version 1 to a peer until it knows that the peer reads version 2: a heartbeat of version 1, whose nonce
+/// nobody read before, says so with a nonce of 2.
 public struct HeartbeatDatagram: Sendable, Equatable {
-    /// The version of this layout.
-    public static let version: UInt8 = 1
+    /// The newest version of this layout.
+    public static let version: UInt8 = 2
     /// The longest datagram without its tag, in bytes.
-    public static let byteCountMax = 1 + 1 + 8 + 8 + 8 + 1 + 63 + 4 + 1 + 63 + 8
+    public static let byteCountMax = 1 + 1 + 8 + 8 + 8 + 1 + 63 + 4 + 1 + 63 + 8 + HeartbeatVitals.byteCount
 
     /// ``StableHash`` of the cluster's name: datagrams of another cluster are told from forged ones.
     public var clusterHash: UInt64
@@ -32,26 +87,37 @@ public struct HeartbeatDatagram: Sendable, Equatable {
     public var sequence: UInt64
     public var sender: NodeID
     public var message: HeartbeatMessage
+    /// Nil in a datagram of version 1.
+    public let vitals: HeartbeatVitals?
+    /// The sender says that it reads version 2. Other messages of version 1 than heartbeats do not say it.
+    public let readsVitals: Bool
 
-    public init(clusterHash: UInt64, sequence: UInt64, sender: NodeID, message: HeartbeatMessage) {
+    /// - Parameter vitals: Makes it a datagram of version 2; nil of version 1, for peers that may not read the other.
+    public init(
+        clusterHash: UInt64, sequence: UInt64, sender: NodeID, message: HeartbeatMessage, vitals: HeartbeatVitals? = nil
+    ) {
         self.clusterHash = clusterHash
         self.sequence = sequence
         self.sender = sender
         self.message = message
+        self.vitals = vitals
+        readsVitals = vitals != nil || message == .heartbeat
     }
 
     /// Appends the datagram to a buffer.
     public func encode(into buffer: inout ByteBuffer) {
         let (kind, nonce, subject) = fields
-        buffer.writeMultipleIntegers(Self.version, kind, clusterHash, sequence, sender.incarnation)
+        let version: UInt8 = vitals == nil ? 1 : 2
+        buffer.writeMultipleIntegers(version, kind, clusterHash, sequence, sender.incarnation)
         Self.write(sender.name, into: &buffer)
-        buffer.writeInteger(nonce)
-        guard let subject else {
+        buffer.writeInteger(message == .heartbeat && readsVitals ? UInt32(Self.version) : nonce)
+        if let subject {
+            Self.write(subject.name, into: &buffer)
+            buffer.writeInteger(subject.incarnation)
+        } else {
             buffer.writeInteger(UInt8(0))
-            return
         }
-        Self.write(subject.name, into: &buffer)
-        buffer.writeInteger(subject.incarnation)
+        vitals?.encode(into: &buffer)
     }
 
     /// Reads one whole datagram; bytes after it are an error.
@@ -59,7 +125,7 @@ public struct HeartbeatDatagram: Sendable, Equatable {
     /// - Throws: 10003 for another version of the layout, 10001 for anything that does not parse.
     public init(decoding buffer: inout ByteBuffer) throws(ApusError) {
         guard let version = buffer.readInteger(as: UInt8.self) else { throw ApusError(.malformed) }
-        guard version == Self.version else { throw ApusError(.versionUnsupported) }
+        guard (1...Self.version).contains(version) else { throw ApusError(.versionUnsupported) }
         guard
             let (kind, hash, sequence, incarnation) = buffer.readMultipleIntegers(
                 as: (UInt8, UInt64, UInt64, UInt64).self),
@@ -71,11 +137,14 @@ public struct HeartbeatDatagram: Sendable, Equatable {
             guard let incarnation = buffer.readInteger(as: UInt64.self) else { throw ApusError(.malformed) }
             subject = NodeID(name: subjectName, incarnation: incarnation)
         }
-        guard buffer.readableBytes == 0 else { throw ApusError(.malformed) }
+        let vitals = version == 1 ? nil : HeartbeatVitals(decoding: &buffer)
+        guard (vitals == nil) == (version == 1), buffer.readableBytes == 0 else { throw ApusError(.malformed) }
         clusterHash = hash
         self.sequence = sequence
         sender = NodeID(name: name, incarnation: incarnation)
         message = try Self.message(kind: kind, nonce: nonce, subject: subject)
+        self.vitals = vitals
+        readsVitals = vitals != nil || (message == .heartbeat && nonce == UInt32(Self.version))
     }
 
     private var fields: (kind: UInt8, nonce: UInt32, subject: NodeID?) {

@@ -258,6 +258,9 @@ package final class SessionService: Service, Sendable {
 
     // MARK: - Checking
 
+    /// The cluster's time, which tokens, tickets and grants are judged by: this node's own clock may be wrong.
+    func wallSeconds() -> Int64 { view.clock.wallSeconds() }
+
     private func resumed(_ hello: ClientHello) throws(ApusError) -> Session {
         let session = try sealer.open(Array(hello.ticket), wallSeconds: wallSeconds())
         let role: Session.Role = hello.role == .device ? .device : .app

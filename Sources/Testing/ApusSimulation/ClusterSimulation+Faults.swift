@@ -14,6 +14,10 @@ extension ClusterSimulation {
                 process.stuttersUntil = now + span(400...900)
             }
             later(.fault, after: span(950...1400))
+        case .starved:
+            if let process = anyRunning() { pause(process, for: span(100...600), isStarved: true) }
+            // Less than a starvation lasts: two or three processes at a time get no processor.
+            later(.fault, after: span(150...700))
         case .chaos:
             makeChaos()
             later(.fault, after: span(60...600))
@@ -32,7 +36,8 @@ extension ClusterSimulation {
             stop(process, "crashes")
             if chance(0.8) { later(.start(name: process.nameIndex), after: span(5...2000)) }
         case 2: restartAtOnce(process)
-        case 3, 4: pause(process, for: span(20...400))
+        case 3: pause(process, for: span(20...400))
+        case 4: pause(process, for: span(100...600), isStarved: true)
         case 5: pause(process, for: span(400...3000))
         case 6:
             tell("\(process.id) stutters")

@@ -15,6 +15,7 @@ extension ClusterSimulation {
             case .confirmedDead(let peer, let reason):
                 tell("\(process.id) confirms the death of \(peer): \(reason.rawValue)")
                 ownership(.confirmedDead(peer), at: process)
+            case .inspect(let peer, _): membership(.inspected(peer, processState(of: peer)), at: process)
             case .recovered(let peer), .discarded(let peer): ownership(.recovered(peer), at: process)
             }
         }

@@ -37,11 +37,29 @@ extension ClusterSimulation {
         dropLinks(of: process)
     }
 
-    func pause(_ process: SimulatedProcess, for duration: Duration) {
+    /// - Parameter isStarved: The process could run and gets no processor; otherwise it is stopped by a signal.
+    func pause(_ process: SimulatedProcess, for duration: Duration, isStarved: Bool = false) {
         guard process.isRunning, process.pausedUntil == nil else { return }
-        tell("\(process.id) is paused for \(duration)")
+        tell("\(process.id) is \(isStarved ? "starved" : "paused") for \(duration)")
+        process.isStarved = isStarved
         process.pausedUntil = now + duration
         later(.resume, process: process.index, after: duration)
+    }
+
+    /// What a process of the same machine says of itself with each datagram.
+    func vitals(of process: SimulatedProcess) -> HeartbeatVitals {
+        HeartbeatVitals(
+            wallMilliseconds: now.nanoseconds / 1_000_000,
+            latenessMilliseconds: UInt16(clamping: process.membership.lateness.nanoseconds / 1_000_000),
+            process: .init(host: settings.host, number: UInt32(process.index), thread: 0, started: 0))
+    }
+
+    /// What the machine says of the process that sends a peer's heartbeats.
+    func processState(of peer: NodeID) -> MembershipStateMachine.ProcessState {
+        guard let process = runningProcess(of: peer) else { return .gone }
+        guard process.pausedUntil != nil else { return .idle }
+        guard process.isStarved else { return .stopped }
+        return mutant == .ignoresStarvation ? .idle : .waiting
     }
 
     /// The process goes on; which of its threads comes first, the one with the timer or those that read, is chance.
@@ -72,7 +90,8 @@ extension ClusterSimulation {
         guard process.isRunning else { return }
         switch event {
         case .tick: tick(process)
-        case .datagram(let message, let sender): membership(.received(message, from: sender), at: process)
+        case .datagram(let message, let sender, let vitals):
+            membership(.received(message, from: sender, vitals), at: process)
         case .linkUp(let peer): membership(.linkUp(peer), at: process)
         case .linkLost(let peer): membership(.linkLost(peer), at: process)
         case .connectRefused(let peer): membership(.connectRefused(peer), at: process)

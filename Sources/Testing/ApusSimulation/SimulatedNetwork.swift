@@ -33,12 +33,14 @@ extension ClusterSimulation {
     func send(_ message: HeartbeatMessage, from sender: SimulatedProcess, to id: NodeID) {
         guard let receiver = runningProcess(of: id) else { return }
         guard !isBlocked(from: sender.nameIndex, to: receiver.nameIndex) else { return }
+        let vitals = vitals(of: sender)
         let lossRate = now < network.burstUntil ? network.burstLossRate : isHealed ? 0 : settings.lossRate
         if chance(lossRate) { return }
-        later(.datagram(message, from: sender.id), process: receiver.index, after: wayDelay())
+        later(.datagram(message, from: sender.id, vitals), process: receiver.index, after: wayDelay())
         // Overtaken by later ones as the ways differ; doubled with a copy that is late.
         if chance(settings.duplicateRate) {
-            later(.datagram(message, from: sender.id), process: receiver.index, after: wayDelay() + span(0...20))
+            later(
+                .datagram(message, from: sender.id, vitals), process: receiver.index, after: wayDelay() + span(0...20))
         }
     }
 

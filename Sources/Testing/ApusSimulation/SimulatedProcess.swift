@@ -42,6 +42,8 @@ final class SimulatedProcess {
     var nextWrite = MonotonicTime.zero
     /// Not run by the machine it is on, until this time.
     var pausedUntil: MonotonicTime?
+    /// Whether that is for want of a processor.
+    var isStarved = false
     var inbox: [SimulationEvent] = []
     /// Runs late until this time: ticks are rare, datagrams wait for several of them.
     var stuttersUntil = MonotonicTime.zero
@@ -57,7 +59,7 @@ final class SimulatedProcess {
         self.nameIndex = nameIndex
         self.id = id
         view = map
-        membership = MembershipStateMachine(local: id, configuration: settings.membership)
+        membership = MembershipStateMachine(local: id, configuration: settings.membership, host: settings.host)
         ownership = OwnershipStateMachine(map: map)
         handover = HandoverStateMachine(local: id, configuration: settings.handover)
     }
@@ -74,7 +76,7 @@ final class SimulatedProcess {
     func open(_ id: NodeID, map: ClusterMap, settings: SimulationSettings) {
         self.id = id
         view = map
-        membership = MembershipStateMachine(local: id, configuration: settings.membership)
+        membership = MembershipStateMachine(local: id, configuration: settings.membership, host: settings.host)
         ownership = OwnershipStateMachine(map: map)
         handover = HandoverStateMachine(local: id, configuration: settings.handover)
         phase = .joining

@@ -11,6 +11,8 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
     case probesOnce = "probes once instead of in a burst"
     /// An observer that was late trusts the silence that it saw.
     case trustsLateObserver = "does not veto its own lateness"
+    /// A peer that waits for a processor is declared dead like one that is stopped.
+    case ignoresStarvation = "takes a process that waits for a processor for a dead one"
     /// A node takes the map that an announcement names, whatever it holds already.
     case adoptsStaleMap = "adopts an older map"
     /// A change of owner leaves the epoch.
@@ -39,6 +41,7 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
         switch self {
         case .probesOnce, .declaresUnconfirmed: .lossy
         case .trustsLateObserver: .stutter
+        case .ignoresStarvation: .starved
         case .none, .dropsEpochCheck, .acknowledgesBeforeApply, .reusesIncarnation, .adoptsStaleMap,
             .keepsEpochOnTakeover, .keepsStandbyOnTakeover, .movesBeforeSwap, .skipsStates, .writesWhileHeld,
             .namesStandbyEarly, .releasesUnanswered,
@@ -56,12 +59,15 @@ package enum SimulationProfile: String, Sendable, CaseIterable {
     case lossy
     /// One node after the other runs late and reads its datagrams late: nobody may be declared dead.
     case stutter
+    /// One node after the other, and several at once, get no processor for 100 to 600 ms: nobody may be declared dead.
+    case starved
 
-    /// The profile of a seed: three of five runs are chaos.
+    /// The profile of a seed: half of the runs are chaos.
     package init(seed: UInt64) {
-        switch seed % 5 {
-        case 0: self = .lossy
-        case 1: self = .stutter
+        switch seed % 10 {
+        case 0, 5: self = .lossy
+        case 1, 6: self = .stutter
+        case 2: self = .starved
         default: self = .chaos
         }
     }

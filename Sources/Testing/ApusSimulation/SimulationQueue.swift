@@ -6,7 +6,7 @@ import ApusWire
 enum SimulationEvent {
     case start(name: Int)
     case tick
-    case datagram(HeartbeatMessage, from: NodeID)
+    case datagram(HeartbeatMessage, from: NodeID, HeartbeatVitals)
     case linkUp(NodeID)
     case linkLost(NodeID)
     case connectRefused(NodeID)

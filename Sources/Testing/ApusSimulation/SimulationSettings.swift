@@ -7,6 +7,8 @@ struct SimulationSettings {
     static let shardCount = 64
 
     var nodeCount: Int
+    /// All nodes run on this machine and can look at each other's processes; 0: each on its own.
+    var host: UInt64 = 0
     var membership = MembershipConfiguration()
     var handover = HandoverStateMachine.Configuration()
     /// Datagrams lost, of all, outside bursts.
@@ -30,6 +32,7 @@ struct SimulationSettings {
             storeFailureRate = [0, 0.02, 0.1][Int(random.next() % 3)]
             // Some runs are long enough for a store that is down until nodes give their proposals up.
             faultsEnd = .seconds(random.next() % 8 == 0 ? 10 : 5)
+            host = random.next() % 2
         case .lossy:
             lossRate = [0.05, 0.1, 0.15][Int(random.next() % 3)]
             storeFailureRate = 0
@@ -38,6 +41,11 @@ struct SimulationSettings {
             lossRate = 0
             storeFailureRate = 0
             faultsEnd = .seconds(4)
+        case .starved:
+            lossRate = [0, 0.05][Int(random.next() % 2)]
+            storeFailureRate = 0
+            faultsEnd = .seconds(8)
+            host = 1
         }
         // With 64 shards the default share would be a single one at a time.
         handover.movingShareMax = 0.25

@@ -58,9 +58,4 @@ enum OpenFiles {
         let names = (try? FileManager.default.contentsOfDirectory(atPath: "/proc/self/fd")) ?? []
         return names.compactMap { CInt($0) }.filter { $0 > 2 }
     }
-
-    /// Makes them close when this process becomes another program.
-    static func closeOnExecution() {
-        for descriptor in descriptors() { _ = fcntl(descriptor, F_SETFD, FD_CLOEXEC) }
-    }
 }

@@ -15,6 +15,16 @@ enum LocalPorts {
         }
     }
 
+    /// True where this process could listen at the address on TCP.
+    static func isFree(_ address: HostPort) async -> Bool {
+        let listener = try? await ServerBootstrap(group: MultiThreadedEventLoopGroup.singleton)
+            .serverChannelOption(ChannelOptions.socketOption(.so_reuseaddr), value: 1)
+            .bind(host: address.host, port: address.port).get()
+        guard let listener else { return false }
+        try? await listener.close()
+        return true
+    }
+
     private static func requireFree(_ address: HostPort, purpose: String, node: String) async throws(ApusError) {
         let group = MultiThreadedEventLoopGroup.singleton
         do {

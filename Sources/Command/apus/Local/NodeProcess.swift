@@ -18,6 +18,9 @@ struct NodeProcess: Sendable {
         case running, paused, stopped
     }
 
+    /// How often, and how far apart, the arguments of a process that has none are looked at.
+    private static let argumentAttempts = 100
+    private static let argumentWaitMicroseconds: UInt32 = 1000
     /// The program's name among the arguments of every process, whatever its file is called.
     private static let programName = "apus"
 
@@ -139,8 +142,16 @@ struct NodeProcess: Sendable {
     }
 
     private func isOurs(_ pid: pid_t) -> Bool {
-        // Empty for a process that is dead and not yet waited for (proc(5)).
-        guard let line = FileManager.default.contents(atPath: "/proc/\(pid)/cmdline") else { return false }
+        // The arguments are missing for a moment while a process becomes another program (execve(2)): a node that was
+        // just spawned, or that starts anew in place, is no dead one. They stay missing of one that is dead and not yet
+        // waited for, and of the kernel's own threads.
+        var line = Data()
+        for _ in 0..<Self.argumentAttempts {
+            guard let found = FileManager.default.contents(atPath: "/proc/\(pid)/cmdline") else { return false }
+            line = found
+            guard line.isEmpty, let letter = Self.statusLetter(pid), letter != "Z", letter != "X" else { break }
+            usleep(Self.argumentWaitMicroseconds)
+        }
         let found = line.split(separator: 0, omittingEmptySubsequences: false).dropLast()
             .map { String(decoding: $0, as: UTF8.self) }
         return found == [Self.programName] + arguments

@@ -15,6 +15,17 @@ package struct MembershipConfiguration: Sendable, Equatable {
     package var helperCountMax: Int = 3
     /// An observer whose ticks were further apart than this judges nobody: its own lateness may be the silence.
     package var latenessMax: Duration = .milliseconds(50)
+    /// How often the machine is ticked; what an interval is longer counts as this node's lateness.
+    package var tickInterval: Duration = .milliseconds(10)
+    /// Lateness of either side up to this is no reason to wait longer.
+    package var latenessSlack: Duration = .milliseconds(20)
+    /// The most that the lateness of both sides adds to the silence that makes a suspicion.
+    package var extensionMax: Duration = .milliseconds(500)
+    /// A peer on this machine that is seen waiting for a processor or a disk at the end of a burst gets another burst,
+    /// until its silence is longer than this.
+    package var starvationMax: Duration = .seconds(1)
+    /// Clocks that differ more are reported, and a node whose clock differs from its cluster's goes by the cluster's.
+    package var clockDifferenceMax: Duration = .seconds(2)
     /// Peers that are watched; more are ignored. A cluster has at most 32 nodes in full mesh.
     package var peerCountMax: Int = 64
 

@@ -1,36 +1,68 @@
 package import ApusCore
 package import ApusTransport
-package import ApusWire
+import ApusWire
 
-/// Puts the failure detector on the heartbeat thread: sends what it wants sent, and reports what it found.
+/// Puts the failure detector and the comparison of clocks on the heartbeat thread: sends what they want sent, looks at
+/// processes for them, and reports what they found.
 package struct MembershipDriver: HeartbeatDriver {
-    package private(set) var machine: MembershipStateMachine
-    private let report: @Sendable (MembershipStateMachine.Action) -> Void
+    /// What the thread found. Comes on the thread; whoever takes it must not block.
+    package enum Finding: Sendable {
+        /// Everything but what is to be sent, with what is known of the peer.
+        case peer(MembershipStateMachine.Action, MembershipEvidence?)
+        /// Comes every second while there are peers.
+        case clocks(ClockStateMachine.Report)
+    }
 
-    /// - Parameter report: Gets everything but what is to be sent, on the heartbeat thread; it must not block.
-    package init(
-        machine: MembershipStateMachine, report: @escaping @Sendable (MembershipStateMachine.Action) -> Void
-    ) {
+    package private(set) var machine: MembershipStateMachine
+    private var clocks: ClockStateMachine
+    private var nextJudgement = MonotonicTime.zero
+    private let report: @Sendable (Finding) -> Void
+
+    package init(machine: MembershipStateMachine, report: @escaping @Sendable (Finding) -> Void) {
         self.machine = machine
+        clocks = ClockStateMachine(differenceMax: machine.configuration.clockDifferenceMax)
         self.report = report
     }
 
-    package mutating func tick(now: MonotonicTime) -> [HeartbeatOutbound] { handle(.tick, now: now) }
+    package var lateness: Duration { machine.lateness }
 
-    package mutating func received(
-        _ message: HeartbeatMessage, from sender: NodeID, now: MonotonicTime
-    ) -> [HeartbeatOutbound] {
-        handle(.received(message, from: sender), now: now)
+    package mutating func tick(now: MonotonicTime) -> [HeartbeatOutbound] {
+        if now >= nextJudgement {
+            nextJudgement = now + .seconds(1)
+            report(.clocks(clocks.judge(now: now)))
+        }
+        return handle(.tick, now: now)
+    }
+
+    package mutating func received(_ arrival: HeartbeatArrival) -> [HeartbeatOutbound] {
+        if let vitals = arrival.vitals {
+            clocks.heard(
+                arrival.sender, clock: vitals.wallMilliseconds, wall: arrival.wallMilliseconds, now: arrival.now)
+        }
+        return handle(.received(arrival.message, from: arrival.sender, arrival.vitals), now: arrival.now)
     }
 
     package mutating func handle(_ input: MembershipStateMachine.Input, now: MonotonicTime) -> [HeartbeatOutbound] {
+        if case .membersChanged(let members) = input { clocks.setPeers(members) }
         var outbound: [HeartbeatOutbound] = []
         for action in machine.handle(input, now: now) {
             switch action {
             case .send(let message, let receiver): outbound.append(HeartbeatOutbound(message, to: receiver))
-            case .suspected, .recovered, .discarded, .confirmedDead: report(action)
+            case .inspect(let peer, let process):
+                outbound += handle(.inspected(peer, Self.state(of: process)), now: now)
+            case .suspected(let peer, _), .recovered(let peer), .discarded(let peer), .confirmedDead(let peer, _):
+                report(.peer(action, machine.evidence(about: peer, now: now)))
             }
         }
         return outbound
+    }
+
+    private static func state(of process: HeartbeatVitals.Process) -> MembershipStateMachine.ProcessState {
+        switch LocalProcess.state(of: process) {
+        case .gone: .gone
+        case .stopped: .stopped
+        case .waiting: .waiting
+        case .idle, .unknown: .idle
+        }
     }
 }

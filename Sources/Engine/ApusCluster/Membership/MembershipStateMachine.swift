@@ -13,11 +13,17 @@ package import ApusWire
 /// - **Silence.** No bytes of any kind for `silenceMax` raise a suspicion. A burst of direct probes, and
 ///   as many through each helper, must then fail. One probe each is not safe: at 5 % loss three nodes
 ///   evict each other every two hours; the burst brings that to none.
+/// - **Scheduling.** A machine that is too busy runs neither side in time. Each datagram carries how late its sender
+///   was lately; that and the own lateness lengthen the silence that counts, by `extensionMax` at most. A peer on the
+///   same machine is looked at before the verdict (``Action/inspect(_:_:)``): one that is stopped or gone is dead, one
+///   that could run and waits for a processor or a disk gets another burst, until it was silent for `starvationMax`.
 /// - **Own lateness.** An observer that did not run for `latenessMax` takes back every suspicion that rests
 ///   on silence, confirmed or not: it cannot tell the peer's silence from its own sleep.
 ///
 /// A refused connection without a lost link before it (the peer was never linked) raises a suspicion
 /// without waiting for silence, since a member listens before it joins.
+///
+/// ``evidence(about:now:)`` says what a verdict rests on; every death is logged with it.
 ///
 /// Only the incarnations that ``Input/membersChanged(_:)`` names are watched and listened to; a dead
 /// incarnation never returns. Members that join get `firstContactTimeout` to be heard first.
@@ -26,7 +32,7 @@ package import ApusWire
 package struct MembershipStateMachine: Sendable {
     package enum Input: Sendable {
         /// An authenticated datagram that is not a replay.
-        case received(HeartbeatMessage, from: NodeID)
+        case received(HeartbeatMessage, from: NodeID, HeartbeatVitals? = nil)
         /// Any bytes from the peer on any link.
         case heard(NodeID)
         case linkUp(NodeID)
@@ -34,6 +40,8 @@ package struct MembershipStateMachine: Sendable {
         case linkLost(NodeID)
         /// The peer's machine refused a connection to its transport port.
         case connectRefused(NodeID)
+        /// The answer to ``Action/inspect(_:_:)``.
+        case inspected(NodeID, ProcessState)
         /// The members of the newest map that are alive, this node not among them.
         case membersChanged([NodeID])
         /// Time has passed; wanted every 10 ms, and no rarer than `latenessMax`.
@@ -42,6 +50,8 @@ package struct MembershipStateMachine: Sendable {
 
     package enum Action: Sendable, Equatable {
         case send(HeartbeatMessage, to: NodeID)
+        /// Look at the peer's process, which runs on this machine, and answer with ``Input/inspected(_:_:)`` at once.
+        case inspect(NodeID, HeartbeatVitals.Process)
         /// Probing began.
         case suspected(NodeID, SuspicionReason)
         /// The peer was heard: its suspicion, or its confirmed death, is taken back.
@@ -64,6 +74,17 @@ package struct MembershipStateMachine: Sendable {
         case processGone = "process gone"
     }
 
+    /// What the kernel says of the thread that sends a peer's heartbeats.
+    package enum ProcessState: String, Sendable, Equatable {
+        case gone
+        /// By a signal; it does nothing until somebody lets it go on.
+        case stopped
+        /// It could run and waits for a processor or a disk.
+        case waiting
+        /// It waits for something to do, or the kernel does not say.
+        case idle
+    }
+
     /// What this node thinks of a peer, for status pages.
     package enum Health: String, Sendable, Equatable {
         case alive, suspected
@@ -75,6 +96,9 @@ package struct MembershipStateMachine: Sendable {
         var began: MonotonicTime
         var sentCount: Int
         var helpers: [NodeID]
+        /// How often the peer's process was found idle since the burst ended. One that was late sends its heartbeat
+        /// before it is idle, perhaps after this node last read: the second time nothing had come in between.
+        var idleCount = 0
     }
 
     private enum Verdict: Sendable {
@@ -90,10 +114,22 @@ package struct MembershipStateMachine: Sendable {
         var wasHeard = false
         /// A link ended and none has come up since.
         var isLinkLost = false
+        var lastDatagram: MonotonicTime?
+        var datagramCount: UInt64 = 0
+        /// What its last datagram of version 2 said.
+        var vitals: HeartbeatVitals?
+        /// What its process was seen doing last.
+        var process: ProcessState?
+        /// Bursts that ended with a process that waited, since it was heard last.
+        var waitCount = 0
+
+        var lateness: Duration { .milliseconds(Int64(vitals?.latenessMilliseconds ?? 0)) }
     }
 
     package let local: NodeID
     package let configuration: MembershipConfiguration
+    /// This machine, as ``HeartbeatVitals/Process/host`` names it; 0 where it is not known.
+    private let host: UInt64
     /// Ordered by name, so that every run goes through them in the same order.
     private var peers: [Peer] = []
     private var lastTick: MonotonicTime?
@@ -102,10 +138,18 @@ package struct MembershipStateMachine: Sendable {
     /// Ticks that came too late since the start.
     package private(set) var lateTickCount: UInt64 = 0
 
-    package init(local: NodeID, configuration: MembershipConfiguration = MembershipConfiguration()) {
+    private var ownLateness = RecentMaximum()
+
+    package init(
+        local: NodeID, configuration: MembershipConfiguration = MembershipConfiguration(), host: UInt64 = 0
+    ) {
         self.local = local
         self.configuration = configuration
+        self.host = host
     }
+
+    /// How late this node's ticks were in the last second or two, at their worst.
+    package var lateness: Duration { ownLateness.value }
 
     /// The peers in watch, by name.
     package var peerHealth: [(id: NodeID, health: Health)] {
@@ -122,7 +166,9 @@ package struct MembershipStateMachine: Sendable {
     package mutating func handle(_ input: Input, now: MonotonicTime) -> [Action] {
         var actions: [Action] = []
         switch input {
-        case .received(let message, let sender): receive(message, from: sender, now: now, actions: &actions)
+        case .received(let message, let sender, let vitals):
+            note(vitals, from: sender, now: now)
+            receive(message, from: sender, now: now, actions: &actions)
         case .heard(let peer): noteLife(of: peer, now: now, actions: &actions)
         case .linkUp(let id):
             guard let index = index(of: id) else { break }
@@ -131,6 +177,7 @@ package struct MembershipStateMachine: Sendable {
         case .linkLost(let id):
             if let index = index(of: id) { peers[index].isLinkLost = true }
         case .connectRefused(let id): noteRefusal(by: id, now: now, actions: &actions)
+        case .inspected(let id, let state): conclude(about: id, state, now: now, actions: &actions)
         case .membersChanged(let members): adopt(members, now: now)
         case .tick: tick(now: now, actions: &actions)
         }
@@ -140,9 +187,12 @@ package struct MembershipStateMachine: Sendable {
     // MARK: Time
 
     private mutating func tick(now: MonotonicTime, actions: inout [Action]) {
-        if let lastTick, now - lastTick > configuration.latenessMax {
-            lateTickCount += 1
-            discardSilence(now: now, actions: &actions)
+        if let lastTick {
+            ownLateness.note(max(now - lastTick - configuration.tickInterval, .zero), now: now)
+            if now - lastTick > configuration.latenessMax {
+                lateTickCount += 1
+                discardSilence(now: now, actions: &actions)
+            }
         }
         lastTick = now
         if now >= nextHeartbeat {
@@ -157,18 +207,62 @@ package struct MembershipStateMachine: Sendable {
         switch peer.verdict {
         case .confirmedDead: break
         case .alive:
-            let silenceMax = peer.wasHeard ? configuration.silenceMax : configuration.firstContactTimeout
-            guard now - peer.lastHeard > silenceMax else { return }
+            guard now - peer.lastHeard > silenceMax(of: peer) else { return }
             suspect(index, reason: .silence, now: now, actions: &actions)
         case .suspected(var burst):
             guard now - burst.began < configuration.burstDuration else {
-                peers[index].verdict = .confirmedDead(.silence)
-                actions.append(.confirmedDead(peer.id, .silence))
-                return
+                return end(burst, of: index, now: now, actions: &actions)
             }
             sendProbes(of: &burst, to: peer.id, now: now, actions: &actions)
             peers[index].verdict = .suspected(burst)
         }
+    }
+
+    /// The silence that makes a suspicion grows with what either side knows of its own lateness.
+    private func silenceMax(of peer: Peer) -> Duration {
+        guard peer.wasHeard else { return configuration.firstContactTimeout }
+        let delays = [lateness, peer.lateness].filter { $0 > configuration.latenessSlack }
+        return configuration.silenceMax + min(delays.reduce(.zero, +), configuration.extensionMax)
+    }
+
+    private mutating func end(_ burst: Burst, of index: Int, now: MonotonicTime, actions: inout [Action]) {
+        let peer = peers[index]
+        if let process = peer.vitals?.process, process.host == host, host != 0 {
+            actions.append(.inspect(peer.id, process))
+        } else {
+            confirm(index, .silence, actions: &actions)
+        }
+    }
+
+    private mutating func conclude(
+        about id: NodeID, _ state: ProcessState, now: MonotonicTime, actions: inout [Action]
+    ) {
+        guard let index = index(of: id), case .suspected(var burst) = peers[index].verdict,
+            now - burst.began >= configuration.burstDuration
+        else { return }
+        peers[index].process = state
+        switch state {
+        case .gone: confirm(index, .processGone, actions: &actions)
+        case .stopped: confirm(index, .silence, actions: &actions)
+        case .idle:
+            burst.idleCount += 1
+            peers[index].verdict = .suspected(burst)
+            if burst.idleCount > 1 { confirm(index, .silence, actions: &actions) }
+        case .waiting:
+            guard now - peers[index].lastHeard < configuration.starvationMax else {
+                return confirm(index, .silence, actions: &actions)
+            }
+            peers[index].waitCount += 1
+            var next = Burst(nonce: nextNonce, began: now, sentCount: 0, helpers: helpers(for: id))
+            nextNonce &+= 1
+            sendProbes(of: &next, to: id, now: now, actions: &actions)
+            peers[index].verdict = .suspected(next)
+        }
+    }
+
+    private mutating func confirm(_ index: Int, _ reason: DeathReason, actions: inout [Action]) {
+        peers[index].verdict = .confirmedDead(reason)
+        actions.append(.confirmedDead(peers[index].id, reason))
     }
 
     private mutating func discardSilence(now: MonotonicTime, actions: inout [Action]) {
@@ -225,8 +319,7 @@ package struct MembershipStateMachine: Sendable {
         guard let index = index(of: id) else { return }
         if case .confirmedDead = peers[index].verdict { return }
         if peers[index].isLinkLost {
-            peers[index].verdict = .confirmedDead(.processGone)
-            actions.append(.confirmedDead(id, .processGone))
+            confirm(index, .processGone, actions: &actions)
         } else if case .alive = peers[index].verdict {
             suspect(index, reason: .connectionRefused, now: now, actions: &actions)
         }
@@ -238,6 +331,7 @@ package struct MembershipStateMachine: Sendable {
         guard let index = index(of: id) else { return }
         peers[index].lastHeard = max(peers[index].lastHeard, now)
         peers[index].wasHeard = true
+        peers[index].waitCount = 0
         switch peers[index].verdict {
         case .alive: break
         case .confirmedDead(.processGone) where peers[index].isLinkLost: break
@@ -248,6 +342,13 @@ package struct MembershipStateMachine: Sendable {
     }
 
     // MARK: Datagrams
+
+    private mutating func note(_ vitals: HeartbeatVitals?, from sender: NodeID, now: MonotonicTime) {
+        guard let index = index(of: sender) else { return }
+        peers[index].lastDatagram = now
+        peers[index].datagramCount += 1
+        if let vitals { peers[index].vitals = vitals }
+    }
 
     private mutating func receive(
         _ message: HeartbeatMessage, from sender: NodeID, now: MonotonicTime, actions: inout [Action]
@@ -276,10 +377,25 @@ package struct MembershipStateMachine: Sendable {
     // MARK: Members
 
     private mutating func adopt(_ members: [NodeID], now: MonotonicTime) {
+        // Nobody ticks a machine without peers; that was no lateness.
+        if peers.isEmpty { lastTick = nil }
         let wanted = members.filter { $0 != local }.sorted().prefix(configuration.peerCountMax)
         peers = wanted.map { id in
             peers.first { $0.id == id } ?? Peer(id: id, lastHeard: now)
         }
+    }
+
+    // MARK: Evidence
+
+    /// What is known of a peer at the moment; nil for one that is not watched.
+    package func evidence(about id: NodeID, now: MonotonicTime) -> MembershipEvidence? {
+        guard let index = index(of: id) else { return nil }
+        let peer = peers[index]
+        return MembershipEvidence(
+            silence: now - peer.lastHeard, sinceDatagram: peer.lastDatagram.map { now - $0 },
+            datagramCount: peer.datagramCount, ownLateness: lateness, peerLateness: peer.lateness,
+            isLinkLost: peer.isLinkLost, process: peer.process, waitCount: peer.waitCount,
+            helpers: helpers(for: id))
     }
 
     private func index(of id: NodeID) -> Int? { peers.firstIndex { $0.id == id } }

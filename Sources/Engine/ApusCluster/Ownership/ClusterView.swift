@@ -16,6 +16,8 @@ package final class ClusterView: Sendable {
 
     /// This life of this node.
     package let local: NodeID
+    /// The time that tokens and tickets are judged by.
+    package let clock = ClusterClock()
     private let state: Mutex<State>
     /// Held while observers run, so that they see maps in order.
     private let delivery = Mutex(())

@@ -48,6 +48,9 @@ package struct ClusterHooks: Sendable {
     package var releaseEntities: @Sendable (ShardID) -> Void
     /// This life of this node is dead in the map: nothing that it does counts any more. Called once.
     package var fenced: @Sendable () -> Void
+    /// A condition of this node began or lasts, with a sentence, or ended, without one. Called from any thread; must
+    /// not wait.
+    package var condition: @Sendable (NodeConditions.Kind, String?) -> Void
 
     /// One part of a shard's entity states.
     package struct StatePart: Sendable {
@@ -64,6 +67,7 @@ package struct ClusterHooks: Sendable {
         giveStates = { _, _, _ in }
         releaseEntities = { _ in }
         fenced = {}
+        condition = { _, _ in }
     }
 }
 

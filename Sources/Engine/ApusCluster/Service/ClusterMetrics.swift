@@ -1,3 +1,4 @@
+import ApusCore
 import CoreMetrics
 
 /// The cluster's meters.
@@ -19,6 +20,12 @@ struct ClusterMetrics: Sendable {
     let swapsLost = Counter(label: "apus_cluster_swaps_lost_total")
     let handoversCompleted = Counter(label: "apus_cluster_handovers_completed_total")
     let handoversAbandoned = Counter(label: "apus_cluster_handovers_abandoned_total")
+
+    /// How far a peer's wall clock is ahead of this node's, in seconds.
+    func show(_ clockOffset: Duration, of peer: NodeName) {
+        Gauge(label: "apus_clock_offset_seconds", dimensions: [("peer", peer.rawValue)])
+            .record(clockOffset.milliseconds / 1000)
+    }
 
     func show(_ map: ClusterMap, local slot: MemberSlot?) {
         revision.record(Double(map.revision))

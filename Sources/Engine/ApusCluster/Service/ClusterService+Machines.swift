@@ -57,33 +57,6 @@ extension ClusterService {
         }
     }
 
-    // MARK: Detection
-
-    /// On the heartbeat thread.
-    func found(_ action: MembershipStateMachine.Action) {
-        switch action {
-        case .suspected(let peer, let reason):
-            metrics.suspicions.increment()
-            logger.info(
-                "A peer is suspected", metadata: [LogKey.peer: "\(peer)", LogKey.reason: "\(reason.rawValue)"])
-        case .confirmedDead(let peer, let reason):
-            metrics.deathsConfirmed.increment()
-            logger.warning(
-                "A peer is dead as far as this node can tell",
-                metadata: [LogKey.peer: "\(peer)", LogKey.reason: "\(reason.rawValue)"])
-            thread.loop.execute { self.handle(ownership: .confirmedDead(peer)) }
-        case .recovered(let peer):
-            logger.info("A suspected peer was heard again", metadata: [LogKey.peer: "\(peer)"])
-            thread.loop.execute { self.handle(ownership: .recovered(peer)) }
-        case .discarded(let peer):
-            metrics.suspicionsDiscarded.increment()
-            logger.info(
-                "A suspicion was discarded since this node itself was late", metadata: [LogKey.peer: "\(peer)"])
-            thread.loop.execute { self.handle(ownership: .recovered(peer)) }
-        case .send: break
-        }
-    }
-
     // MARK: Ownership
 
     func handle(ownership input: OwnershipStateMachine.Input) {

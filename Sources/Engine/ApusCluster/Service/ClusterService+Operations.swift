@@ -90,6 +90,10 @@ extension ClusterService {
         case .connectRefused(let peer): input = .connectRefused(peer)
         case .heard(let peer): input = .heard(peer)
         case .rejected: return
+        case .listening(let isOpen):
+            return hooks.condition(
+                .transportClosed,
+                isOpen ? nil : "the listener for other nodes is closed and cannot be opened; look for its port's user")
         }
         heartbeats.withLock { $0 }?.perform { driver, now in driver.handle(input, now: now) }
     }

@@ -1,6 +1,7 @@
 package import ApusCore
 package import ApusStorage
 import ApusTransport
+import ApusWire
 import CoreMetrics
 package import Logging
 import NIOCore
@@ -152,11 +153,12 @@ package final class ClusterService: Service {
     }
 
     private func startHeartbeats(at address: HostPort) async throws(ApusError) {
-        let machine = MembershipStateMachine(local: identity, configuration: configuration.membership)
-        let driver = MembershipDriver(machine: machine) { [weak self] action in self?.found(action) }
-        let heartbeats = HeartbeatThread(
+        let machine = MembershipStateMachine(
+            local: identity, configuration: configuration.membership, host: LocalProcess.current().host)
+        let driver = MembershipDriver(machine: machine) { [weak self] finding in self?.found(finding) }
+        let heartbeats = try HeartbeatThread(
             configuration: HeartbeatConfiguration(bind: address), identity: identity,
-            cluster: configuration.cluster, seal: seal, driver: driver, logger: logger)
+            cluster: configuration.cluster, seal: seal, driver: driver, condition: hooks.condition, logger: logger)
         do {
             _ = try await heartbeats.start()
         } catch {

@@ -43,6 +43,10 @@ int apus_can_segment(void);
 // process may, else the most that the system gives.
 int apus_datagram_open(
     const struct sockaddr *address, socklen_t length, int reuse_port, int join, int receive_bytes, int send_bytes);
+// A bound, non-blocking datagram socket that takes both families where its address is [::].
+int apus_heartbeat_open(const struct sockaddr *address, socklen_t length, int buffer_bytes);
+// Datagrams that the kernel dropped since the socket was opened, because its buffer was full.
+uint32_t apus_datagram_drops(int fd);
 // Sets the one peer of a datagram socket, or none where the address is NULL.
 int apus_datagram_connect(int fd, const struct sockaddr *address, socklen_t length);
 // Whether other sockets that share ports may be bound to the address of a datagram socket from here on (SO_REUSEPORT).

@@ -127,6 +127,9 @@ public struct NodeConfiguration: Sendable {
         return advertisedRelay ?? relay.firstDoor()
     }
 
+    /// Where this node listens on TCP: for other nodes, for clients and for operators.
+    public var listenAddresses: [HostPort] { [transport.bind, gateway.bind, http] }
+
     /// The door for operators.
     var httpDoor: HTTPConfiguration {
         var door = HTTPConfiguration(bind: http)
@@ -162,6 +165,10 @@ public struct NodeConfiguration: Sendable {
         membership.probeCount = try reader.int("membership.probes", default: d.probeCount, in: 1...16)
         membership.helperCountMax = try reader.int("membership.helpers_max", default: d.helperCountMax, in: 0...16)
         membership.latenessMax = try reader.duration("membership.lateness_max", default: d.latenessMax)
+        membership.extensionMax = try reader.duration("membership.extension_max", default: d.extensionMax)
+        membership.starvationMax = try reader.duration("membership.starvation_max", default: d.starvationMax)
+        membership.clockDifferenceMax = try reader.duration(
+            "membership.clock_difference_max", default: d.clockDifferenceMax)
     }
 
     private mutating func readGateway(_ reader: inout ConfigurationReader) throws(ApusError) {

@@ -1,0 +1,55 @@
+package import ApusCore
+
+/// What a verdict about a peer rests on, for the log.
+package struct MembershipEvidence: Sendable, Equatable, CustomStringConvertible {
+    /// Since anything was heard of the peer, datagrams and links alike.
+    package var silence: Duration
+    /// Since its last datagram; nil where none came.
+    package var sinceDatagram: Duration?
+    package var datagramCount: UInt64
+    /// How late this node's ticks were lately, at their worst.
+    package var ownLateness: Duration
+    /// What the peer's last datagram said of its own.
+    package var peerLateness: Duration
+    /// A link to it ended and none has come up since.
+    package var isLinkLost: Bool
+    /// What its process was seen doing; nil where it runs on another machine, or was not looked at.
+    package var process: MembershipStateMachine.ProcessState?
+    /// Bursts that ended with its process waiting for a processor or a disk.
+    package var waitCount: Int
+    /// Peers that can be asked to probe it.
+    package var helpers: [NodeID]
+
+    package var description: String {
+        let since = sinceDatagram.map { "\(Self.text($0))" } ?? "never"
+        return """
+            silence \(Self.text(silence)), last datagram \(since) of \(datagramCount), \
+            own lateness \(Self.text(ownLateness)), its lateness \(Self.text(peerLateness)), \
+            link \(isLinkLost ? "lost" : "up"), process \(process?.rawValue ?? "not seen"), waits \(waitCount), \
+            helpers \(helpers.map(\.description).joined(separator: " "))
+            """
+    }
+
+    private static func text(_ span: Duration) -> String { "\(Int(span.milliseconds.rounded())) ms" }
+}
+
+/// The largest value of the last second or two.
+struct RecentMaximum: Sendable {
+    private static let window = Duration.seconds(1)
+    private var current = Duration.zero
+    private var previous = Duration.zero
+    private var windowEnd = MonotonicTime.zero
+
+    /// As of the last ``note(_:now:)``.
+    var value: Duration { max(current, previous) }
+
+    mutating func note(_ value: Duration, now: MonotonicTime) {
+        if now >= windowEnd {
+            // After a pause of more than a window nothing earlier counts.
+            previous = now < windowEnd + Self.window ? current : .zero
+            current = .zero
+            windowEnd = now + Self.window
+        }
+        current = max(current, value)
+    }
+}

@@ -1,0 +1,24 @@
+import ApusCore
+import Synchronization
+
+/// The wall clock that tokens, tickets and grants are judged by: this machine's, or, where that differs from those of
+/// the cluster, the median of the cluster's clocks (``ClockStateMachine``).
+///
+/// Concurrency: any thread.
+package final class ClusterClock: Sendable {
+    private let adjustmentMilliseconds = Atomic<Int64>(0)
+
+    package init() {}
+
+    /// This machine's clock agrees with the cluster's, as far as this node can tell.
+    package var isTrusted: Bool { adjustmentMilliseconds.load(ordering: .relaxed) == 0 }
+
+    /// The cluster's time, in Unix seconds.
+    package func wallSeconds() -> Int64 {
+        (WallClock.milliseconds() + adjustmentMilliseconds.load(ordering: .relaxed)) / 1000
+    }
+
+    func adjust(by span: Duration) {
+        adjustmentMilliseconds.store(span.nanoseconds / 1_000_000, ordering: .relaxed)
+    }
+}

@@ -1,0 +1,80 @@
+package import ApusCore
+import ApusTransport
+import CoreMetrics
+import Foundation
+import Logging
+import NIOCore
+
+/// What the heartbeat thread found, logged and passed on to the machine that decides.
+extension ClusterService {
+    /// On the heartbeat thread.
+    func found(_ finding: MembershipDriver.Finding) {
+        switch finding {
+        case .peer(let action, let evidence): found(action, evidence)
+        case .clocks(let report): found(report)
+        }
+    }
+
+    private func found(_ action: MembershipStateMachine.Action, _ evidence: MembershipEvidence?) {
+        switch action {
+        case .suspected(let peer, let reason):
+            metrics.suspicions.increment()
+            logger.info("A peer is suspected", metadata: facts(peer, reason.rawValue, evidence))
+        case .confirmedDead(let peer, let reason):
+            metrics.deathsConfirmed.increment()
+            thread.loop.execute { self.handle(ownership: .confirmedDead(peer)) }
+            var facts = facts(peer, reason.rawValue, evidence)
+            facts[LogKey.pressure] = "\(Self.pressure())"
+            logger.warning("A peer is dead as far as this node can tell", metadata: facts)
+        case .recovered(let peer):
+            logger.info("A suspected peer was heard again", metadata: facts(peer, nil, evidence))
+            thread.loop.execute { self.handle(ownership: .recovered(peer)) }
+        case .discarded(let peer):
+            metrics.suspicionsDiscarded.increment()
+            logger.info(
+                "A suspicion was discarded since this node itself was late", metadata: facts(peer, nil, evidence))
+            thread.loop.execute { self.handle(ownership: .recovered(peer)) }
+        case .send, .inspect: break
+        }
+    }
+
+    private func facts(_ peer: NodeID, _ reason: String?, _ evidence: MembershipEvidence?) -> Logger.Metadata {
+        var facts: Logger.Metadata = [LogKey.peer: "\(peer)"]
+        if let reason { facts[LogKey.reason] = "\(reason)" }
+        if let evidence { facts[LogKey.evidence] = "\(evidence)" }
+        return facts
+    }
+
+    /// How long processes of this machine waited for a processor, in per cent of the last 10 s (proc_pressure_cpu(5)).
+    private static func pressure() -> String {
+        let text = FileManager.default.contents(atPath: "/proc/pressure/cpu").map {
+            String(decoding: $0, as: UTF8.self)
+        }
+        return text?.split(separator: " ").first { $0.hasPrefix("avg10=") }.map { String($0.dropFirst(6)) } ?? "unknown"
+    }
+
+    // MARK: Clocks
+
+    private func found(_ report: ClockStateMachine.Report) {
+        for offset in report.offsets { metrics.show(offset.value, of: offset.peer.name) }
+        view.clock.adjust(by: report.adjustment)
+        guard !report.differing.isEmpty else { return hooks.condition(.clockDiffers, nil) }
+        let list = report.differing
+            .map { "\($0.peer.name) by \(String(format: "%+.1f", $0.value.milliseconds / 1000)) s" }
+            .joined(separator: ", ")
+        let sentence =
+            report.isAlone
+            ? "this node's clock differs from most others' (\(list)); set it: tokens are judged by the others' time"
+            : "the clocks of other nodes differ from this node's (\(list)); have all nodes set theirs by NTP"
+        hooks.condition(report.isAlone ? .clockDiffersFromMost : .clockDiffers, sentence)
+    }
+}
+
+extension NodeConditions.Kind {
+    /// The listener for other nodes closed and is not open again.
+    package static let transportClosed = Self("transport_closed", isUnhealthy: true)
+    /// Clocks of other nodes differ from this node's by more than `membership.clock_difference_max`.
+    package static let clockDiffers = Self("clock_differs", isUnhealthy: false)
+    /// The same where this node's clock is the one that is wrong: it differs from most others', of two or more.
+    package static let clockDiffersFromMost = Self("clock_differs", isUnhealthy: true)
+}

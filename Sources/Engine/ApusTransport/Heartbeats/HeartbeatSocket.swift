@@ -1,0 +1,124 @@
+import ApusCore
+import CApusNet
+import NIOCore
+
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
+
+/// The heartbeat thread's socket, and what it waits on.
+///
+/// A socket of the system's, without a channel around it: a channel closes for good when one datagram is refused, and
+/// reads a few datagrams between two timers, where everything that arrived must be read before anyone is judged.
+///
+/// Concurrency model: confined to the heartbeat thread, but for `wake`'s descriptor.
+final class HeartbeatSocket {
+    /// Waiting datagrams of the kernel's: some thousands.
+    private static let bufferByteCount = 1 << 20
+    /// What fits in no datagram of ours is cut, and malformed then.
+    private static let byteCountMax = 1024
+
+    private let poll: CInt
+    private var descriptor: CInt = -1
+    private let bytes = UnsafeMutableRawBufferPointer.allocate(byteCount: byteCountMax, alignment: 8)
+
+    private static let wakeToken: UInt64 = 0
+    private static let socketToken: UInt64 = 1
+
+    /// - Parameter wake: Made by `apus_wake_open`; whoever gave it closes it.
+    init(wake: CInt) {
+        poll = apus_poll_open()
+        if poll >= 0 { _ = apus_poll_add(poll, wake, UInt32(APUS_READABLE), Self.wakeToken) }
+    }
+
+    deinit {
+        close()
+        if poll >= 0 { apus_close(poll) }
+        bytes.deallocate()
+    }
+
+    var isOpen: Bool { descriptor >= 0 }
+
+    /// Opens a socket at an address.
+    ///
+    /// - Returns: 0, or the error's number.
+    func open(at address: SocketAddress) -> Int32 {
+        close()
+        guard poll >= 0 else { return -poll }
+        let made: CInt = address.withSockAddr { pointer, length in
+            apus_heartbeat_open(pointer, socklen_t(length), CInt(Self.bufferByteCount))
+        }
+        guard made >= 0 else { return -made }
+        let added = apus_poll_add(poll, made, UInt32(APUS_READABLE), Self.socketToken)
+        guard added >= 0 else {
+            apus_close(made)
+            return -added
+        }
+        descriptor = made
+        return 0
+    }
+
+    func close() {
+        guard descriptor >= 0 else { return }
+        _ = apus_poll_remove(poll, descriptor)
+        apus_close(descriptor)
+        descriptor = -1
+    }
+
+    /// The port that the socket was given; 0 where it is closed.
+    var port: Int {
+        var address = sockaddr_storage()
+        var length = socklen_t(MemoryLayout<sockaddr_storage>.size)
+        // SAFETY: the storage is large enough for every address, and the call gets its length.
+        return withUnsafeMutablePointer(to: &address) { storage in
+            storage.withMemoryRebound(to: sockaddr.self, capacity: 1) { address in
+                guard apus_local_address(descriptor, address, &length) == 0 else { return 0 }
+                // Both families have the port in the same place.
+                return address.withMemoryRebound(to: sockaddr_in.self, capacity: 1) {
+                    Int(UInt16(bigEndian: $0.pointee.sin_port))
+                }
+            }
+        }
+    }
+
+    /// Datagrams that the kernel dropped because nobody read them in time.
+    var dropCount: UInt32 { descriptor >= 0 ? apus_datagram_drops(descriptor) : 0 }
+
+    /// Waits for a datagram, for a wake-up or until the time; without a time, without end.
+    func wait(until time: MonotonicTime?) {
+        var milliseconds: CInt = -1
+        if let time {
+            let remaining = max((time - .now()).nanoseconds, 0)
+            milliseconds = CInt(clamping: (remaining + 999_999) / 1_000_000)
+        }
+        var ready = [apus_ready](repeating: apus_ready(), count: 2)
+        _ = apus_poll_wait(poll, &ready, 2, milliseconds)
+    }
+
+    /// Reads one datagram: its bytes, nil where there is none, or the error's number.
+    func receive() -> Result<ByteBuffer?, HeartbeatSocketError> {
+        guard descriptor >= 0 else { return .success(nil) }
+        let count = apus_read(descriptor, bytes.baseAddress, bytes.count)
+        if count >= 0 { return .success(ByteBuffer(bytes: bytes[..<count])) }
+        let number = Int32(-count)
+        return number == EAGAIN || number == EINTR ? .success(nil) : .failure(HeartbeatSocketError(number: number))
+    }
+
+    /// Sends one datagram: 0, or the error's number.
+    func send(_ datagram: ByteBuffer, to address: SocketAddress) -> Int32 {
+        guard descriptor >= 0 else { return EBADF }
+        let result = datagram.withUnsafeReadableBytes { bytes in
+            address.withSockAddr { pointer, length in
+                apus_send_to(descriptor, bytes.baseAddress, bytes.count, pointer, socklen_t(length))
+            }
+        }
+        return result < 0 ? Int32(-result) : 0
+    }
+}
+
+/// Why a datagram could not be read: the system's number.
+struct HeartbeatSocketError: Error {
+    var number: Int32
+}
