@@ -104,11 +104,12 @@ let package = Package(
         layer("Protocol", "ApusMedia", ["ApusCore", nioCore, dequeModule]),
         layer("Protocol", "ApusTraversal", ["ApusCore", crypto]),
 
-        // Engine: links between nodes, storage, cluster.
+        // Engine: listeners, links between nodes, storage, cluster.
+        layer("Engine", "ApusListener", ["ApusCore", nioCore, log, coreMetrics]),
         layer(
             "Engine", "ApusTransport",
             [
-                "ApusCore", "ApusWire", "ApusThreads", "CApusNet", "CApusThreads", "CApusZstd", nioCore, nioPosix,
+                "ApusCore", "ApusListener", "ApusWire", "ApusThreads", "CApusNet", "CApusThreads", "CApusZstd", nioCore, nioPosix,
                 nioTLS,
                 nioSSL, x509, swiftASN1, crypto, log, coreMetrics,
             ]),
@@ -139,12 +140,12 @@ let package = Package(
         layer(
             "Edges", "ApusGateway",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusCluster", "ApusSessions",
+                "ApusCore", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusCluster", "ApusSessions",
                 "ApusChannels", "CApusMemory", "ApusTLS", nioCore, nioPosix, protobuf, lifecycle, log, coreMetrics,
             ]),
         layer(
             "Edges", "ApusHTTP",
-            ["ApusCore", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, lifecycle, log]),
+            ["ApusCore", "ApusListener", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, lifecycle, log]),
 
         layer(
             "Edges", "ApusRelay",
@@ -154,7 +155,7 @@ let package = Package(
         layer(
             "Node", "ApusNode",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage", "ApusCluster",
+                "ApusCore", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage", "ApusCluster",
                 "ApusSessions", "ApusChannels", "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusTLS",
                 nioCore,
                 nioPosix, lifecycle, unixSignals, yams, protobuf, crypto, log, coreMetrics,
@@ -196,8 +197,9 @@ let package = Package(
         test(
             "ApusRelayTests",
             ["ApusCore", "ApusThreads", "ApusTraversal", "ApusRelay", "ApusTestKit", "CApusTLS", log]),
-        test("ApusCoreTests", ["ApusCore", coreMetrics]),
+        test("ApusCoreTests", ["ApusCore", coreMetrics, log]),
         test("ApusHTTPTests", ["ApusCore", "ApusHTTP", nioCore, nioPosix, lifecycle, log]),
+        test("ApusListenerTests", ["ApusCore", "ApusListener", "ApusTestKit", nioCore, nioPosix, log]),
         test("ApusSessionsTests", ["ApusCore", "ApusSessions", crypto, jwt]),
         test(
             "ApusGatewayTests",
@@ -206,7 +208,12 @@ let package = Package(
                 "ApusTestKit",
                 nioCore, nioPosix, nioSSL, nioTLS,
             ]),
-        test("ApusNodeTests", ["ApusCore", "ApusWire", "ApusTraversal", "ApusRelay", "ApusNode", protobuf, log]),
+        test(
+            "ApusNodeTests",
+            [
+                "ApusCore", "ApusWire", "ApusTransport", "ApusGateway", "ApusTraversal", "ApusRelay", "ApusNode",
+                protobuf, log,
+            ]),
         test(
             "ClusterTests",
             [

@@ -89,19 +89,21 @@ struct RelayUnderTest {
     ///   - userRate: what a user may carry.
     ///   - security: what a TLS door shows; nil for none.
     ///   - streamIdleMax: how long a connection that has ended one way may say nothing.
+    ///   - socketsMax: sockets of all allocations together.
     ///   - change: what is not as it is by default; peers may be at the loopback unless it says otherwise.
     init(
         hosts: [TransportAddress] = [TransportAddress(v4: LoopbackSocket.host, port: 0)], planes: Int = 1,
         userRate: RelayRate = RelayRate(), security: DoorSecurity? = nil, streamIdleMax: Duration = .seconds(30),
-        log: Logger = Logger(label: "test", factory: { _ in SwiftLogNoOpLogHandler() }),
+        log: Logger = Logger(label: "test", factory: { _ in SwiftLogNoOpLogHandler() }), socketsMax: Int = .max,
         _ change: (inout TurnServerConfiguration) -> Void = { _ in }
     ) throws {
         let any = TransportAddress(v4: LoopbackSocket.host, port: 0)
         var turn = TurnServerConfiguration(credentials: Self.credentials, nonceKey: Array(repeating: 3, count: 32))
         turn.peers = PeerPolicy(opened: [.loopback])
         change(&turn)
-        let server = RelayServer(
-            configuration: turn, addresses: RelayAddresses(hosts: hosts), userRate: userRate, log: log)
+        var addresses = RelayAddresses(hosts: hosts)
+        addresses.socketsMax = socketsMax
+        let server = RelayServer(configuration: turn, addresses: addresses, userRate: userRate, log: log)
         var plane = PlaneConfiguration(datagramAddresses: [any], streamAddresses: [any])
         plane.security = security
         plane.streamIdleMax = streamIdleMax

@@ -22,13 +22,18 @@ final class Cluster {
         var all: String { output + errors }
     }
 
-    /// - Parameter environment: of the nodes, beside that of the test.
-    init(nodes: Int, basePort: Int, binary: String = apus, environment: [String: String] = [:]) throws {
+    /// - Parameters:
+    ///   - environment: of the nodes, beside that of the test.
+    ///   - openFiles: the limit of open files of the nodes, soft and hard; nil for the test's own.
+    init(
+        nodes: Int, basePort: Int, binary: String = apus, environment: [String: String] = [:], openFiles: Int? = nil
+    ) throws {
         self.basePort = basePort
         directory = NSTemporaryDirectory() + "/apus-test-\(UUID().uuidString)"
+        let arguments = ["cluster", "up", "--nodes", "\(nodes)", "--dir", directory, "--base-port", "\(basePort)"]
+        let limit = openFiles.map { ["-c", "ulimit -n \($0); exec \"$@\"", "sh", binary] }
         let up = try Self.run(
-            ["cluster", "up", "--nodes", "\(nodes)", "--dir", directory, "--base-port", "\(basePort)"],
-            binary: binary, environment: environment)
+            (limit ?? []) + arguments, binary: limit == nil ? binary : "/bin/sh", environment: environment)
         try #require(up.status == 0, "\(up.all)")
     }
 
@@ -74,8 +79,21 @@ final class Cluster {
         return process
     }
 
+    /// Ends the checks of the relay that were started.
+    func endChecks() {
+        for child in children where child.isRunning && child.arguments?.first == "relay" {
+            child.terminate()
+            child.waitUntilExit()
+        }
+    }
+
     func file(_ name: String) -> String { "\(directory)/\(name)" }
     func doorPort(_ node: Int) -> Int { basePort + (node - 1) * 10 + 1 }
+    func httpPort(_ node: Int) -> Int { basePort + (node - 1) * 10 + 2 }
+    func relayPort(_ node: Int) -> Int { basePort + (node - 1) * 10 + 3 }
+    func pid(_ node: Int) -> String {
+        Self.text(file("n\(node)/pid")).trimmingCharacters(in: .whitespacesAndNewlines)
+    }
 
     /// The node that is a channel's primary, from 1; waits until it is known and protected.
     func primary(of channel: String) async throws -> Int {

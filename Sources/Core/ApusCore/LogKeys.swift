@@ -30,6 +30,10 @@ public enum LogKey {
     public static let evidence = "apus.evidence"
     public static let pressure = "apus.pressure"
     public static let condition = "apus.condition"
+    public static let listener = "apus.listener"
+    public static let message = "apus.message"
+    public static let leftOut = "apus.left_out"
+    public static let limit = "apus.limit"
 }
 
 extension Logger {

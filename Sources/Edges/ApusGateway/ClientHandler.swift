@@ -28,6 +28,8 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     var isWorking = false
     /// What the connection's frames are sent through.
     let door: TLSServerHandler
+    /// Why the hello is answered with a goodbye; nil for a client that is served.
+    let refusal: ApusError?
     /// This connection's place in its loop's lists.
     var slot = 0
     private var decoder: LinkFrameDecoder
@@ -38,8 +40,9 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     private var pacing: ReceivePacing?
     private var remote = "?"
 
-    init(gateway: GatewayLoop, door: TLSServerHandler) {
+    init(gateway: GatewayLoop, door: TLSServerHandler, refusal: ApusError? = nil) {
         self.gateway = gateway
+        self.refusal = refusal
         self.door = door
         decoder = LinkFrameDecoder(lengthMax: gateway.configuration.helloByteCountMax)
         machine = ClientConnectionStateMachine(timing: gateway.timing, now: .now())
@@ -108,7 +111,8 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
 
     private func received(_ frame: LinkFrame) {
         switch machine.received(frame.kind, now: .now()) {
-        case .authenticate: authenticate(frame)
+        case .authenticate:
+            if let refusal { close(refusal) } else { authenticate(frame) }
         case .pong: write(LinkFrame(kind: .pong, correlation: frame.correlation))
         case .ignore: break
         case .close(let error): close(error)
@@ -258,8 +262,8 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     func close(_ error: ApusError) {
         guard let context, !machine.isClosed else { return }
         gateway.service.metrics.closed(code: error.code.number)
-        log.info(
-            "A client's connection is closed by this node.",
+        gateway.service.limited.log(
+            .info, "A client's connection is closed by this node.",
             metadata: Logger.facts(of: error).merging([
                 LogKey.address: "\(remote)", LogKey.access: "\(session?.access.rawValue ?? "-")",
             ]) { $1 })

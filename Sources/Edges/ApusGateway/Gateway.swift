@@ -22,6 +22,8 @@ package final class Gateway: Service, Sendable {
     let channels: ChannelService
     let view: ClusterView
     let log: Logger
+    /// For messages that unauthenticated clients can cause.
+    let limited: LogLimiter
     private nonisolated(unsafe) var loops: [GatewayLoop] = []  // SAFETY: written by `init` alone, unshared.
     private let work: AsyncStream<@Sendable () async -> Void>
     private let workFeed: AsyncStream<@Sendable () async -> Void>.Continuation
@@ -31,7 +33,7 @@ package final class Gateway: Service, Sendable {
     /// - Parameter ticketKeys: Those of the cluster; nil: TLS sessions are not resumed.
     package init(
         configuration: GatewayConfiguration, sessions: SessionService, channels: ChannelService, view: ClusterView,
-        group: any EventLoopGroup, ticketKeys: TLSTicketKeys?, log: Logger
+        group: any EventLoopGroup, ticketKeys: TLSTicketKeys?, log: Logger, limited: LogLimiter
     ) {
         self.ticketKeys = ticketKeys
         self.configuration = configuration
@@ -39,11 +41,12 @@ package final class Gateway: Service, Sendable {
         self.channels = channels
         self.view = view
         self.log = log
+        self.limited = limited
         node = view.local
         // Bounded by the connections: each has at most one piece of work in here.
         (work, workFeed) = AsyncStream.makeStream()
         let eventLoops = Array(group.makeIterator())
-        listeners = Listeners(placement: configuration.placement, loopCount: eventLoops.count)
+        listeners = Listeners(placement: configuration.placement, loopCount: eventLoops.count, log: limited)
         loops = eventLoops.indices.map { GatewayLoop(eventLoop: eventLoops[$0], index: $0, service: self) }
     }
 
@@ -80,13 +83,21 @@ package final class Gateway: Service, Sendable {
             )
             .childChannelInitializer { [self] channel in
                 channel.eventLoop.makeCompletedFuture {
-                    guard let loop = loops.first(where: { $0.eventLoop === channel.eventLoop }), loop.hasRoom else {
+                    guard let loop = loops.first(where: { $0.eventLoop === channel.eventLoop }) else {
+                        throw ApusError(.internalFailure)
+                    }
+                    var refusal: ApusError?
+                    switch loop.admission {
+                    case .serve: break
+                    case .refuse(let error): refusal = error
+                    case .close:
                         metrics.closed(code: ErrorCode.tooManyConnections.number)
                         throw ApusError(.tooManyConnections)
                     }
                     let door = loop.takeDoor(tls)
                     try channel.pipeline.syncOperations.addHandler(door)
-                    try channel.pipeline.syncOperations.addHandler(ClientHandler(gateway: loop, door: door))
+                    try channel.pipeline.syncOperations.addHandler(
+                        ClientHandler(gateway: loop, door: door, refusal: refusal))
                 }
             }
     }

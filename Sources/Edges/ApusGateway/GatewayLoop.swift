@@ -16,6 +16,8 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     /// By slot.
     private var connections: [ClientHandler?] = []
     private(set) var connectionCount = 0
+    /// Connections that are only here to be told that there is no room.
+    private var refusingCount = 0
     private var doors: [TLSServerHandler] = []
     /// Connections without a session, oldest first.
     private var strangers: [ClientHandler] = []
@@ -47,7 +49,23 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
 
     /// The bounds are split evenly over the loops, since connections are.
     private var share: Int { max(1, service.loopCount) }
-    var hasRoom: Bool { connectionCount < max(1, configuration.connectionsMax / share) }
+    private var hasRoom: Bool { connectionCount < max(1, configuration.connectionsMax / share) }
+
+    /// What is done with the next connection.
+    enum Admission {
+        case serve
+        /// It is taken, and its hello is answered with a goodbye.
+        case refuse(ApusError)
+        /// Too many are being refused already.
+        case close
+    }
+
+    var admission: Admission {
+        if hasRoom { return .serve }
+        guard refusingCount < max(1, configuration.refusalsMax / share) else { return .close }
+        return .refuse(
+            ApusError(.tooManyConnections, "this node has as many connections as it takes; connect to another"))
+    }
 
     var counts: (devices: Int, apps: Int, viewers: Int) {
         var counts = (devices: 0, apps: 0, viewers: 0)
@@ -76,9 +94,13 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         handler.slot = keepalives.add(now: .now())
         if handler.slot == connections.count { connections.append(nil) }
         connections[handler.slot] = handler
-        connectionCount += 1
         service.metrics.accepted.increment()
         service.metrics.connections.increment()
+        guard handler.refusal == nil else {
+            refusingCount += 1
+            return
+        }
+        connectionCount += 1
         strangers.append(handler)
         let strangersMax = max(1, configuration.unauthenticatedMax / share)
         if strangers.count > strangersMax {
@@ -97,7 +119,7 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     func removed(_ handler: ClientHandler) -> Bool {
         guard isHere(handler) else { return false }
         connections[handler.slot] = nil
-        connectionCount -= 1
+        if handler.refusal == nil { connectionCount -= 1 } else { refusingCount -= 1 }
         keepalives.remove(handler.slot)
         if handler.session == nil { strangers.removeAll { $0 === handler } }
         service.metrics.connections.decrement()

@@ -1,4 +1,5 @@
 import ApusCore
+import ApusListener
 import Glibc
 import NIOCore
 import NIOPosix
@@ -19,9 +20,13 @@ final class Listeners: Sendable {
 
     private let state = Mutex(State())
     private let placement: LoopPlacement
+    /// Given up to refuse connections where the system has no descriptor for them.
+    private let reserve = ReservedDescriptors()
+    private let log: LogLimiter
 
-    init(placement: LoopPlacement, loopCount: Int) {
+    init(placement: LoopPlacement, loopCount: Int, log: LogLimiter) {
         self.placement = placement
+        self.log = log
         state.withLock { $0.loads = Array(repeating: .init(), count: loopCount) }
     }
 
@@ -29,15 +34,16 @@ final class Listeners: Sendable {
     func open(
         _ bind: HostPort, on loops: [any EventLoop], bootstrap: @Sendable (any EventLoop) -> ServerBootstrap
     ) async throws -> SocketAddress? {
-        let first = try await bootstrap(loops[0]).bind(host: bind.host, port: bind.port).get()
+        let first = try await guarded(0, bootstrap(loops[0])).bind(host: bind.host, port: bind.port).get()
         var channels = [first]
         state.withLock { $0.channels = channels }
-        for loop in loops.dropFirst() {
+        for (index, loop) in loops.enumerated().dropFirst() {
             let descriptor = try await loops[0].submit {
                 try first.pipeline.syncOperations.withUnsafeTransportIfAvailable(of: CInt.self) { dup($0) } ?? -1
             }.get()
             channels.append(
-                try await bootstrap(loop).serverChannelOption(.autoRead, value: false).withBoundSocket(descriptor).get()
+                try await guarded(index, bootstrap(loop)).serverChannelOption(.autoRead, value: false)
+                    .withBoundSocket(descriptor).get()
             )
             // Made of a descriptor, a channel shortens the queue of the socket to its own default.
             listen(descriptor, Self.backlog)
@@ -47,6 +53,17 @@ final class Listeners: Sendable {
         return first.localAddress
     }
     static let backlog: CInt = 4096
+
+    private func guarded(_ index: Int, _ bootstrap: ServerBootstrap) -> ServerBootstrap {
+        bootstrap.serverChannelInitializer { [self] channel in
+            channel.eventLoop.makeCompletedFuture {
+                try channel.pipeline.syncOperations.addHandler(
+                    ListenerGuard(listener: "clients", reserve: reserve, log: log) { [weak self] in
+                        self?.state.withLock { $0.accepting == index } ?? false
+                    })
+            }
+        }
+    }
 
     /// A loop's load is another now.
     func report(_ load: LoopPlacement.Load, of index: Int) {

@@ -4,8 +4,11 @@ package import ApusCore
 package struct HTTPConfiguration: Sendable {
     /// Where operators and their tools connect; port 0 asks the system for a free one.
     package var bind: HostPort
-    /// The most connections at once; one more waits in the system's queue until another closes.
+    /// The most connections at once; one more waits in the system's queue until another closes. Key
+    /// `http.connections_max`.
     package var connectionsMax = 256
+    /// Descriptors that are kept for this listener alone, for the case that the process has no other left.
+    package var descriptorsReserved = 4
     /// All header fields of a request together, in bytes; more closes the connection with 400.
     package var headerByteCountMax = 16 << 10
     /// The largest request body, in bytes; a larger one is refused with 413.

@@ -1,4 +1,5 @@
 package import ApusCore
+import ApusListener
 import HTTPTypes
 import Hummingbird
 import HummingbirdCore
@@ -48,6 +49,8 @@ package struct HTTPDoor: Service {
         quiet.logLevel = max(logger.logLevel, .warning)
         let bind = configuration.bind
         let onListening = onListening
+        let reserve = ReservedDescriptors(count: configuration.descriptorsReserved)
+        let limited = LogLimiter(quiet)
         let application = Application(
             responder: HTTPRoutes(
                 sources: sources, bodyByteCountMax: configuration.bodyByteCountMax,
@@ -58,6 +61,11 @@ package struct HTTPDoor: Service {
                 address: .hostname(bind.host, port: bind.port), serverName: "apus",
                 availableConnectionsDelegate: MaximumAvailableConnections(configuration.connectionsMax, logger: quiet)),
             onServerRunning: { channel in
+                // The first handler: errors of the listener come to it before any other.
+                try? await channel.pipeline.addHandler(
+                    ListenerGuard(
+                        listener: "http", policy: .serve, reserve: reserve, log: limited), position: .first
+                ).get()
                 onListening(HostPort(host: bind.host, port: channel.localAddress?.port ?? bind.port))
             },
             eventLoopGroupProvider: .shared(group), logger: quiet)

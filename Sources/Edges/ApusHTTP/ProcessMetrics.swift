@@ -1,3 +1,4 @@
+import ApusListener
 import Foundation
 
 #if canImport(Glibc)
@@ -22,10 +23,12 @@ enum ProcessMetrics {
             text += "# TYPE process_resident_memory_bytes gauge\n"
             text += "process_resident_memory_bytes \(pages * sysconf(CInt(_SC_PAGESIZE)))\n"
         }
-        if let files = try? FileManager.default.contentsOfDirectory(atPath: "/proc/self/fd") {
+        if let count = DescriptorLimit.inUse() {
             text += "# TYPE process_open_fds gauge\n"
-            text += "process_open_fds \(files.count)\n"
+            text += "process_open_fds \(count)\n"
         }
+        text += "# TYPE process_max_fds gauge\n"
+        text += "process_max_fds \(DescriptorLimit.current)\n"
         return text
     }
 

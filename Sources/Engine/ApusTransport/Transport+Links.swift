@@ -159,33 +159,16 @@ extension Transport {
     func reject(_ reason: RejectReason, _ error: any Error, _ facts: Logger.Metadata) {
         metrics.countRejected(reason)
         onEvent(.rejected(reason))
-        guard logBudget.withLock({ $0.take(at: .now()) }) else { return }
         var metadata = facts
         metadata[LogKey.reason] = "\(reason.rawValue)"
         metadata.merge(Logger.facts(of: error)) { $1 }
         // A node that dies or stops leaves half links behind; those are no one's fault.
         let level: Logger.Level = reason == .truncated || reason == .incarnation ? .debug : .warning
-        logger.log(level: level, "A node link was refused", metadata: metadata)
+        limited.log(level, "A node link was refused", metadata: metadata)
     }
 
     private func tlsContexts() throws(ApusError) -> TLSContexts {
         guard let contexts = contexts.withLock({ $0 }) else { throw ApusError(.shuttingDown) }
         return contexts
-    }
-}
-
-/// Lets at most 20 lines a second through, so that nobody fills the log from outside; all are counted.
-struct LogBudget: Sendable {
-    private static let lineCountMax = 20
-    private var windowStart = MonotonicTime.zero
-    private var lineCount = 0
-
-    mutating func take(at now: MonotonicTime) -> Bool {
-        if now - windowStart >= .seconds(1) {
-            windowStart = now
-            lineCount = 0
-        }
-        lineCount += 1
-        return lineCount <= Self.lineCountMax
     }
 }

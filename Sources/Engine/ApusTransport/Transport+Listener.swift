@@ -1,4 +1,5 @@
 import ApusCore
+import ApusListener
 import CoreMetrics
 import Logging
 import NIOCore
@@ -34,7 +35,11 @@ extension Transport {
             .serverChannelOption(.backlog, value: 256)
             .serverChannelOption(.socketOption(.so_reuseaddr), value: 1)
             .serverChannelInitializer { channel in
-                channel.eventLoop.makeCompletedFuture { closeOnExec(channel) }
+                channel.eventLoop.makeCompletedFuture {
+                    closeOnExec(channel)
+                    try channel.pipeline.syncOperations.addHandler(
+                        ListenerGuard(listener: "nodes", reserve: ReservedDescriptors(), log: self.limited))
+                }
             }
             .childChannelOption(.tcpOption(.tcp_nodelay), value: 1)
             .childChannelInitializer { channel in

@@ -1,4 +1,5 @@
 package import ApusCore
+import ApusListener
 import ApusWire
 package import Logging
 package import NIOCore
@@ -64,7 +65,8 @@ package final class Transport: Sendable {
     let metrics = TransportMetrics()
     let state = Mutex(State())
     let contexts = Mutex<TLSContexts?>(nil)
-    let logBudget = Mutex(LogBudget())
+    /// For messages that unauthenticated peers can cause.
+    let limited: LogLimiter
     /// By event loop, of which a group has a fixed few.
     let executors = Mutex<[ObjectIdentifier: LoopTaskExecutor]>([:])
 
@@ -85,6 +87,7 @@ package final class Transport: Sendable {
         self.media = media
         self.onEvent = onEvent
         self.logger = logger
+        limited = LogLimiter(logger)
     }
 
     /// Opens the door for other nodes and dials the peers that were set.

@@ -195,6 +195,11 @@ int apus_stream_accept(int fd, struct sockaddr *address, socklen_t *length) {
     return connection;
 }
 
+int apus_spare_open(void) {
+    int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
 int apus_stream_relay_open(const struct sockaddr *address, socklen_t length, int backlog) {
     int fd = apus_stream_listen(address, length, 0, backlog);
     if (fd < 0) return fd;

@@ -28,6 +28,8 @@ final class NodeParts: Sendable {
     let http: HTTPDoor
     /// What keeps this node from its full service; its parts raise and clear it.
     let conditions: NodeConditions
+    /// For messages that foreign traffic can cause.
+    private let limited: LogLimiter
     /// Nil where the node relays nothing.
     let relay: RelayService?
     private let relayMesh: RelayMesh?
@@ -74,6 +76,7 @@ final class NodeParts: Sendable {
         httpGroup = MultiThreadedEventLoopGroup(numberOfThreads: 1)
         var nodeLog = log
         nodeLog[metadataKey: LogKey.node] = "\(cluster.identity)"
+        limited = LogLimiter(nodeLog)
 
         channels = try ChannelService(
             configuration: configuration.channels, view: cluster.view, group: group, log: nodeLog)
@@ -99,7 +102,8 @@ final class NodeParts: Sendable {
         sessions.register(with: dispatcher, records: records)
         gateway = Gateway(
             configuration: configuration.gateway, sessions: sessions, channels: channels, view: cluster.view,
-            group: group, ticketKeys: Self.ticketKeys(configuration.gateway, clusterKey: key), log: nodeLog)
+            group: group, ticketKeys: Self.ticketKeys(configuration.gateway, clusterKey: key), log: nodeLog,
+            limited: limited)
         let sources = NodeReport(
             configuration: configuration, relayAddress: configuration.relayAddress(), relay: relay,
             relayMesh: relayMesh, cluster: cluster, channels: channels, gateway: gateway, sessions: sessions,
@@ -114,7 +118,8 @@ final class NodeParts: Sendable {
     /// the sessions.
     var services: [any Service] {
         let relays: [any Service] = (relayMesh.map { [$0] } ?? []) + (relay.map { [$0] } ?? [])
-        return [http, EntityService(entities: entities), sessions] + relays + [gateway, cluster]
+        let watch = DescriptorWatch(conditions: conditions, limited: limited)
+        return [http, watch, EntityService(entities: entities), sessions] + relays + [gateway, cluster]
     }
 
     /// Opens the doors and makes the node a member.

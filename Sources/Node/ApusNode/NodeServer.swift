@@ -38,7 +38,8 @@ package struct NodeServer: Sendable {
     package func run(fenced: @escaping @Sendable () -> Void) async throws {
         try DataDirectory(path: configuration.dataDirectory).claim(
             cluster: configuration.cluster, node: configuration.node)
-        let parts = try await NodeParts(configuration, metrics: metrics, log: log, fenced: fenced)
+        let fitted = try configuration.fittingDescriptors(log: log)
+        let parts = try await NodeParts(fitted, metrics: metrics, log: log, fenced: fenced)
         do {
             try await parts.open()
         } catch {

@@ -65,6 +65,9 @@ package struct RelayMetrics: Sendable {
     /// What planes dropped, by reason; `ring` is a message for control that found its ring full or was too long.
     private let dropped: [(counter: Counter, part: @Sendable (PlaneCounters) -> UInt64)]
 
+    /// Connections that were refused since there was no descriptor or memory for them.
+    private let exhausted: Counter
+
     /// Where each plane stood.
     private var planes: [UInt8: PlaneCounters] = [:]
     /// Where each allocation stood at each plane that has it: one, or two while it moves.
@@ -87,6 +90,9 @@ package struct RelayMetrics: Sendable {
         overAllocations = counter("over_quota_total", [("quota", "allocations")])
         overPeers = counter("over_quota_total", [("quota", "new_peers")])
         mirrors = Gauge(label: "apus_relay_mirrors", factory: factory)
+        exhausted = Counter(
+            label: "apus_listener_refused_total", dimensions: [("listener", "relay"), ("reason", "descriptors")],
+            factory: factory)
         unsegmented = counter("unsegmented_total")
         shortCircuited = counter("short_circuited_total")
         connectedFlows = Gauge(label: "apus_relay_connected_flows", factory: factory)
@@ -115,6 +121,13 @@ package struct RelayMetrics: Sendable {
             ("refused_stream", { $0.refusedStreams }), ("quota", { $0.overQuota }),
         ]
         dropped = parts.map { reason, part in (counter("dropped_total", [("reason", reason)]), part) }
+    }
+
+    /// An allocation was refused for want of `ports` or of `descriptors`.
+    package func refused(_ reason: String) {
+        Counter(
+            label: "apus_relay_allocations_refused_total", dimensions: [("reason", reason)], factory: factory
+        ).increment()
     }
 
     /// An allocation began.
@@ -158,6 +171,7 @@ package struct RelayMetrics: Sendable {
             add(counter, part(now), part(before))
         }
         add(unsegmented, now.unsegmented, before.unsegmented)
+        add(exhausted, now.exhaustedStreams, before.exhaustedStreams)
         add(shortCircuited, now.shortCircuited, before.shortCircuited)
         planes[plane] = now
         connections.record(planes.values.reduce(0) { $0 + $1.connections })

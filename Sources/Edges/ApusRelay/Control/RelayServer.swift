@@ -13,6 +13,8 @@ package struct RelayAddresses: Sendable {
     package var bufferBytes = 512 * 1_024
     /// Ports that are tried for one allocation, at most.
     package var triesMax = 64
+    /// Sockets of all allocations together, reserved ones too; an allocation beyond is refused with 508.
+    package var socketsMax = Int.max
 
     package init(hosts: [TransportAddress], ports: ClosedRange<UInt16> = 49_152...65_535) {
         self.hosts = hosts
@@ -62,12 +64,18 @@ package struct RelayServer: RelayController {
     package static let standingUsersMax = 50
 
     var machine: TurnServerStateMachine
-    private let addresses: RelayAddresses
+    let addresses: RelayAddresses
     private let log: Logger
+    /// For messages that clients can cause.
+    let limited: LogLimiter
     /// Allocations that ended with the process and have no line of their own.
     private var unlogged = Unlogged()
-    private var opened: [UInt32: Opened] = [:]
-    private var reserved: [UInt64: Opened] = [:]
+    var opened: [UInt32: Opened] = [:]
+    var reserved: [UInt64: Opened] = [:]
+    /// Allocations, and those being opened, that have a second socket.
+    var secondCount = 0
+    /// Where the planes' counters of exhaustion stood.
+    private var exhaustions: [UInt8: (times: UInt64, connections: UInt64)] = [:]
     /// The plane and the socket of each allocation; the plane owns the socket.
     var installed: [UInt32: (plane: UInt8, relay: Opened)] = [:]
     /// TCP connections to peers; the machine bounds them.
@@ -77,7 +85,7 @@ package struct RelayServer: RelayController {
     private var told = Standing()
     /// Whether the cluster knows that no user has anything here.
     private var isUsageTold = false
-    private var random = SystemRandomNumberGenerator()
+    var random = SystemRandomNumberGenerator()
     var metrics = RelayMetrics()
     let tell: @Sendable (RelayNews) -> Void
     /// Changes of mirrors that this round brought.
@@ -102,6 +110,7 @@ package struct RelayServer: RelayController {
             configuration, random: SystemRandomNumberGenerator(), unixSeconds: Int64(time(nil)), now: now)
         self.addresses = addresses
         self.log = log
+        limited = LogLimiter(log)
         self.tell = tell
         shares = RateShares(rate: userRate)
         wallReadAt = now
@@ -127,7 +136,8 @@ package struct RelayServer: RelayController {
             shares.carried(connection, traffic, plane: plane, isConnection: true)
             peerCarried(connection, id, traffic, isFinal: isFinal, now, &commands)
         case .refused(let id):
-            log.warning("A plane has no room for an allocation.", metadata: [LogKey.allocation: "\(id)"])
+            limited.log(
+                .warning, "A plane has no room for an allocation.", metadata: [LogKey.allocation: "\(id)"])
             perform(machine.close(AllocationID(rawValue: id), at: now), now, &commands)
         case .relayError(let id, let error):
             log.debug(
@@ -139,6 +149,7 @@ package struct RelayServer: RelayController {
             perform(told, now, &commands)
         case .plane(let index, let counters):
             metrics.counted(index, counters)
+            logExhaustion(index, counters)
             log.trace("A plane's counters.", metadata: [LogKey.node: "\(index)", LogKey.count: "\(counters)"])
         }
     }
@@ -151,6 +162,7 @@ package struct RelayServer: RelayController {
             metrics.stands(
                 allocations: told.allocations, mirrors: told.mirrors, limited: told.limited)
             machine.wallClockRead(seconds: Int64(time(nil)), at: now)
+            limited.writeLeftOut(now: now)
             tellUsage()
         }
         for _ in 0..<Self.ticksPerRound {
@@ -208,7 +220,7 @@ package struct RelayServer: RelayController {
         case .reply(let flow, let bytes): commands.append((flow.plane, .send(flow, bytes)))
         case .closeStream(let flow): commands.append((flow.plane, .closeStream(flow)))
         case .openRelay(let opening): perform(open(opening, now), now, &commands)
-        case .closeRelay(let request): close(opened.removeValue(forKey: request))
+        case .closeRelay(let request): closeOpened(request)
         case .closeReserved(let token): close(reserved.removeValue(forKey: token))
         case .install(let id, let flow, _, let request):
             guard let relay = opened.removeValue(forKey: request) else { return }
@@ -217,6 +229,7 @@ package struct RelayServer: RelayController {
         case .transfer(let id, _, let flow): transfer(id, to: flow, now, &commands)
         case .remove(let id):
             if let place = installed.removeValue(forKey: id.rawValue) {
+                if place.relay.second != nil { secondCount -= 1 }
                 commands.append((place.plane, .remove(allocation: id.rawValue)))
             }
             commands += shares.ended(id.rawValue)
@@ -277,7 +290,9 @@ package struct RelayServer: RelayController {
     ) {
         guard let place = installed[id.rawValue] else { return }
         guard let socket = RelaySocket.duplicate(place.relay.socket, of: place.relay.address) else {
-            log.warning("An allocation cannot go to another plane.", metadata: [LogKey.allocation: "\(id.rawValue)"])
+            limited.log(
+                .warning, "An allocation cannot go to another plane.",
+                metadata: [LogKey.allocation: "\(id.rawValue)"])
             perform(machine.close(id, at: now), now, &commands)
             return
         }
@@ -302,63 +317,19 @@ package struct RelayServer: RelayController {
             isTCP: relay.isTCP)
     }
 
-    // MARK: Sockets
-
-    private func close(_ relay: Opened?) {
-        guard let relay else { return }
-        RelaySocket.close(relay.socket)
-        if let second = relay.second { RelaySocket.close(second.socket) }
-    }
-
-    private mutating func open(_ opening: RelayOpening, _ now: MonotonicTime) -> [TurnAction] {
-        if let token = opening.reserved, let kept = reserved.removeValue(forKey: token) {
-            opened[opening.request] = kept
-            return machine.relayOpened(opening.request, addresses: [kept.address], at: now)
-        }
-        let hosts = opening.families.compactMap { family in addresses.hosts.first { $0.family == family } }
-        guard let host = hosts.first else {
-            return machine.relayFailed(opening.request, .familyUnsupported, at: now)
-        }
-        guard var relay = openPort(host, opening) else {
-            log.warning("No port is free for an allocation.", metadata: [LogKey.address: "\(host.hostDescription)"])
-            return machine.relayFailed(opening.request, .noCapacity, at: now)
-        }
-        // The second family is a wish; the client hears where it cannot be had (RFC 8656 §7.2).
-        if hosts.count > 1, let second = openPort(hosts[1], opening) { relay.second = (second.socket, second.address) }
-        opened[opening.request] = relay
-        return machine.relayOpened(opening.request, addresses: relay.addresses, at: now)
-    }
-
-    /// A port by chance, so that it cannot be guessed (RFC 8656 §7.2), even or with its neighbour where asked for.
-    private mutating func openPort(_ host: TransportAddress, _ opening: RelayOpening) -> Opened? {
-        let isTCP = opening.isTCP
-        if let port = opening.preferredPort, addresses.ports.contains(port), let relay = open(host, port, isTCP) {
-            return relay
-        }
-        for _ in 0..<addresses.triesMax {
-            var port = UInt16.random(in: addresses.ports, using: &random)
-            if opening.isEvenPort { port &= ~1 }
-            guard addresses.ports.contains(port), let relay = open(host, port, isTCP) else { continue }
-            guard let token = opening.reserveNextAs else { return relay }
-            if port < addresses.ports.upperBound, let next = open(host, port + 1, isTCP) {
-                reserved[token] = next
-                return relay
-            }
-            RelaySocket.close(relay.socket)
-        }
-        return nil
-    }
-
-    private func open(_ host: TransportAddress, _ port: UInt16, _ isTCP: Bool) -> Opened? {
-        let address = host.withPort(port)
-        let relay =
-            isTCP
-            ? try? RelaySocket.listen(address) : try? RelaySocket.open(address, bufferBytes: addresses.bufferBytes)
-        // A port in use is no failure: the caller tries another.
-        return relay.map { Opened(socket: $0.socket, address: $0.address, isTCP: isTCP) }
-    }
-
     // MARK: Log
+
+    /// Connections that a plane refused since there was no descriptor for them.
+    private mutating func logExhaustion(_ plane: UInt8, _ counters: PlaneCounters) {
+        let before = exhaustions[plane] ?? (0, 0)
+        exhaustions[plane] = (counters.exhaustions, counters.exhaustedStreams)
+        guard counters.exhaustions > before.times else { return }
+        limited.log(
+            .warning, "A listener refuses connections: the system gives no descriptor or memory for them",
+            metadata: [
+                LogKey.listener: "relay", LogKey.count: "\(counters.exhaustedStreams &- before.connections)",
+            ])
+    }
 
     private func logBeginning(_ id: AllocationID, _ flow: RelayFlow, _ user: String, _ relayed: [TransportAddress]) {
         log.debug(

@@ -33,8 +33,21 @@ extension PacketPlane {
     mutating func acceptPeers(_ slot: Int, isSecond: Bool = false) {
         let row = allocations.rows + slot
         let listener = isSecond ? row.pointee.second : row.pointee.socket
+        guard accepting.until == nil else {
+            parkPeerListener(slot, isSecond: isSecond)
+            return
+        }
         for _ in 0..<Self.acceptRounds {
-            guard let (socket, remote) = Self.accept(listener) else { return }
+            let socket: Int32
+            let remote: TransportAddress?
+            switch Self.accept(listener) {
+            case .connection(let accepted, let address): (socket, remote) = (accepted, address)
+            case .none: return
+            case .exhausted:
+                refuseWaiting(at: listener)
+                parkPeerListener(slot, isSecond: isSecond)
+                return
+            }
             guard let remote,
                 allocations.isPermitted(peer: FlatTable.Key(remote, scope: UInt32(truncatingIfNeeded: slot))),
                 link.event(.peerArrived(allocation: row.pointee.id, peer: remote, socket: socket))

@@ -12,7 +12,15 @@ extension PacketPlane {
 
     mutating func acceptStreams(_ index: Int) {
         for _ in 0..<Self.acceptRounds {
-            guard let (socket, remote) = Self.accept(streamListeners[index].socket) else { return }
+            let socket: Int32
+            let remote: TransportAddress?
+            switch Self.accept(streamListeners[index].socket) {
+            case .connection(let accepted, let address): (socket, remote) = (accepted, address)
+            case .none: return
+            case .exhausted:
+                refuseWaiting(at: streamListeners[index].socket)
+                return
+            }
             guard let remote, let slot = streams.insert(socket: socket) else {
                 counters.refusedStreams &+= 1
                 apus_close(socket)
@@ -26,18 +34,6 @@ extension PacketPlane {
                 local: streamListeners[index].address, remote: remote, connection: row.pointee.flow.connection)
             if streamListeners[index].isSecure { beginHandshake(slot) }
             _ = apus_poll_add(poll, socket, Self.readable, Self.token(.stream, row.pointee.generation, slot))
-        }
-    }
-
-    /// The next connection of a listener, with where it comes from; nil where none waits.
-    static func accept(_ listener: Int32) -> (socket: Int32, remote: TransportAddress?)? {
-        var storage = sockaddr_in6()
-        var length = socklen_t(MemoryLayout<sockaddr_in6>.size)
-        // SAFETY: the kernel writes at most `length` bytes into the storage, and 28 are read.
-        return withUnsafeMutableBytes(of: &storage) { bytes in
-            let address = bytes.baseAddress.unsafelyUnwrapped
-            let socket = apus_stream_accept(listener, address.assumingMemoryBound(to: sockaddr.self), &length)
-            return socket < 0 ? nil : (socket, RawAddress.read(address))
         }
     }
 

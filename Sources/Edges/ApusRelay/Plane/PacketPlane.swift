@@ -64,6 +64,7 @@ struct PacketPlane: ~Copyable {
     var streams: StreamTable
     /// Connections to peers (RFC 6062).
     var peers: PeerTable
+    var accepting = AcceptPause()
     var buckets: BucketTable
     var errors: ErrorBounds
     var hotFlows: HotFlowTable
@@ -138,6 +139,7 @@ struct PacketPlane: ~Copyable {
         }
         _ = apus_poll_add(poll, clock, Self.readable, Self.token(.clock, 0, 0))
         _ = apus_poll_add(poll, link.plane.descriptor, Self.readable, Self.token(.wake, 0, 0))
+        accepting.keepSpare()
         try openListeners()
     }
 
@@ -156,6 +158,7 @@ struct PacketPlane: ~Copyable {
             apus_close(allocations.rows[slot].socket)
             if allocations.rows[slot].second >= 0 { apus_close(allocations.rows[slot].second) }
         }
+        if accepting.spare >= 0 { apus_close(accepting.spare) }
         if poll >= 0 { apus_close(poll) }
         if clock >= 0 { apus_close(clock) }
         ready.deallocate()
@@ -250,7 +253,7 @@ struct PacketPlane: ~Copyable {
         allocations.count == 0 && streams.count == 0 && sessions.count == 0 && peers.count == 0 && counters == reported
             && counters.connectedFlows == 0 && counters.connections == 0 && counters.sessions == 0
             && counters.peers == 0 && counters.sendDropped == output.dropped &+ sessionsRefused
-            && counters.unsegmented == output.unsegmented
+            && counters.unsegmented == output.unsegmented && accepting.until == nil
     }
 
     /// Catches up with the time after a sleep without end, before whoever has come is served.
@@ -336,6 +339,7 @@ struct PacketPlane: ~Copyable {
             guard link.event(.counters(allocation: row.pointee.id, traffic, isFinal: false)) else { break }
             row.pointee.reported = traffic
         }
+        resumeAccepting(now)
         closeIdleStreams(now)
         tickPeers(now)
         takeContexts()

@@ -55,6 +55,10 @@ package struct PlaneCounters: Hashable, Sendable {
     package var slowStream: UInt64 = 0
     /// Connections and sessions refused because the plane has as many as it takes.
     package var refusedStreams: UInt64 = 0
+    /// Connections that were refused since the process or the system had no descriptor for them, and how often that
+    /// happened.
+    package var exhaustedStreams: UInt64 = 0
+    package var exhaustions: UInt64 = 0
     /// Runs that the kernel refused to cut and that were sent one by one.
     package var unsegmented: UInt64 = 0
     /// Channels with a socket of their own, now.

@@ -26,7 +26,8 @@ package final class PlaneThread: Sendable {
     /// Opens the doors and starts the thread.
     ///
     /// - Parameter control: wakes the thread that takes the events.
-    /// - Throws: 10019 where an address is in use, 10018 for any other refusal of the system.
+    /// - Throws: 10019 where an address is in use, 10007 where the system has no descriptor or memory for it, 10018 for
+    ///   any other refusal of the system.
     package init(index: UInt8, configuration: PlaneConfiguration, control: Waker) throws(ApusError) {
         let link = PlaneLink(
             index: index, capacity: configuration.ringCapacity, plane: try Waker.make(), control: control)

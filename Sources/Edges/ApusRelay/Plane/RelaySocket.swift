@@ -10,7 +10,8 @@ package enum RelaySocket {
     /// - Parameters:
     ///   - address: where to relay from; port 0 lets the system choose.
     ///   - bufferBytes: the kernel's buffers, where it gives them.
-    /// - Throws: 10019 where the address is in use, 10018 for any other refusal of the system.
+    /// - Throws: 10019 where the address is in use, 10007 where the system has no descriptor or memory for it, 10018 for
+    ///   any other refusal of the system.
     package static func open(
         _ address: TransportAddress, bufferBytes: Int, usesOffload: Bool = true
     ) throws(ApusError) -> (socket: Int32, address: TransportAddress) {
@@ -22,7 +23,7 @@ package enum RelaySocket {
     /// A listening socket for a TCP allocation (RFC 6062), to be handed to a plane in the same way.
     ///
     /// - Parameter backlog: peers that wait to be taken.
-    /// - Throws: 10019 where the address is in use, 10018 for any other refusal of the system.
+    /// - Throws: as ``open(_:bufferBytes:usesOffload:)``.
     package static func listen(
         _ address: TransportAddress, backlog: Int = 64
     ) throws(ApusError) -> (socket: Int32, address: TransportAddress) {
@@ -69,8 +70,17 @@ package enum RelaySocket {
     }
 
     static func error(_ address: TransportAddress, _ number: Int32) -> ApusError {
-        number == EADDRINUSE
-            ? ApusError(.addressInUse, "the address \(address) is in use")
-            : ApusError(.internalFailure, "the address \(address) cannot be opened (errno \(number))")
+        switch number {
+        case EADDRINUSE: ApusError(.addressInUse, "the address \(address) is in use")
+        case EMFILE: ApusError(.overloaded, "the process has as many files open as it may (RLIMIT_NOFILE)")
+        case ENFILE: ApusError(.overloaded, "the system has as many files open as it may (fs.file-max)")
+        case ENOBUFS, ENOMEM: ApusError(.overloaded, "the system has no memory for a socket (errno \(number))")
+        default: ApusError(.internalFailure, "the address \(address) cannot be opened (errno \(number))")
+        }
+    }
+
+    /// Whether an errno says that the process or the system has no descriptor or memory left.
+    static func isExhaustion(_ number: Int32) -> Bool {
+        number == EMFILE || number == ENFILE || number == ENOBUFS || number == ENOMEM
     }
 }

@@ -73,6 +73,9 @@ int apus_send_to(int fd, const void *bytes, size_t count, const struct sockaddr 
 int apus_stream_listen(const struct sockaddr *address, socklen_t length, int reuse_port, int backlog);
 int apus_stream_accept(int fd, struct sockaddr *address, socklen_t *length);
 
+// A descriptor that is kept open for nothing, to be closed when another one is needed; -errno.
+int apus_spare_open(void);
+
 // A listening, non-blocking stream socket whose port nobody else has, and from which apus_stream_connect connects.
 int apus_stream_relay_open(const struct sockaddr *address, socklen_t length, int backlog);
 // Begins to connect from such a socket's address; writable when that has succeeded or failed.

@@ -32,6 +32,8 @@ public struct NodeConfiguration: Sendable {
     public var http: HostPort
     /// Whether clients may show tokens to the HTTP door from other machines.
     public var isTokenTakenFromAnywhere: Bool
+    /// Connections of the HTTP listener.
+    package var httpConnectionsMax: Int
     /// Addresses that other nodes and clients are told.
     public var advertisedTransport: HostPort
     public var advertisedClients: HostPort
@@ -80,6 +82,8 @@ public struct NodeConfiguration: Sendable {
         http = try reader.hostPort("listen.http", default: HostPort(host: "127.0.0.1", port: 8080))
         isTokenTakenFromAnywhere =
             try reader.choice("http.tokens_from", of: ["loopback", "anywhere"], default: "loopback") == "anywhere"
+        httpConnectionsMax = try reader.int(
+            "http.connections_max", default: HTTPConfiguration(bind: http).connectionsMax, in: 1...65_536)
         advertisedTransport = try reader.hostPort("advertise.transport", default: listenTransport)
         advertisedClients = try reader.hostPort("advertise.clients", default: listenClients)
         advertisedHTTP = try reader.hostPort("advertise.http", default: http)
@@ -134,6 +138,7 @@ public struct NodeConfiguration: Sendable {
     var httpDoor: HTTPConfiguration {
         var door = HTTPConfiguration(bind: http)
         door.isTokenTakenFromAnywhere = isTokenTakenFromAnywhere
+        door.connectionsMax = httpConnectionsMax
         return door
     }
 
@@ -174,6 +179,7 @@ public struct NodeConfiguration: Sendable {
     private mutating func readGateway(_ reader: inout ConfigurationReader) throws(ApusError) {
         let d = gateway
         gateway.connectionsMax = try reader.int("gateway.connections_max", default: d.connectionsMax, in: 1...1_000_000)
+        gateway.refusalsMax = try reader.int("gateway.refusals_max", default: d.refusalsMax, in: 1...65_536)
         gateway.placement.stepCount = try reader.int(
             "gateway.loop_step", default: d.placement.stepCount, in: 1...1_000_000)
         gateway.unauthenticatedMax = try reader.int(

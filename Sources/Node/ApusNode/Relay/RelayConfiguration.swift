@@ -45,6 +45,8 @@ package struct RelayConfiguration: Sendable {
     package var channelsMax = 64
     /// The shortest and the longest lifetime that is granted.
     package var lifetimeMin = Duration.seconds(600)
+    /// Connections of clients, TCP and TLS, of this node; the threads share it.
+    package var streamsMax = 8_192
     /// TCP connections to peers (RFC 6062) of this node, and of one allocation; 0 of the node turns them off.
     package var tcpPeersMax = 4_096
     package var tcpPeersPerAllocationMax = 16
@@ -146,6 +148,7 @@ package struct RelayConfiguration: Sendable {
         guard lifetimeMin >= .seconds(1), lifetimeMin <= .seconds(600) else {
             throw reader.invalid("relay.lifetime_min", "1s to 10m are expected")
         }
+        streamsMax = try reader.int("relay.streams_max", default: d.streamsMax, in: 1...1_000_000)
         tcpPeersMax = try reader.int("relay.tcp_peers_max", default: d.tcpPeersMax, in: 0...65_536)
         tcpPeersPerAllocationMax = try reader.int(
             "relay.tcp_peers_per_allocation_max", default: d.tcpPeersPerAllocationMax, in: 1...256)

@@ -10,6 +10,8 @@ import UnixSignals
 /// A relay that runs alone, with a door for operators where one is asked for: `/healthz`, `/metrics`, `/v1/status`.
 package struct RelayNode: Sendable {
     private let service: RelayService
+    private let conditions: NodeConditions
+    private let httpConnectionsMax: Int
     private let door: HostPort?
     private let metrics: PrometheusMetrics
     private let log: Logger
@@ -18,10 +20,14 @@ package struct RelayNode: Sendable {
     /// - Parameters:
     ///   - door: where operators come; nil for no door.
     ///   - metrics: the process's metrics, already made its `MetricsSystem`.
+    /// - Throws: 10022 where the limit of open files is too low.
     package init(
         configuration: RelayConfiguration, keys: RelayKeys, door: HostPort?, metrics: PrometheusMetrics, log: Logger
-    ) {
+    ) throws(ApusError) {
+        var configuration = configuration
+        httpConnectionsMax = try configuration.fitDescriptors(log: log)
         service = RelayService(configuration: configuration, keys: keys, log: log)
+        conditions = NodeConditions(log: log)
         self.door = door
         self.metrics = metrics
         self.log = log
@@ -38,10 +44,13 @@ package struct RelayNode: Sendable {
         quiet.logLevel = .warning
         let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
         let doors: [any Service] =
-            door.map {
-                [HTTPDoor(configuration: HTTPConfiguration(bind: $0), sources: sources, group: group, logger: log)]
+            door.map { bind -> [any Service] in
+                var configuration = HTTPConfiguration(bind: bind)
+                configuration.connectionsMax = httpConnectionsMax
+                return [HTTPDoor(configuration: configuration, sources: sources, group: group, logger: log)]
             } ?? []
-        let services = doors + [service]
+        let watch = DescriptorWatch(conditions: conditions, limited: LogLimiter(log))
+        let services = doors + [watch, service]
         do {
             try await ServiceGroup(
                 configuration: ServiceGroupConfiguration(
@@ -68,7 +77,8 @@ package struct RelayNode: Sendable {
     private func health() async -> NodeHealth {
         let isThere = await service.standing() != nil
         return NodeHealth(
-            healthy: isThere, state: isThere ? "up" : "stopped", reason: isThere ? nil : "the relay does not answer")
+            healthy: isThere, state: isThere ? "up" : "stopped", reason: isThere ? nil : "the relay does not answer",
+            conditions: conditions.all)
     }
 
     private func status() async -> NodeStatus {
@@ -80,6 +90,6 @@ package struct RelayNode: Sendable {
                 relay: service.doorsForPeers.first?.address.description),
             shards: .init(owned: 0, standby: 0), sessions: .init(devices: 0, apps: 0), viewers: 0, channels: [],
             revision: 0, members: [], uptime_s: (MonotonicTime.now() - started).milliseconds / 1000,
-            relay: standing.map { NodeStatus.Relay($0, standby: nil) })
+            relay: standing.map { NodeStatus.Relay($0, standby: nil) }, conditions: conditions.all)
     }
 }

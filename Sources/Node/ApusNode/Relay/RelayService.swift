@@ -92,7 +92,8 @@ package final class RelayService: Service {
     package func start() throws(ApusError) {
         let doors = try freeDoors(configuration.doors())
         let hosts = try configuration.relayHosts(doors: doors)
-        let addresses = RelayAddresses(hosts: hosts, ports: configuration.ports)
+        var addresses = RelayAddresses(hosts: hosts, ports: configuration.ports)
+        addresses.socketsMax = configuration.allocationsMax
         let server = RelayServer(
             configuration: turnConfiguration(doors: doors, hosts: hosts), addresses: addresses,
             userRate: RelayRate(
@@ -105,7 +106,8 @@ package final class RelayService: Service {
         plane.peersMax = configuration.tcpPeersMax
         plane.peerErrorsPerSecondMax = configuration.peerErrorsPerSecond
         plane.connectedFlowsMax = configuration.connectedFlowsMax
-        let threadCount = configuration.threadCount == 0 ? System.coreCount : configuration.threadCount
+        let threadCount = configuration.planeCount
+        plane.streamsMax = max(1, configuration.streamsMax / threadCount)
         let started = try RelayControl(planeCount: threadCount, configuration: plane) { _, _ in server }
         control.withLock { $0 = started }
         self.doors.withLock { $0 = configuration.doorsForPeers(of: started) }
@@ -246,6 +248,9 @@ package final class RelayService: Service {
 }
 
 extension RelayConfiguration {
+    /// Threads that relay.
+    var planeCount: Int { threadCount == 0 ? System.coreCount : threadCount }
+
     /// Where clients come, with ports. A client is answered from the address that it wrote to, so that each address of
     /// the machine has a door of its own.
     package func doors() -> [TransportAddress] {

@@ -1,0 +1,27 @@
+/// How long a listener pauses when the system has no descriptor or memory for another connection.
+///
+/// The first pause is short, so that service resumes at once when a descriptor is free; each further one is twice as
+/// long, up to ``delayMax``, so that a listener at the limit costs next to nothing. A listener without trouble for
+/// ``delayMax`` after a pause begins anew.
+///
+/// Pure; the time is passed in.
+package struct AcceptBackoff: Sendable {
+    package static let delayMin = Duration.milliseconds(50)
+    package static let delayMax = Duration.milliseconds(500)
+
+    private var delay = delayMin
+    /// The end of the last pause; nil before the first.
+    private var pausedUntil: MonotonicTime?
+
+    package init() {}
+
+    /// The system refused a connection; answers when to try again.
+    package mutating func exhausted(at now: MonotonicTime) -> MonotonicTime {
+        if let pausedUntil {
+            delay = now - pausedUntil < Self.delayMax ? min(delay * 2, Self.delayMax) : Self.delayMin
+        }
+        let next = now + delay
+        pausedUntil = next
+        return next
+    }
+}

@@ -1,0 +1,105 @@
+import ApusCore
+import ApusTraversal
+import CApusNet
+import Glibc
+
+/// What a plane keeps for the case that there is no descriptor for another connection.
+struct AcceptPause {
+    /// Closed to have a descriptor, opened again after; -1 where the system gave none.
+    private(set) var spare: Int32 = -1
+    /// Until then nothing is accepted; nil while the plane accepts.
+    var until: UInt64?
+    var backoff = AcceptBackoff()
+    /// Listeners of TCP allocations that are out of the poll.
+    var peerListeners: [(slot: Int, generation: UInt32, isSecond: Bool)] = []
+
+    mutating func keepSpare() {
+        if spare < 0 { spare = apus_spare_open() }
+    }
+
+    mutating func giveSpare() -> Bool {
+        guard spare >= 0 else { return false }
+        close()
+        return true
+    }
+
+    mutating func close() {
+        if spare >= 0 { apus_close(spare) }
+        spare = -1
+    }
+}
+
+/// Taking connections of clients and of peers, also where the process or the system has no descriptor left (EMFILE,
+/// ENFILE, ENOBUFS, ENOMEM).
+///
+/// The poll reports a listener for as long as a connection waits, and one that cannot be taken waits for ever: the plane
+/// would spin. So all that wait are refused, with a descriptor that is kept for that, and the listeners are out of the
+/// poll until a pause is over (``AcceptBackoff``). Allocations, and connections that there are, go on meanwhile.
+extension PacketPlane {
+    enum Accepted {
+        case connection(socket: Int32, remote: TransportAddress?)
+        /// No more wait.
+        case none
+        /// One waits, and there is no descriptor or memory for it.
+        case exhausted
+    }
+
+    /// Connections that are refused at once: as many as a listener's queue holds.
+    private static var refusedAtOnceMax: Int { 1_024 }
+
+    /// The next connection of a listener, with where it comes from.
+    static func accept(_ listener: Int32) -> Accepted {
+        var storage = sockaddr_in6()
+        var length = socklen_t(MemoryLayout<sockaddr_in6>.size)
+        // SAFETY: the kernel writes at most `length` bytes into the storage, and 28 are read.
+        return withUnsafeMutableBytes(of: &storage) { bytes in
+            let address = bytes.baseAddress.unsafelyUnwrapped
+            let socket = apus_stream_accept(listener, address.assumingMemoryBound(to: sockaddr.self), &length)
+            if socket >= 0 { return .connection(socket: socket, remote: RawAddress.read(address)) }
+            return RelaySocket.isExhaustion(-socket) ? .exhausted : .none
+        }
+    }
+
+    /// Refuses what waits at a listener, and pauses.
+    mutating func refuseWaiting(at listener: Int32) {
+        accepting.keepSpare()
+        if accepting.giveSpare() {
+            for _ in 0..<Self.refusedAtOnceMax {
+                guard case .connection(let socket, _) = Self.accept(listener) else { break }
+                apus_close(socket)
+                counters.exhaustedStreams &+= 1
+            }
+            accepting.keepSpare()
+        }
+        counters.exhaustions &+= 1
+        guard accepting.until == nil else { return }
+        accepting.until = accepting.backoff.exhausted(at: MonotonicTime(nanoseconds: now)).nanoseconds
+        for index in 0..<streamListenerCount { _ = apus_poll_remove(poll, streamListeners[index].socket) }
+    }
+
+    /// Takes the listener of a TCP allocation out of the poll until the pause is over.
+    mutating func parkPeerListener(_ slot: Int, isSecond: Bool) {
+        let row = allocations.rows + slot
+        _ = apus_poll_remove(poll, isSecond ? row.pointee.second : row.pointee.socket)
+        accepting.peerListeners.append((slot, row.pointee.generation, isSecond))
+    }
+
+    /// Accepts again where the pause is over. Called with each tick, which sets how exact a pause is.
+    mutating func resumeAccepting(_ now: UInt64) {
+        guard let until = accepting.until, now >= until else { return }
+        accepting.until = nil
+        accepting.keepSpare()
+        for index in 0..<streamListenerCount {
+            _ = apus_poll_add(poll, streamListeners[index].socket, Self.readable, Self.token(.connections, 0, index))
+        }
+        for (slot, generation, isSecond) in accepting.peerListeners {
+            let row = allocations.rows + slot
+            guard row.pointee.isLive, row.pointee.generation == generation else { continue }
+            let kind: Kind = isSecond ? .secondPeerListener : .peerListener
+            _ = apus_poll_add(
+                poll, isSecond ? row.pointee.second : row.pointee.socket, Self.readable,
+                Self.token(kind, generation, slot))
+        }
+        accepting.peerListeners.removeAll()
+    }
+}

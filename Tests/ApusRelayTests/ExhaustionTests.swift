@@ -1,0 +1,36 @@
+import ApusCore
+import ApusRelay
+import ApusTraversal
+import Logging
+import Testing
+
+@Suite("A relay without descriptors")
+struct ExhaustionTests {
+    @Test("Allocations beyond their share of descriptors get 508, the log says why, and an end makes room")
+    func share() throws {
+        let lines = LogLines()
+        let relay = try RelayUnderTest(log: lines.logger, socketsMax: 3)
+        defer { relay.control.stop() }
+        let first = relay.client()
+        _ = try first.allocate()
+        _ = try relay.client().allocate()
+        _ = try relay.client().allocate()
+        for _ in 0..<30 {
+            #expect(try relay.client().code(.allocate) { $0.add(requestedTransport: 17) } == 508)
+        }
+        #expect(lines.with("No port is free for an allocation.").isEmpty)
+        let said = lines.with("An allocation is refused: there is no descriptor or memory for its socket")
+        #expect((1...10).contains(said.count))
+        #expect(said.first?.facts[LogKey.error]?.description.contains("3 descriptors") == true)
+        #expect(try first.code(.refresh) { $0.add(.lifetime, number: UInt32(0)) } == 0)
+        _ = try relay.client().allocate()
+    }
+
+    @Test("A port in use is told from a descriptor that is missing")
+    func errors() throws {
+        let any = TransportAddress(v4: LoopbackSocket.host, port: 0)
+        let taken = try RelaySocket.open(any, bufferBytes: 4_096)
+        defer { RelaySocket.close(taken.socket) }
+        #expect(throws: ApusError(.addressInUse)) { try RelaySocket.open(taken.address, bufferBytes: 4_096) }
+    }
+}
