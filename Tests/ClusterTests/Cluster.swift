@@ -79,12 +79,9 @@ final class Cluster {
         return process
     }
 
-    /// Ends the checks of the relay that were started.
-    func endChecks() {
-        for child in children where child.isRunning && child.arguments?.first == "relay" {
-            child.terminate()
-            child.waitUntilExit()
-        }
+    /// Waits until the checks of the relay that were started have ended, and their allocations with them.
+    func awaitChecks() {
+        for child in children where child.arguments?.first == "relay" { child.waitUntilExit() }
     }
 
     func file(_ name: String) -> String { "\(directory)/\(name)" }

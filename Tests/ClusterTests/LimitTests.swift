@@ -17,7 +17,7 @@ struct LimitTests {
         #expect(said.contains("gateway.connections_max 15000 to "), "\(said)")
         let viewer = try await watched(cluster)
         // Allocations until there are no more; each check has two.
-        for _ in 0..<24 { try cluster.start("relay", "check", "--count", "1", "--hold", "120") }
+        for _ in 0..<24 { try cluster.start("relay", "check", "--count", "1", "--hold", "20") }
         try await refusesAllocations(cluster)
         let before = lineCount(cluster)
         let storm = Storm()
@@ -42,14 +42,14 @@ struct LimitTests {
         try limit(cluster, to: (numbers.compactMap { Int($0) }.max() ?? 0) + 1)
         let storm = Storm()
         for port in [cluster.doorPort(1), cluster.relayPort(1), cluster.basePort] { storm.connect(port, count: 500) }
-        try await expectQuiet(cluster)
-        #expect(try await health(cluster).body.contains("\"type\":\"descriptors\""))
         // A client that comes now hears within a second that there is no room.
         for port in [cluster.relayPort(1), cluster.doorPort(1)] {
             let begin = Date()
             #expect(storm.isClosed(port, within: 3), "\(port)")
             #expect(Date().timeIntervalSince(begin) < 1.5, "\(port)")
         }
+        try await expectQuiet(cluster)
+        #expect(try await health(cluster).body.contains("\"type\":\"descriptors\""))
         try await refusesAllocations(cluster)
         #expect(lineCount(cluster) - before < 60)
         let said = Cluster.text(cluster.file("n1/log"))
@@ -125,7 +125,7 @@ struct LimitTests {
         let late = try cluster.run("watch", "cam", "--seconds", "2", "--log", cluster.file("late"))
         #expect(late.status == 0, "\(late.all)")
         #expect(Frames(cluster.file("late")).lines.count > 25)
-        cluster.endChecks()
+        cluster.awaitChecks()
         var check = try cluster.run("relay", "check", "--count", "3")
         for _ in 0..<20 where check.status != 0 {
             try await Task.sleep(for: .milliseconds(100))

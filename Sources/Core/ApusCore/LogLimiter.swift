@@ -62,8 +62,8 @@ package struct LogAllowance: Sendable {
 /// A logger for messages that foreign traffic can cause: it writes a bounded number of lines for each message, and says
 /// how many were left out.
 ///
-/// The next line that is written carries `apus.left_out`; where none follows, ``writeLeftOut(now:)`` reports the number.
-/// `apus_log_lines_left_out_total` counts all of them.
+/// The next line that is written carries `apus.left_out`; where none follows, ``writeLeftOut(now:)`` reports the
+/// number. `apus_log_lines_left_out_total` counts all of them.
 ///
 /// Concurrency: any thread; the counts sit behind a `Mutex`, which is not held while a line is written.
 package final class LogLimiter: Sendable {

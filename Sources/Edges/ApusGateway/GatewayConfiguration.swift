@@ -11,8 +11,8 @@ package struct GatewayConfiguration: Sendable {
     package var keyFile: String
     /// The most connections at once; one more is refused. Key `connections_max`.
     package var connectionsMax = 15_000
-    /// Connections beyond ``connectionsMax`` that are told so (21020) before they are closed; one more is closed at once.
-    /// Key `refusals_max`.
+    /// Connections beyond ``connectionsMax`` that are told so (21020) before they are closed; one more is closed at
+    /// once. Key `refusals_max`.
     package var refusalsMax = 64
     /// Which loop takes the next connection. Key `loop_step`.
     package var placement = LoopPlacement()

@@ -9,16 +9,16 @@ import Glibc
 import Musl
 #endif
 
-/// Keeps a listener harmless when the system has no descriptor or memory for another connection (EMFILE, ENFILE, ENOBUFS,
-/// ENOMEM): the first handler of a server channel.
+/// Keeps a listener harmless when the system has no descriptor or memory for another connection (EMFILE, ENFILE,
+/// ENOBUFS, ENOMEM): the first handler of a server channel.
 ///
-/// NIO leaves such a listener registered as readable, and its back-off is never asked, so that its event loop would spin
-/// for as long as a client waits. This handler takes the error instead:
+/// NIO leaves such a listener registered as readable, and its back-off is never asked, so that its event loop would
+/// spin for as long as a client waits. This handler takes the error instead:
 ///
 /// - A listener for clients refuses all that wait, with a descriptor that it kept for that, and pauses for a moment
 ///   (``AcceptBackoff``).
-/// - A listener for operators gives up one of its reserved descriptors, so that the connection is served. It pauses where
-///   none is left, and takes them back as soon as the system gives any.
+/// - A listener for operators gives up one of its reserved descriptors, so that the connection is served. It pauses
+///   where none is left, and takes them back as soon as the system gives any.
 ///
 /// Each event is counted in `apus_listener_refused_total{listener,reason}`; one line in ten seconds says so.
 ///

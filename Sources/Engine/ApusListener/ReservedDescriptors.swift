@@ -8,8 +8,8 @@ import Musl
 
 /// Descriptors that are kept open for nothing, so that one can be had when the process or the system has none left.
 ///
-/// At the limit `accept` fails and the connection stays in the listener's queue, where its client waits for nothing. With
-/// one of these given up, it can be taken and closed: its client hears at once that there is no room.
+/// At the limit `accept` fails and the connection stays in the listener's queue, where its client waits for nothing.
+/// With one of these given up, it can be taken and closed: its client hears at once that there is no room.
 ///
 /// Concurrency: any thread; the descriptors sit behind a `Mutex`.
 package final class ReservedDescriptors: Sendable {

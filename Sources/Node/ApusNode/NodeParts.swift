@@ -44,8 +44,7 @@ final class NodeParts: Sendable {
     ) async throws(ApusError) {
         self.configuration = configuration
         self.log = log
-        let conditions = NodeConditions(log: log)
-        self.conditions = conditions
+        conditions = NodeConditions(log: log)
         let key = try Self.clusterKey(configuration.clusterKeyFile)
         let verifier = try TokenVerifier(
             publicKeyPEM: try Self.text(configuration.tokenPublicKeyFile), cluster: configuration.cluster)

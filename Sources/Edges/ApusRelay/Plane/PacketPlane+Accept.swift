@@ -32,9 +32,10 @@ struct AcceptPause {
 /// Taking connections of clients and of peers, also where the process or the system has no descriptor left (EMFILE,
 /// ENFILE, ENOBUFS, ENOMEM).
 ///
-/// The poll reports a listener for as long as a connection waits, and one that cannot be taken waits for ever: the plane
-/// would spin. So all that wait are refused, with a descriptor that is kept for that, and the listeners are out of the
-/// poll until a pause is over (``AcceptBackoff``). Allocations, and connections that there are, go on meanwhile.
+/// The poll reports a listener for as long as a connection waits, and one that cannot be taken waits for ever: the
+/// plane would spin. So all that wait are refused, with a descriptor that is kept for that, and the listeners are out
+/// of the poll until a pause is over (``AcceptBackoff``). Allocations, and connections that there are, go on
+/// meanwhile.
 extension PacketPlane {
     enum Accepted {
         case connection(socket: Int32, remote: TransportAddress?)

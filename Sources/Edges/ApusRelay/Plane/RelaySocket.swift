@@ -10,8 +10,8 @@ package enum RelaySocket {
     /// - Parameters:
     ///   - address: where to relay from; port 0 lets the system choose.
     ///   - bufferBytes: the kernel's buffers, where it gives them.
-    /// - Throws: 10019 where the address is in use, 10007 where the system has no descriptor or memory for it, 10018 for
-    ///   any other refusal of the system.
+    /// - Throws: 10019 where the address is in use, 10007 where the system has no descriptor or memory for it, 10018
+    ///   for any other refusal of the system.
     package static func open(
         _ address: TransportAddress, bufferBytes: Int, usesOffload: Bool = true
     ) throws(ApusError) -> (socket: Int32, address: TransportAddress) {

@@ -26,8 +26,8 @@ struct DescriptorWatch: Service {
             if pressure.update(inUse: inUse, limit: limit) {
                 conditions.raise(
                     Self.condition,
-                    "\(inUse) of \(limit) descriptors are in use: raise the limit of open files (LimitNOFILE of systemd, "
-                        + "ulimit -n), or lower the bounds that docs/operating.md names")
+                    "\(inUse) of \(limit) descriptors are in use: raise the limit of open files (LimitNOFILE of "
+                        + "systemd, ulimit -n), or lower the bounds that docs/operating.md names")
             } else {
                 conditions.clear(Self.condition)
             }
