@@ -17,6 +17,9 @@ final class BenchProcess {
         try process.run()
     }
 
+    var isRunning: Bool { process.isRunning }
+    var pid: pid_t { process.processIdentifier }
+
     /// The next line of its output; nil at the end.
     func line() -> String? {
         var line: [UInt8] = []

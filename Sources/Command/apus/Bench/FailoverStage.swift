@@ -21,15 +21,46 @@ final class FailoverStage {
     private let log: Logger
     private let ownership: LocalOwnershipStore
 
-    init(directory: String, executable: String, basePort: Int) async throws {
+    /// How the cluster differs from what `apus cluster up` makes by default.
+    struct Options: Sendable {
+        var nodes = 3
+        /// The cluster's name; clusters beside each other need one each.
+        var cluster = "local"
+        /// Addresses that the nodes advertise to clients, in the order of the nodes; empty: those they listen at.
+        var advertisedClients: [HostPort] = []
+        /// The most open files of each node; nil: as this process.
+        var openFilesMax: Int?
+        init() {}
+    }
+
+    init(directory: String, executable: String, basePort: Int, options: Options = Options()) async throws {
         self.executable = executable
         var log = Logger(label: "bench") { StreamLogHandler.standardError(label: $0) }
         log.logLevel = .error
         self.log = log
-        try Self.run(executable, ["cluster", "up", "--nodes", "3", "--dir", directory, "--base-port", "\(basePort)"])
+        try Self.up(executable, directory: directory, basePort: basePort, options: options)
         local = try LocalCluster(directory: directory)
-        ownership = try await LocalOwnershipStore(
-            path: "\(local.directory.path)/shared/ownership.sqlite", cluster: local.cluster)
+        ownership = try await Self.ownership(of: local)
+    }
+
+    /// Opens a cluster's ownership store beside its nodes.
+    static func ownership(of local: LocalCluster) async throws(ApusError) -> LocalOwnershipStore {
+        try await LocalOwnershipStore(path: ownershipPath(of: local), cluster: local.cluster)
+    }
+
+    /// Where a cluster's nodes have their ownership store: a file, with others of its name beside it, or a folder.
+    ///
+    /// - Throws: 10022 where the first node's configuration names none.
+    static func ownershipPath(of local: LocalCluster) throws(ApusError) -> String {
+        let node = local.mark.nodes.first?.name ?? ""
+        let text = String(
+            decoding: FileManager.default.contents(atPath: local.directory.configurationFile(node)) ?? Data(),
+            as: UTF8.self)
+        let lines = text.split(separator: "\n", omittingEmptySubsequences: false)
+        guard let section = lines.firstIndex(of: "ownership:"), lines.indices.contains(section + 1),
+            let value = lines[section + 1].split(separator: " ").last
+        else { throw ApusError(.configurationInvalid, "\(node)'s configuration names no ownership store") }
+        return "\(local.directory.path)/\(value)"
     }
 
     func down() async {
@@ -37,6 +68,30 @@ final class FailoverStage {
         try? await group.shutdownGracefully()
     }
 
+    private static func up(_ executable: String, directory: String, basePort: Int, options: Options) throws {
+        var arguments = ["cluster", "up", "--dir", directory, "--cluster", options.cluster]
+        if options.advertisedClients.isEmpty {
+            arguments += ["--nodes", "\(options.nodes)", "--base-port", "\(basePort)"]
+        } else {
+            let folder = "\(directory)-configs"
+            try? FileManager.default.removeItem(atPath: folder)
+            try FileManager.default.createDirectory(atPath: folder, withIntermediateDirectories: true)
+            for (index, address) in options.advertisedClients.enumerated() {
+                let node = NodeConfigurationFile.node(index + 1, basePort: basePort)
+                let text = NodeConfigurationFile.text(node, cluster: options.cluster)
+                try Data("\(text)advertise:\n  clients: \(address)\n".utf8).write(
+                    to: URL(fileURLWithPath: "\(folder)/\(node.name).yaml"))
+            }
+            defer { try? FileManager.default.removeItem(atPath: folder) }
+            return try run(executable, arguments + ["--configs", folder])
+        }
+        guard let openFilesMax = options.openFilesMax else { return try run(executable, arguments) }
+        try run("/bin/sh", ["-c", "ulimit -n \(openFilesMax) && exec \"$0\" \"$@\"", executable] + arguments)
+    }
+
+    /// Runs a program to its end.
+    ///
+    /// - Throws: 10018 where it does not end with 0.
     static func run(_ executable: String, _ arguments: [String]) throws {
         let process = Process()
         process.executableURL = URL(fileURLWithPath: executable)
@@ -119,53 +174,99 @@ final class FailoverStage {
 
     // MARK: Clients
 
-    func publisher(_ device: DeviceID, door: NodeName) async throws(ApusError) -> BenchPublisher {
-        let session = try await session(.device, AccessID(unchecked: device.rawValue), device: device, door: door)
-        return BenchPublisher(device: device, session: session)
+    /// A camera; it connects when it starts.
+    ///
+    /// - Parameter door: the node whose endpoint it tries first.
+    func publisher(
+        _ device: DeviceID, door: NodeName, frames: BenchFrames = BenchFrames()
+    ) async throws(ApusError) -> BenchPublisher {
+        let end = ClientEnd()
+        let session = try await session(
+            .device, AccessID(unchecked: device.rawValue), device: device, door: door, end: end)
+        return BenchPublisher(device: device, session: session, frames: frames, end: end)
     }
 
-    func viewer(_ device: DeviceID, number: Int, door: NodeName) async throws(ApusError) -> BenchViewer {
+    /// A viewer; it connects when it starts.
+    ///
+    /// - Parameter door: the node whose endpoint it tries first.
+    func viewer(
+        _ device: DeviceID, number: Int, door: NodeName, checksContent: Bool = true
+    ) async throws(ApusError) -> BenchViewer {
         let access = AccessID(unchecked: "v\(number)-\(UInt32.random(in: 0...(.max)))")
-        return BenchViewer(device: device, session: try await session(.app, access, device: nil, door: door))
+        let end = ClientEnd()
+        let session = try await session(.app, access, device: nil, door: door, end: end)
+        return BenchViewer(device: device, session: session, end: end, checksContent: checksContent)
     }
 
     private func session(
-        _ role: Session.Role, _ access: AccessID, device: DeviceID?, door: NodeName
+        _ role: Session.Role, _ access: AccessID, device: DeviceID?, door: NodeName, end: ClientEnd
     ) async throws(ApusError) -> ClientSession {
         let token = try await local.mint(role: role, access: access, device: device)
         let first = try local.door(of: door.rawValue)
         let configuration = ClientConfiguration(
             doors: [first] + local.doors.filter { $0 != first }, authorityFile: local.authorityFile, token: token,
             role: role == .device ? .device : .app)
-        let session = try ClientSession(configuration: configuration, eventLoop: group.next(), log: log)
-        session.start()
-        return session
+        return try ClientSession(configuration: configuration, eventLoop: group.next(), log: log) { state, error in
+            if state == .tokenFailed || state == .kicked { end.note(error ?? ApusError(.tokenInvalid)) }
+        }
     }
 }
 
-/// A camera of the bench: 25 frames a second, a key frame every 2 s; 1 Mb/s unless its frames are smaller.
+/// How a client of the bench ended for good: it was refused or kicked, and tries no more.
+final class ClientEnd: Sendable {
+    private let first = Mutex<ApusError?>(nil)
+
+    /// The error that ended the client; nil while it goes on.
+    var error: ApusError? { first.withLock { $0 } }
+
+    func note(_ error: ApusError) { first.withLock { $0 = $0 ?? error } }
+}
+
+/// The frames of a camera of the bench, 25 a second, a key frame every 2 s. Default 1 Mb/s.
+struct BenchFrames: Sendable {
+    static let interval = Duration.milliseconds(40)
+    static let framesPerKey = 50
+    var keyByteCount = 20_000
+    var byteCount = 4_700
+
+    /// A tenth of the default, where many viewers share the machine with the nodes.
+    static let light = BenchFrames(keyByteCount: 2_000, byteCount: 470)
+}
+
+/// A camera of the bench.
 final class BenchPublisher: Sendable {
     static let frameInterval = TimeAmount.milliseconds(40)
     let device: DeviceID
     private let session: ClientSession
     private let publisher: Publisher
+    private let frames: BenchFrames
+    private let end: ClientEnd
     private let count = Mutex(0)
+    private let keys = Mutex<[BenchViewer.Record]>([])
     private let isStopped = Mutex(false)
-    private let pictureByteCount: Int
-    private let keyByteCount: Int
 
-    init(device: DeviceID, session: ClientSession, pictureByteCount: Int = 4_700, keyByteCount: Int = 20_000) {
-        self.pictureByteCount = pictureByteCount
-        self.keyByteCount = keyByteCount
+    init(device: DeviceID, session: ClientSession, frames: BenchFrames, end: ClientEnd) {
         self.device = device
         self.session = session
-        publisher = Publisher(session: session, limits: PublisherLimits())
+        self.frames = frames
+        self.end = end
+        publisher = Publisher(
+            session: session, limits: PublisherLimits(),
+            onEvent: { event in if case .ended(let error) = event { end.note(error) } })
     }
 
     /// Frames that were handed to the cluster.
     var sent: Int { count.withLock { $0 } }
+    /// The error that ended the camera for good.
+    var endError: ApusError? { end.error }
+
+    /// The newest key frame that was handed to the cluster before a time.
+    func newestKey(before time: MonotonicTime) -> UInt64? {
+        keys.withLock { $0.last { $0.at < time }?.sequence }
+    }
 
     func start() {
+        session.start()
         publisher.start()
         let delay = TimeAmount.milliseconds(Int64.random(in: 0..<40))
         session.eventLoop.scheduleRepeatedTask(initialDelay: delay, delay: Self.frameInterval) { [self] task in
@@ -174,10 +275,11 @@ final class BenchPublisher: Sendable {
                 defer { count += 1 }
                 return count
             }
-            let isKey = number % 50 == 0
+            let isKey = number % BenchFrames.framesPerKey == 0
+            if isKey { keys.withLock { $0.append(.init(epoch: 0, sequence: UInt64(number), at: .now())) } }
             publisher.send(
                 track: 0, ptsMicroseconds: Int64(number) * 40_000, dtsDeltaMicroseconds: 0, flags: isKey ? .key : [],
-                payload: Self.payload(device, number, byteCount: isKey ? keyByteCount : pictureByteCount))
+                payload: Self.payload(device, number, byteCount: isKey ? frames.keyByteCount : frames.byteCount))
         }
     }
 
@@ -202,6 +304,8 @@ final class BenchPublisher: Sendable {
 /// A viewer of the bench: notes every frame's arrival and checks its content.
 final class BenchViewer: Sendable {
     struct Record: Sendable {
+        /// The epoch of the publisher's run.
+        var epoch: UInt32
         var sequence: UInt64
         var at: MonotonicTime
     }
@@ -210,60 +314,94 @@ final class BenchViewer: Sendable {
         var records: [Record] = []
         var doubledCount = 0
         var wrongCount = 0
+        var staleCount = 0
+        var term: Epoch?
+        var startedAt = MonotonicTime.zero
     }
 
     private let session: ClientSession
     private let player: Player
     private let state: Recorder
+    private let end: ClientEnd
 
     private final class Recorder: Sendable {
         let device: DeviceID
+        let checksContent: Bool
         let state = Mutex(State())
-        init(device: DeviceID) { self.device = device }
+
+        init(device: DeviceID, checksContent: Bool) {
+            self.device = device
+            self.checksContent = checksContent
+        }
 
         func received(_ frame: MediaFrame) {
             let now = MonotonicTime.now()
-            let sequence = frame.header.position.sequence
-            let expected = BenchPublisher.payload(device, Int(sequence), byteCount: 32)
-            let isRight =
-                frame.payload.readableBytes >= 32
-                && frame.payload.getSlice(at: frame.payload.readerIndex, length: 32) == expected
+            let position = frame.header.position
+            let isRight = !checksContent || isExpected(frame)
             state.withLock { state in
                 if !isRight { state.wrongCount += 1 }
-                if let last = state.records.last, sequence <= last.sequence { state.doubledCount += 1 }
-                state.records.append(Record(sequence: sequence, at: now))
+                if let last = state.records.last {
+                    if position.epoch < last.epoch {
+                        state.staleCount += 1
+                    } else if position.epoch == last.epoch, position.sequence <= last.sequence {
+                        state.doubledCount += 1
+                    }
+                }
+                if let term = state.term, frame.header.term < term { state.staleCount += 1 }
+                state.term = max(state.term ?? frame.header.term, frame.header.term)
+                state.records.append(Record(epoch: position.epoch, sequence: position.sequence, at: now))
             }
+        }
+
+        private func isExpected(_ frame: MediaFrame) -> Bool {
+            let expected = BenchPublisher.payload(device, Int(frame.header.position.sequence), byteCount: 32)
+            return frame.payload.readableBytes >= 32
+                && frame.payload.getSlice(at: frame.payload.readerIndex, length: 32) == expected
         }
     }
 
-    init(device: DeviceID, session: ClientSession) {
+    init(device: DeviceID, session: ClientSession, end: ClientEnd, checksContent: Bool = true) {
         self.session = session
-        let recorder = Recorder(device: device)
+        self.end = end
+        let recorder = Recorder(device: device, checksContent: checksContent)
         state = recorder
         player = Player(
             session: session, device: device,
             onFrame: { frame in
                 if !frame.header.flags.contains(.repeated) { recorder.received(frame) }
-            })
+            }, onEvent: { event in if case .ended(let error) = event { end.note(error) } })
     }
 
-    func start() { player.start() }
+    func start() {
+        state.state.withLock { $0.startedAt = .now() }
+        session.start()
+        player.start()
+    }
 
     func stop() {
         player.stop()
         session.close()
     }
 
+    var startedAt: MonotonicTime { state.state.withLock { $0.startedAt } }
     var records: [Record] { state.state.withLock { $0.records } }
     var newest: UInt64? { state.state.withLock { $0.records.last?.sequence } }
+    var newestAt: MonotonicTime? { state.state.withLock { $0.records.last?.at } }
     var doubledCount: Int { state.state.withLock { $0.doubledCount } }
     var wrongCount: Int { state.state.withLock { $0.wrongCount } }
+    /// Frames of an older term or publisher's epoch than one that came before.
+    var staleCount: Int { state.state.withLock { $0.staleCount } }
+    /// The error that ended the viewer for good.
+    var endError: ApusError? { end.error }
 
-    /// Frames that are missing between the first and the last that came.
+    /// Frames that are missing between the first and the last that came, in each of the publisher's runs.
     var lostCount: Int {
         let records = records
-        guard let first = records.first, let last = records.last else { return 0 }
-        return Int(last.sequence - first.sequence) + 1 - records.count + doubledCount
+        var lost = doubledCount
+        for (previous, next) in zip(records, records.dropFirst()) where previous.epoch == next.epoch {
+            lost += Int(next.sequence) - Int(previous.sequence) - 1
+        }
+        return max(0, lost)
     }
 
     /// The longest time between two arrivals that touches a window.

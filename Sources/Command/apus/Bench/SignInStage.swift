@@ -68,12 +68,16 @@ struct SignInStage {
     func publisher(_ device: DeviceID, at node: String) async throws(ApusError) -> BenchPublisher {
         let access = AccessID(unchecked: device.rawValue)
         let session = try await session(.device, access, device: device, first: node)
-        return BenchPublisher(device: device, session: session, pictureByteCount: 1000, keyByteCount: 4000)
+        return BenchPublisher(
+            device: device, session: session, frames: BenchFrames(keyByteCount: 4_000, byteCount: 1_000),
+            end: ClientEnd())
     }
 
     func viewer(_ device: DeviceID, _ number: Int, at node: String) async throws(ApusError) -> BenchViewer {
         let access = AccessID(unchecked: "viewer-\(number)")
-        return BenchViewer(device: device, session: try await session(.app, access, device: nil, first: node))
+        return BenchViewer(
+            device: device, session: try await session(.app, access, device: nil, first: node), end: ClientEnd(),
+            checksContent: true)
     }
 
     private func session(

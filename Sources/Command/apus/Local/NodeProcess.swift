@@ -93,8 +93,12 @@ struct NodeProcess: Sendable {
 
     /// Starts it detached: a session of its own, no terminal, output to its log.
     ///
+    /// - Parameters:
+    ///   - launcher: a program and its first arguments, which executes the file that follows in its own place, under
+    ///     this program's name; empty: none.
+    ///   - variables: of its environment, beside those of this process.
     /// - Throws: 10018 with the system's reason.
-    func start() throws(ApusError) {
+    func start(launcher: [String] = [], variables: [String: String] = [:]) throws(ApusError) {
         let folder = URL(fileURLWithPath: logFile).deletingLastPathComponent().path
         do {
             try FileManager.default.createDirectory(atPath: folder, withIntermediateDirectories: true)
@@ -102,8 +106,9 @@ struct NodeProcess: Sendable {
             throw ApusError(.storageFailed, "\(folder) cannot be made: \(error.localizedDescription)")
         }
         let pid = try DetachedProcess.start(
-            executable: Self.executable, arguments: [Self.programName] + arguments, environment: try environment(),
-            output: logFile)
+            executable: launcher.first ?? Self.executable,
+            arguments: (launcher.isEmpty ? [Self.programName] : launcher + [Self.executable]) + arguments,
+            environment: try environment().merging(variables) { $1 }, output: logFile)
         do {
             try Data("\(pid)\n".utf8).write(to: URL(fileURLWithPath: pidFile), options: .atomic)
         } catch {
@@ -139,6 +144,25 @@ struct NodeProcess: Sendable {
     /// This program's own file.
     static var executable: String {
         (try? FileManager.default.destinationOfSymbolicLink(atPath: "/proc/self/exe")) ?? CommandLine.arguments[0]
+    }
+
+    /// Ends the process and those that it started, such as a backtracer that holds its sockets open.
+    func killAll() {
+        guard let pid else { return }
+        for child in Self.children(of: pid) { kill(child, SIGKILL) }
+        kill(pid, SIGKILL)
+    }
+
+    /// Processes that another started (proc(5)).
+    private static func children(of pid: pid_t) -> [pid_t] {
+        let names = (try? FileManager.default.contentsOfDirectory(atPath: "/proc")) ?? []
+        return names.compactMap { pid_t($0) }.filter { child in
+            guard let data = FileManager.default.contents(atPath: "/proc/\(child)/stat") else { return false }
+            let text = String(decoding: data, as: UTF8.self)
+            guard let end = text.lastIndex(of: ")") else { return false }
+            let fields = text[text.index(after: end)...].split(separator: " ")
+            return fields.count > 1 && fields[1] == "\(pid)"
+        }
     }
 
     private func isOurs(_ pid: pid_t) -> Bool {
