@@ -117,7 +117,7 @@ struct TokenTests {
     }
 
     @Test(
-        "A signed token is 12001 where its header is not understood or a claim is missing, twice there or of another type",
+        "A signed token is 12001 where its header is not understood, or a claim is missing, doubled or of another type",
         arguments: [
             (#"{"alg":"ES384"}"#, nil), (#"{"typ":"JWT"}"#, nil), (#"{"alg":"ES256","crit":["exp"]}"#, nil),
             ("[]", nil), (header, "[]"), (header, ""), (header, #"{"exp":1800000060}"#),
@@ -259,7 +259,7 @@ struct TicketSealerTests {
             try sealer.open(try sealed([2] + plain.dropFirst()), wallSeconds: 1)
         }
         let json =
-            #"{"kind":"session","session":"s1","role":"app","access":"phone","account":"acme","since":42,"expires":100}"#
+            #"{"kind":"session","session":"s","role":"app","access":"phone","account":"acme","since":4,"expires":100}"#
         #expect(throws: ApusError(.tokenInvalid)) { try sealer.open(try sealed(Array(json.utf8)), wallSeconds: 1) }
     }
 

@@ -140,7 +140,10 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         context?.channel.setOption(ChannelOptions.autoRead, value: false).whenFailure { _ in }
         work { [self] in
             let result = await gateway.service.sessions.open(hello, link: self)
-            eventLoop.execute { [self] in admitted(result) }
+            eventLoop.execute { [self] in
+                context?.channel.setOption(ChannelOptions.autoRead, value: true).whenFailure { _ in }
+                admitted(result)
+            }
         }
     }
 
@@ -175,7 +178,6 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
                     $0.access = opened.session.access.rawValue
                     $0.account = opened.session.account.rawValue
                 })
-            context?.channel.setOption(ChannelOptions.autoRead, value: true).whenFailure { _ in }
             decode()
             deliver()
         }

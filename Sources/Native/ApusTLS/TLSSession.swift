@@ -94,6 +94,15 @@ package struct TLSSession: ~Copyable {
         return waiting < 0 ? nil : waiting
     }
 
+    /// Whether ciphertext waits for ``takePending()`` or ``flush()``.
+    package var isWaiting: Bool { apus_tls_waiting(pointer) > 0 }
+
+    /// Sends the ciphertext that waits to the socket; how much still waits, or nil where the socket is broken.
+    package func flush() -> Int? {
+        let waiting = apus_tls_flush(pointer)
+        return waiting < 0 ? nil : waiting
+    }
+
     /// Says that nothing more is sent.
     package func close() { apus_tls_close(pointer) }
 

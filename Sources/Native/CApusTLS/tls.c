@@ -67,6 +67,8 @@ void apus_tls_reason(char *reason, size_t reason_size) {
 }
 
 apus_tls_context *apus_tls_context_new(const SSL_METHOD *method, char *reason, size_t reason_size) {
+    // Threads that are still at work when the process ends must find the library as it was.
+    OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, NULL);
     apus_tls_context *context = calloc(1, sizeof *context);
     if (!context) {
         snprintf(reason, reason_size, "out of memory");

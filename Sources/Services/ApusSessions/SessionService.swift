@@ -42,7 +42,8 @@ package final class SessionService: Service, Sendable {
 
     struct State {
         var entries: [String: Entry] = [:]
-        var wakes: [(at: MonotonicTime, actor: IdentityActor)] = []
+        /// Identities that want to be asked again, by when; times are whole steps of `wakeStep`.
+        var wakes: [MonotonicTime: [IdentityActor]] = [:]
         /// When the clock is looked at next.
         var alarm: MonotonicTime?
         /// Nodes that died since the last look.
@@ -405,9 +406,13 @@ package final class SessionService: Service, Sendable {
 
     /// An identity wants to be asked again then.
     private func wake(_ actor: IdentityActor, at time: MonotonicTime) {
-        state.withLock { $0.wakes.append((time, actor)) }
+        // The clients of a node that dies are lost at once and want to be asked again at once.
+        let step = UInt64(Self.wakeStep.nanoseconds)
+        let time = MonotonicTime(nanoseconds: (time.nanoseconds / step + 1) * step)
+        state.withLock { $0.wakes[time, default: []].append(actor) }
         setAlarm(at: time)
     }
+    private static let wakeStep = Duration.milliseconds(20)
 
     /// Sees to it that the clock is looked at then, where no earlier look is waited for.
     private func setAlarm(at time: MonotonicTime) {
@@ -432,11 +437,10 @@ package final class SessionService: Service, Sendable {
         guard isCurrent else { return }
         let now = MonotonicTime.now()
         let due = state.withLock { state in
-            let due = state.wakes.filter { $0.at <= now }
-            state.wakes.removeAll { $0.at <= now }
-            return due
+            let due = state.wakes.keys.filter { $0 <= now }.sorted()
+            return due.flatMap { state.wakes.removeValue(forKey: $0) ?? [] }
         }
-        for wake in due { await wake.actor.tick() }
+        for actor in due { await actor.tick() }
         let (lost, identities) = state.withLock { state in
             defer { state.lostNodes = [] }
             return (state.lostNodes, state.lostNodes.isEmpty ? [] : state.identities)
@@ -444,7 +448,7 @@ package final class SessionService: Service, Sendable {
         for node in lost {
             for identity in identities { await identity.actor?.nodeLost(node) }
         }
-        if let next = state.withLock({ $0.wakes.lazy.map(\.at).min() }) { setAlarm(at: next) }
+        if let next = state.withLock({ $0.wakes.keys.min() }) { setAlarm(at: next) }
     }
 
     /// Shards that changed hands: their new owner is told what this node holds.

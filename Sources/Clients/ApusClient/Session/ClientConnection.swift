@@ -55,18 +55,19 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
 
     /// - Parameter resumption: Holds the newest TLS ticket of the session that this connection is for.
     func connect(tls: TLSClientContext, resumption: TLSResumption?) {
-        ClientBootstrap(group: eventLoop)
+        let address = try? SocketAddress(ipAddress: door.host, port: door.port)
+        let bootstrap = ClientBootstrap(group: eventLoop)
             .connectTimeout(Self.connectTimeout)
             .channelOption(.tcpOption(.tcp_nodelay), value: 1)
             .channelInitializer { [self] channel in
                 channel.eventLoop.makeCompletedFuture {
-                    let isAddress = (try? SocketAddress(ipAddress: door.host, port: 0)) != nil
                     let handler = TLSClientHandler(
-                        context: tls, host: isAddress ? nil : door.host, resumption: resumption)
+                        context: tls, host: address == nil ? door.host : nil, resumption: resumption)
                     try channel.pipeline.syncOperations.addHandlers([handler, self])
                 }
             }
-            .connect(host: door.host, port: door.port)
+        // An address needs no resolver, which has a thread of its own.
+        (address.map { bootstrap.connect(to: $0) } ?? bootstrap.connect(host: door.host, port: door.port))
             .hop(to: eventLoop)
             .assumeIsolated()
             .whenComplete { [self] result in

@@ -107,10 +107,12 @@ package final class TLSClientHandler: ChannelDuplexHandler {
         guard session?.isFor(host: host, address: address) == true else {
             return fail(context: context, "the server's certificate is for another name or address")
         }
-        sendPending(context: context)
         isResumed = session?.isResumed ?? false
         state = .open
+        // What is said first goes in one packet with the handshake's end.
+        if let ciphertext = session?.takePending() { context.write(wrapOutboundOut(ciphertext), promise: nil) }
         context.fireUserInboundEventTriggered(TLSUserEvent.handshakeCompleted(negotiatedProtocol: nil))
+        context.flush()
     }
 
     /// Hands the content of the records on that came; false when there is no more.

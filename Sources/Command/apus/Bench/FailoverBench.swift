@@ -177,9 +177,12 @@ final class FailoverCast {
     private(set) var viewers: [(channel: Int, viewer: BenchViewer)] = []
 
     func add(_ viewer: BenchViewer, of channel: Int) {
-        viewers.append((channel, viewer))
+        keep(viewer, of: channel)
         viewer.start()
     }
+
+    /// One that has begun to watch already.
+    func keep(_ viewer: BenchViewer, of channel: Int) { viewers.append((channel, viewer)) }
 
     func leave() {
         for entry in viewers { entry.viewer.stop() }

@@ -119,12 +119,7 @@ struct BenchSignInCommand: AsyncParsableCommand {
         }
         for publisher in cast.publishers { publisher.start() }
         try await Task.sleep(for: .milliseconds(500))
-        for number in 0..<viewers {
-            let index = number % channels
-            cast.add(try await stage.viewer(cast.publishers[index].device, number, at: victim), of: index)
-            // They arrive over seconds, as viewers do; what is measured is how they come back.
-            if number % 10 == 9 { try await Task.sleep(for: .milliseconds(30)) }
-        }
+        try await enter(cast, at: victim, of: stage)
         try await cast.waitUntilWatched(frames: 25)
         let killedAt = MonotonicTime.now()
         try stage.kill(victim)
@@ -132,6 +127,34 @@ struct BenchSignInCommand: AsyncParsableCommand {
         result.add(side: side.name, times: times, viewerCount: viewers, cast: cast)
         say("kill \(round + 1)/\(kills) \(side.name): \(result.killLine(side.name))")
     }
+
+    /// Viewers arrive a few at a time: what is measured is how they come back. One without a picture after two
+    /// seconds is replaced by another.
+    private func enter(_ cast: FailoverCast, at victim: String, of stage: SignInStage) async throws {
+        var number = 0
+        while cast.viewers.count < viewers {
+            guard number < 2 * viewers else { throw ApusError(.deadlineExceeded, "viewers get no pictures") }
+            var batch: [(channel: Int, viewer: BenchViewer)] = []
+            for _ in 0..<min(Self.batchSize, viewers - cast.viewers.count) {
+                let index = number % channels
+                batch.append((index, try await stage.viewer(cast.publishers[index].device, number, at: victim)))
+                batch.last?.viewer.start()
+                number += 1
+            }
+            let deadline = MonotonicTime.now() + .seconds(2)
+            while !batch.allSatisfy({ $0.viewer.newest != nil }), MonotonicTime.now() < deadline {
+                try await Task.sleep(for: .milliseconds(10))
+            }
+            for entry in batch {
+                if entry.viewer.newest != nil {
+                    cast.keep(entry.viewer, of: entry.channel)
+                } else {
+                    entry.viewer.stop()
+                }
+            }
+        }
+    }
+    private static let batchSize = 20
 
     private func say(_ line: String) { FileHandle.standardError.write(Data("\(line)\n".utf8)) }
 }

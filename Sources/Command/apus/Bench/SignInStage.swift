@@ -26,9 +26,14 @@ struct SignInStage {
         var log = Logger(label: "bench") { StreamLogHandler.standardError(label: $0) }
         log.logLevel = .error
         self.log = log
-        try FailoverStage.run(
-            executable,
-            ["cluster", "up", "--nodes", "\(nodes)", "--dir", directory, "--base-port", "\(basePort)"])
+        do {
+            try FailoverStage.run(
+                executable,
+                ["cluster", "up", "--nodes", "\(nodes)", "--dir", directory, "--base-port", "\(basePort)"])
+        } catch {
+            try? FailoverStage.run(executable, ["cluster", "down", "--dir", directory])
+            throw error
+        }
         local = try LocalCluster(directory: directory)
     }
 

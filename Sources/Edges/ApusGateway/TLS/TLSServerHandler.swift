@@ -45,6 +45,9 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
     /// A read was asked for and waits for the socket to catch up.
     private var isReadHeld = false
     private var scratch = ByteBuffer()
+    /// Only the ticket waits, and goes with the first bytes that are sent.
+    private var isTicketHeld = false
+    private var hasSocket = false
 
     /// - Parameter closeTimeout: How long the peer may take to close after the goodbye.
     package init(context: TLSServerContext, closeTimeout: Duration = .seconds(1)) {
@@ -62,7 +65,8 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
         session = TLSSession(self.context, socket: socket ?? -1)
         addresses = session?.addresses
         // Without a socket of its own everything goes through the channel.
-        if socket == nil { session?.setDirect(false) }
+        hasSocket = socket != nil
+        if !hasSocket { session?.setDirect(false) }
     }
 
     package func handlerRemoved(context: ChannelHandlerContext) { ended() }
@@ -90,7 +94,7 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
             if state == .handshaking { shakeHands(context: context) }
             while state == .open, readRecord(context: context, byteCountMax: bytes.readableBytes) {}
             // Reading may have made an answer, such as to a change of keys (RFC 8446 §4.6.3).
-            sendPending()
+            if !isTicketHeld { sendPending() }
             session?.feed(UnsafeRawBufferPointer(start: nil, count: 0))
         }
     }
@@ -121,10 +125,14 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
 
     private func shakeHands(context: ChannelHandlerContext) {
         let isDone = session?.handshake() ?? nil
-        sendPending()
+        if isDone == true {
+            // The ticket waits for what is said first: a packet of its own would cost both sides as much as that.
+            state = .open
+            isTicketHeld = channelWriteCount == 0 && hasSocket && session?.isWaiting == true
+        }
+        if !isTicketHeld { sendPending() }
         guard state == .handshaking else { return }
-        guard let isDone else { return fail(context: context) }
-        if isDone { state = .open }
+        if isDone == nil { fail(context: context) }
     }
 
     /// Hands the content of one record on, or a part of it; false when there is no more.
@@ -178,6 +186,10 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
         let waiting = bytes.withUnsafeReadableBytes { session?.write($0) } ?? nil
         if let place { place.loop.sent(place.slot, now: now) }
         if waiting == 0 { return }
+        if isTicketHeld {
+            isTicketHeld = false
+            if session?.flush() == 0 { return }
+        }
         guard waiting != nil else {
             if let channelContext { fail(context: channelContext) }
             return

@@ -48,7 +48,8 @@ package struct TokenVerifier: Sendable {
 
     /// What the token says. Throws 12001 where it is not valid, 12002 where it has expired.
     ///
-    /// Only ES256 under the cluster's key is accepted, and no header that would have to be understood (RFC 7515 §4.1.11).
+    /// Only ES256 under the cluster's key is accepted, and no header that would have to be understood (RFC 7515
+    /// §4.1.11).
     package func verify(_ token: String, wallSeconds: Int64) throws(ApusError) -> TokenClaims {
         guard token.utf8.count <= Self.byteCountMax else { throw ApusError(.tokenInvalid, "the token is too long") }
         guard let claims = signedClaims(of: Array(token.utf8)) else {
