@@ -17,7 +17,7 @@ struct LiveJoinTests {
                     "watch", "cam", "--node", "\(node)", "--seconds", "3", "--log", cluster.file("\(round)\(node)"))
             }
             for viewer in viewers { viewer.waitUntilExit() }
-            // The pause is what is tested: longer than the time between key frames, shorter than a channel is remembered.
+            // The pause is what is tested: longer than a camera's key frames are apart, shorter than a channel is kept.
             if round == "first" { try await Task.sleep(for: .seconds(10)) }
         }
         let sent = Frames(cluster.file("d"))

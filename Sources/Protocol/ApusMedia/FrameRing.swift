@@ -42,8 +42,9 @@ public struct FrameRingLimits: Sendable, Hashable {
 ///
 /// Every frame has an index that only grows, so a viewer is a cursor. The frames held are dense: within
 /// an epoch no number is missing, and a newer epoch follows with its first frame. Where an upstream relay
-/// left some out, what came before them is forgotten. The oldest frames go first: those older than ``FrameRingLimits/duration`` as long as they lie before the last key frame, and any
-/// frame where bytes or frames are over their limit.
+/// left some out, what came before them is forgotten. The oldest frames go first: those older than
+/// ``FrameRingLimits/duration`` as long as they lie before the last key frame, and any frame where bytes or
+/// frames are over their limit.
 public struct FrameRing: Sendable {
     /// What became of a frame that was offered.
     public enum Appended: Sendable, Hashable {
