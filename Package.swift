@@ -238,7 +238,7 @@ let package = Package(
                 crypto,
             ],
             path: "Tests/Fuzz", exclude: ["Entry.swift", "Corpus", "Crashes"], swiftSettings: apusSettings),
-        test("ApusStorageTests", ["ApusCore", "ApusStorage"]),
+        test("ApusStorageTests", ["ApusCore", "ApusStorage", grdb, log]),
         test(
             "ApusChannelsTests",
             [

@@ -74,7 +74,7 @@ struct ClusterOverTransportTests {
         let authority = try ClusterPKI.makeAuthority(cluster: cluster)
         let group = MultiThreadedEventLoopGroup(numberOfThreads: 2)
         func start(_ name: String) async throws -> WholeNode {
-            try await WholeNode(name, path: directory + "/ownership.sqlite", authority: authority, group: group)
+            try await WholeNode(name, path: directory + "/ownership", authority: authority, group: group)
         }
         let a = try await start("a")
         let b = try await start("b")

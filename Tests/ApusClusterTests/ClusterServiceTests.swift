@@ -135,7 +135,7 @@ struct ClusterServiceTests {
         for index in moved { #expect(given[ShardID(UInt16(index))]?.first?.key == "\(index)") }
         #expect(try await eventually { a.service.view.map == map && b.service.view.map == map })
         let status = await a.service.status()
-        #expect(status.misplacedCount == 0 && status.isStoreReachable)
+        #expect(status.misplacedCount == 0 && status.store == .sound)
         #expect(status.peers.map(\.health) == [.alive, .alive])
         for node in [a, b, c] { await node.crash() }
     }
@@ -199,12 +199,12 @@ struct ClusterServiceTests {
     func storeFails() async throws {
         let (store, network) = (MemoryOwnershipStore(), TestNetwork())
         let a = try await TestNode("a", store: store, network: network)
-        #expect(try await eventually { await a.service.status().isStoreReachable })
+        #expect(try await eventually { await a.service.status().store == .sound })
         store.fail(with: ApusError(.storageFailed))
-        #expect(try await eventually { await !a.service.status().isStoreReachable })
+        #expect(try await eventually { await a.service.status().store != .sound })
         await #expect(throws: ApusError(.noOwnership)) { try await a.service.propose(.drain(a.service.identity)) }
         store.fail(with: nil)
-        #expect(try await eventually { await a.service.status().isStoreReachable })
+        #expect(try await eventually { await a.service.status().store == .sound })
         await a.crash()
         await #expect(throws: ApusError(.shuttingDown)) { try await a.service.propose(.drain(a.service.identity)) }
     }

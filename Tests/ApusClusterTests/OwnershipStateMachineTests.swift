@@ -66,8 +66,9 @@ struct OwnershipStateMachineTests {
     func storeFails() throws {
         var (machine, map) = try member("a", of: map(join("b")))
         _ = machine.handle(.confirmedDead(node("b")), now: at(10))
-        #expect(machine.handle(.storeFailed, now: at(11)).isEmpty)
-        #expect(!machine.isStoreReachable)
+        let failure = ApusError(.storageFailed)
+        #expect(machine.handle(.storeFailed(failure), now: at(11)) == [.storeChanged(.unreadable(failure))])
+        #expect(machine.store == .unreadable(failure))
         #expect(machine.handle(.tick, now: at(30)).isEmpty)
         #expect(machine.handle(.tick, now: at(61)) == [.read])
         #expect(swap(in: machine.handle(.read(map), now: at(62))) != nil)
@@ -78,7 +79,7 @@ struct OwnershipStateMachineTests {
         var outcome: Machine.Action?
         for step in 0..<200 where outcome == nil {
             let actions =
-                machine.handle(.storeFailed, now: at(100 + step * 60))
+                machine.handle(.storeFailed(failure), now: at(100 + step * 60))
                 + machine.handle(.tick, now: at(155 + step * 60))
             outcome = actions.first { if case .settled = $0 { true } else { false } }
         }
@@ -96,10 +97,11 @@ struct OwnershipStateMachineTests {
         let made = try #require(swap(in: machine.handle(.propose(2, .handOver([move])), now: at(3))))
         var actions: [Machine.Action] = []
         for step in 0..<200 {
-            actions += machine.handle(.storeFailed, now: at(100 + step * 60))
+            actions += machine.handle(.storeFailed(ApusError(.storageFailed)), now: at(100 + step * 60))
             actions += machine.handle(.tick, now: at(155 + step * 60))
         }
         // The store was away for 12 s: it may hold the swap or not.
+        #expect(actions.removeFirst() == .storeChanged(.unreadable(ApusError(.storageFailed))))
         #expect(actions.allSatisfy { $0 == .read })
         // Unchanged, it may still take the swap that was not answered: only another one settles it.
         var unmade = machine
@@ -107,7 +109,9 @@ struct OwnershipStateMachineTests {
         #expect(unmade.handle(.swapLost, now: at(20_001)) == [.read])
         var next = made
         next.revision = map.revision + 1
-        #expect(machine.handle(.read(next), now: at(20_000)) == [.adopt(next), .settled(2, .decided(next))])
+        #expect(
+            machine.handle(.read(next), now: at(20_000))
+                == [.storeChanged(.sound), .adopt(next), .settled(2, .decided(next))])
         // In another map than it was made for it cannot come any more, and what that says holds.
         let other = try map.after(.declareDead([node("b", 2)]))
         #expect(unmade.handle(.read(other), now: at(20_002)) == [.adopt(other), .settled(2, .decided(other))])
@@ -151,6 +155,77 @@ struct OwnershipStateMachineTests {
             } != nil)
         #expect(swap(in: machine.handle(.swapWon(revision: map.revision + 2), now: at(6))) == nil)
         #expect(swap(in: machine.handle(.tick, now: at(24)))?.owner(of: ShardID(2))?.id == node("b", 2))
+    }
+
+    /// A machine of `a`, beside `b`, that has seen one map more than the first.
+    private func experienced() throws -> (machine: Machine, first: ClusterMap, newest: ClusterMap) {
+        var (machine, first) = try member("a", of: map(join("b")))
+        let newest = try first.after(join("c"))
+        _ = machine.handle(.refresh, now: at(2))
+        #expect(machine.handle(.read(newest), now: at(3)) == [.adopt(newest)])
+        return (machine, first, newest)
+    }
+
+    @Test("A store that went back is said to be so, nothing is decided on it, and the map held stays in force")
+    func rolledBack() throws {
+        var (machine, first, newest) = try experienced()
+        #expect(machine.handle(.refresh, now: at(10)) == [.read])
+        let wrong = Machine.StoreCondition.rolledBack(found: first.revision, seen: newest.revision)
+        #expect(machine.handle(.read(first), now: at(11)) == [.storeChanged(wrong)])
+        #expect(machine.map == newest)
+        #expect(machine.handle(.confirmedDead(node("b")), now: at(12)).isEmpty)
+        for step in 0..<100 {
+            #expect(machine.handle(.tick, now: at(100 + step * 60)) == [.read])
+            #expect(machine.handle(.read(first), now: at(101 + step * 60)).isEmpty)
+        }
+        // Right again, it takes the death that waited.
+        #expect(machine.handle(.tick, now: at(9000)) == [.read])
+        let actions = machine.handle(.read(newest), now: at(9001))
+        #expect(actions.first == .storeChanged(.sound))
+        #expect(swap(in: actions)?.isAlive(node("b")) == false)
+    }
+
+    @Test("A later map in which epochs went back, or another of the same revision, is a store that was rolled back")
+    func forked() throws {
+        var (machine, first, newest) = try experienced()
+        newest = try newest.after(.declareDead([node("c")]))
+        _ = machine.handle(.refresh, now: at(5))
+        _ = machine.handle(.read(newest), now: at(6))
+        var fork = try first.after(join("d"))
+        while fork.revision < newest.revision { fork.revision += 1 }
+        for revision in [newest.revision, newest.revision + 5] {
+            fork.revision = revision
+            _ = machine.handle(.refresh, now: at(20))
+            let actions = machine.handle(.read(fork), now: at(21))
+            #expect(actions == [.storeChanged(.rolledBack(found: revision, seen: newest.revision))])
+            _ = machine.handle(.tick, now: at(90))
+            #expect(machine.handle(.read(newest), now: at(91)) == [.storeChanged(.sound)])
+        }
+        // What a restore puts back: the same map under a later revision.
+        var restored = newest
+        restored.revision += 1000
+        _ = machine.handle(.refresh, now: at(100))
+        #expect(machine.handle(.read(restored), now: at(101)) == [.adopt(restored)])
+    }
+
+    @Test("Another store in the place of the one that was here is said to be so")
+    func foreign() throws {
+        var (machine, _) = try member("a", of: map(join("b")))
+        _ = machine.handle(.refresh, now: at(5))
+        let error = ApusError(.stateForeign)
+        #expect(machine.handle(.storeFailed(error), now: at(6)) == [.storeChanged(.foreign(error))])
+    }
+
+    @Test("A store that does not answer for 1 s is said to be unreadable; a late answer is taken")
+    func silent() throws {
+        var (machine, map) = try member("a", of: map(join("b")))
+        #expect(machine.handle(.refresh, now: at(10)) == [.read])
+        #expect(machine.handle(.tick, now: at(1009)).isEmpty)
+        let actions = machine.handle(.tick, now: at(1010))
+        #expect(actions == [.storeChanged(.unreadable(ApusError(.storageFailed)))])
+        #expect(machine.handle(.tick, now: at(5000)).isEmpty)
+        map.revision += 1
+        #expect(machine.handle(.read(map), now: at(5001)) == [.storeChanged(.sound), .adopt(map)])
     }
 
     @Test("Proposals over the bound are refused with 10007")

@@ -54,7 +54,7 @@ struct ClusterConfigsTests {
             cluster: home
             node: n1
             data_directory: n1
-            ownership: {file: shared/ownership.sqlite}
+            ownership: {directory: shared/ownership}
             records: {file: shared/records.sqlite}
             tls: {authority: pki/ca.pem, certificate: pki/n1.pem, key: pki/n1.key,
                   client_certificate: pki/clients.pem, client_key: pki/clients.key}
@@ -74,7 +74,7 @@ struct ClusterConfigsTests {
     func threeNodes() throws {
         let nodes = try ["n1", "n2", "n3"].map { try Self.read("local-three-nodes/\($0).yaml") }
         #expect(Set(nodes.map(\.cluster)).count == 1)
-        #expect(Set(nodes.map(\.ownershipFile)).count == 1)
+        #expect(Set(nodes.map(\.ownershipDirectory)).count == 1)
         #expect(Set(nodes.map(\.recordsFile)).count == 1)
         #expect(Set(nodes.map(\.node)).count == 3)
         #expect(Set(nodes.map(\.dataDirectory)).count == 3)

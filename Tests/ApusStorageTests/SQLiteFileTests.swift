@@ -5,36 +5,38 @@ import Testing
 
 @Suite("SQLite files of a cluster (D9)")
 struct SQLiteFileTests {
-    @Test("What was swapped is there when the file is opened again")
+    private let device = DeviceID(unchecked: "cam")
+
+    @Test("What was written is there when the file is opened again")
     func reopened() async throws {
         let scratch = try Scratch()
-        let path = scratch.path + "/ownership.sqlite"
-        let first = try await LocalOwnershipStore(path: path, cluster: testCluster)
-        _ = try await first.compareAndSwap(expected: 0, value: [7])
+        let path = scratch.path + "/records.sqlite"
+        let first = try await SQLiteRecordStore(path: path, cluster: testCluster)
+        try await first.save(DeviceRecord(device: device, account: nil, epoch: 7))
         await first.close()
-        let second = try await LocalOwnershipStore(path: path, cluster: testCluster)
-        #expect(try await second.read() == OwnershipValue(revision: 1, bytes: [7]))
+        let second = try await SQLiteRecordStore(path: path, cluster: testCluster)
+        #expect(try await second.record(of: device)?.epoch == 7)
     }
 
     @Test("Many that open a new file at once all find the same store", arguments: 0..<20)
     func openedAtOnce(round: Int) async throws {
         let scratch = try Scratch()
-        let path = scratch.path + "/ownership.sqlite"
-        try await withThrowingTaskGroup(of: LocalOwnershipStore.self) { group in
+        let path = scratch.path + "/records.sqlite"
+        try await withThrowingTaskGroup(of: SQLiteRecordStore.self) { group in
             for _ in 0..<8 {
-                group.addTask { try await LocalOwnershipStore(path: path, cluster: testCluster) }
+                group.addTask { try await SQLiteRecordStore(path: path, cluster: testCluster) }
             }
-            for try await store in group { #expect(try await store.revision() == 0) }
+            for try await store in group { #expect(try await store.record(of: device) == nil) }
         }
     }
 
     @Test("The file of another cluster is refused with 10020, and its message names both and the path")
     func foreignCluster() async throws {
         let scratch = try Scratch()
-        let path = scratch.path + "/ownership.sqlite"
-        _ = try await LocalOwnershipStore(path: path, cluster: testCluster)
+        let path = scratch.path + "/records.sqlite"
+        _ = try await SQLiteRecordStore(path: path, cluster: testCluster)
         let error = await #expect(throws: ApusError.self) {
-            try await LocalOwnershipStore(path: path, cluster: ClusterID(unchecked: "other"))
+            try await SQLiteRecordStore(path: path, cluster: ClusterID(unchecked: "other"))
         }
         #expect(error?.code == .stateForeign)
         #expect(error?.message.contains(path) == true && error?.message.contains("cluster test") == true)
@@ -43,11 +45,11 @@ struct SQLiteFileTests {
     @Test("A file that is no database is refused with 10020 and left as it is")
     func notADatabase() async throws {
         let scratch = try Scratch()
-        let path = scratch.path + "/ownership.sqlite"
+        let path = scratch.path + "/records.sqlite"
         let text = Data(String(repeating: "this is a letter, not a database\n", count: 100).utf8)
         try text.write(to: URL(fileURLWithPath: path))
         await #expect(throws: ApusError(.stateForeign)) {
-            try await LocalOwnershipStore(path: path, cluster: testCluster)
+            try await SQLiteRecordStore(path: path, cluster: testCluster)
         }
         #expect(try Data(contentsOf: URL(fileURLWithPath: path)) == text)
     }
@@ -55,9 +57,9 @@ struct SQLiteFileTests {
     @Test("A path that cannot be opened is refused with 10021, and its message names the path")
     func unopenable() async throws {
         let scratch = try Scratch()
-        let path = scratch.path + "/missing/ownership.sqlite"
+        let path = scratch.path + "/missing/records.sqlite"
         let error = await #expect(throws: ApusError.self) {
-            try await LocalOwnershipStore(path: path, cluster: testCluster)
+            try await SQLiteRecordStore(path: path, cluster: testCluster)
         }
         #expect(error?.code == .storageFailed)
         #expect(error?.message.contains(path) == true)
@@ -68,15 +70,17 @@ struct SQLiteFileTests {
         let scratch = try Scratch()
         var limits = SQLiteLimits()
         limits.fileByteCountMax = 128 << 10
-        let store = try await LocalOwnershipStore(
-            path: scratch.path + "/ownership.sqlite", cluster: testCluster, limits: limits)
-        _ = try await store.compareAndSwap(expected: 0, value: [1])
-        let large = [UInt8](repeating: 9, count: 512 << 10)
+        let store = try await SQLiteRecordStore(
+            path: scratch.path + "/records.sqlite", cluster: testCluster, limits: limits)
+        try await store.save(DeviceRecord(device: device, account: nil, epoch: 1))
         let error = await #expect(throws: ApusError.self) {
-            try await store.compareAndSwap(expected: 1, value: large)
+            for number in 0..<100_000 {
+                let name = DeviceID(unchecked: "camera-\(number)")
+                try await store.save(DeviceRecord(device: name, account: nil, epoch: 1))
+            }
         }
         #expect(error?.code == .storageFailed)
         #expect(error?.message.contains("full") == true)
-        #expect(try await store.read() == OwnershipValue(revision: 1, bytes: [1]))
+        #expect(try await store.record(of: device)?.epoch == 1)
     }
 }

@@ -7,8 +7,10 @@ import Testing
 struct Scratch: ~Copyable {
     let path: String
 
-    init() throws {
-        path = NSTemporaryDirectory() + "apus-storage-\(UUID().uuidString)"
+    /// - Parameter isInMemory: Where that is offered: for a test of locks, which the disk's speed must not fail.
+    init(isInMemory: Bool = false) throws {
+        let hasMemory = isInMemory && FileManager.default.isWritableFile(atPath: "/dev/shm")
+        path = (hasMemory ? "/dev/shm/" : NSTemporaryDirectory()) + "apus-storage-\(UUID().uuidString)"
         try FileManager.default.createDirectory(atPath: path, withIntermediateDirectories: true)
     }
 
@@ -18,18 +20,18 @@ struct Scratch: ~Copyable {
 let testCluster = ClusterID(unchecked: "test")
 
 enum StoreKind: String, CaseIterable, Sendable {
-    case sqlite, memory
+    case files, memory
 
     func ownership(in scratch: borrowing Scratch) async throws -> any OwnershipStore {
         switch self {
-        case .sqlite: try await LocalOwnershipStore(path: scratch.path + "/ownership.sqlite", cluster: testCluster)
+        case .files: try await LocalOwnershipStore(path: scratch.path + "/ownership", cluster: testCluster)
         case .memory: MemoryOwnershipStore()
         }
     }
 
     func records(in scratch: borrowing Scratch) async throws -> any RecordStore {
         switch self {
-        case .sqlite: try await SQLiteRecordStore(path: scratch.path + "/records.sqlite", cluster: testCluster)
+        case .files: try await SQLiteRecordStore(path: scratch.path + "/records.sqlite", cluster: testCluster)
         case .memory: MemoryRecordStore()
         }
     }
@@ -55,6 +57,19 @@ struct OwnershipStoreContractTests {
         #expect(second > first && first > 0)
         #expect(try await store.read() == OwnershipValue(revision: second, bytes: [3, 3]))
         #expect(try await store.revision() == second)
+    }
+
+    @Test("A store has one identity, also for those who open it later", arguments: StoreKind.allCases)
+    func identity(kind: StoreKind) async throws {
+        let scratch = try Scratch()
+        let other = try Scratch()
+        let store = try await kind.ownership(in: scratch)
+        if kind == .files {
+            let second = try await kind.ownership(in: scratch)
+            #expect(second.identity == store.identity)
+        }
+        let elsewhere = try await kind.ownership(in: other)
+        #expect(elsewhere.identity != store.identity)
     }
 
     @Test("A value over the bound is refused with 10002", arguments: StoreKind.allCases)

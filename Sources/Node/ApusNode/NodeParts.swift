@@ -36,6 +36,9 @@ final class NodeParts: Sendable {
     private let group: MultiThreadedEventLoopGroup
     /// The operators' door has a loop of its own: a scrape never delays a frame.
     private let httpGroup: MultiThreadedEventLoopGroup
+    /// What this node keeps of the ownership store in its own directory.
+    private let memory: OwnershipMemory
+    private let store: StoreID
     private let log: Logger
 
     init(
@@ -48,19 +51,24 @@ final class NodeParts: Sendable {
         let key = try Self.clusterKey(configuration.clusterKeyFile)
         let verifier = try TokenVerifier(
             publicKeyPEM: try Self.text(configuration.tokenPublicKeyFile), cluster: configuration.cluster)
-        let ownership = try await LocalOwnershipStore(path: configuration.ownershipFile, cluster: configuration.cluster)
+        let (ownership, held) = try await Self.ownership(configuration)
+        memory = OwnershipMemory(
+            directory: configuration.dataDirectory, cluster: configuration.cluster,
+            interval: configuration.ownershipMemoryInterval, log: log)
         let records = try await SQLiteRecordStore(path: configuration.recordsFile, cluster: configuration.cluster)
 
         var clusterConfiguration = ClusterConfiguration(
             cluster: configuration.cluster, node: configuration.node, key: key)
         clusterConfiguration.weight = UInt32(clamping: configuration.weight)
         clusterConfiguration.membership = configuration.membership
+        clusterConfiguration.revisionPollInterval = configuration.ownershipPoll
         let late = LateHooks()
         var hooks = ClusterHooks()
         hooks.fenced = fenced
         hooks.condition = { kind, message in
             if let message { conditions.raise(kind, message) } else { conditions.clear(kind) }
         }
+        hooks.storeChanged = { conditions.show($0) }
         hooks.feedReplica = { shard, node in late.channels?.setCandidate(shard, node) }
         hooks.replicaCaughtUp = { shard, node in await late.channels?.isCopied(shard, to: node) ?? true }
         hooks.takeStates = { shard throws(ApusError) in try await late.entities?.takeStates(shard) ?? [] }
@@ -69,6 +77,8 @@ final class NodeParts: Sendable {
         }
         hooks.releaseEntities = { shard in late.entities?.release(shard) }
         cluster = try await ClusterService.open(clusterConfiguration, store: ownership, hooks: hooks, logger: log)
+        store = ownership.identity
+        try Self.remember(cluster.view, held: held, in: memory, store: store)
 
         let threadCount = configuration.threadCount == 0 ? System.coreCount : configuration.threadCount
         group = MultiThreadedEventLoopGroup(numberOfThreads: threadCount)
@@ -137,6 +147,7 @@ final class NodeParts: Sendable {
         gateway.stop()
         relay?.stop()
         await transport.stop()
+        await memory.flush(store: store)
         for group in [group, httpGroup] {
             do {
                 try await group.shutdownGracefully()

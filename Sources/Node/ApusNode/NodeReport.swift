@@ -50,13 +50,9 @@ struct NodeReport: Sendable {
 
     private func health() async -> NodeHealth {
         let state = state
-        let isStoreReachable = await cluster.status().isStoreReachable
         if state == "up" || state == "draining" {
             let conditions = conditions.all
-            let reason =
-                isStoreReachable
-                ? conditions.first(where: \.unhealthy)?.message
-                : "the ownership store does not answer; nothing new is decided"
+            let reason = conditions.first(where: \.unhealthy)?.message
             return NodeHealth(healthy: reason == nil, state: state, reason: reason, conditions: conditions)
         }
         return NodeHealth(

@@ -147,6 +147,7 @@ extension ClusterSimulation {
         let running = processes.filter(\.isRunning)
         for process in running {
             guard process.isMember, map.isAlive(process.id) else { return "\(process.id) is no member" }
+            guard process.ownership.store == .sound else { return "\(process.id) finds the store wrong" }
             guard process.leavesAt == nil else { return "\(process.id) has not left" }
             guard process.view.revision == map.revision else {
                 return "\(process.id) holds revision \(process.view.revision) instead of \(map.revision)"

@@ -31,7 +31,7 @@ extension ClusterSimulation {
 
     private func makeChaos() {
         guard let process = anyRunning() else { return startSomebody() }
-        switch below(16) {
+        switch below(17) {
         case 0, 1:
             stop(process, "crashes")
             if chance(0.8) { later(.start(name: process.nameIndex), after: span(5...2000)) }
@@ -51,16 +51,79 @@ extension ClusterSimulation {
             network.burstUntil = now + span(50...400)
             tell("a burst of loss")
         case 12: network.surgeUntil = now + span(100...500)
-        case 13:
-            if chance(0.5) {
-                network.storeDownUntil = now + (chance(0.3) ? span(3000...5000) : span(100...1500))
-                tell("the store is down")
-            } else {
-                network.storeSlowUntil = now + span(100...1500)
-                tell("the store is slow")
-            }
-        case 14: drain(process)
+        case 13: disturbStore()
+        case 14: damageStore()
+        case 15: drain(process)
         default: startSomebody()
+        }
+    }
+
+    private func disturbStore() {
+        switch below(3) {
+        case 0:
+            network.storeDownUntil = now + (chance(0.3) ? span(3000...5000) : span(100...1500))
+            tell("the store is down")
+        case 1:
+            network.storeStoppedUntil = now + span(100...2500)
+            tell("the store is stopped")
+        default:
+            network.storeSlowUntil = now + span(100...1500)
+            tell("the store is slow")
+        }
+    }
+
+    /// The store shows an older map than every member has seen, or is another one that is empty. What was asked of it
+    /// before is answered first.
+    private func damageStore() {
+        let members = processes.filter { $0.isRunning && $0.isMember }
+        let oldest = members.map(\.view.revision).min() ?? 0
+        guard store.damage == nil, oldest > 1, chance(0.5) else { return }
+        // A process that is not a member yet has seen nothing to compare with.
+        for process in processes where process.isRunning && !process.isMember {
+            stop(process, "ends")
+            later(.start(name: process.nameIndex), after: span(20...100))
+        }
+        for name in Self.names.indices {
+            guard let seen = memories[name], seen.revision < oldest else { continue }
+            // The copy is older than what any node remembers: one that was away for longer could not tell.
+            memories[name] = store.history[Int(oldest)]
+        }
+        if chance(0.5) {
+            store.damage(.rolledBack, revision: UInt64(1 + below(Int(oldest - 1))))
+            tell("an older copy takes the store's place, of revision \(store.map.revision)")
+        } else {
+            store.damage(.replaced, revision: 0)
+            tell("an empty store takes the store's place")
+        }
+        damagedAt = now
+        later(.damageSeen, after: .seconds(2))
+        later(.restore, after: span(5000...6000))
+    }
+
+    /// By now all that was under way when the store was damaged has its answer, or never will: what no node
+    /// adopted, nobody acted on.
+    func restoreStore() {
+        guard store.damage != nil else { return }
+        let held = memories.compactMap { $0 }
+        let newest = held.max { $0.revision < $1.revision }
+        let chosen = mutant == .restoresAnyMap ? held.min { $0.revision < $1.revision } : newest
+        guard let newest, let chosen else { return fail("no node holds a map to restore") }
+        store.restore(chosen)
+        restoreCount += 1
+        tell("the map of revision \(chosen.revision) is put back under \(store.map.revision)")
+        for index in newest.shards.indices where store.map.shards[index].epoch < newest.shards[index].epoch {
+            return fail("the restore took shard \(index) back to epoch \(store.map.shards[index].epoch)")
+        }
+    }
+
+    /// Of every member that ran and reached the store since it was damaged.
+    func checkDamageIsSeen() {
+        guard store.damage != nil, now - damagedAt >= .seconds(2) else { return }
+        for process in processes where process.isMember && process.ownership.local != nil {
+            guard process.pausedUntil == nil, process.resumedAt < damagedAt, process.stuttersUntil < damagedAt else {
+                continue
+            }
+            if process.ownership.store == .sound { fail("\(process.id) does not say that the store is damaged") }
         }
     }
 

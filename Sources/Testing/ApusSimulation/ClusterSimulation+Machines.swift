@@ -37,6 +37,7 @@ extension ClusterSimulation {
                     sendOverLink(.announced(revision: revision, from: process.id), from: process, to: receiver)
                 }
             case .settled(let id, let outcome): settle(id, outcome, at: process)
+            case .storeChanged(let condition): tell("\(process.id) finds the store \(condition)")
             case .fenced: isFenced(process)
             }
         }
@@ -45,21 +46,34 @@ extension ClusterSimulation {
     func answered(_ answer: StoreAnswer, to process: SimulatedProcess) {
         if case .opening = process.phase {
             guard case .read(let map) = answer else { return submit(.read, by: process) }
+            if let seen = memories[process.nameIndex], !map.isSuccessor(of: seen), mutant != .joinsEmptyStore {
+                stop(process, "refuses a store that is not the one that it saw")
+                return later(.start(name: process.nameIndex), after: span(100...400))
+            }
             return open(process, map: map)
         }
         switch answer {
-        case .read(let map): ownership(.read(map), at: process)
+        case .read(let map):
+            if mutant == .forgetsRevisions, map.revision < process.view.revision {
+                process.ownership = OwnershipStateMachine(map: map)
+                adopted(map, by: process)
+            }
+            ownership(.read(map), at: process)
         case .swapWon(let revision): ownership(.swapWon(revision: revision), at: process)
         case .swapLost: ownership(.swapLost, at: process)
         case .failed(isPoll: false):
-            ownership(.storeFailed, at: process)
+            ownership(.storeFailed(ApusError(.storageFailed)), at: process)
             if mutant == .releasesUnanswered { releaseUnanswered(at: process) }
         case .failed(isPoll: true):
             process.isPolling = false
             ownership(.refresh, at: process)
+        case .foreign(isPoll: false): ownership(.storeFailed(ApusError(.stateForeign)), at: process)
+        case .foreign(isPoll: true):
+            process.isPolling = false
+            ownership(.refresh, at: process)
         case .revision(let revision):
             process.isPolling = false
-            if revision > process.view.revision { ownership(.refresh, at: process) }
+            if revision != process.view.revision { ownership(.refresh, at: process) }
         }
     }
 
@@ -84,6 +98,7 @@ extension ClusterSimulation {
         checkAdoption(of: map, by: process)
         process.view = map
         guard process.isMember else { return }
+        memories[process.nameIndex] = map
         let peers = map.members.filter { $0.state.isAlive && $0.id != process.id }.map(\.id)
         for peer in peers where !process.peers.contains(peer) {
             later(.dial(peer), process: process.index, after: span(0...5))

@@ -18,6 +18,10 @@ extension ClusterSimulation {
     /// Starts a process under a name that nobody runs under.
     func start(_ name: Int) {
         guard runningProcess(named: name) == nil else { return }
+        // Who never was a member cannot tell a damaged store from a right one.
+        guard store.damage == nil || memories[name] != nil else {
+            return later(.start(name: name), after: span(200...400))
+        }
         let none = NodeID(name: Self.names[name], incarnation: 0)
         let process = SimulatedProcess(
             index: processes.count, nameIndex: name, id: none, map: store.history[0], settings: settings)
@@ -67,6 +71,7 @@ extension ClusterSimulation {
         guard process.isRunning, let until = process.pausedUntil, until <= now else { return }
         tell("\(process.id) goes on")
         process.pausedUntil = nil
+        process.resumedAt = now
         let inbox = process.inbox
         process.inbox = []
         let isTimerFirst = chance(0.5)
@@ -104,7 +109,7 @@ extension ClusterSimulation {
             handover(isDone ? .streamed(move) : .streamFailed(move), at: process)
         case .toldToOwn(let move): write(to: Int(move.shard.rawValue), epoch: move.epoch + 1, by: process)
         case .writeRefused: ownership(.refresh, at: process)
-        case .start, .apply, .write, .resume, .fault, .heal, .check: break
+        case .start, .apply, .write, .resume, .fault, .heal, .check, .damageSeen, .restore: break
         }
     }
 
@@ -138,11 +143,7 @@ extension ClusterSimulation {
         if now < process.stuttersUntil, process.ticksUntilRead <= 0 { process.ticksUntilRead = 2 + below(5) }
         if process.ownership.isBusy { ownership(.tick, at: process) }
         guard process.isMember else { return }
-        if now >= process.nextPoll, !process.isPolling {
-            process.nextPoll = now + .milliseconds(100)
-            process.isPolling = true
-            submit(.revision, by: process)
-        }
+        poll(process)
         if now >= process.nextHandoverTick {
             process.nextHandoverTick = now + .milliseconds(20)
             handover(.tick, at: process)
@@ -152,6 +153,18 @@ extension ClusterSimulation {
             writeSomewhere(process)
         }
         leaveWhenDrained(process)
+    }
+
+    private func poll(_ process: SimulatedProcess) {
+        guard now >= process.nextPoll else { return }
+        process.nextPoll = now + .milliseconds(100)
+        if !process.isPolling {
+            process.isPolling = true
+            process.pollingSince = now
+            submit(.revision, by: process)
+        } else if now - process.pollingSince >= process.ownership.configuration.answerTimeout / 2 {
+            ownership(.refresh, at: process)
+        }
     }
 
     /// Writes to one of the shards that the process believes to own.

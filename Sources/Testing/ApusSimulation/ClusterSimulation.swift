@@ -8,7 +8,8 @@ import ApusWire
 /// Each process runs ``MembershipStateMachine``, ``OwnershipStateMachine`` and ``HandoverStateMachine`` over maps of 64
 /// shards, as a node's shell does. Around them: an ownership store that is slow, fails, or fails after it made the
 /// swap; datagrams that are lost, doubled, delayed and overtaken; partitions of one direction or two; processes that
-/// are killed, stopped and continued, starved, drained, and started again. Every process writes to a fenced store,
+/// are killed, stopped and continued, starved, drained, and started again; a store that is stopped, rolled back or
+/// replaced by an empty one, and restored by an operator. Every process writes to a fenced store,
 /// under the epochs that it believes in, some of it late.
 ///
 /// **Checked after each step:** epochs never go back; every change of owner raises the epoch; a standby is never the
@@ -16,7 +17,8 @@ import ApusWire
 /// by one process and never returns from the dead; the fenced store takes nothing under an older epoch than it has
 /// seen, and each epoch's rows come from one process, which the map named as owner; a shard goes from one living
 /// node to another only when the target has its states, and another standby is named only when it has all that the
-/// earlier one has, and no write decided on after they were sent is taken.
+/// earlier one has, and no write decided on after they were sent is taken; nothing is decided on a damaged store, and
+/// every member says within 2 s that it is damaged.
 /// **At the end:** within a bound after the last fault every process that runs is a member and holds the newest
 /// map, all shards are owned by such members, with another as standby, where their placement wants them. **In
 /// runs where only datagrams are lost, or observers are late:** nobody is declared dead.
@@ -51,6 +53,10 @@ package final class ClusterSimulation {
     var lastWrites: [FencedWrite?] = Array(repeating: nil, count: SimulationSettings.shardCount)
     /// Which process acted under a life first.
     var lives: [(id: NodeID, process: Int)] = []
+    /// By name, the newest map that a process of it adopted as a member: its own directory.
+    var memories: [ClusterMap?] = Array(repeating: nil, count: ClusterSimulation.names.count)
+    var damagedAt = MonotonicTime.zero
+    package internal(set) var restoreCount = 0
     /// Lives that a map called dead or left.
     var ended: [NodeID] = []
     var isHealed = false
@@ -137,6 +143,8 @@ package final class ClusterSimulation {
         case .fault: makeFault()
         case .heal: heal()
         case .check: checkSettled()
+        case .damageSeen: checkDamageIsSeen()
+        case .restore: restoreStore()
         case .tick, .datagram, .linkUp, .linkLost, .connectRefused, .dial, .answer, .announced, .replicaReady,
             .streamAsked, .streamAnswered, .toldToOwn, .writeRefused, .resume:
             break

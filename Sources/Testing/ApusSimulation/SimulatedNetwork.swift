@@ -12,6 +12,8 @@ struct SimulatedNetwork {
     var storeCutUntil = Array(repeating: MonotonicTime.zero, count: ClusterSimulation.names.count)
     var storeDownUntil = MonotonicTime.zero
     var storeSlowUntil = MonotonicTime.zero
+    /// The store takes requests and answers none of them until then.
+    var storeStoppedUntil = MonotonicTime.zero
     var burstUntil = MonotonicTime.zero
     var burstLossRate = 0.0
     var surgeUntil = MonotonicTime.zero
@@ -121,15 +123,29 @@ extension ClusterSimulation {
         later(.apply(request: number), after: latency / 2)
     }
 
+    /// A store that is stopped does what it was asked when it goes on.
     func apply(_ number: Int) {
+        guard now >= network.storeStoppedUntil else {
+            let (process, request, _) = requests[number]
+            if mutant == .takesSilenceForYes, case .compareAndSwap(let expected, _) = request {
+                later(.answer(.swapWon(revision: expected + 1)), process: process, after: span(5...60))
+            }
+            return later(.apply(request: number), after: network.storeStoppedUntil - now + span(0...5))
+        }
         let (index, request, isSilent) = requests[number]
         // A map is large: it is not kept longer than it is needed.
         requests[number].request = .revision
         let answer: StoreAnswer
         switch request {
+        case .read where isForeign(to: processes[index]): answer = .foreign(isPoll: false)
+        case .compareAndSwap where isForeign(to: processes[index]): answer = .foreign(isPoll: false)
+        case .revision where isForeign(to: processes[index]): answer = .foreign(isPoll: true)
         case .read: answer = .read(store.map)
         case .revision: answer = .revision(store.map.revision)
         case .compareAndSwap(let expected, let map):
+            if store.damage != nil, expected == store.map.revision {
+                fail("\(processes[index].id) decides on a store that is damaged")
+            }
             let old = store.map
             let compares = mutant != .swapsWithoutComparing
             if let revision = store.compareAndSwap(expected: expected, map, compares: compares) {
@@ -147,6 +163,12 @@ extension ClusterSimulation {
             return later(.answer(.failed(isPoll: isPoll)), process: index, after: span(5...60))
         }
         later(.answer(answer), process: index, after: span(0...4))
+    }
+
+    /// A process keeps to the store that it opened; one that has not opened it yet takes what it finds.
+    private func isForeign(to process: SimulatedProcess) -> Bool {
+        if case .replaced = store.damage, process.phase != .opening { return mutant != .joinsEmptyStore }
+        return false
     }
 
     // MARK: The fenced store

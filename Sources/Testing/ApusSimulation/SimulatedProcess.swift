@@ -38,12 +38,15 @@ final class SimulatedProcess {
     var linked: [NodeID] = []
     var nextPoll = MonotonicTime.zero
     var isPolling = false
+    var pollingSince = MonotonicTime.zero
     var nextHandoverTick = MonotonicTime.zero
     var nextWrite = MonotonicTime.zero
     /// Not run by the machine it is on, until this time.
     var pausedUntil: MonotonicTime?
     /// Whether that is for want of a processor.
     var isStarved = false
+    /// When it last went on after a pause.
+    var resumedAt = MonotonicTime.zero
     var inbox: [SimulationEvent] = []
     /// Runs late until this time: ticks are rare, datagrams wait for several of them.
     var stuttersUntil = MonotonicTime.zero

@@ -15,13 +15,24 @@ enum StoreAnswer {
     case swapLost
     case revision(UInt64)
     case failed(isPoll: Bool)
+    /// Another store stands in the place of the one that the process opened.
+    case foreign(isPoll: Bool)
 }
 
 /// The ownership store: one value, all its earlier values, and who owned which shard under which epoch.
 struct SimulatedOwnershipStore {
+    /// What is wrong with it.
+    enum Damage {
+        /// An older copy stands in its place.
+        case rolledBack
+        /// Another store, which is empty, stands in its place.
+        case replaced
+    }
+
     private(set) var map: ClusterMap
     /// By revision, from 0.
     private(set) var history: [ClusterMap]
+    private(set) var damage: Damage?
     /// By shard, in the order of epochs.
     private var owners: [[(epoch: Epoch, owner: NodeID?)]]
 
@@ -42,6 +53,20 @@ struct SimulatedOwnershipStore {
         map = next
         history.append(next)
         return next.revision
+    }
+
+    /// The newest value is lost: an older one, or none, is all that it shows.
+    mutating func damage(_ damage: Damage, revision: UInt64) {
+        self.damage = damage
+        map = history[Int(revision)]
+    }
+
+    /// Puts a map back that processes hold, above all revisions that ever were.
+    mutating func restore(_ held: ClusterMap) {
+        damage = nil
+        map = held
+        map.revision = UInt64(history.count)
+        history.append(map)
     }
 
     /// The life that some map named as owner under the epoch; nil where no map did.

@@ -35,6 +35,14 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
     case revivesItself = "returns under a dead incarnation"
     /// The store replaces its value whatever revision it holds.
     case swapsWithoutComparing = "swaps without comparing"
+    /// A node takes what the store shows, also where it has seen a later map.
+    case forgetsRevisions = "takes an older copy of the store for the newest map"
+    /// A node joins whatever store it finds.
+    case joinsEmptyStore = "joins an empty store though it was a member"
+    /// The client of a store that does not answer reports the swap as made.
+    case takesSilenceForYes = "takes a stopped store's silence for a swap that was made"
+    /// The restore takes the map of any node.
+    case restoresAnyMap = "restores a map that is not the newest"
 
     /// The profile of runs in which the error does harm.
     package var profile: SimulationProfile {
@@ -45,7 +53,8 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
         case .none, .dropsEpochCheck, .acknowledgesBeforeApply, .reusesIncarnation, .adoptsStaleMap,
             .keepsEpochOnTakeover, .keepsStandbyOnTakeover, .movesBeforeSwap, .skipsStates, .writesWhileHeld,
             .namesStandbyEarly, .releasesUnanswered,
-            .revivesItself, .swapsWithoutComparing:
+            .revivesItself, .swapsWithoutComparing, .forgetsRevisions, .joinsEmptyStore, .takesSilenceForYes,
+            .restoresAnyMap:
             .chaos
         }
     }

@@ -24,6 +24,10 @@ enum SimulationEvent {
     case fault
     case heal
     case check
+    /// By now every member says that the store is damaged.
+    case damageSeen
+    /// An operator puts the newest map back that the nodes hold.
+    case restore
 
     /// For the trace: which kind of event it is.
     var kind: UInt64 {
@@ -48,6 +52,8 @@ enum SimulationEvent {
         case .fault: 18
         case .heal: 19
         case .check: 20
+        case .damageSeen: 21
+        case .restore: 22
         }
     }
 }

@@ -1,8 +1,10 @@
 import ArgumentParser
 
-/// `apus admin`: keys, certificates and tokens. Run where the cluster's secrets live, not on a node.
+/// `apus admin`: keys, certificates and tokens, which are made where the cluster's secrets live and not on a node; and
+/// the repair of the ownership store, on the nodes' machine.
 struct AdminCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "admin", abstract: "Make keys, certificates and tokens of a cluster.",
-        subcommands: [AdminPKI.self, AdminToken.self])
+        commandName: "admin",
+        abstract: "Make keys, certificates and tokens of a cluster, and repair its ownership store.",
+        subcommands: [AdminPKI.self, AdminToken.self, AdminOwnership.self])
 }

@@ -7,6 +7,6 @@ struct BenchCommand: AsyncParsableCommand {
         subcommands: [
             BenchTransportCommand.self, BenchTransportServerCommand.self, BenchTransportClientCommand.self,
             BenchFailoverCommand.self, BenchRelayFailoverCommand.self, BenchSignInCommand.self,
-            BenchFaultsCommand.self, BenchEnduranceCommand.self, BenchHogCommand.self,
+            BenchFaultsCommand.self, BenchEnduranceCommand.self, BenchHogCommand.self, BenchStoreCommand.self,
         ])
 }

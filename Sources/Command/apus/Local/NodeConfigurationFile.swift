@@ -30,7 +30,7 @@ enum NodeConfigurationFile {
               clients: \(node.clients)
               http: \(node.http)
             ownership:
-              file: shared/ownership.sqlite
+              directory: shared/ownership
             records:
               file: shared/records.sqlite
             tls:

@@ -26,14 +26,33 @@ struct StateDirectory: Sendable {
         var nodes: [Node]
     }
 
-    /// The default of `--dir`.
-    static let defaultPath = "~/.apus/local"
+    /// The default of `--dir`: `apus/local` in `XDG_STATE_HOME` where that is set and no cluster is in `~/.apus/local`.
+    static let defaultPath = defaultPath(environment: ProcessInfo.processInfo.environment) {
+        FileManager.default.fileExists(atPath: $0)
+    }
+
+    private static func defaultPath(environment: [String: String], exists: (String) -> Bool) -> String {
+        let path = "~/.apus/local"
+        guard let state = environment["XDG_STATE_HOME"], state.hasPrefix("/"),
+            !exists(expand(path, environment: environment))
+        else { return path }
+        return "\(state)/apus/local"
+    }
+
+    /// A path with `~` replaced by `HOME`, or by the user's directory of the system where that is not set. Foundation
+    /// takes the latter always.
+    private static func expand(_ path: String, environment: [String: String]) -> String {
+        guard path == "~" || path.hasPrefix("~/"), let home = environment["HOME"], home.hasPrefix("/") else {
+            return NSString(string: path).expandingTildeInPath
+        }
+        return home + path.dropFirst()
+    }
 
     /// Absolute.
     let path: String
 
     init(_ path: String) {
-        let expanded = NSString(string: path).expandingTildeInPath
+        let expanded = Self.expand(path, environment: ProcessInfo.processInfo.environment)
         self.path = URL(fileURLWithPath: expanded).standardizedFileURL.path
     }
 

@@ -46,6 +46,16 @@ public struct ClusterMap: Sendable, Equatable {
     /// The standby of a shard, where it has one.
     public func standby(of shard: ShardID) -> Member? { member(at: self[shard].standby) }
 
+    /// True where this map can have come after an earlier one, or is it: the revision is not lower, the same revision is
+    /// the same map, no member is missing or has an earlier incarnation, and no shard has an earlier epoch.
+    package func isSuccessor(of earlier: ClusterMap) -> Bool {
+        guard revision > earlier.revision else { return self == earlier }
+        guard members.count >= earlier.members.count, shards.count == earlier.shards.count else { return false }
+        return zip(members, earlier.members).allSatisfy { new, old in
+            new.id.name == old.id.name && new.id.incarnation >= old.id.incarnation
+        } && zip(shards, earlier.shards).allSatisfy { $0.epoch >= $1.epoch }
+    }
+
     /// True where this very incarnation is a member that is up or draining.
     public func isAlive(_ node: NodeID) -> Bool {
         members.contains { $0.id == node && $0.state.isAlive }

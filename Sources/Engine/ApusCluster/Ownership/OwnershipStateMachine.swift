@@ -20,6 +20,12 @@ import OrderedCollections
 /// read before the next decision, and a planned move does not fail by tries while its own swap may still stand in
 /// the store. Who proposed it would otherwise go on with a shard that is another's.
 ///
+/// **A store that is not what it was.** The map held is the newest that this node ever saw, and the store may never show
+/// less: an earlier revision, another map under the same one, or a later one in which epochs or incarnations went
+/// back is a store that was rolled back. As with one that is another's, damaged or silent, nothing is decided on it:
+/// ``Action/storeChanged(_:)`` says so, deaths wait, proposals wait and fail with 10012 after their tries, the map held
+/// stays in force, and the store is read every `retryDelay` until it is right again.
+///
 /// **The own death.** When a map shows this life as dead, ``Action/fenced`` is given once and no swap is
 /// made any more: what this node still does carries epochs that nobody takes.
 ///
@@ -28,8 +34,10 @@ package struct OwnershipStateMachine: Sendable {
     package struct Configuration: Sendable, Equatable {
         /// The wait of the second member by name before it declares a death; the third waits twice as long.
         package var rankDelay: Duration = .milliseconds(30)
-        /// The wait after the store failed.
+        /// The wait after the store failed, or was found to be wrong.
         package var retryDelay: Duration = .milliseconds(50)
+        /// A store that has not answered for this long counts as one that cannot be read.
+        package var answerTimeout: Duration = .seconds(1)
         /// The least time between two swaps of this node for planned moves.
         package var plannedPace: Duration = .milliseconds(20)
         /// Tries of one proposal, lost swaps and failures together.
@@ -57,7 +65,7 @@ package struct OwnershipStateMachine: Sendable {
         /// The store holds another revision.
         case swapLost
         /// The answer to a read or a swap is that the store failed; a swap may have been made or not.
-        case storeFailed
+        case storeFailed(ApusError)
         /// Time has passed; wanted every 10 ms while ``isBusy``.
         case tick
     }
@@ -72,6 +80,8 @@ package struct OwnershipStateMachine: Sendable {
         /// This node made the newest map: tell the peers.
         case announce(revision: UInt64)
         case settled(ProposalID, Outcome)
+        /// The store became wrong, differently wrong, or right.
+        case storeChanged(StoreCondition)
         /// This life of this node is dead in the map.
         case fenced
     }
@@ -80,6 +90,17 @@ package struct OwnershipStateMachine: Sendable {
         /// The decision stands in this map, made now or already there.
         case decided(ClusterMap)
         case failed(ApusError)
+    }
+
+    /// What the newest answer of the store showed.
+    package enum StoreCondition: Sendable, Equatable {
+        case sound
+        /// It failed, is damaged, or does not answer.
+        case unreadable(ApusError)
+        /// It is another store, or another cluster's.
+        case foreign(ApusError)
+        /// It holds an earlier map than this node has seen, or one that does not follow from it.
+        case rolledBack(found: UInt64, seen: UInt64)
     }
 
     private struct Proposal: Sendable {
@@ -109,9 +130,10 @@ package struct OwnershipStateMachine: Sendable {
     /// This life; nil until it joined.
     package private(set) var local: NodeID?
     package private(set) var map: ClusterMap
-    /// The store answered last time.
-    package private(set) var isStoreReachable = true
+    package private(set) var store: StoreCondition = .sound
     private var flight: Flight = .idle
+    /// When the open request went to the store.
+    private var flightSince: MonotonicTime = .zero
     private var isReadWanted = true
     private var proposals: [Proposal] = []
     /// When each confirmed death may be declared by this node.
@@ -140,22 +162,18 @@ package struct OwnershipStateMachine: Sendable {
         case .propose(let id, let decision): accept(id, decision, actions: &actions)
         case .confirmedDead(let node): note(deathOf: node, now: now)
         case .recovered(let node): deaths[node] = nil
-        case .read(let map):
-            finishFlight()
-            adopt(map, actions: &actions)
+        case .read(let map): finishRead(map, now: now, actions: &actions)
         case .swapWon(let revision): finishSwap(revision: revision, now: now, actions: &actions)
         case .swapLost:
             isReadWanted = true
             countAttempt(actions: &actions)
-            finishFlight()
-        case .storeFailed:
-            isStoreReachable = false
-            isReadWanted = true
-            idleUntil = now + configuration.retryDelay
-            noteUnanswered()
-            countAttempt(actions: &actions)
             flight = .idle
-        case .tick: break
+        case .storeFailed(let error):
+            let isForeign = error.code == .stateForeign || error.code == .wrongCluster
+            note(store: isForeign ? .foreign(error) : .unreadable(error), actions: &actions)
+            noteUnanswered()
+            tryAgain(now: now, actions: &actions)
+        case .tick: noteSilence(now: now, actions: &actions)
         }
         next(now: now, actions: &actions)
         return actions
@@ -182,14 +200,41 @@ package struct OwnershipStateMachine: Sendable {
         deaths[node] = now + configuration.rankDelay * rank
     }
 
-    private mutating func finishFlight() {
+    private mutating func note(store condition: StoreCondition, actions: inout [Action]) {
+        guard condition != store else { return }
+        store = condition
+        actions.append(.storeChanged(condition))
+    }
+
+    private mutating func noteSilence(now: MonotonicTime, actions: inout [Action]) {
+        if case .idle = flight { return }
+        guard now - flightSince >= configuration.answerTimeout, store == .sound else { return }
+        let error = ApusError(.storageFailed, "the ownership store does not answer; look at the disk that it is on")
+        note(store: .unreadable(error), actions: &actions)
+    }
+
+    /// The request went wrong: the store is read again after a wait.
+    private mutating func tryAgain(now: MonotonicTime, actions: inout [Action]) {
+        isReadWanted = true
+        idleUntil = now + configuration.retryDelay
+        countAttempt(actions: &actions)
         flight = .idle
-        isStoreReachable = true
+    }
+
+    private mutating func finishRead(_ found: ClusterMap, now: MonotonicTime, actions: inout [Action]) {
+        guard found.isSuccessor(of: map) else {
+            note(store: .rolledBack(found: found.revision, seen: map.revision), actions: &actions)
+            return tryAgain(now: now, actions: &actions)
+        }
+        flight = .idle
+        note(store: .sound, actions: &actions)
+        adopt(found, actions: &actions)
     }
 
     private mutating func finishSwap(revision: UInt64, now: MonotonicTime, actions: inout [Action]) {
         guard case .swapping(var next, let ids) = flight else { return }
-        finishFlight()
+        flight = .idle
+        note(store: .sound, actions: &actions)
         next.revision = revision
         let done = proposals.filter { ids.contains($0.id) }
         proposals.removeAll { ids.contains($0.id) }
@@ -255,11 +300,13 @@ package struct OwnershipStateMachine: Sendable {
         if isReadWanted {
             isReadWanted = false
             flight = .reading
+            flightSince = now
             actions.append(.read)
             return
         }
         if let next = decideDeaths(now: now) {
             flight = .swapping(next, [])
+            flightSince = now
             actions.append(.compareAndSwap(expected: map.revision, next))
             return
         }
@@ -287,6 +334,7 @@ package struct OwnershipStateMachine: Sendable {
         }
         if deciding.isEmpty { return next(now: now, actions: &actions) }
         flight = .swapping(decided, deciding)
+        flightSince = now
         actions.append(.compareAndSwap(expected: map.revision, decided))
     }
 

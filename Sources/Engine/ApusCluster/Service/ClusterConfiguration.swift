@@ -46,6 +46,8 @@ package struct ClusterHooks: Sendable {
     package var giveStates: @Sendable (ShardID, Epoch, StatePart) async throws(ApusError) -> Void
     /// Lets the shard's entities go on here: the hand-over was given up.
     package var releaseEntities: @Sendable (ShardID) -> Void
+    /// The ownership store became wrong, differently wrong, or right. On the cluster's thread; must not wait.
+    package var storeChanged: @Sendable (OwnershipStateMachine.StoreCondition) -> Void
     /// This life of this node is dead in the map: nothing that it does counts any more. Called once.
     package var fenced: @Sendable () -> Void
     /// A condition of this node began or lasts, with a sentence, or ended, without one. Called from any thread; must
@@ -66,6 +68,7 @@ package struct ClusterHooks: Sendable {
         takeStates = { _ in [] }
         giveStates = { _, _, _ in }
         releaseEntities = { _ in }
+        storeChanged = { _ in }
         fenced = {}
         condition = { _, _ in }
     }
@@ -95,8 +98,8 @@ package enum ClusterMethod {
 package struct ClusterStatus: Sendable {
     package var identity: NodeID
     package var map: ClusterMap
-    /// The store answered last time; while it does not, this node takes no ownership and refuses writes (D4).
-    package var isStoreReachable: Bool
+    /// What the ownership store showed last; while it is not sound, this node decides nothing (D4).
+    package var store: OwnershipStateMachine.StoreCondition
     /// Shards of this node that are on their way.
     package var movingCount: Int
     /// Shards of all nodes that are not where they should be.

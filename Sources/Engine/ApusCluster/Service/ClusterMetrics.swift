@@ -11,8 +11,10 @@ struct ClusterMetrics: Sendable {
     let shardsOwned = Gauge(label: "apus_cluster_shards_owned")
     /// Shards that this node stands by for.
     let shardsStandby = Gauge(label: "apus_cluster_shards_standby")
-    /// 1 while the ownership store answers.
+    /// 1 while the ownership store answers, and is the one that it was.
     let storeReachable = Gauge(label: "apus_cluster_store_reachable")
+    /// Reads and swaps that failed.
+    let storeFailures = Counter(label: "apus_cluster_store_failures_total")
     let suspicions = Counter(label: "apus_cluster_suspicions_total")
     /// Suspicions taken back because this node itself was late.
     let suspicionsDiscarded = Counter(label: "apus_cluster_suspicions_discarded_total")

@@ -45,10 +45,14 @@ extension ClusterService {
     }
 
     private func lookAtClock(now: MonotonicTime) {
-        if now >= state.value.nextPoll, !state.value.isPolling, state.value.isRunning {
+        if now >= state.value.nextPoll, state.value.isRunning {
             state.value.nextPoll = now + configuration.revisionPollInterval
-            state.value.isPolling = true
-            if !submit(.pollRevision) { state.value.isPolling = false }
+            if let since = state.value.pollingSince {
+                // A store that hangs is noticed by the machine, which then waits for a read.
+                if now - since >= configuration.ownership.answerTimeout / 2 { handle(ownership: .refresh) }
+            } else if submit(.pollRevision) {
+                state.value.pollingSince = now
+            }
         }
         if state.value.ownership.isBusy { handle(ownership: .tick) }
         if now >= state.value.nextHandoverTick {
@@ -64,16 +68,19 @@ extension ClusterService {
         for action in actions {
             switch action {
             case .read:
-                if !submit(.read) { handle(ownership: .storeFailed) }
+                if !submit(.read) { handle(ownership: .storeFailed(ApusError(.shuttingDown))) }
             case .compareAndSwap(let expected, let map):
-                if !submit(.compareAndSwap(expected: expected, map)) { handle(ownership: .storeFailed) }
+                if !submit(.compareAndSwap(expected: expected, map)) {
+                    handle(ownership: .storeFailed(ApusError(.shuttingDown)))
+                }
             case .adopt(let map): adopted(map)
             case .announce(let revision): announce(revision: revision)
             case .settled(let id, let outcome): settle(id, outcome)
+            case .storeChanged(let condition): hooks.storeChanged(condition)
             case .fenced: fenced()
             }
         }
-        metrics.storeReachable.record(state.value.ownership.isStoreReachable ? 1 : 0)
+        metrics.storeReachable.record(state.value.ownership.store == .sound ? 1 : 0)
         hastenTick()
     }
 
@@ -177,11 +184,11 @@ extension ClusterService {
             let answer = await perform(.compareAndSwap(expected: expected, map))
             thread.loop.execute { self.handle(ownership: answer) }
         case .pollRevision:
-            // A store that fails is found so by the read that follows.
-            let revision = (try? await store.revision()) ?? .max
+            // A store that fails, or went back, is found so by the read that follows.
+            let revision = try? await store.revision()
             thread.loop.execute {
-                self.state.value.isPolling = false
-                if revision > self.state.value.ownership.map.revision { self.handle(ownership: .refresh) }
+                self.state.value.pollingSince = nil
+                if revision != self.state.value.ownership.map.revision { self.handle(ownership: .refresh) }
             }
         case .awaitReplica(let move):
             await awaitReplica(move)

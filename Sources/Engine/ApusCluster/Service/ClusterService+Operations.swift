@@ -57,10 +57,11 @@ extension ClusterService {
         let peers = await heartbeats?.read { $0.machine.peerHealth }
         let facts = try? await thread.loop.submit {
             let state = self.state.value
-            return (state.ownership.isStoreReachable, state.handover.movingCount, state.handover.misplacedCount)
+            return (state.ownership.store, state.handover.movingCount, state.handover.misplacedCount)
         }.get()
         return ClusterStatus(
-            identity: identity, map: view.map, isStoreReachable: facts?.0 ?? false, movingCount: facts?.1 ?? 0,
+            identity: identity, map: view.map, store: facts?.0 ?? .unreadable(ApusError(.shuttingDown)),
+            movingCount: facts?.1 ?? 0,
             misplacedCount: facts?.2 ?? 0, peers: peers ?? [])
     }
 

@@ -32,7 +32,8 @@ package final class ClusterService: Service {
         var links: (any ClusterLinks)?
         var waiters: [OwnershipStateMachine.ProposalID: Waiter] = [:]
         var lastProposal: OwnershipStateMachine.ProposalID = 0
-        var isPolling = false
+        /// When the store was asked for its revision; nil where that was answered.
+        var pollingSince: MonotonicTime?
         var nextPoll: MonotonicTime = .zero
         var nextHandoverTick: MonotonicTime = .zero
         /// The next tick; nil before the service runs and after its end.
@@ -138,7 +139,7 @@ package final class ClusterService: Service {
                         "This node joined the cluster",
                         metadata: [LogKey.cluster: "\(map.cluster)", LogKey.revision: "\(map.revision)"])
                     return await joined(machine, map: map, links: links)
-                case .adopt, .announce, .fenced: break
+                case .adopt, .announce, .fenced, .storeChanged: break
                 }
             }
             guard let request else {
@@ -190,12 +191,13 @@ package final class ClusterService: Service {
                 }
                 metrics.swapsLost.increment()
                 return .swapLost
-            case .adopt, .announce, .settled, .fenced:
+            case .adopt, .announce, .settled, .storeChanged, .fenced:
                 return .tick
             }
         } catch {
-            logger.warning("The ownership store failed", metadata: Logger.facts(of: error))
-            return .storeFailed
+            metrics.storeFailures.increment()
+            logger.debug("The ownership store failed", metadata: Logger.facts(of: error))
+            return .storeFailed(error)
         }
     }
 

@@ -1,75 +1,174 @@
 package import ApusCore
-import Foundation
-import GRDB
+import Dispatch
 
-/// The ownership store of nodes on one machine: a SQLite file (D4, D9).
+/// The bounds of the local ownership store (D13).
+package struct LocalOwnershipLimits: Sendable, Equatable {
+    /// Earlier revisions that are kept, 16 at least: up to twice as many files of about 36 KiB.
+    package var revisionsKept: Int = 64
+
+    package init() {}
+}
+
+/// The ownership store of nodes on one machine: a directory of revisions (D4, D9).
 ///
-/// It is linearizable because the kernel serialises the file's locks: every swap is one immediate transaction,
-/// synced to the disk before it is reported. Nodes on several machines must not share it over a network file
-/// system, whose locks do not keep this promise.
+/// It is linearizable because link(2) fails where a name exists, and it holds no lock: a process that is stopped or
+/// dies at any moment keeps nobody from the next swap. See ``RevisionDirectory`` for how, and decision 8 for why.
+/// Nodes on several machines must not share it over a network file system, which does not keep these promises.
 ///
-/// The file holds nothing else, so that a process that is stopped in the middle of other writes never holds its lock.
-/// What remains is a stop in the middle of a swap: then the others' swaps fail with 10021 after the busy timeout.
+/// A store is pinned when it is opened: where another one takes its path, calls fail with 10020 until the first is back.
 ///
-/// Concurrency model: all work runs on the file's own serial queue; callers only wait.
+/// Concurrency model: all work runs on a serial dispatch queue of its own, never on the Swift pool; callers only wait.
 package final class LocalOwnershipStore: OwnershipStore {
-    private let file: SQLiteFile
+    /// What every refusal ends with.
+    static let remedy = "`apus admin ownership restore` puts the newest map of the nodes back"
 
-    /// Opens the file, or makes it.
+    package let identity: StoreID
+    package let path: String
+    private let confined: Confined
+
+    /// The directory, on its queue.
+    private final class Confined: @unchecked Sendable {  // SAFETY: `directory` is only touched on `queue`.
+        let queue = DispatchQueue(label: "apus.ownership")
+        var directory: RevisionDirectory
+        init(_ directory: RevisionDirectory) { self.directory = directory }
+    }
+
+    /// Opens the directory, or makes it where no node has been a member of this cluster before.
     ///
-    /// - Throws: 10020 where it is something else or belongs to another cluster, 10021 where it cannot be used; the
-    ///   message names the path.
-    package init(path: String, cluster: ClusterID, limits: SQLiteLimits = SQLiteLimits()) async throws(ApusError) {
-        var migrator = DatabaseMigrator()
-        migrator.registerMigration("1 ownership value") { database in
-            try database.execute(
-                sql: """
-                    CREATE TABLE ownership (
-                        id INTEGER PRIMARY KEY CHECK (id = 1),
-                        revision INTEGER NOT NULL CHECK (revision > 0),
-                        value BLOB NOT NULL
-                    ) STRICT
-                    """)
+    /// - Parameters:
+    ///   - path: The directory; the one above it must exist.
+    ///   - file: The SQLite file of earlier releases: where the directory has no revision, its map is taken over once.
+    ///   - seen: What this node saw of the store in an earlier run. Then no store is made, and the one that is
+    ///     there must be the same and not older.
+    /// - Throws: 10020 for another cluster's store, another store than the one seen, an older copy, an empty one though
+    ///   one was seen, or a damaged one; 10021 where it cannot be used. The message names the path and what to do.
+    package init(
+        path: String, cluster: ClusterID, importing file: String? = nil, seen: OwnershipMark? = nil,
+        limits: LocalOwnershipLimits = LocalOwnershipLimits(), files: any StoreFiles = SystemStoreFiles()
+    ) async throws(ApusError) {
+        self.path = path
+        confined = Confined(
+            RevisionDirectory(path: path, cluster: cluster, files: files, keptMax: limits.revisionsKept))
+        do throws(RevisionDirectory.Failure) {
+            let isThere = try await Self.run(confined) { (directory) throws(RevisionDirectory.Failure) in
+                try directory.holdsRevisions()
+            }
+            if !isThere {
+                guard seen == nil else { throw RevisionDirectory.Failure(kind: .empty, message: "\(path) is empty") }
+                try await Self.make(confined, cluster: cluster, importing: file)
+            }
+            let parent = Self.parent(of: path)
+            let record = try await Self.run(confined) { (directory) throws(RevisionDirectory.Failure) in
+                try directory.prepare(parent: parent)
+                return try directory.newestRecord()
+            }
+            identity = record.store
+            if let seen { try Self.check(record.mark, against: seen, path: path) }
+        } catch {
+            throw Self.refusal(error, isMember: seen != nil)
         }
-        file = try await SQLiteFile(path: path, cluster: cluster, limits: limits, migrator: migrator)
     }
 
     package func read() async throws(ApusError) -> OwnershipValue? {
-        try await file.access { database in
-            guard let row = try Row.fetchOne(database, sql: "SELECT revision, value FROM ownership WHERE id = 1") else {
-                return nil
-            }
-            let revision: Int64 = row["revision"]
-            let bytes: Data = row["value"]
-            return OwnershipValue(revision: UInt64(revision), bytes: [UInt8](bytes))
-        }
+        let record = try await access { (directory) throws(RevisionDirectory.Failure) in try directory.newestRecord() }
+        return record.revision == 0 ? nil : OwnershipValue(revision: record.revision, bytes: record.value)
     }
 
     package func compareAndSwap(expected: UInt64, value: [UInt8]) async throws(ApusError) -> UInt64? {
         guard value.count <= OwnershipLimits.valueByteCountMax else { throw ApusError(.frameTooLarge) }
-        let bytes = Data(value)
-        return try await file.write { database in
-            let revision = try Self.revision(in: database)
-            guard revision == expected else { return nil }
-            try database.execute(
-                sql: """
-                    INSERT INTO ownership (id, revision, value) VALUES (1, ?, ?)
-                    ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, value = excluded.value
-                    """,
-                arguments: [Int64(revision + 1), bytes])
-            return revision + 1
+        return try await access { (directory) throws(RevisionDirectory.Failure) in
+            try directory.swap(expected: expected, value: value)
         }
     }
 
     package func revision() async throws(ApusError) -> UInt64 {
-        try await file.access { try Self.revision(in: $0) }
+        try await access { (directory) throws(RevisionDirectory.Failure) in try directory.newestRecord().revision }
     }
 
-    /// Ends all work and closes the file; later calls fail with 10021.
-    package func close() async { await file.close() }
+    // MARK: Opening
 
-    private static func revision(in database: Database) throws -> UInt64 {
-        let statement = try database.cachedStatement(sql: "SELECT revision FROM ownership WHERE id = 1")
-        return UInt64(try Int64.fetchOne(statement) ?? 0)
+    private static func make(
+        _ confined: Confined, cluster: ClusterID, importing file: String?
+    ) async throws(RevisionDirectory.Failure) {
+        let taken: OwnershipValue?
+        do throws(ApusError) {
+            taken = if let file { try await EarlierOwnership.take(from: file, cluster: cluster) } else { nil }
+        } catch {
+            throw RevisionDirectory.Failure(
+                kind: error.code == .stateForeign ? .foreign : .failed, message: error.message)
+        }
+        let record = RevisionFile(
+            cluster: cluster, store: .random(), revision: taken?.revision ?? 0, value: taken?.bytes ?? [])
+        try await run(confined) { (directory) throws(RevisionDirectory.Failure) in
+            try directory.prepare(parent: parent(of: directory.path))
+            try directory.create(record)
+        }
+        // Afterwards the file holds no map that could be taken over a second time.
+        if let file { await EarlierOwnership.finish(file, cluster: cluster) }
+    }
+
+    private static func check(
+        _ found: OwnershipMark, against seen: OwnershipMark, path: String
+    ) throws(RevisionDirectory.Failure) {
+        guard found.store == seen.store else {
+            throw RevisionDirectory.Failure(
+                kind: .foreign,
+                message: "\(path) is the ownership store \(found.store); this node was a member under \(seen.store)")
+        }
+        guard found.revision >= seen.revision else {
+            throw RevisionDirectory.Failure(
+                kind: .foreign,
+                message: "\(path) is an older copy: revision \(found.revision), this node has seen \(seen.revision)")
+        }
+    }
+
+    private static func refusal(_ failure: RevisionDirectory.Failure, isMember: Bool) -> ApusError {
+        switch failure.kind {
+        case .failed: ApusError(.storageFailed, failure.message)
+        case .empty, .damaged: ApusError(.stateForeign, "\(failure.message); \(remedy)")
+        case .foreign:
+            ApusError(
+                .stateForeign,
+                isMember ? "\(failure.message); \(remedy)" : "\(failure.message); choose another directory")
+        }
+    }
+
+    static func parent(of path: String) -> String {
+        let parts = path.split(separator: "/", omittingEmptySubsequences: true).dropLast()
+        let isAbsolute = path.hasPrefix("/")
+        return (isAbsolute ? "/" : "") + (parts.isEmpty && !isAbsolute ? "." : parts.joined(separator: "/"))
+    }
+
+    // MARK: Off the pool
+
+    private func access<Value: Sendable>(
+        _ body: @escaping @Sendable (inout RevisionDirectory) throws(RevisionDirectory.Failure) -> Value
+    ) async throws(ApusError) -> Value {
+        do {
+            return try await Self.run(confined, body)
+        } catch {
+            switch error.kind {
+            case .foreign: throw ApusError(.stateForeign, "\(error.message); \(Self.remedy)")
+            case .damaged, .empty: throw ApusError(.storageFailed, "\(error.message); \(Self.remedy)")
+            case .failed: throw ApusError(.storageFailed, error.message)
+            }
+        }
+    }
+
+    private static func run<Value: Sendable>(
+        _ confined: Confined,
+        _ body: @escaping @Sendable (inout RevisionDirectory) throws(RevisionDirectory.Failure) -> Value
+    ) async throws(RevisionDirectory.Failure) -> Value {
+        let result = await withCheckedContinuation {
+            (continuation: CheckedContinuation<Result<Value, RevisionDirectory.Failure>, Never>) in
+            confined.queue.async {
+                do throws(RevisionDirectory.Failure) {
+                    continuation.resume(returning: .success(try body(&confined.directory)))
+                } catch {
+                    continuation.resume(returning: .failure(error))
+                }
+            }
+        }
+        return try result.get()
     }
 }

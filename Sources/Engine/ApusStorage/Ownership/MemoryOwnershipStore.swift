@@ -13,10 +13,15 @@ package final class MemoryOwnershipStore: OwnershipStore {
 
     private let state = Mutex(State())
 
+    package let identity = StoreID.random()
+
     package init() {}
 
     /// Every call fails with this error until it is nil again; nothing is read or written meanwhile.
     package func fail(with error: ApusError?) { state.withLock { $0.failure = error } }
+
+    /// Puts another value in its place, of whatever revision: an older copy, or one that was restored.
+    package func replace(with value: OwnershipValue?) { state.withLock { $0.value = value } }
 
     package func read() async throws(ApusError) -> OwnershipValue? { try value() }
 

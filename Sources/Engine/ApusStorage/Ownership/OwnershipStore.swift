@@ -10,9 +10,16 @@ package import ApusCore
 /// - **Uncertain failures.** A swap that throws may have been made. Whoever made it reads before the next decision.
 /// - **Durable.** A swap that was reported as made survives a crash of every process and of the machine.
 ///
-/// The store knows nothing of what the bytes mean. Errors: 10020 where it belongs to another cluster, 10021
+/// - **One store.** Its identity is drawn when it is made; where another store takes its place, calls fail with 10020.
+///
+/// A store that went back to an earlier state cannot notice it: whoever reads compares with what it saw before.
+///
+/// The store knows nothing of what the bytes mean. Errors: 10020 where it is another store or another cluster's, 10021
 /// where it cannot be read or written, 10006 where the task was cancelled. May be called from any task.
 package protocol OwnershipStore: Sendable {
+    /// The identity of the store that was opened.
+    var identity: StoreID { get }
+
     /// The value; nil before the first swap.
     func read() async throws(ApusError) -> OwnershipValue?
 

@@ -89,7 +89,6 @@ final class SQLiteFile: Sendable {
         configuration.busyMode = .timeout(Double(limits.busyTimeout.nanoseconds) / 1e9)
         let fileByteCountMax = limits.fileByteCountMax
         configuration.prepareDatabase { database in
-            try database.execute(sql: "PRAGMA synchronous = FULL")
             let pageByteCount = try Int.fetchOne(database, sql: "PRAGMA page_size") ?? 4096
             try database.execute(sql: "PRAGMA max_page_count = \(max(1, fileByteCountMax / pageByteCount))")
         }
@@ -99,7 +98,11 @@ final class SQLiteFile: Sendable {
             attemptCount += 1
             do {
                 let configuration = configuration
-                return try await offPool { try DatabaseQueue(path: path, configuration: configuration) }
+                return try await offPool {
+                    let queue = try DatabaseQueue(path: path, configuration: configuration)
+                    try queue.writeWithoutTransaction(syncEveryCommit)
+                    return queue
+                }
             } catch let error as DatabaseError
                 where error.resultCode == .SQLITE_BUSY && attemptCount < limits.openAttemptCountMax
             {
@@ -107,6 +110,16 @@ final class SQLiteFile: Sendable {
             } catch {
                 throw failure(error, path: path)
             }
+        }
+    }
+
+    /// GRDB sets `synchronous` to NORMAL when it has set up the journal, which is after its hook for new connections;
+    /// so it is set when the queue is there, on its one connection, and looked at once more.
+    private static func syncEveryCommit(_ database: Database) throws {
+        try database.execute(sql: "PRAGMA synchronous = FULL")
+        let level = try Int.fetchOne(database, sql: "PRAGMA synchronous")
+        guard level == 2 else {
+            throw ApusError(.internalFailure, "SQLite does not sync every commit: synchronous is \(level ?? -1)")
         }
     }
 

@@ -5,6 +5,7 @@ package import ApusGateway
 import ApusHTTP
 import ApusMedia
 package import ApusSessions
+import ApusStorage
 package import ApusTransport
 public import Foundation
 
@@ -23,8 +24,17 @@ public struct NodeConfiguration: Sendable {
     public var threadCount: Int
     /// This node's share of shards beside the others'.
     public var weight: Int
-    /// Ownership and records: SQLite files that all nodes of this machine share.
-    public var ownershipFile: String
+    /// The ownership store, a directory that all nodes of this machine share.
+    public var ownershipDirectory: String
+    /// The SQLite file of earlier releases, whose map is taken over where the directory is empty.
+    public var earlierOwnershipFile: String
+    /// Revisions of the map that the ownership store keeps.
+    public var ownershipRevisionsKept: Int
+    /// How often the ownership store is asked for its revision.
+    public var ownershipPoll: Duration
+    /// The least time between two writes of the map to the node's own directory.
+    public var ownershipMemoryInterval: Duration
+    /// Records: a SQLite file that all nodes of this machine share.
     public var recordsFile: String
     /// 32 random bytes that all nodes share.
     public var clusterKeyFile: String
@@ -94,7 +104,15 @@ public struct NodeConfiguration: Sendable {
             throw reader.invalid("advertise.relay", "HOST:PORT is expected, not '\(relayName)'")
         }
 
-        ownershipFile = path(try reader.string("ownership.file"))
+        let earlier = try reader.string("ownership.file", default: "")
+        let directory = try reader.string("ownership.directory", default: Self.withoutSuffix(earlier))
+        guard !directory.isEmpty else { throw reader.invalid("ownership.directory", "the key is missing") }
+        ownershipDirectory = path(directory)
+        earlierOwnershipFile = path(earlier.isEmpty ? "\(directory).sqlite" : earlier)
+        ownershipRevisionsKept = try reader.int(
+            "ownership.revisions_kept", default: LocalOwnershipLimits().revisionsKept, in: 16...256)
+        ownershipPoll = try reader.duration("ownership.poll", default: .milliseconds(250))
+        ownershipMemoryInterval = try reader.duration("ownership.memory_interval", default: .milliseconds(500))
         recordsFile = path(try reader.string("records.file"))
         clusterKeyFile = path(try reader.string("keys.cluster"))
         tokenPublicKeyFile = path(try reader.string("keys.token_public"))
@@ -123,6 +141,12 @@ public struct NodeConfiguration: Sendable {
         try readSessions(&reader)
         try reader.finish()
         keys = reader.knownKeys
+    }
+
+    /// The directory that takes the place of a file of earlier releases, beside it.
+    private static func withoutSuffix(_ file: String) -> String {
+        guard !file.isEmpty else { return "" }
+        return file.hasSuffix(".sqlite") ? String(file.dropLast(".sqlite".count)) : "\(file).revisions"
     }
 
     /// What clients are told of this node's relay; nil where it has none.

@@ -1,0 +1,183 @@
+import ApusCluster
+import ApusCore
+import ApusNode
+import ApusStorage
+import Foundation
+import NIOCore
+import NIOFoundationCompat
+import NIOHTTP1
+
+/// What the ownership store shows, and what each node holds of it.
+struct OwnershipSurvey: Sendable {
+    /// A node and what it remembers.
+    struct Witness: Sendable {
+        var configuration: NodeConfiguration
+        /// The newest map that it adopted, as it wrote it to its directory.
+        var held: RevisionFile?
+        /// Why there is none.
+        var reason: String?
+        /// Nil where the node does not answer.
+        var status: NodeStatus?
+
+        var name: String { configuration.node.rawValue }
+    }
+
+    /// A node's map, to be put back.
+    struct Choice: Sendable {
+        var node: String
+        var held: RevisionFile
+    }
+
+    /// How long a living node may take until it has written what it adopted.
+    private static let settleTimeMax = Duration.seconds(3)
+    private static let answerTimeout = Duration.seconds(2)
+
+    let path: String
+    let cluster: ClusterID
+    let witnesses: [Witness]
+    let store: (found: OwnershipMark?, value: [UInt8], reason: String?)
+
+    /// - Throws: 10022 where the configurations are not of one cluster with one store.
+    static func gather(_ configurations: [NodeConfiguration]) async throws(ApusError) -> OwnershipSurvey {
+        guard let first = configurations.first,
+            configurations.allSatisfy({
+                $0.cluster == first.cluster
+                    && URL(fileURLWithPath: $0.ownershipDirectory).standardizedFileURL
+                        == URL(fileURLWithPath: first.ownershipDirectory).standardizedFileURL
+            })
+        else {
+            throw ApusError(.configurationInvalid, "the configurations are not of one cluster with one ownership store")
+        }
+        let witnesses = await withTaskGroup(of: (Int, Witness).self) { group in
+            for (index, configuration) in configurations.enumerated() {
+                group.addTask { (index, await witness(configuration)) }
+            }
+            var found: [(Int, Witness)] = []
+            for await one in group { found.append(one) }
+            return found.sorted { $0.0 < $1.0 }.map(\.1)
+        }
+        return OwnershipSurvey(
+            path: first.ownershipDirectory, cluster: first.cluster, witnesses: witnesses,
+            store: OwnershipRestore.look(path: first.ownershipDirectory, cluster: first.cluster))
+    }
+
+    /// Asks a node, and waits until it has written the map that it says it has.
+    private static func witness(_ configuration: NodeConfiguration) async -> Witness {
+        var witness = Witness(configuration: configuration, status: await status(of: configuration))
+        let deadline = ContinuousClock.now + settleTimeMax
+        while true {
+            do {
+                witness.held = try OwnershipMemory.load(
+                    directory: configuration.dataDirectory, cluster: configuration.cluster)
+                if witness.held == nil { witness.reason = "was never a member" }
+            } catch {
+                witness.reason = error.message
+            }
+            let isBehind = (witness.held?.revision ?? 0) < (witness.status?.revision ?? 0)
+            guard isBehind, ContinuousClock.now < deadline else { return witness }
+            try? await Task.sleep(for: .milliseconds(50))
+        }
+    }
+
+    private static func status(of configuration: NodeConfiguration) async -> NodeStatus? {
+        guard
+            let answer = try? await HTTPFetch.send(
+                .GET, "/v1/status", to: configuration.advertisedHTTP, timeout: answerTimeout),
+            answer.status == 200,
+            let status = try? JSONDecoder().decode(NodeStatus.self, from: Data(buffer: answer.body)),
+            status.name == configuration.node.rawValue
+        else { return nil }
+        return status
+    }
+
+    /// For a person.
+    var table: [String] {
+        let found =
+            store.found.map { "revision \($0.revision) of store \($0.store)" } ?? store.reason ?? "cannot be read"
+        let rows = witnesses.map { witness in
+            [
+                witness.name, witness.status.map(\.state) ?? "no answer",
+                witness.held.map { "\($0.revision)" } ?? "-",
+                witness.held.map { "\($0.store)" } ?? witness.reason ?? "-",
+            ]
+        }
+        return ["The store in \(path): \(found)."]
+            + TextTable.lines([["NODE", "STATE", "HOLDS REVISION", "OF STORE"]] + rows)
+    }
+
+    /// The map to put back; nil where the store has it, or one that follows from it.
+    ///
+    /// The newest is taken, of all nodes that know one store; it must follow from what each of the others holds.
+    ///
+    /// - Throws: 10020 where no node holds a map, or where they do not agree and none is named.
+    func choice(from name: String?) throws(ApusError) -> Choice? {
+        let candidates = witnesses.compactMap { witness in
+            witness.held.map { (choice: Choice(node: witness.name, held: $0), isLiving: witness.status != nil) }
+        }
+        if let name {
+            guard let named = candidates.first(where: { $0.choice.node == name }) else {
+                throw ApusError(.badParameter, "there is no node '\(name)' that holds a map")
+            }
+            return named.choice
+        }
+        let stores = Set(candidates.map(\.choice.held.store))
+        let newest = candidates.max { left, right in
+            (left.choice.held.revision, left.isLiving ? 1 : 0) < (right.choice.held.revision, right.isLiving ? 1 : 0)
+        }
+        guard let newest else { throw ApusError(.stateForeign, "no node holds a map of the cluster \(cluster)") }
+        guard stores.count == 1 else {
+            throw ApusError(.stateForeign, "the nodes hold maps of different stores; choose one with --from NODE")
+        }
+        let map = try Self.map(newest.choice.held)
+        for other in candidates {
+            guard map.isSuccessor(of: try Self.map(other.choice.held)) else {
+                throw ApusError(
+                    .stateForeign,
+                    "the map of \(newest.choice.node) does not follow from that of \(other.choice.node); choose one "
+                        + "with --from NODE")
+            }
+        }
+        guard let found = store.found, found.store == newest.choice.held.store,
+            let held = try? ClusterMap(decoding: store.value, revision: found.revision, cluster: cluster),
+            held.isSuccessor(of: map)
+        else { return newest.choice }
+        return nil
+    }
+
+    /// Above every revision that is known here.
+    var nextRevision: UInt64 {
+        var highest = store.found?.revision ?? 0
+        for witness in witnesses {
+            highest = max(highest, witness.held?.revision ?? 0, witness.status?.revision ?? 0)
+        }
+        return highest + OwnershipRestore.revisionGap
+    }
+
+    /// - Returns: Where the earlier store is now; nil where there was none.
+    /// - Throws: 10021.
+    func put(_ choice: Choice, as revision: UInt64) throws(ApusError) -> String? {
+        var record = choice.held
+        record.revision = revision
+        let name = "\(Int(Date().timeIntervalSince1970))-\(ProcessInfo.processInfo.processIdentifier)"
+        return try OwnershipRestore.put(record, at: path, name: name)
+    }
+
+    /// The living nodes that do not have the revision within the time, or still find the store wrong.
+    func waitForLiving(revision: UInt64, timeout: Duration) async -> [String] {
+        let deadline = ContinuousClock.now + timeout
+        while true {
+            var missing: [String] = []
+            for witness in witnesses where witness.status != nil {
+                let status = await Self.status(of: witness.configuration)
+                let isWrong = (status?.conditions ?? []).contains { $0.type.hasPrefix("ownership_store_") }
+                if (status?.revision ?? 0) < revision || isWrong { missing.append(witness.name) }
+            }
+            guard !missing.isEmpty, ContinuousClock.now < deadline else { return missing }
+            try? await Task.sleep(for: .milliseconds(100))
+        }
+    }
+
+    private static func map(_ held: RevisionFile) throws(ApusError) -> ClusterMap {
+        try ClusterMap(decoding: held.value, revision: held.revision, cluster: held.cluster)
+    }
+}

@@ -1,0 +1,131 @@
+package import ApusCore
+
+/// The identity of an ownership store: 128 random bits, drawn when the store is made.
+package struct StoreID: Sendable, Hashable, CustomStringConvertible {
+    package var high: UInt64
+    package var low: UInt64
+
+    package init(high: UInt64, low: UInt64) {
+        self.high = high
+        self.low = low
+    }
+
+    /// The identity of a new store.
+    package static func random() -> StoreID {
+        StoreID(high: .random(in: 0...(.max)), low: .random(in: 0...(.max)))
+    }
+
+    /// 32 hexadecimal digits.
+    package var description: String { Self.digits(high) + Self.digits(low) }
+
+    private static func digits(_ value: UInt64) -> String {
+        let text = String(value, radix: 16)
+        return String(repeating: "0", count: 16 - text.count) + text
+    }
+}
+
+/// A store and a revision of it: what a node has seen.
+package struct OwnershipMark: Sendable, Hashable {
+    package var store: StoreID
+    package var revision: UInt64
+
+    package init(store: StoreID, revision: UInt64) {
+        self.store = store
+        self.revision = revision
+    }
+}
+
+/// One revision of the ownership value, as the bytes of one file; big endian:
+///
+/// | bytes | |
+/// |---|---|
+/// | 8 | `apus-own` |
+/// | 2 | the format's version, 1 |
+/// | 2 | byte count of the cluster's name |
+/// | 4 | byte count of the value |
+/// | 8 | revision |
+/// | 16 | identity of the store |
+/// | … | the cluster's name, the value |
+/// | 8 | checksum of all bytes before it |
+package struct RevisionFile: Sendable, Equatable {
+    package static let magic = Array("apus-own".utf8)
+    package static let formatVersion: UInt16 = 1
+    static let headerByteCount = 40
+    static let checksumByteCount = 8
+    /// The largest file, in bytes.
+    package static let byteCountMax =
+        headerByteCount + ClusterID.byteCountMax + OwnershipLimits.valueByteCountMax + checksumByteCount
+
+    package var cluster: ClusterID
+    package var store: StoreID
+    package var revision: UInt64
+    package var value: [UInt8]
+
+    package init(cluster: ClusterID, store: StoreID, revision: UInt64, value: [UInt8]) {
+        self.cluster = cluster
+        self.store = store
+        self.revision = revision
+        self.value = value
+    }
+
+    package var mark: OwnershipMark { OwnershipMark(store: store, revision: revision) }
+
+    package func encoded() -> [UInt8] {
+        let name = Array(cluster.rawValue.utf8)
+        var bytes: [UInt8] = []
+        bytes.reserveCapacity(Self.headerByteCount + name.count + value.count + Self.checksumByteCount)
+        bytes += Self.magic
+        bytes.append(UInt64(Self.formatVersion), byteCount: 2)
+        bytes.append(UInt64(name.count), byteCount: 2)
+        bytes.append(UInt64(value.count), byteCount: 4)
+        bytes.append(revision, byteCount: 8)
+        bytes.append(store.high, byteCount: 8)
+        bytes.append(store.low, byteCount: 8)
+        bytes += name
+        bytes += value
+        bytes.append(Self.checksum(bytes[...]), byteCount: 8)
+        return bytes
+    }
+
+    /// Reads what ``encoded()`` wrote; nil where one bit of it differs, or a byte is missing or too many.
+    package init?(decoding bytes: [UInt8]) {
+        guard bytes.count >= Self.headerByteCount + Self.checksumByteCount, bytes.count <= Self.byteCountMax,
+            Array(bytes[0..<8]) == Self.magic, bytes.integer(at: 8, byteCount: 2) == UInt64(Self.formatVersion)
+        else { return nil }
+        let nameCount = Int(bytes.integer(at: 10, byteCount: 2))
+        let valueCount = Int(bytes.integer(at: 12, byteCount: 4))
+        let end = bytes.count - Self.checksumByteCount
+        guard Self.headerByteCount + nameCount + valueCount == end,
+            bytes.integer(at: end, byteCount: 8) == Self.checksum(bytes[..<end]),
+            let name = ClusterID(
+                rawValue: String(
+                    decoding: bytes[Self.headerByteCount..<(Self.headerByteCount + nameCount)], as: UTF8.self))
+        else { return nil }
+        cluster = name
+        revision = bytes.integer(at: 16, byteCount: 8)
+        store = StoreID(high: bytes.integer(at: 24, byteCount: 8), low: bytes.integer(at: 32, byteCount: 8))
+        value = Array(bytes[(Self.headerByteCount + nameCount)..<end])
+    }
+
+    /// FNV-1a with the spread of ``StableHash``: it finds damage; nobody is kept from forging it.
+    private static func checksum(_ bytes: ArraySlice<UInt8>) -> UInt64 {
+        var hash: UInt64 = 0xcbf2_9ce4_8422_2325
+        for byte in bytes {
+            hash ^= UInt64(byte)
+            hash &*= 0x0000_0100_0000_01b3
+        }
+        return StableHash.mix(hash)
+    }
+}
+
+extension [UInt8] {
+    fileprivate mutating func append(_ value: UInt64, byteCount: Int) {
+        for index in (0..<byteCount).reversed() { append(UInt8(truncatingIfNeeded: value >> UInt64(index * 8))) }
+    }
+
+    fileprivate func integer(at offset: Int, byteCount: Int) -> UInt64 {
+        var value: UInt64 = 0
+        for index in offset..<(offset + byteCount) { value = value << 8 | UInt64(self[index]) }
+        return value
+    }
+}

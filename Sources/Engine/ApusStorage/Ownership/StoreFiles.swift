@@ -1,0 +1,187 @@
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
+
+/// The file operations of the ownership store, so that a test can cut the power between any two of them.
+///
+/// All block; the store calls them on a thread of its own. Any thread may call them.
+package protocol StoreFiles: Sendable {
+    /// The names in a directory, read at one moment.
+    func list(_ directory: String) throws(FileFailure) -> StoreDirectory
+    /// A whole file. A file above the bound fails with `EFBIG`.
+    func read(_ path: String, byteCountMax: Int) throws(FileFailure) -> [UInt8]
+    /// What changes when a file is replaced or written to.
+    func mark(_ path: String) throws(FileFailure) -> FileMark
+    /// Makes a file that must not exist, writes it, and syncs its content. Its name is not durable yet.
+    func write(_ bytes: [UInt8], to path: String) throws(FileFailure)
+    /// Gives a file a second name; fails with `EEXIST` where the name is taken (link(2)).
+    func link(_ path: String, to name: String) throws(FileFailure)
+    /// Renames a file or a directory; a file of the new name is replaced.
+    func rename(_ path: String, to name: String) throws(FileFailure)
+    func remove(_ path: String) throws(FileFailure)
+    /// Makes a directory, not those above it; fails with `EEXIST` where the name is taken.
+    func makeDirectory(_ path: String) throws(FileFailure)
+    /// Makes the names in a directory durable (fsync(2)).
+    func syncDirectory(_ path: String) throws(FileFailure)
+}
+
+/// A directory as it was at one moment.
+package struct StoreDirectory: Sendable, Equatable {
+    /// Differs where another directory has taken the path.
+    package var inode: UInt64
+    package var names: [String]
+
+    package init(inode: UInt64, names: [String]) {
+        self.inode = inode
+        self.names = names
+    }
+}
+
+/// Which file it is, and when it was last changed.
+package struct FileMark: Sendable, Equatable {
+    package var inode: UInt64
+    package var byteCount: Int
+    package var modifiedNanoseconds: Int64
+    package var changedNanoseconds: Int64
+
+    package init(inode: UInt64, byteCount: Int, modifiedNanoseconds: Int64, changedNanoseconds: Int64) {
+        self.inode = inode
+        self.byteCount = byteCount
+        self.modifiedNanoseconds = modifiedNanoseconds
+        self.changedNanoseconds = changedNanoseconds
+    }
+}
+
+/// An operation that the system refused.
+package struct FileFailure: Error, Sendable {
+    package var path: String
+    /// errno(3).
+    package var number: CInt
+
+    package init(_ path: String, _ number: CInt) {
+        self.path = path
+        self.number = number
+    }
+
+    /// What is wrong and what to do, for a person.
+    package var advice: String {
+        switch number {
+        case ENOSPC, EDQUOT: "\(path) cannot be written: the disk is full; make room"
+        case EROFS: "\(path) cannot be written: its file system is read-only; mount it writable"
+        case EACCES, EPERM: "\(path) cannot be used; check its owner and permissions"
+        case EIO: "\(path) cannot be read or written: the disk fails; look at the system's log"
+        case EMFILE, ENFILE: "\(path) cannot be opened: no file descriptor is free; raise the limit of open files"
+        case ENOENT, ENOTDIR: "\(path) is not there; check that its directory exists"
+        default: "\(path) cannot be used: \(String(cString: strerror(number)))"
+        }
+    }
+}
+
+/// The file system of this machine.
+package struct SystemStoreFiles: StoreFiles {
+    package init() {}
+
+    package func list(_ directory: String) throws(FileFailure) -> StoreDirectory {
+        guard let stream = opendir(directory) else { throw FileFailure(directory, errno) }
+        defer { closedir(stream) }
+        var status = stat()
+        guard fstat(dirfd(stream), &status) == 0 else { throw FileFailure(directory, errno) }
+        var names: [String] = []
+        while true {
+            errno = 0
+            guard let entry = readdir(stream) else {
+                guard errno == 0 else { throw FileFailure(directory, errno) }
+                return StoreDirectory(inode: UInt64(status.st_ino), names: names)
+            }
+            // SAFETY: the entry stays as it is until the next call for this stream; its name ends with a zero.
+            let name = withUnsafePointer(to: &entry.pointee.d_name) { name in
+                name.withMemoryRebound(to: CChar.self, capacity: 256) { String(cString: $0) }
+            }
+            if name != ".", name != ".." { names.append(name) }
+        }
+    }
+
+    package func read(_ path: String, byteCountMax: Int) throws(FileFailure) -> [UInt8] {
+        try withFile(path, O_RDONLY) { file throws(FileFailure) in
+            var bytes = [UInt8](repeating: 0, count: byteCountMax + 1)
+            var count = 0
+            while count < bytes.count {
+                let start = count
+                // SAFETY: the kernel writes at most as many bytes as the slice has.
+                let got = bytes.withUnsafeMutableBytes { buffer in
+                    Glibc.read(file, buffer.baseAddress?.advanced(by: start), buffer.count - start)
+                }
+                if got < 0, errno == EINTR { continue }
+                guard got >= 0 else { throw FileFailure(path, errno) }
+                guard got > 0 else { break }
+                count += got
+            }
+            guard count <= byteCountMax else { throw FileFailure(path, EFBIG) }
+            bytes.removeSubrange(count...)
+            return bytes
+        }
+    }
+
+    package func mark(_ path: String) throws(FileFailure) -> FileMark {
+        var status = stat()
+        guard stat(path, &status) == 0 else { throw FileFailure(path, errno) }
+        return FileMark(
+            inode: UInt64(status.st_ino), byteCount: Int(status.st_size),
+            modifiedNanoseconds: Self.nanoseconds(status.st_mtim), changedNanoseconds: Self.nanoseconds(status.st_ctim))
+    }
+
+    package func write(_ bytes: [UInt8], to path: String) throws(FileFailure) {
+        try withFile(path, O_WRONLY | O_CREAT | O_EXCL) { file throws(FileFailure) in
+            var count = 0
+            while count < bytes.count {
+                let start = count
+                // SAFETY: the kernel reads at most as many bytes as the slice has.
+                let put = bytes.withUnsafeBytes { buffer in
+                    Glibc.write(file, buffer.baseAddress?.advanced(by: start), buffer.count - start)
+                }
+                if put < 0, errno == EINTR { continue }
+                guard put >= 0 else { throw FileFailure(path, errno) }
+                count += put
+            }
+            // The errors of this very descriptor: none of its writes is missed (fsync(2)).
+            guard fsync(file) == 0 else { throw FileFailure(path, errno) }
+        }
+    }
+
+    package func link(_ path: String, to name: String) throws(FileFailure) {
+        guard Glibc.link(path, name) == 0 else { throw FileFailure(name, errno) }
+    }
+
+    package func rename(_ path: String, to name: String) throws(FileFailure) {
+        guard Glibc.rename(path, name) == 0 else { throw FileFailure(path, errno) }
+    }
+
+    package func remove(_ path: String) throws(FileFailure) {
+        guard unlink(path) == 0 else { throw FileFailure(path, errno) }
+    }
+
+    package func makeDirectory(_ path: String) throws(FileFailure) {
+        guard mkdir(path, 0o755) == 0 else { throw FileFailure(path, errno) }
+    }
+
+    package func syncDirectory(_ path: String) throws(FileFailure) {
+        try withFile(path, O_RDONLY | O_DIRECTORY) { file throws(FileFailure) in
+            guard fsync(file) == 0 else { throw FileFailure(path, errno) }
+        }
+    }
+
+    private func withFile<Value>(
+        _ path: String, _ flags: CInt, _ body: (CInt) throws(FileFailure) -> Value
+    ) throws(FileFailure) -> Value {
+        let file = open(path, flags | O_CLOEXEC, 0o644)
+        guard file >= 0 else { throw FileFailure(path, errno) }
+        defer { close(file) }
+        return try body(file)
+    }
+
+    private static func nanoseconds(_ time: timespec) -> Int64 {
+        Int64(time.tv_sec) &* 1_000_000_000 &+ Int64(time.tv_nsec)
+    }
+}

@@ -1,0 +1,75 @@
+import ApusCluster
+import ApusCore
+import ApusStorage
+
+/// The ownership store of a node, and what the node remembers of it.
+extension NodeParts {
+    /// Opens the store as the one that this node saw in its earlier runs.
+    ///
+    /// - Throws: 10020 where it is another one, an older copy, empty or damaged; 10021 where it cannot be used.
+    static func ownership(
+        _ configuration: NodeConfiguration
+    ) async throws(ApusError) -> (store: LocalOwnershipStore, held: RevisionFile?) {
+        let held = try OwnershipMemory.load(directory: configuration.dataDirectory, cluster: configuration.cluster)
+        var limits = LocalOwnershipLimits()
+        limits.revisionsKept = configuration.ownershipRevisionsKept
+        let store = try await LocalOwnershipStore(
+            path: configuration.ownershipDirectory, cluster: configuration.cluster,
+            importing: configuration.earlierOwnershipFile, seen: held?.mark, limits: limits)
+        return (store, held)
+    }
+
+    /// Writes every map that the node adopts to its memory.
+    ///
+    /// - Throws: 10020 where the map at the start does not follow from the one that the node held in its last run.
+    static func remember(
+        _ view: ClusterView, held: RevisionFile?, in memory: OwnershipMemory, store: StoreID
+    ) throws(ApusError) {
+        let map = view.map
+        if let held {
+            let earlier = try ClusterMap(decoding: held.value, revision: held.revision, cluster: held.cluster)
+            guard map.isSuccessor(of: earlier) else {
+                throw ApusError(
+                    .stateForeign,
+                    "the ownership store has another history than the one that this node saw; `apus admin ownership "
+                        + "restore` puts the newest map of the nodes back, or remove \(memory.path) if they are right")
+            }
+        }
+        view.observe { _, map in
+            memory.note(OwnershipMark(store: store, revision: map.revision)) { () throws(ApusError) in
+                try map.encoded()
+            }
+        }
+    }
+}
+
+extension NodeConditions.Kind {
+    /// The ownership store fails, is damaged, or does not answer.
+    static let storeUnreadable = Self("ownership_store_unreadable", isUnhealthy: true)
+    /// Another ownership store stands in its place.
+    static let storeForeign = Self("ownership_store_foreign", isUnhealthy: true)
+    /// The ownership store holds an earlier map than this node has seen.
+    static let storeRolledBack = Self("ownership_store_rolled_back", isUnhealthy: true)
+}
+
+extension NodeConditions {
+    private static let consequence = "nothing is decided, and what runs goes on"
+
+    /// Raises what the ownership store showed last, and clears what it showed before.
+    func show(_ condition: OwnershipStateMachine.StoreCondition) {
+        let shown: (kind: Kind, message: String)?
+        switch condition {
+        case .sound: shown = nil
+        case .unreadable(let error): shown = (.storeUnreadable, "\(error.message); \(Self.consequence)")
+        case .foreign(let error): shown = (.storeForeign, "\(error.message); \(Self.consequence)")
+        case .rolledBack(let found, let seen):
+            shown = (
+                .storeRolledBack,
+                "the ownership store shows revision \(found), which does not follow from revision \(seen) that this node "
+                    + "has seen; \(Self.consequence); `apus admin ownership restore` puts the newest map back"
+            )
+        }
+        if let shown { raise(shown.kind, shown.message) }
+        for kind in [Kind.storeUnreadable, .storeForeign, .storeRolledBack] where kind != shown?.kind { clear(kind) }
+    }
+}

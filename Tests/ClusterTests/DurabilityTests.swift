@@ -1,0 +1,128 @@
+import ApusCore
+import Foundation
+import Testing
+
+#if canImport(Glibc)
+import Glibc
+#endif
+
+/// What is acknowledged is on the disk, and no process that is stopped keeps another from writing.
+@Suite(.serialized, .timeLimit(.minutes(2)))
+struct DurabilityTests {
+    /// A compiler for C, which every machine that builds this package has.
+    private static let compiler: String? = {
+        let folders = (ProcessInfo.processInfo.environment["PATH"] ?? "/usr/bin").split(separator: ":")
+        return ["cc", "clang", "gcc"].flatMap { name in folders.map { "\($0)/\(name)" } }
+            .first { FileManager.default.isExecutableFile(atPath: $0) }
+    }()
+
+    /// Counts the calls that make data durable, and writes the number when the process ends.
+    private static let shim = """
+        #define _GNU_SOURCE
+        #include <dlfcn.h>
+        #include <stdatomic.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        static atomic_int count;
+        typedef int (*sync_call)(int);
+        int fsync(int file) { atomic_fetch_add(&count, 1); return ((sync_call)dlsym(RTLD_NEXT, "fsync"))(file); }
+        int fdatasync(int file) { atomic_fetch_add(&count, 1); return ((sync_call)dlsym(RTLD_NEXT, "fdatasync"))(file); }
+        __attribute__((destructor)) static void report(void) {
+            FILE *out = fopen(getenv("APUS_SYNC_COUNT"), "w");
+            if (out) { fprintf(out, "%d", atomic_load(&count)); fclose(out); }
+        }
+        """
+
+    private static func scratch() throws -> String {
+        // In memory where that is offered: the disk's own speed is not what is measured.
+        let folder = FileManager.default.isWritableFile(atPath: "/dev/shm") ? "/dev/shm/" : NSTemporaryDirectory()
+        let path = folder + "apus-durability-\(UUID().uuidString)"
+        try FileManager.default.createDirectory(atPath: path, withIntermediateDirectories: true)
+        return path
+    }
+
+    private static func syncCount(of arguments: [String], in folder: String) throws -> Int {
+        let source = "\(folder)/shim.c"
+        try Data(shim.utf8).write(to: URL(fileURLWithPath: source))
+        let build = Process()
+        build.executableURL = URL(fileURLWithPath: try #require(compiler))
+        build.arguments = ["-shared", "-fPIC", "-o", "\(folder)/shim.so", source, "-ldl"]
+        try build.run()
+        build.waitUntilExit()
+        try #require(build.terminationStatus == 0)
+        let outcome = try Cluster.run(
+            arguments, environment: ["LD_PRELOAD": "\(folder)/shim.so", "APUS_SYNC_COUNT": "\(folder)/count"])
+        #expect(outcome.status == 0, "\(outcome.all)")
+        return try #require(Int(Cluster.text("\(folder)/count")))
+    }
+
+    @Test("Each commit of a record is synced before it is reported", .enabled(if: compiler != nil))
+    func records() throws {
+        let folder = try Self.scratch()
+        defer { try? FileManager.default.removeItem(atPath: folder) }
+        let path = "\(folder)/records.sqlite"
+        let idle = try Self.syncCount(of: ["bench", "store", "records", path, "--count", "1"], in: folder)
+        let busy = try Self.syncCount(of: ["bench", "store", "records", path, "--count", "101"], in: folder)
+        #expect(busy - idle >= 100, "\(busy) syncs of 101 commits, \(idle) of one")
+    }
+
+    @Test("Each swap of the ownership store is synced, its content and its name", .enabled(if: compiler != nil))
+    func swaps() throws {
+        let folder = try Self.scratch()
+        defer { try? FileManager.default.removeItem(atPath: folder) }
+        let path = "\(folder)/ownership"
+        let idle = try Self.syncCount(of: ["bench", "store", "ownership", path, "--count", "1"], in: folder)
+        let busy = try Self.syncCount(of: ["bench", "store", "ownership", path, "--count", "101"], in: folder)
+        #expect(busy - idle >= 200, "\(busy) syncs of 101 swaps, \(idle) of one")
+    }
+
+    /// Swaps as a process reported them.
+    private static func reports(_ path: String) -> [(revision: UInt64, at: UInt64)] {
+        Cluster.text(path).split(separator: "\n").compactMap { line in
+            let parts = line.split(separator: " ").compactMap { UInt64($0) }
+            return parts.count == 2 ? (parts[0], parts[1]) : nil
+        }
+    }
+
+    private static func start(_ store: String, log: String) throws -> Process {
+        _ = FileManager.default.createFile(atPath: log, contents: nil)
+        let process = Process()
+        process.executableURL = URL(fileURLWithPath: Cluster.apus)
+        process.arguments = ["bench", "store", "ownership", store, "--count", "0", "--seconds", "6", "--each"]
+        process.standardOutput = FileHandle(forWritingAtPath: log)
+        try process.run()
+        return process
+    }
+
+    @Test("A process that is stopped anywhere in a swap, again and again, keeps nobody from swapping for 200 ms")
+    func stopped() async throws {
+        let folder = try Self.scratch()
+        defer { try? FileManager.default.removeItem(atPath: folder) }
+        let store = "\(folder)/ownership"
+        let victim = try Self.start(store, log: "\(folder)/a")
+        let other = try Self.start(store, log: "\(folder)/b")
+        var stops: [(from: UInt64, to: UInt64)] = []
+        while Self.reports("\(folder)/b").isEmpty, other.isRunning { try await Task.sleep(for: .milliseconds(5)) }
+        while other.isRunning, victim.isRunning {
+            kill(victim.processIdentifier, SIGSTOP)
+            let from = MonotonicTime.now().nanoseconds
+            try await Task.sleep(for: .milliseconds(250))
+            stops.append((from, MonotonicTime.now().nanoseconds))
+            kill(victim.processIdentifier, SIGCONT)
+            // A moment of its own each time, so that it is stopped at another place.
+            try await Task.sleep(for: .microseconds(Int.random(in: 500...20_000)))
+        }
+        kill(victim.processIdentifier, SIGCONT)
+        for process in [victim, other] { process.waitUntilExit() }
+        let (a, b) = (Self.reports("\(folder)/a"), Self.reports("\(folder)/b"))
+        #expect(a.count > 3 && b.count > 100, "\(a.count) and \(b.count) swaps")
+        #expect(Set(a.map(\.revision)).isDisjoint(with: b.map(\.revision)))
+        #expect(Set(a.map(\.revision)).count == a.count && Set(b.map(\.revision)).count == b.count)
+        var longest: UInt64 = 0
+        for stop in stops.dropLast() {
+            let inside = [stop.from] + b.map(\.at).filter { $0 > stop.from && $0 < stop.to } + [stop.to]
+            for (earlier, later) in zip(inside, inside.dropFirst()) { longest = max(longest, later - earlier) }
+        }
+        #expect(longest < 200_000_000, "\(longest / 1_000_000) ms without a swap while the other was stopped")
+    }
+}
