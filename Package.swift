@@ -217,7 +217,8 @@ let package = Package(
         test(
             "ClusterTests",
             [
-                "ApusCore", "ApusSessions", "ApusContract", "ApusClient", "ApusTestKit", log, nioCore, nioPosix, nioSSL,
+                "ApusCore", "ApusSessions", "ApusContract", "ApusMedia", "ApusClient", "ApusTestKit", log, nioCore,
+                nioPosix, nioSSL,
             ]),
         .testTarget(
             name: "RelayClientTests", dependencies: ["ApusTestKit", nioCore, nioPosix],
@@ -252,7 +253,10 @@ let package = Package(
             ["ApusCore", "ApusWire", "ApusTransport", "ApusTestKit", nioCore, nioPosix, nioSSL, protobuf, log]),
         test(
             "ApusClientTests",
-            ["ApusCore", "ApusMedia", "ApusClient", "ApusDevice", "ApusTestKit", nioCore, crypto, log]),
+            [
+                "ApusCore", "ApusMedia", "ApusSessions", "ApusClient", "ApusDevice", "ApusTestKit", nioCore, crypto,
+                log,
+            ]),
         test(
             "ApusDeviceTests",
             [

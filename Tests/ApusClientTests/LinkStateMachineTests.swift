@@ -2,66 +2,173 @@ import ApusClient
 import ApusCore
 import Testing
 
-@Suite("Which door a client uses (D6, D7, IV-A5, IV-A7)")
+@Suite("Which node a client uses (D6, D7, IV-A5, IV-A7)")
 struct LinkStateMachineTests {
     private static let doors = (1...3).map { HostPort(host: "door\($0)", port: 7443) }
+    private static let welcome = LinkStateMachine.Welcome(doors: doors)
 
     private func time(_ milliseconds: UInt64) -> MonotonicTime {
         MonotonicTime(nanoseconds: 1_000_000_000 + milliseconds * 1_000_000)
     }
 
-    private func machine() -> LinkStateMachine {
-        LinkStateMachine(configuration: LinkStateMachine.Configuration(), doors: Self.doors, seed: 1)
+    private func machine(doors: [HostPort] = Self.doors) -> LinkStateMachine {
+        LinkStateMachine(configuration: LinkStateMachine.Configuration(), doors: doors, seed: 1)
     }
 
-    private func online() -> LinkStateMachine {
+    /// Takes an attempt through TCP and TLS, each in the time given, until its hello is out; the time of that.
+    private func greet(
+        _ id: LinkStateMachine.AttemptID, _ machine: inout LinkStateMachine, from start: UInt64, stage: UInt64 = 1
+    ) -> UInt64 {
+        let secure = machine.connected(id, now: time(start + stage))
+        #expect(secure == [.secure(id)])
+        let greet = machine.secured(id, now: time(start + stage * 2))
+        #expect(greet == [.greet(id)])
+        return start + stage * 2
+    }
+
+    /// A client that is online since 5 ms and watches.
+    private func online(stage: UInt64 = 1) -> LinkStateMachine {
         var machine = machine()
         #expect(machine.start(now: time(0)) == [.connect(1, Self.doors[0])])
-        #expect(machine.welcomed(1, doors: Self.doors, now: time(5)) == [.activate(1), .report(.online)])
-        machine.hasStreams = true
+        let greeted = greet(1, &machine, from: 5 - 3, stage: 1)
+        let actions = machine.welcomed(1, Self.welcome, now: time(greeted + 1))
+        #expect(actions == [.activate(1), .report(.online)])
+        machine.streamsWanted(true, now: time(5))
+        machine.streamOpened(1, now: time(5))
         return machine
     }
 
-    @Test("An attempt that does not answer is joined by one at the next door, and the first welcome wins")
+    @Test("An attempt that does not answer is joined by a socket to the next node, which waits while there is hope")
     func hedge() {
         var machine = machine()
         _ = machine.start(now: time(0))
-        #expect(machine.tick(now: time(140)).isEmpty)
-        #expect(machine.tick(now: time(150)) == [.connect(2, Self.doors[1])])
-        #expect(machine.welcomed(2, doors: [], now: time(160)) == [.drop(1), .activate(2), .report(.online)])
-        #expect(machine.welcomed(1, doors: [], now: time(161)) == [.drop(1)])
+        #expect(machine.tick(now: time(240)).isEmpty)
+        #expect(machine.tick(now: time(250)) == [.connect(2, Self.doors[1])])
+        // The first answers after all: it alone goes on.
+        #expect(machine.connected(1, now: time(300)) == [.secure(1)])
+        #expect(machine.connected(2, now: time(550)).isEmpty)
+        #expect(machine.secured(1, now: time(600)) == [.greet(1)])
+        let actions = machine.welcomed(1, Self.welcome, now: time(900))
+        #expect(actions == [.drop(2), .activate(1), .report(.online)])
     }
 
-    @Test("A lost connection is replaced at once at another door, without a word of offline")
+    @Test("An attempt that stops between its stages is overtaken by the one beside it")
+    func overtaken() {
+        var machine = machine()
+        _ = machine.start(now: time(0))
+        #expect(machine.connected(1, now: time(1)) == [.secure(1)])
+        #expect(machine.tick(now: time(240)).isEmpty)
+        #expect(machine.tick(now: time(260)) == [.connect(2, Self.doors[1])])
+        #expect(machine.connected(2, now: time(261)) == [.secure(2)])
+        #expect(machine.secured(2, now: time(262)) == [.greet(2)])
+        let actions = machine.welcomed(2, Self.welcome, now: time(263))
+        #expect(actions == [.drop(1), .activate(2), .report(.online)])
+        let late = machine.welcomed(1, Self.welcome, now: time(264))
+        #expect(late == [.drop(1)])
+    }
+
+    @Test("What a line showed is waited for: where a connect took 200 ms, none is joined by another at 300 ms")
+    func measured() {
+        var machine = machine()
+        _ = machine.start(now: time(0))
+        let greeted = greet(1, &machine, from: 0, stage: 200)
+        _ = machine.welcomed(1, Self.welcome, now: time(greeted + 200))
+        _ = machine.closed(1, error: nil, now: time(1000))
+        for millisecond in stride(from: UInt64(1000), to: 1300, by: 20) {
+            #expect(machine.tick(now: time(millisecond)).allSatisfy { $0 == .report(.offline) }, "\(millisecond)")
+        }
+    }
+
+    @Test("A lost connection is replaced at once at another node, without a word of offline")
     func lost() {
         var machine = online()
         let actions = machine.closed(1, error: nil, now: time(50))
         #expect(actions.count == 1)
         guard case .connect(2, _) = actions[0] else { return #expect(Bool(false), "\(actions)") }
-        #expect(machine.welcomed(2, doors: [], now: time(60)) == [.activate(2)])
+        let greeted = greet(2, &machine, from: 50)
+        #expect(machine.welcomed(2, Self.welcome, now: time(greeted + 1)) == [.activate(2)])
     }
 
-    @Test("Silence opens a second door beside the first; signs of life from the first drop it again")
+    @Test("Silence of 180 ms opens a second connection beside the first; signs of life from the first drop it again")
     func silence() {
         var machine = online()
         #expect(machine.tick(now: time(180)).isEmpty)
         let actions = machine.tick(now: time(186))
         guard case .connect(2, let door) = actions.first else { return #expect(Bool(false), "\(actions)") }
         #expect(door != Self.doors[0])
+        let greeted = greet(2, &machine, from: 186)
         machine.heard(1, now: time(190))
-        #expect(machine.welcomed(2, doors: [], now: time(195)) == [.drop(2)])
+        #expect(machine.welcomed(2, Self.welcome, now: time(greeted + 7)) == [.drop(2)])
         #expect(machine.activeID == 1)
     }
 
-    @Test("A second door that answers while the first stays silent takes over")
+    @Test("No hello is said to a second node once the first shows life again")
+    func spared() {
+        var machine = online()
+        _ = machine.tick(now: time(186))
+        machine.heard(1, now: time(187))
+        #expect(machine.connected(2, now: time(188)).isEmpty)
+        #expect(machine.tick(now: time(200)) == [.drop(2)])
+    }
+
+    @Test("A second node that answers while the first stays silent takes over")
     func takeOver() {
         var machine = online()
         _ = machine.tick(now: time(186))
-        #expect(machine.welcomed(2, doors: [], now: time(195)) == [.drop(1), .activate(2)])
+        let greeted = greet(2, &machine, from: 186)
+        #expect(machine.welcomed(2, Self.welcome, now: time(greeted + 7)) == [.drop(1), .activate(2)])
         #expect(machine.activeID == 2)
     }
 
-    @Test("When every door failed, attempts wait, and the state is offline after the grace (IV-A7)")
+    @Test("The silence that counts follows the line: 180 ms on a short one, more by its round trip and its gaps")
+    func longLine() throws {
+        var short = online()
+        #expect(short.silenceMax == .milliseconds(180))
+        short.heard(1, now: time(5 + 280))
+        #expect(try #require(short.silenceMax) > .milliseconds(370))
+        // It is forgotten in the course of a minute.
+        for tick in 1...1000 { short.heard(1, now: time(285 + UInt64(tick) * 80)) }
+        #expect(short.silenceMax == .milliseconds(180))
+
+        var long = machine()
+        _ = long.start(now: time(0))
+        let greeted = greet(1, &long, from: 0, stage: 600)
+        _ = long.welcomed(1, Self.welcome, now: time(greeted + 600))
+        long.streamsWanted(true, now: time(greeted + 600))
+        #expect(long.silenceMax == .milliseconds(600 + 1200))
+        long.streamOpened(1, now: time(greeted + 1200))
+        #expect(long.silenceMax == .milliseconds(80 + 1200))
+        // What a busy node added to the handshakes does not count once a ping shows the line.
+        long.ponged(1, roundTrip: .milliseconds(20))
+        #expect(long.silenceMax == .milliseconds(180))
+    }
+
+    @Test("A stream keepalive that the cluster set is what silence is measured by")
+    func keepalive() {
+        var machine = machine()
+        _ = machine.start(now: time(0))
+        let greeted = greet(1, &machine, from: 0)
+        let welcome = LinkStateMachine.Welcome(
+            doors: Self.doors, keepalive: .seconds(30), streamKeepalive: .milliseconds(200))
+        _ = machine.welcomed(1, welcome, now: time(greeted + 1))
+        #expect(machine.silenceMax == .milliseconds(60_002))
+        machine.streamsWanted(true, now: time(10))
+        machine.streamOpened(1, now: time(10))
+        #expect(machine.silenceMax == .milliseconds(300))
+    }
+
+    @Test("Where no other endpoint is known, a silent connection is replaced by one to the same")
+    func onlyOne() {
+        var machine = machine(doors: [Self.doors[0]])
+        _ = machine.start(now: time(0))
+        let greeted = greet(1, &machine, from: 0)
+        _ = machine.welcomed(1, LinkStateMachine.Welcome(doors: []), now: time(greeted + 1))
+        machine.streamsWanted(true, now: time(5))
+        machine.streamOpened(1, now: time(5))
+        #expect(machine.tick(now: time(190)) == [.connect(2, Self.doors[0])])
+    }
+
+    @Test("When every endpoint failed, attempts wait, and the state is offline after the grace (IV-A7)")
     func offline() {
         var machine = online()
         _ = machine.closed(1, error: nil, now: time(100))
@@ -82,32 +189,122 @@ struct LinkStateMachineTests {
         #expect((3...40).contains(connects))
     }
 
-    @Test(
-        "A token that is not taken and a session taken elsewhere end the link for good (IV-A5)",
-        arguments: [
-            (ErrorCode.tokenInvalid, LinkState.tokenFailed), (.tokenExpired, .tokenFailed), (.kicked, .kicked),
-        ])
-    func ends(code: ErrorCode, state: LinkState) {
-        var machine = online()
-        #expect(machine.closed(1, error: ApusError(code), now: time(50)).contains(.report(state)))
-        #expect(machine.tick(now: time(10_000)).isEmpty)
-        #expect(machine.activeID == nil)
+    @Test("A stage that is never answered is given up after 8 s where nothing was measured, else after 2 s")
+    func timeout() {
+        var machine = machine(doors: [Self.doors[0]])
+        _ = machine.start(now: time(0))
+        #expect(machine.tick(now: time(7990)).allSatisfy { $0 == .report(.offline) })
+        #expect(machine.tick(now: time(8000)) == [.drop(1)])
+        var known = online()
+        _ = known.closed(1, error: nil, now: time(100))
+        #expect(!known.tick(now: time(2080)).contains(.drop(2)))
+        #expect(known.tick(now: time(2120)).contains(.drop(2)))
     }
 
-    @Test("Never more than three attempts at once, and doors that are learned are bounded (D13)")
+    @Test("Never more than three attempts at once, and endpoints that are learned are bounded (D13)")
     func bounds() {
         var machine = online()
         let many = (0..<100).map { HostPort(host: "d\($0)", port: 1) }
         _ = machine.closed(1, error: nil, now: time(10))
-        _ = machine.welcomed(2, doors: many, now: time(20))
+        let greeted = greet(2, &machine, from: 10)
+        _ = machine.welcomed(2, LinkStateMachine.Welcome(doors: many), now: time(greeted + 1))
         #expect(machine.doors.count == 32)
-        var open = 0
         _ = machine.closed(2, error: nil, now: time(30))
-        for millisecond in stride(from: UInt64(40), to: 1500, by: 20) {
-            for action in machine.tick(now: time(millisecond)) {
-                if case .connect = action { open += 1 }
-            }
+        var most = 0
+        for millisecond in stride(from: UInt64(40), to: 8000, by: 20) {
+            _ = machine.tick(now: time(millisecond))
+            most = max(most, machine.attemptCount)
         }
-        #expect(open <= 2)
+        #expect(most == 3)
+    }
+}
+
+@Suite("Which errors end a client for good (IV-A5, IV-A7)")
+struct LinkEndingTests {
+    private static let doors = (1...3).map { HostPort(host: "door\($0)", port: 7443) }
+
+    private func time(_ milliseconds: UInt64) -> MonotonicTime {
+        MonotonicTime(nanoseconds: 1_000_000_000 + milliseconds * 1_000_000)
+    }
+
+    /// A client whose first hello is out.
+    private func greeting(doors: [HostPort] = Self.doors) -> LinkStateMachine {
+        var machine = LinkStateMachine(configuration: LinkStateMachine.Configuration(), doors: doors, seed: 1)
+        _ = machine.start(now: time(0))
+        _ = machine.connected(1, now: time(1))
+        _ = machine.secured(1, now: time(2))
+        return machine
+    }
+
+    @Test(
+        "A session taken elsewhere, or a token of another role, ends the link at once",
+        arguments: [(ErrorCode.kicked, LinkState.kicked), (.notAllowed, .tokenFailed)])
+    func atOnce(code: ErrorCode, state: LinkState) {
+        var machine = greeting()
+        #expect(machine.closed(1, error: ApusError(code), node: "n1", now: time(50)) == [.report(state)])
+        #expect(machine.tick(now: time(10_000)).isEmpty)
+        #expect(machine.activeID == nil)
+    }
+
+    @Test(
+        "A token that one node refuses is shown to another first, and two end the link",
+        arguments: [ErrorCode.tokenInvalid, .tokenExpired])
+    func twoNodes(code: ErrorCode) {
+        var machine = greeting()
+        let next = machine.closed(1, error: ApusError(code), node: "n1", now: time(50))
+        #expect(next == [.connect(2, Self.doors[1])])
+        _ = machine.connected(2, now: time(51))
+        _ = machine.secured(2, now: time(52))
+        let end = machine.closed(2, error: ApusError(code), node: "n2", now: time(53))
+        #expect(end == [.report(.tokenFailed)])
+    }
+
+    @Test("A node whose clock is wrong ends nobody: the next node takes the token, and the refusal is forgotten")
+    func wrongClock() {
+        var machine = greeting()
+        _ = machine.closed(1, error: ApusError(.tokenExpired), node: "n1", now: time(50))
+        _ = machine.connected(2, now: time(51))
+        _ = machine.secured(2, now: time(52))
+        let online = machine.welcomed(2, LinkStateMachine.Welcome(doors: Self.doors), now: time(53))
+        #expect(online == [.activate(2), .report(.online)])
+        // The next time only one node refuses again.
+        _ = machine.closed(2, error: nil, now: time(100))
+        _ = machine.closed(3, error: ApusError(.tokenExpired), node: "n1", now: time(101))
+        #expect(machine.tick(now: time(200)).allSatisfy { $0 != .report(.tokenFailed) })
+    }
+
+    @Test("One node under two addresses is one node, unless the client knows no other")
+    func twoAddresses() {
+        var three = greeting()
+        _ = three.closed(1, error: ApusError(.tokenExpired), node: "n1", now: time(50))
+        let second = three.closed(2, error: ApusError(.tokenExpired), node: "n1", now: time(60))
+        #expect(second == [.connect(3, Self.doors[2])])
+        var two = greeting(doors: Array(Self.doors[..<2]))
+        _ = two.closed(1, error: ApusError(.tokenExpired), node: "n1", now: time(50))
+        #expect(two.closed(2, error: ApusError(.tokenExpired), node: "n1", now: time(60)) == [.report(.tokenFailed)])
+    }
+
+    @Test("The only node that is known decides alone; nodes that cannot be reached say nothing")
+    func only() {
+        var one = greeting(doors: [Self.doors[0]])
+        #expect(one.closed(1, error: ApusError(.tokenExpired), now: time(50)) == [.report(.tokenFailed)])
+        var three = greeting()
+        _ = three.closed(1, error: ApusError(.tokenExpired), node: "n1", now: time(50))
+        _ = three.closed(2, error: nil, now: time(51))
+        #expect(three.closed(3, error: nil, now: time(52)).isEmpty)
+        #expect(three.tick(now: time(600)).contains(.report(.offline)))
+    }
+
+    @Test(
+        "No other error of the catalogue ends a link",
+        arguments: ErrorCode.all.filter { !$0.ends(.session) && !$0.ends(.sessionByTwoNodes) })
+    func others(code: ErrorCode) {
+        var machine = greeting()
+        for id in UInt64(1)...3 {
+            let actions = machine.closed(id, error: ApusError(code), node: "n\(id)", now: time(50))
+            #expect(!actions.contains(.report(.tokenFailed)) && !actions.contains(.report(.kicked)))
+        }
+        let later = machine.tick(now: time(200))
+        #expect(later.contains { if case .connect = $0 { true } else { false } })
     }
 }

@@ -10,16 +10,26 @@ struct PresenceStateMachineTests {
 
     private func time(_ seconds: UInt64) -> MonotonicTime { MonotonicTime(nanoseconds: seconds * 1_000_000_000) }
 
+    /// A registration of a client without an instance; its order is as old as `since`.
+    private func register(
+        _ place: SessionPlace, since: UInt64, on machine: inout PresenceStateMachine, wallSeconds: Int64
+    ) -> (isAccepted: Bool, actions: [PresenceStateMachine.Action]) {
+        let result = machine.register(
+            PresenceStateMachine.Registration(place: place, order: SessionOrder(epoch: 1, sequence: since)),
+            now: time(5), wallSeconds: wallSeconds)
+        return (result.order != nil, result.actions)
+    }
+
     private func machine(subscribersMax: Int = 8) -> PresenceStateMachine {
         var configuration = PresenceStateMachine.Configuration()
         configuration.subscribersMax = subscribersMax
-        return PresenceStateMachine(configuration: configuration, now: time(0), wallSeconds: 100)
+        return PresenceStateMachine(configuration: configuration, epoch: 1, now: time(0), wallSeconds: 100)
     }
 
     private func online(at second: Int64 = 101) -> PresenceStateMachine {
         var machine = machine()
         #expect(machine.subscribe(app, now: time(5)).isAccepted == true)
-        let result = machine.register(home, sinceMilliseconds: 5, isAsleep: false, wallSeconds: second)
+        let result = register(home, since: 5, on: &machine, wallSeconds: second)
         #expect(result.isAccepted)
         #expect(result.actions == [.push(Presence(online: .online, time: second), [app])])
         return machine
@@ -29,7 +39,8 @@ struct PresenceStateMachineTests {
     func register() {
         var machine = online()
         #expect(machine.presence == Presence(online: .online, time: 101))
-        #expect(machine.register(home, sinceMilliseconds: 5, isAsleep: false, wallSeconds: 102).actions.isEmpty)
+        let again = register(home, since: 5, on: &machine, wallSeconds: 102)
+        #expect(again.actions.isEmpty)
         #expect(machine.presence.time == 101)
     }
 
@@ -37,9 +48,10 @@ struct PresenceStateMachineTests {
     func kick() {
         var machine = online()
         let second = SessionPlace(node: Self.node[1], session: "b")
-        #expect(
-            machine.register(second, sinceMilliseconds: 6, isAsleep: false, wallSeconds: 102).actions == [.kick(home)])
-        #expect(machine.register(home, sinceMilliseconds: 5, isAsleep: false, wallSeconds: 103).isAccepted == false)
+        let newer = register(second, since: 6, on: &machine, wallSeconds: 102)
+        #expect(newer.actions == [.kick(home, by: SessionOrder(epoch: 1, sequence: 6))])
+        let older = register(home, since: 5, on: &machine, wallSeconds: 103)
+        #expect(older.isAccepted == false)
         #expect(machine.place == second)
     }
 
@@ -47,7 +59,8 @@ struct PresenceStateMachineTests {
     func resumedElsewhere() {
         var machine = online()
         let moved = SessionPlace(node: Self.node[1], session: "a")
-        #expect(machine.register(moved, sinceMilliseconds: 5, isAsleep: false, wallSeconds: 102).actions.isEmpty)
+        let resumed = register(moved, since: 5, on: &machine, wallSeconds: 102)
+        #expect(resumed.actions.isEmpty)
         #expect(machine.unregister(home, isResumable: true, now: time(9), wallSeconds: 103).isEmpty)
         #expect(machine.presence.online == .online)
         #expect(machine.place == moved)
@@ -60,7 +73,7 @@ struct PresenceStateMachineTests {
         #expect(machine.tick(now: time(12), wallSeconds: 112) == [.wake(at: time(13))])
         #expect(machine.presence.online == .online)
         var back = machine
-        _ = back.register(home, sinceMilliseconds: 5, isAsleep: false, wallSeconds: 112)
+        _ = register(home, since: 5, on: &back, wallSeconds: 112)
         #expect(back.tick(now: time(20), wallSeconds: 120).isEmpty)
         #expect(machine.tick(now: time(13), wallSeconds: 113) == [.push(Presence(online: .offline, time: 113), [app])])
     }

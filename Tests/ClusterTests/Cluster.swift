@@ -37,6 +37,46 @@ final class Cluster {
         try #require(up.status == 0, "\(up.all)")
     }
 
+    /// Nodes with configurations of the test's own.
+    ///
+    /// - Parameters:
+    ///   - advertised: the port at which clients are told to find node N; its own where nil.
+    ///   - tokenKey: the file of the key that node N checks tokens with; the cluster's where nil.
+    init(
+        configuredNodes nodes: Int, basePort: Int, advertised: (Int) -> Int? = { _ in nil },
+        tokenKey: (Int) -> String? = { _ in nil }
+    ) throws {
+        self.basePort = basePort
+        directory = NSTemporaryDirectory() + "/apus-test-\(UUID().uuidString)"
+        let configs = directory + "-configs"
+        try FileManager.default.createDirectory(atPath: configs, withIntermediateDirectories: true)
+        defer { try? FileManager.default.removeItem(atPath: configs) }
+        for node in 1...nodes {
+            let first = basePort + (node - 1) * 10
+            let text = """
+                cluster: local
+                node: n\(node)
+                data_directory: n\(node)
+                listen:
+                  transport: 127.0.0.1:\(first)
+                  clients: 127.0.0.1:\(first + 1)
+                  http: 127.0.0.1:\(first + 2)
+                advertise: {clients: "127.0.0.1:\(advertised(node) ?? first + 1)"}
+                ownership: {directory: shared/ownership}
+                records: {file: shared/records.sqlite}
+                tls: {authority: pki/ca.pem, certificate: pki/n\(node).pem, key: pki/n\(node).key,
+                  client_certificate: pki/clients.pem, client_key: pki/clients.key}
+                keys: {cluster: pki/cluster.key, token_public: "\(tokenKey(node) ?? "pki/token.pub")"}
+                threads: 2
+                relay: {enabled: false}
+
+                """
+            try text.write(toFile: "\(configs)/n\(node).yaml", atomically: true, encoding: .utf8)
+        }
+        let up = try Self.run(["cluster", "up", "--configs", configs, "--dir", directory])
+        try #require(up.status == 0, "\(up.all)")
+    }
+
     func down() {
         for child in children where child.isRunning { child.terminate() }
         for child in children { child.waitUntilExit() }
@@ -68,12 +108,22 @@ final class Cluster {
     /// Starts a verb of this cluster; it ends with the test or by itself.
     @discardableResult
     func start(_ arguments: String..., environment: [String: String] = [:]) throws -> Process {
+        try start(arguments, environment: environment)
+    }
+
+    /// The same; what it says on standard error goes to the file.
+    @discardableResult
+    func start(_ arguments: [String], environment: [String: String] = [:], errors: String? = nil) throws -> Process {
         let process = Process()
         process.executableURL = URL(fileURLWithPath: Self.apus)
         process.arguments = arguments + ["--dir", directory]
         process.environment = ProcessInfo.processInfo.environment.merging(environment) { $1 }
         process.standardOutput = FileHandle.nullDevice
         process.standardError = FileHandle.nullDevice
+        if let errors {
+            _ = FileManager.default.createFile(atPath: errors, contents: nil)
+            process.standardError = FileHandle(forWritingAtPath: errors)
+        }
         try process.run()
         children.append(process)
         return process
@@ -88,9 +138,6 @@ final class Cluster {
     func doorPort(_ node: Int) -> Int { basePort + (node - 1) * 10 + 1 }
     func httpPort(_ node: Int) -> Int { basePort + (node - 1) * 10 + 2 }
     func relayPort(_ node: Int) -> Int { basePort + (node - 1) * 10 + 3 }
-    func pid(_ node: Int) -> String {
-        Self.text(file("n\(node)/pid")).trimmingCharacters(in: .whitespacesAndNewlines)
-    }
 
     /// The node that is a channel's primary, from 1; waits until it is known and protected.
     func primary(of channel: String) async throws -> Int {

@@ -38,7 +38,7 @@ struct LimitTests {
         let viewer = try await watched(cluster)
         let before = lineCount(cluster)
         // Room for the holes in what is open, and for nothing above.
-        let numbers = try FileManager.default.contentsOfDirectory(atPath: "/proc/\(cluster.pid(1))/fd")
+        let numbers = try FileManager.default.contentsOfDirectory(atPath: "/proc/\(try cluster.pid(1))/fd")
         try limit(cluster, to: (numbers.compactMap { Int($0) }.max() ?? 0) + 1)
         let storm = Storm()
         for port in [cluster.doorPort(1), cluster.relayPort(1), cluster.basePort] { storm.connect(port, count: 500) }
@@ -147,19 +147,19 @@ struct LimitTests {
     }
 
     private func openCount(_ cluster: Cluster) throws -> Int {
-        try FileManager.default.contentsOfDirectory(atPath: "/proc/\(cluster.pid(1))/fd").count
+        try FileManager.default.contentsOfDirectory(atPath: "/proc/\(try cluster.pid(1))/fd").count
     }
 
     /// User and system time, the 14th and 15th field of `stat` (proc(5)), in ticks of 10 ms.
     private func cpuSeconds(_ cluster: Cluster) throws -> Double {
-        let line = Cluster.text("/proc/\(cluster.pid(1))/stat")
+        let line = Cluster.text("/proc/\(try cluster.pid(1))/stat")
         let fields = line.split(separator: ")").last?.split(separator: " ") ?? []
         try #require(fields.count > 12)
         return (Double(fields[11]) ?? 0) / 100 + (Double(fields[12]) ?? 0) / 100
     }
 
     private func limit(_ cluster: Cluster, to count: Int) throws {
-        let outcome = try Cluster.run(["--pid", cluster.pid(1), "--nofile=\(count):"], binary: "/usr/bin/prlimit")
+        let outcome = try Cluster.run(["--pid", "\(try cluster.pid(1))", "--nofile=\(count):"], binary: "/usr/bin/prlimit")
         #expect(outcome.status == 0, "\(outcome.all)")
     }
 

@@ -1,3 +1,4 @@
+import ApusCore
 import Foundation
 import Testing
 
@@ -25,6 +26,14 @@ struct DocumentTests {
         for name in ["README.md", "LICENSE", "NOTICE", "CONTRIBUTING.md", "SECURITY.md", ".swift-format", ".ci/run"] {
             #expect(FileManager.default.fileExists(atPath: "\(SourceTree.root)/\(name)"), "\(name) is missing")
         }
+    }
+
+    @Test("The table of what ends a client says in the document what it says in the code")
+    func endings() throws {
+        let lines = SourceTree.files.first { $0.path == "docs/operating.md" }?.lines ?? []
+        let start = try #require(lines.firstIndex { $0.hasPrefix("| number | what it ends") })
+        let rows = lines[(start + 2)...].prefix { $0.hasPrefix("|") }.map(String.init)
+        #expect(rows == ErrorCode.endings.map { "| \($0.code) | \($0.ending.rawValue) | \($0.reason) |" })
     }
 
     @Test("Every document opens with a title")

@@ -36,6 +36,8 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     private var context: ChannelHandlerContext?
     private var gathered: [(stream: StreamNumber, frames: [RelayFrame])] = []
     private var isDecoding = false
+    /// The client sent something after its welcome: it goes on over this connection.
+    private var isChosen = false
     /// Of a connection that publishes one stream.
     private var pacing: ReceivePacing?
     private var remote = "?"
@@ -110,6 +112,10 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     }
 
     private func received(_ frame: LinkFrame) {
+        if let session, !isChosen {
+            isChosen = true
+            gateway.service.sessions.chosen(session, link: self)
+        }
         switch machine.received(frame.kind, now: .now()) {
         case .authenticate:
             if let refusal { close(refusal) } else { authenticate(frame) }
@@ -269,7 +275,9 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
             metadata: Logger.facts(of: error).merging([
                 LogKey.address: "\(remote)", LogKey.access: "\(session?.access.rawValue ?? "-")",
             ]) { $1 })
-        send(.goodbye, ClientFailure(error))
+        var failure = ClientFailure(error)
+        failure.node = gateway.service.node.name.rawValue
+        send(.goodbye, failure)
         machine.closed()
         context.close(promise: nil)
     }

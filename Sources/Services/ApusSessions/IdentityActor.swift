@@ -26,17 +26,29 @@ package actor IdentityActor {
         self.context = context
         self.log = log
         machine = PresenceStateMachine(
-            configuration: context.configuration.presence, now: .now(), wallSeconds: wallSeconds())
+            configuration: context.configuration.presence, epoch: epoch, now: .now(), wallSeconds: wallSeconds())
     }
 
     /// A session says where it is. Throws 8023 where the device is bound to another account.
     package func register(_ message: SessionRegister) async throws(ApusError) -> SessionRegistered {
         let place = try SessionPlace(message.place)
         if address.kind == .device { try await bind(to: message.account) }
-        let (isAccepted, actions) = machine.register(
-            place, sinceMilliseconds: message.sinceMs, isAsleep: message.asleep, wallSeconds: wallSeconds())
+        var order: SessionOrder?
+        if message.hasOrder {
+            order = SessionOrder(message.order)
+        } else if message.again {
+            // Admitted by a node that knows of no order: below every order that an owner gave.
+            order = SessionOrder(epoch: 0, sequence: UInt64(clamping: message.sinceMs))
+        }
+        let (given, actions) = machine.register(
+            PresenceStateMachine.Registration(
+                place: place, instance: message.instance, order: order, isAsleep: message.asleep),
+            now: .now(), wallSeconds: wallSeconds())
         run(actions)
-        return SessionRegistered.with { $0.superseded = !isAccepted }
+        return SessionRegistered.with {
+            $0.superseded = given == nil
+            if let given { $0.order = given.message }
+        }
     }
 
     /// A session ended, or its socket broke.
@@ -89,7 +101,8 @@ package actor IdentityActor {
     private func run(_ actions: [PresenceStateMachine.Action]) {
         for action in actions {
             switch action {
-            case .kick(let place): context.kick(place)
+            case .kick(let place, let order): context.kick(place, .kicked, order)
+            case .release(let place): context.kick(place, .linkLost, nil)
             case .push(let presence, let places): context.push(address.key, presence, places)
             case .wake(let time): context.wake(self, time)
             case .idle: context.isIdle(address)
@@ -135,10 +148,22 @@ func wallSeconds() -> Int64 { Int64(Date().timeIntervalSince1970) }
 package struct IdentityContext: Sendable {
     let configuration: SessionConfiguration
     let records: any RecordStore
-    let kick: @Sendable (SessionPlace) -> Void
+    /// Has a session's socket closed with this code, unless its client's order is later than the one given.
+    let kick: @Sendable (SessionPlace, ErrorCode, SessionOrder?) -> Void
     let push: @Sendable (_ device: String, Presence, [SessionPlace]) -> Void
     let wake: @Sendable (IdentityActor, _ at: MonotonicTime) -> Void
     let isIdle: @Sendable (EntityAddress) -> Void
+}
+
+extension SessionOrder {
+    init(_ message: ApusWire.SessionOrder) { self.init(epoch: message.epoch, sequence: message.sequence) }
+
+    var message: ApusWire.SessionOrder {
+        .with {
+            $0.epoch = epoch
+            $0.sequence = sequence
+        }
+    }
 }
 
 extension SessionPlace {

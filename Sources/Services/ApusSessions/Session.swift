@@ -15,14 +15,20 @@ package struct Session: Sendable, Hashable {
     package var device: DeviceID?
     /// The only devices that an app may reach, where its token names some (IV-A3).
     package var allowedDevices: [DeviceID]?
-    /// When the client first said hello in this session; wall clock, milliseconds. A later session
-    /// of the same identity takes the place of an earlier one (IV-A5).
+    /// When the client first said hello in this session; wall clock of the node that admitted it, milliseconds. It
+    /// orders only sessions that no owner gave an ``order``.
     package var sinceMilliseconds: Int64
+    /// The client's own random number; sessions of one instance are one client. 0 of clients that name none.
+    package var instance: UInt64
+    /// Which of an identity's clients is the newer one (IV-A5); ``SessionOrder/none`` until an owner gave it.
+    package var order: SessionOrder
 
     package init(
         id: String, role: Role, access: AccessID, account: AccountID, device: DeviceID?,
-        allowedDevices: [DeviceID]? = nil, sinceMilliseconds: Int64
+        allowedDevices: [DeviceID]? = nil, sinceMilliseconds: Int64, instance: UInt64 = 0, order: SessionOrder = .none
     ) {
+        self.instance = instance
+        self.order = order
         self.id = id
         self.role = role
         self.access = access
@@ -30,6 +36,27 @@ package struct Session: Sendable, Hashable {
         self.device = device
         self.allowedDevices = allowedDevices
         self.sinceMilliseconds = sinceMilliseconds
+    }
+}
+
+/// Which of an identity's clients is the newer one (IV-A5, docs/decisions/7).
+///
+/// The owner of the identity gives it out at the client's first registration: the shard's epoch, which grows with every
+/// change of owner, then a number that grows at that owner. No machine's clock is compared with another's.
+package struct SessionOrder: Sendable, Hashable, Comparable {
+    package var epoch: Epoch
+    package var sequence: UInt64
+
+    /// No owner gave one yet.
+    package static let none = SessionOrder(epoch: 0, sequence: 0)
+
+    package init(epoch: Epoch, sequence: UInt64) {
+        self.epoch = epoch
+        self.sequence = sequence
+    }
+
+    package static func < (left: Self, right: Self) -> Bool {
+        (left.epoch, left.sequence) < (right.epoch, right.sequence)
     }
 }
 

@@ -13,6 +13,12 @@ package struct SessionConfiguration: Sendable {
     /// How often an identity is given credentials of the relay at one node, and how many at once. Key
     /// `sessions.relay_credentials_per_minute`.
     package var relayCredentialsPerMinute = 12
+    /// Connections of one client, at one node and over all nodes, that are kept beside each other while it chooses one;
+    /// one more ends the oldest. Key `sessions.connections_max`.
+    package var connectionsMax: Int {
+        get { presence.placesMax }
+        set { presence.placesMax = newValue }
+    }
     /// The presence machine's own.
     package var presence = PresenceStateMachine.Configuration()
 

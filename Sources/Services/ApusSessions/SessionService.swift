@@ -1,5 +1,5 @@
 package import ApusCluster
-package import ApusContract
+import ApusContract
 package import ApusCore
 package import ApusStorage
 package import ApusTransport
@@ -29,8 +29,15 @@ package struct OpenedSession: Sendable {
 package final class SessionService: Service, Sendable {
     struct Entry {
         var session: Session
-        /// Nil once the socket is gone and the owner is yet to be told.
-        var link: (any ClientLink)?
+        /// Its sockets, the newest last. More than one while its client chooses one of them; none once they are gone
+        /// and the owner is yet to be told.
+        var links: [any ClientLink]
+        /// The owner is being asked for the session's first order.
+        var isOpening = false
+        /// The order of the client that superseded the session while it was being opened.
+        var kickedBy = SessionOrder.none
+        /// It was never opened: the owner is told once, in case that it heard of it.
+        var isRefused = false
         var isAsleep = false
         var isResumable = true
         var subscriptions: [DeviceID] = []
@@ -106,7 +113,7 @@ package final class SessionService: Service, Sendable {
     package func register(with dispatcher: NodeDispatcher, records: any RecordStore) {
         let context = IdentityContext(
             configuration: configuration, records: records,
-            kick: { [weak self] place in self?.kick(place) },
+            kick: { [weak self] place, code, order in self?.kick(place, code, by: order) },
             push: { [weak self] device, presence, places in self?.push(device, presence, to: places) },
             wake: { [weak self] actor, time in self?.wake(actor, at: time) },
             isIdle: { [weak self] address in self?.entities.passivate(address) })
@@ -130,7 +137,8 @@ package final class SessionService: Service, Sendable {
             }
         }
         dispatcher.on(SessionKick.self) { [weak self] _, message in
-            self?.kicked(message.session)
+            let code = message.code == 0 ? ErrorCode.kicked : ErrorCode(number: message.code)
+            self?.kicked(message.session, code, by: message.hasOrder ? SessionOrder(message.order) : nil)
             return SessionForgotten()
         }
         dispatcher.on(SessionPresenceChanged.self) { [weak self] _, message in
@@ -149,56 +157,6 @@ package final class SessionService: Service, Sendable {
     }
 
     // MARK: - For the edges
-
-    /// Checks who a client is and makes its session known. Fails with 12001, 12002, 12003, 8023.
-    package func open(_ hello: ClientHello, link: any ClientLink) async -> Result<OpenedSession, ApusError> {
-        do throws(ApusError) {
-            let (session, isResumed) = try identify(hello)
-            if !isResumed { try await register(session, again: false) }
-            return .success(try admit(session, isResumed: isResumed, link: link))
-        } catch {
-            return .failure(error)
-        }
-    }
-
-    /// Admits a client by its ticket alone, without waiting for anybody; nil where it brings none that is valid, and
-    /// ``open(_:link:)`` is to judge.
-    package func resume(_ hello: ClientHello, link: any ClientLink) -> OpenedSession? {
-        guard !hello.ticket.isEmpty, let session = try? resumed(hello) else { return nil }
-        return try? admit(session, isResumed: true, link: link)
-    }
-
-    private func admit(
-        _ session: Session, isResumed: Bool, link: any ClientLink
-    ) throws(ApusError) -> OpenedSession {
-        let lifetime = configuration.ticketLifetime.components.seconds
-        let ticket = try sealer.seal(session, expiresAt: wallSeconds() + lifetime)
-        let previous = state.withLock { state in
-            let previous = state.entries[session.id]
-            var entry = Entry(session: session, link: link)
-            entry.subscriptions = previous?.subscriptions ?? []
-            entry.isAsleep = previous?.isAsleep ?? false
-            entry.version = (previous?.version ?? 0) + 1
-            entry.toldVersion = isResumed ? 0 : entry.version
-            entry.isWorking = previous?.isWorking ?? false
-            state.entries[session.id] = entry
-            return previous?.link
-        }
-        previous?.end(ApusError(.kicked, "the session was resumed on another connection"))
-        if isResumed { tell(session.id) }
-        return OpenedSession(session: session, ticket: ticket, ticketSeconds: UInt32(clamping: lifetime))
-    }
-
-    /// The socket of a session is gone. An earlier socket of a resumed session changes nothing.
-    package func close(_ session: Session, link: any ClientLink) {
-        let isLast = state.withLock { state in
-            guard let entry = state.entries[session.id], entry.link === link else { return false }
-            state.entries[session.id]?.link = nil
-            state.entries[session.id]?.version += 1
-            return true
-        }
-        if isLast { tell(session.id) }
-    }
 
     /// Leave to watch, and presence. Fails with 8002, 8003, 12004.
     package func inspect(
@@ -257,51 +215,14 @@ package final class SessionService: Service, Sendable {
         }
     }
 
-    // MARK: - Checking
-
-    /// The cluster's time, which tokens, tickets and grants are judged by: this node's own clock may be wrong.
-    func wallSeconds() -> Int64 { view.clock.wallSeconds() }
-
-    private func resumed(_ hello: ClientHello) throws(ApusError) -> Session {
-        let session = try sealer.open(Array(hello.ticket), wallSeconds: wallSeconds())
-        let role: Session.Role = hello.role == .device ? .device : .app
-        guard session.role == role else { throw ApusError(.notAllowed, "the ticket is for another role") }
-        return session
-    }
-
-    private func identify(_ hello: ClientHello) throws(ApusError) -> (Session, isResumed: Bool) {
-        let role: Session.Role = hello.role == .device ? .device : .app
-        if !hello.ticket.isEmpty {
-            do throws(ApusError) {
-                return (try resumed(hello), true)
-            } catch {
-                // An old ticket is no shame where a token comes with it.
-                guard !hello.token.isEmpty else { throw error }
-            }
-        }
-        guard !hello.token.isEmpty else { throw ApusError(.tokenInvalid, "the hello brings neither token nor ticket") }
-        let claims = try verifier.verify(hello.token, wallSeconds: wallSeconds())
-        let milliseconds = Int64(Date().timeIntervalSince1970 * 1000)
-        let session = try Session(claims: claims, id: Self.newSessionID(), sinceMilliseconds: milliseconds)
-        guard session.role == role else {
-            throw ApusError(.notAllowed, "the token is for role \(session.role.rawValue)")
-        }
-        return (session, false)
-    }
-
-    private static func newSessionID() -> String {
-        String(UInt64.random(in: .min ... .max), radix: 36) + String(UInt64.random(in: .min ... .max), radix: 36)
-    }
-
     func place(of session: String) -> SessionPlace { SessionPlace(node: view.local, session: session) }
 
     // MARK: - Telling the owner
 
     func tell(_ id: String) {
         let isNew = state.withLock { state in
-            guard let entry = state.entries[id], !entry.isWorking, entry.version != entry.toldVersion else {
-                return false
-            }
+            guard let entry = state.entries[id], !entry.isWorking, !entry.isOpening, entry.version != entry.toldVersion
+            else { return false }
             state.entries[id]?.isWorking = true
             return true
         }
@@ -330,10 +251,11 @@ package final class SessionService: Service, Sendable {
         var delay = Duration.milliseconds(50)
         while let entry = state.withLock({ $0.entries[id] }), entry.version != entry.toldVersion {
             do throws(ApusError) {
-                if entry.link == nil {
+                if entry.links.isEmpty {
                     try await unregister(entry)
                 } else {
-                    try await register(entry.session, again: true)
+                    let order = try await register(entry.session, again: true)
+                    state.withLock { $0.entries[id]?.session.order = max(entry.session.order, order) }
                     for device in entry.subscriptions {
                         _ = try await ask(device, for: entry.session, subscribe: true)
                     }
@@ -342,7 +264,11 @@ package final class SessionService: Service, Sendable {
             } catch {
                 if error.code == .kicked || error.code == .boundToOtherUser {
                     told(id, version: entry.version)
-                    entry.link?.end(error)
+                    for link in state.withLock({ $0.entries[id]?.links ?? [] }) { link.end(error) }
+                    continue
+                }
+                guard !entry.isRefused else {
+                    told(id, version: entry.version)
                     continue
                 }
                 log.debug(
@@ -362,7 +288,7 @@ package final class SessionService: Service, Sendable {
     private func told(_ id: String, version: Int) {
         state.withLock { state in
             state.entries[id]?.toldVersion = version
-            if let entry = state.entries[id], entry.link == nil, entry.version == version { state.entries[id] = nil }
+            if let entry = state.entries[id], entry.links.isEmpty, entry.version == version { state.entries[id] = nil }
         }
     }
 
@@ -371,7 +297,8 @@ package final class SessionService: Service, Sendable {
         tell(id)
     }
 
-    private func register(_ session: Session, again: Bool) async throws(ApusError) {
+    /// The order that the owner gave the session's client. Throws 12003 where a newer client is known.
+    func register(_ session: Session, again: Bool) async throws(ApusError) -> SessionOrder {
         let message = SessionRegister.with {
             $0.place = place(of: session.id).message
             $0.account = session.account.rawValue
@@ -379,9 +306,12 @@ package final class SessionService: Service, Sendable {
             $0.sinceMs = session.sinceMilliseconds
             $0.asleep = state.withLock { $0.entries[session.id]?.isAsleep } ?? false
             $0.again = again
+            $0.instance = session.instance
+            if session.order != .none { $0.order = session.order.message }
         }
         let answer = try await ask(session.entityKind, session.entityKey, message)
         if answer.superseded { throw ApusError(.kicked) }
+        return answer.hasOrder ? SessionOrder(answer.order) : session.order
     }
 
     private func unregister(_ entry: Entry) async throws(ApusError) {
@@ -471,21 +401,37 @@ package final class SessionService: Service, Sendable {
 
     // MARK: - From owners
 
-    /// An owner says that a session here was superseded.
-    package func kicked(_ session: String) {
-        let link = state.withLock { $0.entries[session]?.link }
-        link?.end(ApusError(.kicked))
+    /// An owner says that a session here was superseded by a client of this order, or is to end with another code.
+    ///
+    /// A session of a later order stays: the word is old, and its client won since.
+    package func kicked(_ session: String, _ code: ErrorCode = .kicked, by order: SessionOrder? = nil) {
+        let links: [any ClientLink] = state.withLock { state in
+            guard let entry = state.entries[session] else { return [] }
+            if entry.isOpening {
+                state.entries[session]?.kickedBy = max(entry.kickedBy, order ?? .none)
+                return []
+            }
+            if let order, order < entry.session.order { return [] }
+            return entry.links
+        }
+        for link in links { link.end(ApusError(code)) }
     }
 
     /// An owner says that a device's presence changed.
     package func presenceChanged(_ device: DeviceID, _ presence: Presence, sessions: [String]) {
-        let links = state.withLock { state in sessions.compactMap { state.entries[$0]?.link } }
+        let links = state.withLock { state in sessions.flatMap { state.entries[$0]?.links ?? [] } }
         for link in links { link.presenceChanged(device, presence) }
     }
 
-    private func kick(_ place: SessionPlace) {
-        guard place.node != view.local else { return kicked(place.session) }
-        tell(place.node, SessionKick.with { $0.session = place.session })
+    private func kick(_ place: SessionPlace, _ code: ErrorCode, by order: SessionOrder?) {
+        guard place.node != view.local else { return kicked(place.session, code, by: order) }
+        tell(
+            place.node,
+            SessionKick.with {
+                $0.session = place.session
+                if let order { $0.order = order.message }
+                if code != .kicked { $0.code = code.number }
+            })
     }
 
     /// A tell that does not arrive is repaired when the edge tells the next owner, or asks again.

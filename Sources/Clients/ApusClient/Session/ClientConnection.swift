@@ -10,11 +10,18 @@ import SwiftProtobuf
 
 /// What a connection reports to its session; confined to the event loop.
 protocol ClientConnectionOwner: AnyObject {
+    func connected(_ connection: ClientConnection)
+    func secured(_ connection: ClientConnection)
     func welcomed(_ connection: ClientConnection, _ welcome: ClientWelcome)
     func received(_ frame: LinkFrame, on connection: ClientConnection)
     func heard(_ connection: ClientConnection)
+    /// The node answered a ping.
+    func ponged(_ connection: ClientConnection, roundTrip: Duration)
+    /// The node took a stream.
+    func streamOpened(_ connection: ClientConnection)
     func becameWritable(_ connection: ClientConnection)
-    func closed(_ connection: ClientConnection, error: ApusError?)
+    /// `node` is the name of the node that ended the connection, where it said so.
+    func closed(_ connection: ClientConnection, error: ApusError?, node: String)
 }
 
 /// One TLS connection of a client to a door.
@@ -29,42 +36,43 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
     let door: HostPort
     let eventLoop: any EventLoop
     weak var owner: (any ClientConnectionOwner)?
-    private let hello: ClientHello
     private var decoder = LinkFrameDecoder(lengthMax: frameByteCountMax)
     private var context: ChannelHandlerContext?
     private var channel: (any Channel)?
     private var calls: [UInt32: Completion] = [:]
     private var nextCall: UInt32 = 1
+    private var isSecured = false
     private var isWelcomed = false
     private var isClosed = false
     private var lastError: ApusError?
+    /// The node that said goodbye.
+    private var endedBy = ""
+    private var nextPing: UInt32 = 1
+    private var pingSent: (number: UInt32, at: MonotonicTime)?
 
     /// The largest frame that a node sends: one media frame with its headers.
     private static let frameByteCountMax = (4 << 20) + 64
-    /// The longest TCP connect.
-    private static let connectTimeout = TimeAmount.milliseconds(300)
 
-    init(id: LinkStateMachine.AttemptID, door: HostPort, hello: ClientHello, eventLoop: any EventLoop) {
+    init(id: LinkStateMachine.AttemptID, door: HostPort, eventLoop: any EventLoop) {
         self.id = id
         self.door = door
-        self.hello = hello
         self.eventLoop = eventLoop
     }
 
+    /// Nil where the endpoint is given by name.
+    private var address: SocketAddress? { try? SocketAddress(ipAddress: door.host, port: door.port) }
+
     var isWritable: Bool { context?.channel.isWritable ?? false }
 
-    /// - Parameter resumption: Holds the newest TLS ticket of the session that this connection is for.
-    func connect(tls: TLSClientContext, resumption: TLSResumption?) {
-        let address = try? SocketAddress(ipAddress: door.host, port: door.port)
+    /// Opens the TCP connection; ``secure(tls:resumption:)`` and ``greet(_:)`` follow when the session says so.
+    ///
+    /// - Parameter timeout: of the connect.
+    func connect(timeout: Duration) {
         let bootstrap = ClientBootstrap(group: eventLoop)
-            .connectTimeout(Self.connectTimeout)
+            .connectTimeout(.nanoseconds(timeout.nanoseconds))
             .channelOption(.tcpOption(.tcp_nodelay), value: 1)
             .channelInitializer { [self] channel in
-                channel.eventLoop.makeCompletedFuture {
-                    let handler = TLSClientHandler(
-                        context: tls, host: address == nil ? door.host : nil, resumption: resumption)
-                    try channel.pipeline.syncOperations.addHandlers([handler, self])
-                }
+                channel.eventLoop.makeCompletedFuture { try channel.pipeline.syncOperations.addHandler(self) }
             }
         // An address needs no resolver, which has a thread of its own.
         (address.map { bootstrap.connect(to: $0) } ?? bootstrap.connect(host: door.host, port: door.port))
@@ -74,12 +82,29 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
                 switch result {
                 case .success(let channel):
                     self.channel = channel
-                    if isClosed { channel.close(promise: nil) }
+                    if isClosed { channel.close(promise: nil) } else { owner?.connected(self) }
                 case .failure(let error):
                     over(ApusError(.connectFailed, "\(door) cannot be reached: \(error)"))
                 }
             }
     }
+
+    /// Starts TLS.
+    ///
+    /// - Parameter resumption: Holds the newest TLS ticket of the session that this connection is for.
+    func secure(tls: TLSClientContext, resumption: TLSResumption?) {
+        guard let channel, context != nil, !isClosed else { return }
+        do {
+            let handler = TLSClientHandler(context: tls, host: address == nil ? door.host : nil, resumption: resumption)
+            try channel.pipeline.syncOperations.addHandler(handler, position: .first)
+        } catch {
+            lastError = ApusError(.connectFailed, "TLS to \(door) cannot be started: \(error)")
+            channel.close(promise: nil)
+        }
+    }
+
+    /// Says who the client is.
+    func greet(_ hello: ClientHello) { send(.hello, hello) }
 
     func close() {
         owner = nil
@@ -102,11 +127,19 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
         guard context != nil, !isClosed else { return completion(.failure(ApusError(.notConnected))) }
         let call = nextCall
         nextCall &+= 1
-        calls[call] = completion
+        calls[call] = { [weak self] result in
+            if let self, case .success = result, method == .play || method == .publish { owner?.streamOpened(self) }
+            completion(result)
+        }
         send(.request, message, method: method, correlation: call)
     }
 
-    func ping() { write(LinkFrame(kind: .ping)) }
+    /// Asks for a sign of life; the round trip is reported to the owner.
+    func ping(now: MonotonicTime) {
+        pingSent = (nextPing, now)
+        write(LinkFrame(kind: .ping, correlation: nextPing))
+        nextPing = nextPing == .max ? 1 : nextPing + 1
+    }
 
     /// Queues bytes of whole frames.
     func write(_ bytes: ByteBuffer) { context?.write(wrapOutboundOut(bytes), promise: nil) }
@@ -125,11 +158,19 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
     func handlerRemoved(context: ChannelHandlerContext) { self.context = nil }
 
     func userInboundEventTriggered(context: ChannelHandlerContext, event: Any) {
-        if case .handshakeCompleted? = event as? TLSUserEvent { send(.hello, hello) }
+        if case .handshakeCompleted? = event as? TLSUserEvent {
+            isSecured = true
+            owner?.secured(self)
+        }
         context.fireUserInboundEventTriggered(event)
     }
 
     func channelRead(context: ChannelHandlerContext, data: NIOAny) {
+        guard isSecured else {
+            // Whoever is on the way could have sent it.
+            lastError = ApusError(.connectFailed, "\(door) sends something before TLS")
+            return context.close(promise: nil)
+        }
         decoder.append(unwrapInboundIn(data))
         if isWelcomed { owner?.heard(self) }
         do {
@@ -163,6 +204,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
             owner?.welcomed(self, welcome)
         case .goodbye:
             lastError = failure(in: frame)
+            endedBy = (try? ClientFailure(serializedBytes: Array(frame.payload.readableBytesView)))?.node ?? ""
             context?.close(promise: nil)
         case .response:
             guard let completion = calls.removeValue(forKey: frame.correlation) else { return }
@@ -170,7 +212,10 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
         case .ping:
             write(LinkFrame(kind: .pong, correlation: frame.correlation))
         case .pong:
-            break
+            // One that nobody asked for is a keepalive.
+            guard let sent = pingSent, sent.number == frame.correlation else { return }
+            pingSent = nil
+            owner?.ponged(self, roundTrip: .now() - sent.at)
         default:
             owner?.received(frame, on: self)
         }
@@ -187,7 +232,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
         guard !isClosed else { return }
         isClosed = true
         failCalls(error ?? ApusError(.linkLost))
-        owner?.closed(self, error: error)
+        owner?.closed(self, error: error, node: endedBy)
     }
 
     private func failCalls(_ error: ApusError) {

@@ -48,18 +48,23 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     private(set) var active: ClientConnection?
     private var streams: [any SessionStream] = []
     private var ticket = Data()
+    /// What makes all connections of this session one client to the cluster (docs/decisions/7).
+    private let instance = UInt64.random(in: 1...(.max))
     private var ticker: RepeatedTask?
-    private var lastPing = MonotonicTime.zero
+    private var nextPing = MonotonicTime.zero
+    private var pingInterval = ClientSession.pingIntervalMin
     private var presenceCallbacks: [DeviceID: @Sendable (Presence) -> Void] = [:]
     private let onLinkState: @Sendable (LinkState, ApusError?) -> Void
     private var lastError: ApusError?
 
     /// How often silence is looked at.
     private static let tickInterval = TimeAmount.milliseconds(20)
+    /// The first pings of a connection measure the line; the interval doubles from here.
+    private static let pingIntervalMin = Duration.seconds(1)
     /// The client is not silent for longer.
-    private static let pingInterval = Duration.seconds(8)
+    private static let pingIntervalMax = Duration.seconds(8)
     /// The same while a stream is open: the node sends all the time then, and the kernel acknowledges it.
-    private static let streamPingInterval = Duration.seconds(40)
+    private static let streamPingIntervalMax = Duration.seconds(40)
 
     /// - Parameter onLinkState: called on the event loop at every change, with the last error.
     /// - Throws: 10022 where the authority's file cannot be used.
@@ -177,14 +182,14 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     func add(_ stream: any SessionStream) {
         eventLoop.assertInEventLoop()
         streams.append(stream)
-        machine.hasStreams = true
+        machine.streamsWanted(true, now: .now())
         if let active { stream.attach(to: active) }
     }
 
     func remove(_ stream: any SessionStream) {
         eventLoop.assertInEventLoop()
         streams.removeAll { $0 === stream }
-        machine.hasStreams = !streams.isEmpty
+        machine.streamsWanted(!streams.isEmpty, now: .now())
     }
 
     // MARK: - The machine
@@ -193,6 +198,8 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         for action in actions {
             switch action {
             case .connect(let id, let door): connect(id, door)
+            case .secure(let id): connections[id]?.secure(tls: tls, resumption: resumption)
+            case .greet(let id): connections[id]?.greet(hello)
             case .drop(let id):
                 let connection = connections.removeValue(forKey: id)
                 if connection === active { active = nil }
@@ -204,18 +211,22 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     }
 
     private func connect(_ id: LinkStateMachine.AttemptID, _ door: HostPort) {
-        let hello = ClientHello.with {
+        let connection = ClientConnection(id: id, door: door, eventLoop: eventLoop)
+        connection.owner = self
+        connections[id] = connection
+        connection.connect(timeout: configuration.link.stageTimeoutMax)
+    }
+
+    private var hello: ClientHello {
+        .with {
             $0.version = 1
             $0.versionMin = 1
             $0.role = configuration.role
             $0.token = configuration.token
             $0.ticket = ticket
             $0.agent = configuration.agent
+            $0.instance = instance
         }
-        let connection = ClientConnection(id: id, door: door, hello: hello, eventLoop: eventLoop)
-        connection.owner = self
-        connections[id] = connection
-        connection.connect(tls: tls, resumption: resumption)
     }
 
     private func activate(_ id: LinkStateMachine.AttemptID) {
@@ -224,15 +235,23 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         active = connection
         for stream in streams { stream.attach(to: connection) }
         for device in presenceCallbacks.keys.sorted() { subscribe(device, on: connection) }
+        // Shows the node that this connection was chosen, and the client how long the line is.
+        pingInterval = Self.pingIntervalMin
+        ping(connection, now: .now())
+    }
+
+    private func ping(_ connection: ClientConnection, now: MonotonicTime) {
+        connection.ping(now: now)
+        nextPing = now + pingInterval
+        pingInterval = min(pingInterval * 2, streams.isEmpty ? Self.pingIntervalMax : Self.streamPingIntervalMax)
     }
 
     private func tick() {
         let now = MonotonicTime.now()
         run(machine.tick(now: now))
-        if let active, now - lastPing >= (streams.isEmpty ? Self.pingInterval : Self.streamPingInterval) {
-            lastPing = now
-            active.ping()
-        }
+        // Without a stream the node must hear of the client sooner than a stream's interval may say.
+        if streams.isEmpty { nextPing = min(nextPing, now + Self.pingIntervalMax) }
+        if let active, now >= nextPing { ping(active, now: now) }
     }
 
     private func subscribe(_ device: DeviceID, on connection: ClientConnection) {
@@ -256,10 +275,25 @@ protocol SessionStream: AnyObject {
 }
 
 extension ClientSession: ClientConnectionOwner {
-    func welcomed(_ connection: ClientConnection, _ welcome: ClientWelcome) {
-        ticket = welcome.ticket
-        run(machine.welcomed(connection.id, doors: welcome.doors.compactMap { HostPort($0) }, now: .now()))
+    func connected(_ connection: ClientConnection) { run(machine.connected(connection.id, now: .now())) }
+
+    func secured(_ connection: ClientConnection) { run(machine.secured(connection.id, now: .now())) }
+
+    func welcomed(_ connection: ClientConnection, _ message: ClientWelcome) {
+        let welcome = LinkStateMachine.Welcome(
+            doors: message.doors.compactMap { HostPort($0) }, keepalive: .milliseconds(Int64(message.keepaliveMs)),
+            streamKeepalive: .milliseconds(Int64(message.streamKeepaliveMs)))
+        let actions = machine.welcomed(connection.id, welcome, now: .now())
+        // The session of a connection that is not activated ends with it; its ticket would resume that one.
+        if actions.contains(.activate(connection.id)) { ticket = message.ticket }
+        run(actions)
     }
+
+    func ponged(_ connection: ClientConnection, roundTrip: Duration) {
+        machine.ponged(connection.id, roundTrip: roundTrip)
+    }
+
+    func streamOpened(_ connection: ClientConnection) { machine.streamOpened(connection.id, now: .now()) }
 
     func received(_ frame: LinkFrame, on connection: ClientConnection) {
         if frame.kind == .tell, frame.method == ClientMethod.presence.rawValue {
@@ -286,10 +320,10 @@ extension ClientSession: ClientConnectionOwner {
         for stream in streams { stream.becameWritable(connection) }
     }
 
-    func closed(_ connection: ClientConnection, error: ApusError?) {
+    func closed(_ connection: ClientConnection, error: ApusError?, node: String) {
         connections[connection.id] = nil
         if connection === active { active = nil }
         if let error { lastError = error }
-        run(machine.closed(connection.id, error: error, now: .now()))
+        run(machine.closed(connection.id, error: error, node: node, now: .now()))
     }
 }

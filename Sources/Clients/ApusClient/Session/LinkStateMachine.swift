@@ -12,29 +12,48 @@ public enum LinkState: Int, Sendable, Hashable, CaseIterable {
     case kicked = 3
 }
 
-/// Which door a client is connected to, and when it tries another (D6, D7).
+/// Which node a client is connected to, and when it tries another (D6, D7, docs/decisions/7).
 ///
-/// One connection is active. While streams are open the node is never silent for longer than its
-/// keepalive, so silence means trouble: a second connection, to another door, is opened beside the
-/// first, and whichever shows life first wins. A lost connection is replaced at once by the next door;
-/// when every door has failed in turn, attempts wait, longer each round, with jitter.
+/// One connection is active. While streams are open the node is never silent for longer than its keepalive, so silence
+/// means trouble: a second connection, to another node, is opened beside the first, and whichever shows life first
+/// wins. A lost connection is replaced at once by one to the next endpoint; when every endpoint has failed in turn,
+/// attempts wait, longer each round, with jitter.
+///
+/// An attempt goes through stages: TCP, TLS, hello. A further attempt is started where each that runs takes longer for
+/// its stage than the line showed before. It waits before TLS, and again before its hello, while one that is as far is
+/// still in time: so it costs a node a socket, and nothing else. Two hellos that are answered both do no harm: the
+/// cluster knows them as one client's, and the client closes what it does not activate.
+///
+/// Nothing here is a constant that a long line would break: delays and time-outs follow the measured stages, and the
+/// silence that counts follows the round trip and the gaps seen.
 ///
 /// Pure: time and randomness come in.
 public struct LinkStateMachine: Sendable {
     public typealias AttemptID = UInt64
 
     public struct Configuration: Sendable {
-        /// Silence of a node, while a stream is open, after which another door is tried.
-        public var silenceMax: Duration = .milliseconds(180)
-        /// The same without a stream.
+        /// Silence beyond the node's keepalive, while a stream is open, after which another node is tried; more where
+        /// the line has a long round trip or shows gaps.
+        public var silenceMargin: Duration = .milliseconds(100)
+        /// The longest silence that such a line is given.
+        public var silenceCeiling: Duration = .seconds(3)
+        /// Silence, beyond two round trips, after which another node is tried while a stream is being opened.
+        public var openingSilenceMax: Duration = .milliseconds(600)
+        /// The same without a stream; never less than two keepalives of the node.
         public var idleSilenceMax: Duration = .seconds(12)
-        /// How long an attempt may take before another door is tried beside it.
-        public var hedgeDelay: Duration = .milliseconds(150)
-        /// How long an attempt may take at all.
-        public var attemptTimeout: Duration = .seconds(2)
+        /// How long a stage of an attempt may take before another node is tried beside it, while nothing was measured
+        /// (RFC 8305 §5); doubles with each attempt that runs.
+        public var hedgeDelayInitial: Duration = .milliseconds(250)
+        /// Bounds of what is measured for it.
+        public var hedgeDelayMin: Duration = .milliseconds(150)
+        public var hedgeDelayMax: Duration = .seconds(2)
+        /// How long a stage of an attempt may take at all: four times what was measured, within these bounds, and the
+        /// greater where nothing was.
+        public var stageTimeoutMin: Duration = .seconds(2)
+        public var stageTimeoutMax: Duration = .seconds(8)
         /// The most attempts at once.
         public var attemptsMax = 3
-        /// Wait after a round in which every door failed; doubles up to ``backoffMax``, with jitter.
+        /// Wait after a round in which every endpoint failed; doubles up to ``backoffMax``, with jitter.
         public var backoffMin: Duration = .milliseconds(50)
         public var backoffMax: Duration = .seconds(2)
         /// How long a lost link may be replaced before it is called offline.
@@ -42,25 +61,69 @@ public struct LinkStateMachine: Sendable {
         public init() {}
     }
 
+    /// What a node says of itself in its welcome.
+    public struct Welcome: Sendable {
+        /// Endpoints of the cluster, the best first.
+        public var doors: [HostPort]
+        /// The node is never silent for longer.
+        public var keepalive: Duration
+        /// The same while a stream is open.
+        public var streamKeepalive: Duration
+
+        /// Zero stands for a default: nodes did not always say it.
+        public init(doors: [HostPort], keepalive: Duration = .zero, streamKeepalive: Duration = .zero) {
+            self.doors = doors
+            self.keepalive = keepalive > .zero ? keepalive : .seconds(5)
+            self.streamKeepalive = streamKeepalive > .zero ? streamKeepalive : .milliseconds(80)
+        }
+    }
+
     /// What the shell does next, in this order.
     public enum Action: Sendable, Equatable {
+        /// Open a TCP connection.
         case connect(AttemptID, HostPort)
+        /// Start TLS on it.
+        case secure(AttemptID)
+        /// Say hello on it.
+        case greet(AttemptID)
         case drop(AttemptID)
-        /// Streams go over this connection from here on.
+        /// Streams go over this connection from here on. Send something on it, so that the node knows.
         case activate(AttemptID)
         case report(LinkState)
+    }
+
+    private enum Stage: Int, Sendable, Comparable {
+        case connecting, connected, securing, secured, greeting
+
+        /// The node, or the network, is to answer.
+        var isAwaited: Bool {
+            switch self {
+            case .connecting, .securing, .greeting: true
+            case .connected, .secured: false
+            }
+        }
+
+        static func < (left: Self, right: Self) -> Bool { left.rawValue < right.rawValue }
     }
 
     private struct Attempt: Sendable {
         var id: AttemptID
         var door: HostPort
+        var stage = Stage.connecting
+        /// When the stage began.
         var since: MonotonicTime
+        /// The shortest of its stages that took a whole round trip. A connect does not count: a middlebox may answer.
+        var roundTrip: Duration?
     }
 
     private struct Active: Sendable {
         var id: AttemptID
         var door: HostPort
         var lastHeard: MonotonicTime
+        var line: LineWatch
+        var welcome: Welcome
+        /// The node took a stream: it is not silent for longer than its stream keepalive.
+        var isStreaming = false
         /// The node asked its clients to go elsewhere.
         var isLeaving = false
     }
@@ -72,16 +135,23 @@ public struct LinkStateMachine: Sendable {
     private var nextID: AttemptID = 1
     private var active: Active?
     private var attempts: [Attempt] = []
+    private var lastConnect = MonotonicTime.zero
+    private var connects = LineEstimate()
+    private var handshakes = LineEstimate()
+    private var hellos = LineEstimate()
+    /// Of the last active connection; the line is mostly the client's own.
+    private var jitter = Duration.zero
+    /// Who refused the token since the last welcome: the endpoint, and the node behind it where it said its name.
+    private var refusals: [(door: HostPort, node: String)] = []
     private var failuresInRound = 0
     private var backoff: Duration
     private var notBefore = MonotonicTime.zero
     private var lostSince: MonotonicTime?
     private var reported: LinkState?
     private var isStopped = false
-    /// A stream is open: silence is watched closely.
-    public var hasStreams = false
+    private var hasStreams = false
 
-    /// - Parameter seed: spreads clients over doors and time.
+    /// - Parameter seed: spreads clients over endpoints and time.
     public init(configuration: Configuration, doors: [HostPort], seed: UInt64) {
         self.configuration = configuration
         self.doors = doors
@@ -90,35 +160,96 @@ public struct LinkStateMachine: Sendable {
     }
 
     public var activeID: AttemptID? { active?.id }
+    /// Connections that are being made.
+    public var attemptCount: Int { attempts.count }
 
     public mutating func start(now: MonotonicTime) -> [Action] {
         lostSince = now
         return connectNext(now: now)
     }
 
+    // MARK: - Attempts
+
+    /// The attempt's TCP connection stands.
+    public mutating func connected(_ id: AttemptID, now: MonotonicTime) -> [Action] {
+        guard let index = index(of: id, in: .connecting) else { return [] }
+        connects.measured(now - attempts[index].since)
+        attempts[index].stage = .connected
+        attempts[index].since = now
+        return advance(now: now)
+    }
+
+    /// The attempt's TLS handshake is done.
+    public mutating func secured(_ id: AttemptID, now: MonotonicTime) -> [Action] {
+        guard let index = index(of: id, in: .securing) else { return [] }
+        let span = now - attempts[index].since
+        handshakes.measured(span)
+        attempts[index].roundTrip = span
+        attempts[index].stage = .secured
+        attempts[index].since = now
+        return advance(now: now)
+    }
+
     /// The node said hello back.
-    public mutating func welcomed(_ id: AttemptID, doors: [HostPort], now: MonotonicTime) -> [Action] {
-        guard let index = attempts.firstIndex(where: { $0.id == id }), !isStopped else { return [.drop(id)] }
+    public mutating func welcomed(_ id: AttemptID, _ welcome: Welcome, now: MonotonicTime) -> [Action] {
+        guard let index = index(of: id, in: .greeting), !isStopped else { return [.drop(id)] }
         let attempt = attempts.remove(at: index)
+        let span = now - attempt.since
+        hellos.measured(span)
         var actions: [Action] = []
         if let active {
             // The old connection came back to life meanwhile: it stays, it has the streams.
-            if now - active.lastHeard < silenceMax, !active.isLeaving { return [.drop(id)] }
+            if !isSilent(active, now: now) { return [.drop(id)] }
+            jitter = active.line.jitter
             actions.append(.drop(active.id))
         }
-        actions += attempts.map { .drop($0.id) }
-        attempts.removeAll()
-        active = Active(id: id, door: attempt.door, lastHeard: now)
+        actions += dropAttempts()
+        active = Active(
+            id: id, door: attempt.door, lastHeard: now,
+            line: LineWatch(roundTrip: min(span, attempt.roundTrip ?? span), jitter: jitter), welcome: welcome)
         failuresInRound = 0
+        refusals = []
         backoff = configuration.backoffMin
         lostSince = nil
-        learn(doors)
+        learn(welcome.doors)
         actions.append(.activate(id))
         actions += report(.online)
         return actions
     }
 
-    /// The active node goes away and names other doors: a connection there is opened first.
+    /// The connection or the attempt is over; `error` is what the node said, where it said something, and `node` its
+    /// name, where it said that.
+    public mutating func closed(
+        _ id: AttemptID, error: ApusError?, node: String = "", now: MonotonicTime
+    ) -> [Action] {
+        guard !isStopped else { return [] }
+        let attempt = attempts.first { $0.id == id }
+        attempts.removeAll { $0.id == id }
+        guard let door = attempt?.door ?? (active?.id == id ? active?.door : nil) else { return [] }
+        if let error, let end = end(by: error.code, door: door, node: node) { return stop(end) }
+        if let active, active.id == id {
+            // The other endpoints first: this one is the least likely to open.
+            if let index = doors.firstIndex(of: active.door) { nextDoor = index + 1 }
+            jitter = active.line.jitter
+            self.active = nil
+            lostSince = now
+            failuresInRound = 0
+            return attempts.isEmpty ? connectNext(now: now) : advance(now: now)
+        }
+        failuresInRound += 1
+        if failuresInRound >= doors.count {
+            failuresInRound = 0
+            let span = backoff * (0.5 + random.nextUnit())
+            notBefore = now + span
+            backoff = min(backoff * 2, configuration.backoffMax)
+            return advance(now: now)
+        }
+        return active == nil && attempts.isEmpty ? connectNext(now: now) : advance(now: now)
+    }
+
+    // MARK: - The active connection
+
+    /// The active node goes away and names other endpoints: a connection there is opened first.
     public mutating func sentAway(_ id: AttemptID, doors new: [HostPort], now: MonotonicTime) -> [Action] {
         guard let door = active?.door, active?.id == id, !isStopped else { return [] }
         active?.isLeaving = true
@@ -129,51 +260,51 @@ public struct LinkStateMachine: Sendable {
 
     /// Bytes came from the node.
     public mutating func heard(_ id: AttemptID, now: MonotonicTime) {
-        guard active?.id == id else { return }
+        guard var active, active.id == id else { return }
+        if active.isStreaming {
+            active.line.heard(after: now - active.lastHeard, keepalive: active.welcome.streamKeepalive)
+        }
+        active.lastHeard = now
+        self.active = active
+    }
+
+    /// The node answered a ping after this time.
+    public mutating func ponged(_ id: AttemptID, roundTrip: Duration) {
+        if active?.id == id { active?.line.measured(roundTrip: roundTrip) }
+    }
+
+    /// Streams are wanted, or none is any more. The node has the time of an answer from here on.
+    public mutating func streamsWanted(_ isWanted: Bool, now: MonotonicTime) {
+        guard hasStreams != isWanted else { return }
+        hasStreams = isWanted
+        active?.isStreaming = false
+        if isWanted { active?.lastHeard = now }
+    }
+
+    /// The node took a stream: its shorter keepalive holds.
+    public mutating func streamOpened(_ id: AttemptID, now: MonotonicTime) {
+        guard hasStreams, active?.id == id, active?.isStreaming == false else { return }
+        active?.isStreaming = true
         active?.lastHeard = now
     }
 
-    /// The connection or the attempt is over; `error` is what the node said, where it said something.
-    public mutating func closed(_ id: AttemptID, error: ApusError?, now: MonotonicTime) -> [Action] {
-        guard !isStopped else { return [] }
-        let wasAttempt = attempts.contains { $0.id == id }
-        attempts.removeAll { $0.id == id }
-        if let end = error.flatMap({ Self.end(for: $0.code) }), wasAttempt || active?.id == id { return stop(end) }
-        if let active, active.id == id {
-            // The other doors first: this one is the least likely to open.
-            if let index = doors.firstIndex(of: active.door) { nextDoor = index + 1 }
-            self.active = nil
-            lostSince = now
-            failuresInRound = 0
-            return attempts.isEmpty ? connectNext(now: now) : []
-        }
-        guard wasAttempt else { return [] }
-        failuresInRound += 1
-        if failuresInRound >= doors.count {
-            failuresInRound = 0
-            let span = backoff * (0.5 + random.nextUnit())
-            notBefore = now + span
-            backoff = min(backoff * 2, configuration.backoffMax)
-            return []
-        }
-        return active == nil && attempts.isEmpty ? connectNext(now: now) : []
-    }
+    // MARK: - Time
 
     public mutating func tick(now: MonotonicTime) -> [Action] {
         guard !isStopped else { return [] }
         var actions: [Action] = []
-        for attempt in attempts where now - attempt.since >= configuration.attemptTimeout {
+        for attempt in attempts where attempt.stage.isAwaited && now - attempt.since >= timeout(attempt.stage) {
+            timedOut(attempt.stage)
             actions.append(.drop(attempt.id))
             actions += closed(attempt.id, error: nil, now: now)
         }
-        let isSilent = active.map { now - $0.lastHeard >= silenceMax || $0.isLeaving } ?? true
-        if !isSilent {
-            actions += attempts.map { .drop($0.id) }
-            attempts.removeAll()
-        } else if attempts.count < configuration.attemptsMax, now >= notBefore,
-            attempts.allSatisfy({ now - $0.since >= configuration.hedgeDelay })
-        {
-            actions += connectNext(now: now)
+        if let active, !isSilent(active, now: now) {
+            actions += dropAttempts()
+        } else {
+            actions += advance(now: now)
+            if attempts.allSatisfy({ isOverdue($0, now: now) }), isHedgeDue(now: now) {
+                actions += connectNext(now: now)
+            }
         }
         if let lostSince, active == nil, now - lostSince >= configuration.offlineGrace {
             actions += report(.offline)
@@ -186,22 +317,109 @@ public struct LinkStateMachine: Sendable {
 
     private mutating func stop(_ state: LinkState) -> [Action] {
         isStopped = true
-        var actions: [Action] = attempts.map { .drop($0.id) }
+        var actions = dropAttempts()
         if let active { actions.append(.drop(active.id)) }
-        attempts.removeAll()
         active = nil
         return actions + report(state)
     }
 
-    private var silenceMax: Duration { hasStreams ? configuration.silenceMax : configuration.idleSilenceMax }
+    /// The longest silence of the active node that is no reason to look for another.
+    public var silenceMax: Duration? { active.map { silenceMax(of: $0) } }
 
-    private static func end(for code: ErrorCode) -> LinkState? {
-        switch code {
-        case .tokenInvalid, .tokenExpired: .tokenFailed
-        case .kicked: .kicked
-        default: nil
+    private func silenceMax(of active: Active) -> Duration {
+        let way = active.line.roundTrip * 2
+        guard hasStreams else { return max(configuration.idleSilenceMax, active.welcome.keepalive * 2) + way }
+        guard active.isStreaming else { return configuration.openingSilenceMax + way }
+        let seen = way + active.line.jitter * 3 / 2
+        return active.welcome.streamKeepalive
+            + min(max(configuration.silenceMargin, seen), configuration.silenceCeiling)
+    }
+
+    private func isSilent(_ active: Active, now: MonotonicTime) -> Bool {
+        active.isLeaving || now - active.lastHeard >= silenceMax(of: active)
+    }
+
+    // MARK: - Stages
+
+    /// Lets attempts that wait go on, the farthest first, where none that is farther is still in time.
+    private mutating func advance(now: MonotonicTime) -> [Action] {
+        if let active, !isSilent(active, now: now) { return [] }
+        var actions: [Action] = []
+        for stage in [Stage.secured, .connected] {
+            guard let index = attempts.firstIndex(where: { $0.stage == stage }) else { continue }
+            let next: Stage = stage == .secured ? .greeting : .securing
+            let isLed = attempts.contains { $0.stage >= next && !isOverdue($0, now: now) }
+            guard !isLed else { continue }
+            attempts[index].stage = next
+            attempts[index].since = now
+            actions.append(next == .greeting ? .greet(attempts[index].id) : .secure(attempts[index].id))
+        }
+        return actions
+    }
+
+    private func index(of id: AttemptID, in stage: Stage) -> Int? {
+        attempts.firstIndex { $0.id == id && $0.stage == stage }
+    }
+
+    private func estimate(_ stage: Stage) -> LineEstimate {
+        switch stage {
+        case .connecting, .connected: connects
+        case .securing, .secured: handshakes
+        case .greeting: hellos
         }
     }
+
+    private mutating func timedOut(_ stage: Stage) {
+        switch stage {
+        case .connecting, .connected: connects.timedOut()
+        case .securing, .secured: handshakes.timedOut()
+        case .greeting: hellos.timedOut()
+        }
+    }
+
+    /// How long the stage may take before another attempt goes ahead of this one.
+    private func delay(_ stage: Stage) -> Duration {
+        let bounds = (configuration.hedgeDelayMin, configuration.hedgeDelayMax)
+        if let measured = estimate(stage).delay { return min(max(measured, bounds.0), bounds.1) }
+        // A stage that was never measured takes no less than one that was.
+        let others = [connects, handshakes, hellos].compactMap(\.delay)
+        return min(max(configuration.hedgeDelayInitial, others.max() ?? .zero), bounds.1)
+    }
+
+    private func timeout(_ stage: Stage) -> Duration {
+        guard estimate(stage).isMeasured else { return configuration.stageTimeoutMax }
+        return min(max(delay(stage) * 4, configuration.stageTimeoutMin), configuration.stageTimeoutMax)
+    }
+
+    private func isOverdue(_ attempt: Attempt, now: MonotonicTime) -> Bool {
+        attempt.stage.isAwaited && now - attempt.since >= delay(attempt.stage)
+    }
+
+    /// The last attempt had the time of a connect, and the more of it the more attempts there are.
+    private func isHedgeDue(now: MonotonicTime) -> Bool {
+        guard !attempts.isEmpty else { return true }
+        return attempts.count < configuration.attemptsMax
+            && now - lastConnect >= delay(.connecting) * (1 << (attempts.count - 1))
+    }
+
+    private mutating func dropAttempts() -> [Action] {
+        defer { attempts = [] }
+        return attempts.map { .drop($0.id) }
+    }
+
+    // MARK: - Ends
+
+    /// What the error ends (``ErrorCode/endings``); nil where the client tries on.
+    private mutating func end(by code: ErrorCode, door: HostPort, node: String) -> LinkState? {
+        if code.ends(.session) { return code == .kicked ? .kicked : .tokenFailed }
+        guard code.ends(.sessionByTwoNodes) else { return nil }
+        refusals.removeAll { $0.door == door }
+        refusals.append((door, node.isEmpty ? door.description : node))
+        let areAll = doors.allSatisfy { known in refusals.contains { $0.door == known } }
+        return areAll || Set(refusals.map(\.node)).count >= Self.refusalsNeeded ? .tokenFailed : nil
+    }
+    /// Nodes that must agree before a token is given up.
+    private static let refusalsNeeded = 2
 
     private mutating func report(_ state: LinkState) -> [Action] {
         guard reported != state else { return [] }
@@ -209,9 +427,11 @@ public struct LinkStateMachine: Sendable {
         return [.report(state)]
     }
 
+    // MARK: - Endpoints
+
     private mutating func learn(_ new: [HostPort]) {
         guard !new.isEmpty else { return }
-        // A door that served before stays known, behind the ones that the cluster names.
+        // An endpoint that served before stays known, behind the ones that the cluster names.
         doors = new + doors.filter { !new.contains($0) }
         if doors.count > Self.doorsMax { doors.removeLast(doors.count - Self.doorsMax) }
         nextDoor = 0
@@ -220,14 +440,20 @@ public struct LinkStateMachine: Sendable {
 
     private mutating func connectNext(now: MonotonicTime) -> [Action] {
         guard !doors.isEmpty, now >= notBefore else { return [] }
-        let busy = attempts.map(\.door) + (active.map { [$0.door] } ?? [])
+        let refused = refusals.map(\.door)
+        var free = doors.filter { door in active?.door != door && !attempts.contains { $0.door == door } }
+        // The line may have broken without a word, and the node be well.
+        if free.isEmpty, attempts.isEmpty, let active { free = doors.filter { $0 == active.door } }
+        // One that refused the token is asked again only where no other is left.
+        let isAnyWilling = free.contains { !refused.contains($0) }
         for _ in doors.indices {
             let door = doors[nextDoor % doors.count]
             nextDoor += 1
-            guard !busy.contains(door) else { continue }
+            guard free.contains(door), !isAnyWilling || !refused.contains(door) else { continue }
             let attempt = Attempt(id: nextID, door: door, since: now)
             nextID += 1
             attempts.append(attempt)
+            lastConnect = now
             return [.connect(attempt.id, door)]
         }
         return []

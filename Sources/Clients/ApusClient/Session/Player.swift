@@ -98,7 +98,7 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
 
     private func refused(_ error: ApusError, on connection: ClientConnection) {
         switch error.code {
-        case .illegalRelation, .targetUnknown, .notAllowed, .badParameter:
+        case let code where code.ends(.playing):
             isOver = true
             session.remove(self)
             onEvent(.ended(error))

@@ -34,7 +34,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     public enum Event: Sendable, Equatable {
         /// The cluster takes frames; `true` where a standby takes them too.
         case open(isProtected: Bool)
-        /// A newer publisher took the channel, or the stream was refused for good.
+        /// The stream was refused for good (``ErrorCode/endings``).
         case ended(ApusError)
     }
 
@@ -44,10 +44,13 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     private let session: ClientSession
     private let source: UInt16
     private let limits: PublisherLimits
-    private let instance: UInt64
+    /// Names the run of numbers: a new one begins with a new instance.
+    private var instance: UInt64
     private let onNumbered: @Sendable (MediaFrame) -> Void
     private let onEvent: @Sendable (Event) -> Void
     private var window = Deque<MediaFrame>()
+    /// The last configuration of each track: what a stream that begins anew begins with.
+    private var configurations: [UInt8: MediaFrame] = [:]
     private var windowByteCount = 0
     /// The sequence of the oldest frame in the window.
     private var oldest: UInt64 = 0
@@ -138,6 +141,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     }
 
     private func keep(_ frame: MediaFrame) {
+        if frame.header.flags.contains(.configuration) { configurations[frame.header.track] = frame }
         window.append(frame)
         windowByteCount += frame.payload.readableBytes
         while windowByteCount > limits.byteCountMax || window.count > limits.frameCountMax, window.count > 1 {
@@ -168,6 +172,10 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
         connection.flush()
         if cursor < nextSequence, connection.isWritable { write() }
     }
+    /// Wait before a stream that was refused or ended is asked for again.
+    private static let retryDelay = TimeAmount.milliseconds(100)
+    /// The same where another publisher of the device was newer (10024).
+    private static let supersededDelay = TimeAmount.seconds(1)
     /// The most bytes of one write.
     private static let writeByteCountMax = 256 << 10
 
@@ -205,15 +213,38 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
 
     private func refused(_ error: ApusError, on connection: ClientConnection) {
         switch error.code {
-        case .stalePublisher, .notAllowed, .badParameter:
+        case let code where code.ends(.publishing):
             ended(error)
         case .linkLost, .notConnected:
             break  // The session attaches the next connection.
         default:
-            session.eventLoop.assumeIsolated().scheduleTask(in: .milliseconds(100)) { [weak self] in
+            // Which of two publishers of a device stays is said by their sessions (12003). This one's stands so far; it
+            // waits for that word, so that the two do not take the channel from each other all the time.
+            let isSuperseded = error.code == .stalePublisher
+            if isSuperseded { beginAnew() }
+            stream = nil
+            let delay = isSuperseded ? Self.supersededDelay : Self.retryDelay
+            session.eventLoop.assumeIsolated().scheduleTask(in: delay) { [weak self] in
                 guard let self, connection === self.connection, stream == nil, !isOver else { return }
                 open(on: connection)
             }
+        }
+    }
+
+    /// Numbers what is kept again, from zero in an epoch that the cluster is yet to give, configurations first. A new
+    /// instance: a position of the epoch before must not be given to another frame.
+    private func beginAnew() {
+        let kept = window.filter { !$0.header.flags.contains(.configuration) }
+        let first = configurations.sorted { $0.key < $1.key }.map(\.value)
+        instance = UInt64.random(in: 1...(.max))
+        epoch = nil
+        window.removeAll(keepingCapacity: true)
+        windowByteCount = 0
+        (oldest, nextSequence, cursor, nextAnnounced) = (0, 0, 0, 0)
+        for var frame in first + kept {
+            frame.header.position = FramePosition(epoch: 0, sequence: nextSequence)
+            nextSequence += 1
+            keep(frame)
         }
     }
 
@@ -252,7 +283,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
             guard let state = try? ClientStreamState(serializedBytes: Array(bytes.readableBytesView)),
                 state.stream == stream, state.state == .ended
             else { return }
-            ended(ApusError(ErrorCode(number: state.failure.code), state.failure.message))
+            refused(ApusError(ErrorCode(number: state.failure.code), state.failure.message), on: connection)
         default:
             break
         }

@@ -23,6 +23,7 @@ package final class SignInProbe: ClientConnectionOwner, @unchecked Sendable {  /
     /// Comes back with the ticket and the TLS session of the time before.
     private let resumes: Bool
     private var resumption = TLSResumption()
+    private let instance = UInt64.random(in: 1...(.max))
     private var ticket = Data()
     private var connection: ClientConnection?
     private var nextID: LinkStateMachine.AttemptID = 1
@@ -57,19 +58,27 @@ package final class SignInProbe: ClientConnectionOwner, @unchecked Sendable {  /
     private func connect() {
         guard end != nil, let door = configuration.doors.first else { return }
         if !resumes { resumption = TLSResumption() }
-        let hello = ClientHello.with {
-            $0.version = 1
-            $0.versionMin = 1
-            $0.role = configuration.role
-            $0.token = configuration.token
-            $0.ticket = ticket
-            $0.agent = configuration.agent
-        }
-        let connection = ClientConnection(id: nextID, door: door, hello: hello, eventLoop: eventLoop)
+        let connection = ClientConnection(id: nextID, door: door, eventLoop: eventLoop)
         nextID += 1
         connection.owner = self
         self.connection = connection
-        connection.connect(tls: tls, resumption: resumption)
+        connection.connect(timeout: Self.connectTimeout)
+    }
+    private static let connectTimeout = Duration.seconds(8)
+
+    func connected(_ connection: ClientConnection) { connection.secure(tls: tls, resumption: resumption) }
+
+    func secured(_ connection: ClientConnection) {
+        connection.greet(
+            .with {
+                $0.version = 1
+                $0.versionMin = 1
+                $0.role = configuration.role
+                $0.token = configuration.token
+                $0.ticket = ticket
+                $0.agent = configuration.agent
+                $0.instance = instance
+            })
     }
 
     func welcomed(_ connection: ClientConnection, _ welcome: ClientWelcome) {
@@ -79,7 +88,7 @@ package final class SignInProbe: ClientConnectionOwner, @unchecked Sendable {  /
         connect()
     }
 
-    func closed(_ connection: ClientConnection, error: ApusError?) {
+    func closed(_ connection: ClientConnection, error: ApusError?, node: String) {
         result.failed += 1
         result.error = error
         // Not at once: a node that refuses is not to be asked without end.
@@ -88,5 +97,7 @@ package final class SignInProbe: ClientConnectionOwner, @unchecked Sendable {  /
 
     func received(_ frame: LinkFrame, on connection: ClientConnection) {}
     func heard(_ connection: ClientConnection) {}
+    func ponged(_ connection: ClientConnection, roundTrip: Duration) {}
+    func streamOpened(_ connection: ClientConnection) {}
     func becameWritable(_ connection: ClientConnection) {}
 }

@@ -88,6 +88,9 @@ public nonisolated struct ClientHello: Sendable {
   /// software and version, for the operator
   public var agent: String = String()
 
+  /// random, one per client object; 0 of clients that are older than this field
+  public var instance: UInt64 = 0
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -147,6 +150,9 @@ public nonisolated struct ClientFailure: Sendable {
   public var owner: String = String()
 
   public var retryAfterMs: UInt32 = 0
+
+  /// in a goodbye: the name of the node that says it
+  public var node: String = String()
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -580,7 +586,7 @@ nonisolated extension ClientRole: SwiftProtobuf._ProtoNameProviding {
 
 nonisolated extension ClientHello: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Hello"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}version\0\u{3}version_min\0\u{1}role\0\u{1}token\0\u{1}ticket\0\u{1}agent\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}version\0\u{3}version_min\0\u{1}role\0\u{1}token\0\u{1}ticket\0\u{1}agent\0\u{1}instance\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -594,6 +600,7 @@ nonisolated extension ClientHello: SwiftProtobuf.Message, SwiftProtobuf._Message
       case 4: try { try decoder.decodeSingularStringField(value: &self.token) }()
       case 5: try { try decoder.decodeSingularBytesField(value: &self.ticket) }()
       case 6: try { try decoder.decodeSingularStringField(value: &self.agent) }()
+      case 7: try { try decoder.decodeSingularFixed64Field(value: &self.instance) }()
       default: break
       }
     }
@@ -618,6 +625,9 @@ nonisolated extension ClientHello: SwiftProtobuf.Message, SwiftProtobuf._Message
     if !self.agent.isEmpty {
       try visitor.visitSingularStringField(value: self.agent, fieldNumber: 6)
     }
+    if self.instance != 0 {
+      try visitor.visitSingularFixed64Field(value: self.instance, fieldNumber: 7)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -628,6 +638,7 @@ nonisolated extension ClientHello: SwiftProtobuf.Message, SwiftProtobuf._Message
     if lhs.token != rhs.token {return false}
     if lhs.ticket != rhs.ticket {return false}
     if lhs.agent != rhs.agent {return false}
+    if lhs.instance != rhs.instance {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -710,7 +721,7 @@ nonisolated extension ClientWelcome: SwiftProtobuf.Message, SwiftProtobuf._Messa
 
 nonisolated extension ClientFailure: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Failure"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}code\0\u{1}message\0\u{1}epoch\0\u{1}owner\0\u{3}retry_after_ms\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}code\0\u{1}message\0\u{1}epoch\0\u{1}owner\0\u{3}retry_after_ms\0\u{1}node\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -723,6 +734,7 @@ nonisolated extension ClientFailure: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 3: try { try decoder.decodeSingularUInt32Field(value: &self.epoch) }()
       case 4: try { try decoder.decodeSingularStringField(value: &self.owner) }()
       case 5: try { try decoder.decodeSingularUInt32Field(value: &self.retryAfterMs) }()
+      case 6: try { try decoder.decodeSingularStringField(value: &self.node) }()
       default: break
       }
     }
@@ -744,6 +756,9 @@ nonisolated extension ClientFailure: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if self.retryAfterMs != 0 {
       try visitor.visitSingularUInt32Field(value: self.retryAfterMs, fieldNumber: 5)
     }
+    if !self.node.isEmpty {
+      try visitor.visitSingularStringField(value: self.node, fieldNumber: 6)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -753,6 +768,7 @@ nonisolated extension ClientFailure: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.epoch != rhs.epoch {return false}
     if lhs.owner != rhs.owner {return false}
     if lhs.retryAfterMs != rhs.retryAfterMs {return false}
+    if lhs.node != rhs.node {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -40,8 +40,24 @@ public nonisolated struct SessionPlace: Sendable {
   public init() {}
 }
 
-/// 0x0101 to a device or app: a session is here. A later one of the same identity takes the place of
-/// an earlier one, which is told that it was kicked (IV-A5).
+/// Which of an identity's clients is the newer one. The identity's owner gives it out, so no clock is compared with
+/// another machine's: first the shard's epoch, then a number that grows at that owner.
+public nonisolated struct SessionOrder: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  public var epoch: UInt32 = 0
+
+  public var sequence: UInt64 = 0
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+/// 0x0101 to a device or app: a session is here. A later client of the same identity takes the place of
+/// an earlier one, which is told that it was kicked (IV-A5). Sessions of one instance are one client.
 public nonisolated struct SessionRegister: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -68,11 +84,25 @@ public nonisolated struct SessionRegister: Sendable {
   /// the edge tells a new owner of what it already holds
   public var again: Bool = false
 
+  /// of the client's hello; 0 of clients that name none
+  public var instance: UInt64 = 0
+
+  /// what an owner gave this client before; absent at its first registration
+  public var order: SessionOrder {
+    get {_order ?? SessionOrder()}
+    set {_order = newValue}
+  }
+  /// Returns true if `order` has been explicitly set.
+  public var hasOrder: Bool {self._order != nil}
+  /// Clears the value of `order`. Subsequent reads from it will return its default value.
+  public mutating func clearOrder() {self._order = nil}
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
 
   fileprivate var _place: SessionPlace? = nil
+  fileprivate var _order: SessionOrder? = nil
 }
 
 public nonisolated struct SessionRegistered: Sendable {
@@ -80,12 +110,24 @@ public nonisolated struct SessionRegistered: Sendable {
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  /// a newer session of this identity exists: end this one
+  /// a newer client of this identity exists: end this one
   public var superseded: Bool = false
+
+  /// the client's, to be shown at each later registration
+  public var order: SessionOrder {
+    get {_order ?? SessionOrder()}
+    set {_order = newValue}
+  }
+  /// Returns true if `order` has been explicitly set.
+  public var hasOrder: Bool {self._order != nil}
+  /// Clears the value of `order`. Subsequent reads from it will return its default value.
+  public mutating func clearOrder() {self._order = nil}
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
+
+  fileprivate var _order: SessionOrder? = nil
 }
 
 /// 0x0102: the session ended.
@@ -232,7 +274,7 @@ public nonisolated struct SessionSlept: Sendable {
   public init() {}
 }
 
-/// 0x0041, tell to an edge: the session was superseded.
+/// 0x0041, tell to an edge: the session was superseded, or is to be closed for another reason.
 public nonisolated struct SessionKick: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -240,9 +282,24 @@ public nonisolated struct SessionKick: Sendable {
 
   public var session: String = String()
 
+  /// of the client that superseded it; a session of a later order stays
+  public var order: SessionOrder {
+    get {_order ?? SessionOrder()}
+    set {_order = newValue}
+  }
+  /// Returns true if `order` has been explicitly set.
+  public var hasOrder: Bool {self._order != nil}
+  /// Clears the value of `order`. Subsequent reads from it will return its default value.
+  public mutating func clearOrder() {self._order = nil}
+
+  /// what its client is told; 0 stands for 12003
+  public var code: Int32 = 0
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
+
+  fileprivate var _order: SessionOrder? = nil
 }
 
 /// 0x0042, tell to an edge: a device's presence changed; for these sessions.
@@ -308,9 +365,44 @@ nonisolated extension SessionPlace: SwiftProtobuf.Message, SwiftProtobuf._Messag
   }
 }
 
+nonisolated extension SessionOrder: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".Order"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}epoch\0\u{1}sequence\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularUInt32Field(value: &self.epoch) }()
+      case 2: try { try decoder.decodeSingularUInt64Field(value: &self.sequence) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.epoch != 0 {
+      try visitor.visitSingularUInt32Field(value: self.epoch, fieldNumber: 1)
+    }
+    if self.sequence != 0 {
+      try visitor.visitSingularUInt64Field(value: self.sequence, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: SessionOrder, rhs: SessionOrder) -> Bool {
+    if lhs.epoch != rhs.epoch {return false}
+    if lhs.sequence != rhs.sequence {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
 nonisolated extension SessionRegister: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Register"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}place\0\u{1}account\0\u{1}access\0\u{3}since_ms\0\u{1}asleep\0\u{1}again\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}place\0\u{1}account\0\u{1}access\0\u{3}since_ms\0\u{1}asleep\0\u{1}again\0\u{1}instance\0\u{1}order\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -324,6 +416,8 @@ nonisolated extension SessionRegister: SwiftProtobuf.Message, SwiftProtobuf._Mes
       case 4: try { try decoder.decodeSingularInt64Field(value: &self.sinceMs) }()
       case 5: try { try decoder.decodeSingularBoolField(value: &self.asleep) }()
       case 6: try { try decoder.decodeSingularBoolField(value: &self.again) }()
+      case 7: try { try decoder.decodeSingularFixed64Field(value: &self.instance) }()
+      case 8: try { try decoder.decodeSingularMessageField(value: &self._order) }()
       default: break
       }
     }
@@ -352,6 +446,12 @@ nonisolated extension SessionRegister: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if self.again != false {
       try visitor.visitSingularBoolField(value: self.again, fieldNumber: 6)
     }
+    if self.instance != 0 {
+      try visitor.visitSingularFixed64Field(value: self.instance, fieldNumber: 7)
+    }
+    try { if let v = self._order {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 8)
+    } }()
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -362,6 +462,8 @@ nonisolated extension SessionRegister: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if lhs.sinceMs != rhs.sinceMs {return false}
     if lhs.asleep != rhs.asleep {return false}
     if lhs.again != rhs.again {return false}
+    if lhs.instance != rhs.instance {return false}
+    if lhs._order != rhs._order {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -369,7 +471,7 @@ nonisolated extension SessionRegister: SwiftProtobuf.Message, SwiftProtobuf._Mes
 
 nonisolated extension SessionRegistered: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Registered"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}superseded\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}superseded\0\u{1}order\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -378,20 +480,29 @@ nonisolated extension SessionRegistered: SwiftProtobuf.Message, SwiftProtobuf._M
       // enabled. https://github.com/apple/swift-protobuf/issues/1034
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularBoolField(value: &self.superseded) }()
+      case 2: try { try decoder.decodeSingularMessageField(value: &self._order) }()
       default: break
       }
     }
   }
 
   public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
     if self.superseded != false {
       try visitor.visitSingularBoolField(value: self.superseded, fieldNumber: 1)
     }
+    try { if let v = self._order {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 2)
+    } }()
     try unknownFields.traverse(visitor: &visitor)
   }
 
   public static func ==(lhs: SessionRegistered, rhs: SessionRegistered) -> Bool {
     if lhs.superseded != rhs.superseded {return false}
+    if lhs._order != rhs._order {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -647,7 +758,7 @@ nonisolated extension SessionSlept: SwiftProtobuf.Message, SwiftProtobuf._Messag
 
 nonisolated extension SessionKick: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Kick"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}session\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}session\0\u{1}order\0\u{1}code\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -656,20 +767,34 @@ nonisolated extension SessionKick: SwiftProtobuf.Message, SwiftProtobuf._Message
       // enabled. https://github.com/apple/swift-protobuf/issues/1034
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularStringField(value: &self.session) }()
+      case 2: try { try decoder.decodeSingularMessageField(value: &self._order) }()
+      case 3: try { try decoder.decodeSingularInt32Field(value: &self.code) }()
       default: break
       }
     }
   }
 
   public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
     if !self.session.isEmpty {
       try visitor.visitSingularStringField(value: self.session, fieldNumber: 1)
+    }
+    try { if let v = self._order {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 2)
+    } }()
+    if self.code != 0 {
+      try visitor.visitSingularInt32Field(value: self.code, fieldNumber: 3)
     }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   public static func ==(lhs: SessionKick, rhs: SessionKick) -> Bool {
     if lhs.session != rhs.session {return false}
+    if lhs._order != rhs._order {return false}
+    if lhs.code != rhs.code {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -23,6 +23,9 @@ struct TicketContent: Equatable {
         /// Without content: only the devices of the fields that follow may be reached.
         case restricted = 9
         case allowedDevice = 10
+        case instance = 11
+        case orderEpoch = 12
+        case orderSequence = 13
     }
 
     private static let version: UInt8 = 1
@@ -47,6 +50,9 @@ struct TicketContent: Equatable {
         Self.write([session.role.code], .role, to: &bytes)
         Self.write(expires, .expires, to: &bytes)
         Self.write(session.sinceMilliseconds, .since, to: &bytes)
+        Self.write(Int64(bitPattern: session.instance), .instance, to: &bytes)
+        Self.write(Int64(session.order.epoch), .orderEpoch, to: &bytes)
+        Self.write(Int64(bitPattern: session.order.sequence), .orderSequence, to: &bytes)
         Self.write(session.id.utf8, .session, to: &bytes)
         Self.write(session.access.rawValue.utf8, .access, to: &bytes)
         Self.write(session.account.rawValue.utf8, .account, to: &bytes)
@@ -91,7 +97,8 @@ struct TicketContent: Equatable {
             kind: kind,
             session: Session(
                 id: fields.session ?? "", role: role, access: access, account: account, device: fields.device,
-                allowedDevices: fields.allowed, sinceMilliseconds: fields.since ?? 0),
+                allowedDevices: fields.allowed, sinceMilliseconds: fields.since ?? 0,
+                instance: UInt64(bitPattern: fields.instance ?? 0), order: fields.order),
             expires: expires)
     }
 
@@ -105,6 +112,17 @@ struct TicketContent: Equatable {
         var account: AccountID?
         var device: DeviceID?
         var allowed: [DeviceID]?
+        var instance: Int64?
+        var orderEpoch: Int64?
+        var orderSequence: Int64?
+
+        /// None where a part is missing or is no epoch.
+        var order: SessionOrder {
+            guard let epoch = orderEpoch.flatMap({ Epoch(exactly: $0) }), let sequence = orderSequence else {
+                return .none
+            }
+            return SessionOrder(epoch: epoch, sequence: UInt64(bitPattern: sequence))
+        }
 
         /// False where the field cannot be read or came before.
         mutating func take(_ tag: Tag, _ content: ArraySlice<UInt8>) -> Bool {
@@ -118,6 +136,9 @@ struct TicketContent: Equatable {
             case .account: Self.set(&account, Self.text(content).flatMap { AccountID(rawValue: $0) })
             case .device: Self.set(&device, Self.text(content).flatMap { DeviceID(rawValue: $0) })
             case .restricted: Self.set(&allowed, content.isEmpty ? [] : nil)
+            case .instance: Self.set(&instance, Self.number(content))
+            case .orderEpoch: Self.set(&orderEpoch, Self.number(content))
+            case .orderSequence: Self.set(&orderSequence, Self.number(content))
             case .allowedDevice: allow(Self.text(content).flatMap { DeviceID(rawValue: $0) })
             }
         }

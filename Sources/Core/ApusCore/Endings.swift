@@ -1,0 +1,47 @@
+extension ErrorCode {
+    /// What an error ends for good, so that the client does not try again by itself.
+    public enum Ending: String, Sendable, Hashable, CaseIterable {
+        /// The session, on one node's word.
+        case session
+        /// The session, once two different nodes said so, or every node that the client knows.
+        case sessionByTwoNodes = "session, by two nodes"
+        /// A stream that is watched.
+        case playing
+        /// A stream that is published.
+        case publishing
+    }
+
+    /// One row of ``endings``.
+    public struct EndingRule: Sendable {
+        public let code: ErrorCode
+        public let ending: Ending
+        /// Why the error is certain, and no state of a moment.
+        public let reason: String
+
+        fileprivate init(_ code: ErrorCode, _ ending: Ending, _ reason: String) {
+            self.code = code
+            self.ending = ending
+            self.reason = reason
+        }
+    }
+
+    /// Every error that ends something for good (IV-A5, IV-A7). After any other the client tries again. The same table
+    /// stands in docs/operating.md.
+    public static let endings: [EndingRule] = [
+        EndingRule(.kicked, .session, "the identity's owner put another client after this one"),
+        EndingRule(.notAllowed, .session, "the signed token names another role"),
+        EndingRule(.tokenInvalid, .sessionByTwoNodes, "one node's clock or key may be wrong, two agree on the token"),
+        EndingRule(.tokenExpired, .sessionByTwoNodes, "one node's clock may be ahead, two agree on the time"),
+        EndingRule(.targetUnknown, .playing, "no device of that id was ever recorded"),
+        EndingRule(.illegalRelation, .playing, "the device is recorded under another account"),
+        EndingRule(.notAllowed, .playing, "the signed token does not name the device"),
+        EndingRule(.badParameter, .playing, "the request is the same at every node"),
+        EndingRule(.notAllowed, .publishing, "the signed token is not a device's"),
+        EndingRule(.badParameter, .publishing, "the request is the same at every node"),
+    ]
+
+    /// True where the error ends this for good.
+    public func ends(_ ending: Ending) -> Bool {
+        Self.endings.contains { $0.code == self && $0.ending == ending }
+    }
+}
