@@ -202,7 +202,7 @@ private final class CrowdClient: Sendable {
         if isCamera {
             player = nil
             publisher = Publisher(
-                session: session, epoch: UInt32(Date().timeIntervalSince1970),
+                session: session,
                 onEvent: { event in
                     guard case .ended(let error) = event else { return }
                     record.seen.withLock { seen in
