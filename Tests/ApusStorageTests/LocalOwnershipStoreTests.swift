@@ -86,7 +86,7 @@ struct LocalOwnershipStoreTests {
     }
 
     @Test(
-        "A disk that is full, read-only or fails is said with 10021 and what to do; the value stays, and the next swap goes",
+        "A disk that is full, read-only or fails is said with 10021 and what to do; the value stays",
         arguments: [(ENOSPC, "make room"), (EROFS, "read-only"), (EIO, "disk fails"), (EACCES, "permissions")])
     func diskFails(number: CInt, advice: String) async throws {
         let files = SimulatedFiles()
@@ -117,15 +117,35 @@ struct LocalOwnershipStoreTests {
         #expect(try await store.read() == OwnershipValue(revision: 1, bytes: [1]))
     }
 
-    @Test("A revision that is seen for the first time is synced by who sees it, once")
+    @Test("A revision whose writer has not said that it is durable is synced by who sees it, once; another is not")
     func readersSync() async throws {
         let files = SimulatedFiles()
         let (store, other) = (try await Self.open(files), try await Self.open(files))
         _ = try await store.compareAndSwap(expected: 0, value: [1])
         let count = files.callCount("syncDirectory")
         for _ in 0..<10 { #expect(try await other.revision() == 1) }
-        #expect(files.callCount("syncDirectory") == count + 1)
+        #expect(files.callCount("syncDirectory") == count)
         #expect(files.callCount("read") <= 4)
+        // The writer dies after its link: its temporary name stays.
+        files.fail("syncDirectory", with: EIO)
+        await #expect(throws: ApusError(.storageFailed)) { try await store.compareAndSwap(expected: 1, value: [2]) }
+        files.fail("syncDirectory", with: nil)
+        let later = files.callCount("syncDirectory")
+        for _ in 0..<10 { #expect(try await other.revision() == 2) }
+        #expect(files.callCount("syncDirectory") == later + 1)
+    }
+
+    @Test("Names of every length are listed as they are, in a directory of many", .timeLimit(.minutes(1)))
+    func names() throws {
+        let scratch = try Scratch(isInMemory: true)
+        let files = SystemStoreFiles()
+        var names: [String] = []
+        for number in 0..<400 {
+            let name = String(repeating: "n", count: 1 + number % 200) + "\(number)"
+            try files.write([], to: "\(scratch.path)/\(name)")
+            names.append(name)
+        }
+        for _ in 0..<200 { #expect(try files.list(scratch.path).names.sorted() == names.sorted()) }
     }
 
     @Test("A damaged newest revision is 10021 for who has the store open and 10020 at a start, never the one below")

@@ -3,8 +3,8 @@ import ApusStorage
 import Foundation
 import Synchronization
 
-/// A file system in memory with a page cache: what was written, named or removed is durable only when it was synced, and
-/// a power cut keeps any part of the rest, by seed.
+/// A file system in memory with a page cache: what was written, named or removed is durable only when it was synced,
+/// and a power cut keeps any part of the rest, by seed.
 ///
 /// Every operation, and each step of a write, can be the last one: ``cutAfter`` counts them down. Content that was not
 /// synced comes back whole, torn or empty; a name in a directory that was not synced comes back or not, a removed one
@@ -90,8 +90,12 @@ final class SimulatedFiles: StoreFiles {
         try perform("mark", path) { (state) throws(FileFailure) in
             let index = try Self.find(path, in: state)
             let inode = state.inodes[index]
+            let linkCount = state.inodes.reduce(0) { sum, directory in
+                sum + (directory.names?.values.count { $0 == index } ?? 0)
+            }
             return FileMark(
-                inode: UInt64(index), byteCount: inode.bytes.count, modifiedNanoseconds: inode.changeCount,
+                inode: UInt64(index), linkCount: linkCount, byteCount: inode.bytes.count,
+                modifiedNanoseconds: inode.changeCount,
                 changedNanoseconds: inode.changeCount)
         }
     }

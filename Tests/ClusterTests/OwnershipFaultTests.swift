@@ -56,9 +56,10 @@ struct OwnershipFaultTests {
     private static func make(_ damage: Damage, in cluster: Cluster) throws {
         let (store, copy) = (cluster.file("shared/ownership"), cluster.file("copy"))
         switch damage {
-        case .deleted: try FileManager.default.removeItem(atPath: store)
+        // Moved away: a removal file by file would meet the nodes' own.
+        case .deleted: try FileManager.default.moveItem(atPath: store, toPath: cluster.file("away"))
         case .older:
-            try FileManager.default.removeItem(atPath: store)
+            try FileManager.default.moveItem(atPath: store, toPath: cluster.file("away"))
             try FileManager.default.copyItem(atPath: copy, toPath: store)
         case .corrupt:
             let names = try FileManager.default.contentsOfDirectory(atPath: store).filter { !$0.hasPrefix("tmp-") }

@@ -1,6 +1,7 @@
 import ApusCluster
 import ApusCore
 import ApusStorage
+import Logging
 
 /// The ownership store of a node, and what the node remembers of it.
 extension NodeParts {
@@ -17,6 +18,13 @@ extension NodeParts {
             path: configuration.ownershipDirectory, cluster: configuration.cluster,
             importing: configuration.earlierOwnershipFile, seen: held?.mark, limits: limits)
         return (store, held)
+    }
+
+    /// The node's memory of the store, in its own directory.
+    static func memory(_ configuration: NodeConfiguration, log: Logger) -> OwnershipMemory {
+        OwnershipMemory(
+            directory: configuration.dataDirectory, cluster: configuration.cluster,
+            interval: configuration.ownershipMemoryInterval, log: log)
     }
 
     /// Writes every map that the node adopts to its memory.
@@ -43,6 +51,17 @@ extension NodeParts {
     }
 }
 
+extension NodeConfiguration {
+    /// What the node's part in the cluster needs to know.
+    func clusterService(key: [UInt8]) -> ClusterConfiguration {
+        var service = ClusterConfiguration(cluster: cluster, node: node, key: key)
+        service.weight = UInt32(clamping: weight)
+        service.membership = membership
+        service.revisionPollInterval = ownershipPoll
+        return service
+    }
+}
+
 extension NodeConditions.Kind {
     /// The ownership store fails, is damaged, or does not answer.
     static let storeUnreadable = Self("ownership_store_unreadable", isUnhealthy: true)
@@ -65,8 +84,8 @@ extension NodeConditions {
         case .rolledBack(let found, let seen):
             shown = (
                 .storeRolledBack,
-                "the ownership store shows revision \(found), which does not follow from revision \(seen) that this node "
-                    + "has seen; \(Self.consequence); `apus admin ownership restore` puts the newest map back"
+                "the ownership store shows revision \(found), which does not follow from revision \(seen) that this "
+                    + "node has seen; \(Self.consequence); `apus admin ownership restore` puts the newest map back"
             )
         }
         if let shown { raise(shown.kind, shown.message) }

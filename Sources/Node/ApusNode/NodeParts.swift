@@ -52,16 +52,9 @@ final class NodeParts: Sendable {
         let verifier = try TokenVerifier(
             publicKeyPEM: try Self.text(configuration.tokenPublicKeyFile), cluster: configuration.cluster)
         let (ownership, held) = try await Self.ownership(configuration)
-        memory = OwnershipMemory(
-            directory: configuration.dataDirectory, cluster: configuration.cluster,
-            interval: configuration.ownershipMemoryInterval, log: log)
+        memory = Self.memory(configuration, log: log)
         let records = try await SQLiteRecordStore(path: configuration.recordsFile, cluster: configuration.cluster)
 
-        var clusterConfiguration = ClusterConfiguration(
-            cluster: configuration.cluster, node: configuration.node, key: key)
-        clusterConfiguration.weight = UInt32(clamping: configuration.weight)
-        clusterConfiguration.membership = configuration.membership
-        clusterConfiguration.revisionPollInterval = configuration.ownershipPoll
         let late = LateHooks()
         var hooks = ClusterHooks()
         hooks.fenced = fenced
@@ -76,7 +69,8 @@ final class NodeParts: Sendable {
             try late.entities?.giveStates(shard, epoch, part)
         }
         hooks.releaseEntities = { shard in late.entities?.release(shard) }
-        cluster = try await ClusterService.open(clusterConfiguration, store: ownership, hooks: hooks, logger: log)
+        cluster = try await ClusterService.open(
+            configuration.clusterService(key: key), store: ownership, hooks: hooks, logger: log)
         store = ownership.identity
         try Self.remember(cluster.view, held: held, in: memory, store: store)
 

@@ -17,8 +17,9 @@ struct AdminOwnershipRestore: AsyncParsableCommand {
         commandName: "restore", abstract: "Put the newest map of the nodes back where the ownership store was lost.",
         discussion: """
             For a store that was deleted, damaged, or replaced by an older copy. Every node keeps the newest map that it
-            adopted; the newest of them is put back under a revision above all, and nodes that run go on by themselves. \
-            The earlier store is kept beside the new one. Works on a cluster that runs and on one that is stopped.
+            adopted; the newest of them is put back under a revision above all, and nodes that run go on by \
+            themselves. The earlier store is kept beside the new one. Works on a cluster that runs and on one that is \
+            stopped.
             """)
 
     @OptionGroup var directory: DirectoryOption

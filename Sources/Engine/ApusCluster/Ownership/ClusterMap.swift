@@ -46,8 +46,8 @@ public struct ClusterMap: Sendable, Equatable {
     /// The standby of a shard, where it has one.
     public func standby(of shard: ShardID) -> Member? { member(at: self[shard].standby) }
 
-    /// True where this map can have come after an earlier one, or is it: the revision is not lower, the same revision is
-    /// the same map, no member is missing or has an earlier incarnation, and no shard has an earlier epoch.
+    /// True where this map can have come after an earlier one, or is it: the revision is not lower, the same revision
+    /// is the same map, no member is missing or has an earlier incarnation, and no shard has an earlier epoch.
     package func isSuccessor(of earlier: ClusterMap) -> Bool {
         guard revision > earlier.revision else { return self == earlier }
         guard members.count >= earlier.members.count, shards.count == earlier.shards.count else { return false }

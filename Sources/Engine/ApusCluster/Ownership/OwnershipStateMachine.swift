@@ -20,11 +20,11 @@ import OrderedCollections
 /// read before the next decision, and a planned move does not fail by tries while its own swap may still stand in
 /// the store. Who proposed it would otherwise go on with a shard that is another's.
 ///
-/// **A store that is not what it was.** The map held is the newest that this node ever saw, and the store may never show
-/// less: an earlier revision, another map under the same one, or a later one in which epochs or incarnations went
-/// back is a store that was rolled back. As with one that is another's, damaged or silent, nothing is decided on it:
-/// ``Action/storeChanged(_:)`` says so, deaths wait, proposals wait and fail with 10012 after their tries, the map held
-/// stays in force, and the store is read every `retryDelay` until it is right again.
+/// **A store that is not what it was.** The map held is the newest that this node ever saw, and the store may never
+/// show less: an earlier revision, another map under the same one, or a later one in which epochs or incarnations
+/// went back is a store that was rolled back. As with one that is another's, damaged or silent, nothing is decided on
+/// it: ``Action/storeChanged(_:)`` says so, deaths wait, proposals wait and fail with 10012 after their tries, the
+/// map held stays in force, and the store is read every `retryDelay` until it is right again.
 ///
 /// **The own death.** When a map shows this life as dead, ``Action/fenced`` is given once and no swap is
 /// made any more: what this node still does carries epochs that nobody takes.

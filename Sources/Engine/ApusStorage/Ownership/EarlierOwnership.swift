@@ -4,10 +4,10 @@ import GRDB
 
 /// The SQLite file in which earlier releases kept the ownership value, taken over once.
 ///
-/// Nodes of an earlier release may still run on it. So the value is replaced in the same transaction that reads it, by one
-/// that they cannot read and under a revision above all that they know: from then on they decide nothing, and go on
-/// with what they serve until they are restarted with this release. The old value stands in the new one until the
-/// directory has it, so that a crash in between loses nothing; every process that takes it over takes the same.
+/// Nodes of an earlier release may still run on it. So the value is replaced in the same transaction that reads it,
+/// by one that they cannot read and under a revision above all that they know: from then on they decide nothing, and
+/// go on with what they serve until they are restarted with this release. The old value stands in the new one until
+/// the directory has it, so that a crash in between loses nothing; every process that takes it over takes the same.
 enum EarlierOwnership {
     /// No protobuf message begins with this byte: it is a field of a wire type that does not exist.
     private static let moving = [UInt8(0x07)] + Array("moved to a directory of revisions\n".utf8)

@@ -15,7 +15,8 @@ package struct LocalOwnershipLimits: Sendable, Equatable {
 /// dies at any moment keeps nobody from the next swap. See ``RevisionDirectory`` for how, and decision 8 for why.
 /// Nodes on several machines must not share it over a network file system, which does not keep these promises.
 ///
-/// A store is pinned when it is opened: where another one takes its path, calls fail with 10020 until the first is back.
+/// A store is pinned when it is opened: where another one takes its path, calls fail with 10020 until the first is
+/// back.
 ///
 /// Concurrency model: all work runs on a serial dispatch queue of its own, never on the Swift pool; callers only wait.
 package final class LocalOwnershipStore: OwnershipStore {

@@ -11,8 +11,8 @@ import Musl
 
 /// What a node remembers of the ownership store across its restarts: the identity, and the newest map that it adopted.
 ///
-/// The file is one ``RevisionFile``, in the node's own directory. It tells a store that went back or was replaced from the
-/// right one, and it is what `apus admin ownership restore` puts back.
+/// The file is one ``RevisionFile``, in the node's own directory. It tells a store that went back or was replaced
+/// from the right one, and it is what `apus admin ownership restore` puts back.
 ///
 /// Writes are bounded: one at a time, the newest map only, and the next at the earliest after `interval`. A node that
 /// is killed has written what it adopted up to then.

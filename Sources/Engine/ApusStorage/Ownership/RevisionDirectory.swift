@@ -13,16 +13,18 @@ import Musl
 ///
 /// **A swap** writes the new revision N + 1 under a temporary name, syncs it, and gives it its name by link(2),
 /// which fails where the name exists: of several that expect N, the kernel lets one through. Then it syncs the
-/// directory and looks once more before it reports. Nothing waits for another process: one that is stopped anywhere
-/// in between holds no lock, and leaves at most a temporary file and a revision that others can read.
+/// directory, removes the temporary name, and looks once more before it reports. Nothing waits for another process:
+/// one that is stopped anywhere in between holds no lock, and leaves at most a temporary file and a revision that
+/// others can read.
 ///
 /// **A revision is whole when it has its name**, since its content was synced before. So a highest revision that
 /// cannot be decoded is damage, and never a reason to go back to the one below, which was already replaced.
 ///
 /// **A revision is durable before anybody acts on it.** The name may be seen before its writer has synced the
-/// directory. Therefore every process syncs the directory itself when it sees a revision for the first time: who
-/// expects N has made N durable, so a power cut takes away only a highest revision on which nobody acted and
-/// whose swap was not reported. A sync that fails fails the read, or the swap, whose outcome is then uncertain.
+/// directory. The temporary name tells: it is removed after that sync, so a revision with one name is durable, and who
+/// sees one with two syncs the directory itself. Who expects N knows that N is durable, so a power cut takes away
+/// only a highest revision on which nobody acted and whose swap was not reported. A sync that fails fails the read,
+/// or the swap, whose outcome is then uncertain.
 ///
 /// **Old revisions are removed, and yet no number is used twice.** The danger: a writer reads N, is stopped, and wakes
 /// when N + 1 was made, replaced a hundred times and removed; its link(2) succeeds on a free name.
@@ -109,7 +111,7 @@ struct RevisionDirectory: Sendable {
             // Gone since the look: replaced many times, or with the whole directory.
             guard let found else { continue }
             let record = try accept(found, as: top)
-            try run { () throws(FileFailure) in try files.syncDirectory(path) }
+            if mark.linkCount > 1 { try run { () throws(FileFailure) in try files.syncDirectory(path) } }
             newest = Trusted(record: record, mark: mark)
             return record
         }
@@ -163,7 +165,6 @@ struct RevisionDirectory: Sendable {
     /// Writes the first revision of a store, unless another process was first.
     func create(_ record: RevisionFile) throws(Failure) {
         _ = try place(record)
-        try run { () throws(FileFailure) in try files.syncDirectory(path) }
     }
 
     /// Replaces the value if its revision is `expected`; nil where it is not. A failure leaves the outcome open.
@@ -174,7 +175,6 @@ struct RevisionDirectory: Sendable {
         guard before.top == expected else { return nil }
         let next = RevisionFile(cluster: cluster, store: current.store, revision: expected + 1, value: value)
         guard try place(next) else { return nil }
-        try run { () throws(FileFailure) in try files.syncDirectory(path) }
         let after = try look()
         guard after.inode == before.inode, let top = after.top, top >= next.revision,
             top < next.revision + Self.keptMin
@@ -187,18 +187,22 @@ struct RevisionDirectory: Sendable {
         return next.revision
     }
 
-    /// Writes a record and gives it its name; false where the name is taken. The name is not durable yet.
+    /// Writes a record and gives it its name, durable; false where the name is taken.
+    ///
+    /// The temporary name goes last: where the sync failed it stays, and keeps others from trusting the revision.
     private func place(_ record: RevisionFile) throws(Failure) -> Bool {
         let temporary = "\(path)/\(Self.temporaryPrefix)\(StoreID.random())"
-        defer { try? files.remove(temporary) }
-        try run { () throws(FileFailure) in try files.write(record.encoded(), to: temporary) }
         do {
+            try files.write(record.encoded(), to: temporary)
             try files.link(temporary, to: file(record.revision))
-            return true
         } catch {
+            try? files.remove(temporary)
             guard error.number == EEXIST else { throw Self.failure(error) }
             return false
         }
+        try run { () throws(FileFailure) in try files.syncDirectory(path) }
+        try? files.remove(temporary)
+        return true
     }
 
     /// Removes what is far below the highest revision, from the lowest upwards, and files of writers that ended. What

@@ -42,12 +42,17 @@ package struct StoreDirectory: Sendable, Equatable {
 /// Which file it is, and when it was last changed.
 package struct FileMark: Sendable, Equatable {
     package var inode: UInt64
+    /// Its names, in all directories.
+    package var linkCount: Int
     package var byteCount: Int
     package var modifiedNanoseconds: Int64
     package var changedNanoseconds: Int64
 
-    package init(inode: UInt64, byteCount: Int, modifiedNanoseconds: Int64, changedNanoseconds: Int64) {
+    package init(
+        inode: UInt64, linkCount: Int, byteCount: Int, modifiedNanoseconds: Int64, changedNanoseconds: Int64
+    ) {
         self.inode = inode
+        self.linkCount = linkCount
         self.byteCount = byteCount
         self.modifiedNanoseconds = modifiedNanoseconds
         self.changedNanoseconds = changedNanoseconds
@@ -81,6 +86,9 @@ package struct FileFailure: Error, Sendable {
 
 /// The file system of this machine.
 package struct SystemStoreFiles: StoreFiles {
+    /// Where the name begins in an entry of a directory (readdir(3)).
+    private static let nameOffset = MemoryLayout<dirent>.offset(of: \dirent.d_name) ?? 19
+
     package init() {}
 
     package func list(_ directory: String) throws(FileFailure) -> StoreDirectory {
@@ -95,10 +103,11 @@ package struct SystemStoreFiles: StoreFiles {
                 guard errno == 0 else { throw FileFailure(directory, errno) }
                 return StoreDirectory(inode: UInt64(status.st_ino), names: names)
             }
-            // SAFETY: the entry stays as it is until the next call for this stream; its name ends with a zero.
-            let name = withUnsafePointer(to: &entry.pointee.d_name) { name in
-                name.withMemoryRebound(to: CChar.self, capacity: 256) { String(cString: $0) }
-            }
+            // SAFETY: the entry stays as it is until the next call for this stream, and its name ends with a zero. It
+            // is read where it is: the type says 256 bytes, and the memory may end after the zero.
+            let name = UnsafeRawPointer(entry).advanced(by: Self.nameOffset).withMemoryRebound(
+                to: CChar.self, capacity: 1
+            ) { String(cString: $0) }
             if name != ".", name != ".." { names.append(name) }
         }
     }
@@ -128,7 +137,7 @@ package struct SystemStoreFiles: StoreFiles {
         var status = stat()
         guard stat(path, &status) == 0 else { throw FileFailure(path, errno) }
         return FileMark(
-            inode: UInt64(status.st_ino), byteCount: Int(status.st_size),
+            inode: UInt64(status.st_ino), linkCount: Int(status.st_nlink), byteCount: Int(status.st_size),
             modifiedNanoseconds: Self.nanoseconds(status.st_mtim), changedNanoseconds: Self.nanoseconds(status.st_ctim))
     }
 
