@@ -74,6 +74,11 @@ package final class NodeConditions: Sendable {
             "A condition of this node began", metadata: [LogKey.condition: "\(kind.type)", LogKey.reason: "\(message)"])
     }
 
+    /// The condition began or lasts, with a message, or ended, without one.
+    package func set(_ kind: Kind, _ message: String?) {
+        if let message { raise(kind, message) } else { clear(kind) }
+    }
+
     /// The condition ended; harmless where it did not last.
     package func clear(_ kind: Kind) {
         let wasRaised = current.withLock { current in

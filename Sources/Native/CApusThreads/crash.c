@@ -17,7 +17,8 @@
 // Everything in this file that runs in the handler is async-signal-safe (signal-safety(7)): system calls, and
 // backtrace(3), whose library is loaded when the handler is installed.
 
-enum { FRAMES_MAX = 64, SECONDS_MAX = 2, DESCRIPTORS_MAX = 1 << 16 };
+// REST: the real-time signal, counted from the first, that stops a thread for good.
+enum { FRAMES_MAX = 64, SECONDS_MAX = 2, DESCRIPTORS_MAX = 1 << 16, REST = 7 };
 
 static const int crashes[] = {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGFPE};
 enum { CRASH_COUNT = sizeof crashes / sizeof crashes[0] };
@@ -34,14 +35,10 @@ struct entry {
     char name[];
 };
 
-// Shuts every socket down: a listener refuses from then on, and peers of a connection see its end. The descriptors stay
-// open, so that no other thread writes what was meant for a socket into a file that was given its number.
-static void shut_sockets(void) {
-    int folder = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder < 0) {
-        for (int fd = 3; fd < DESCRIPTORS_MAX; fd++) shutdown(fd, SHUT_RDWR);
-        return;
-    }
+// Calls for every number that names an entry of a folder of /proc.
+static int each_number(const char *path, void (*body)(int)) {
+    int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0) return -1;
     _Alignas(struct entry) char buffer[4096];
     while (1) {
         long length = syscall(SYS_getdents64, folder, buffer, sizeof buffer);
@@ -49,13 +46,36 @@ static void shut_sockets(void) {
         for (long place = 0; place < length;) {
             const struct entry *entry = (const struct entry *)(buffer + place);
             place += entry->length;
-            int fd = 0;
+            int number = 0;
             const char *digit = entry->name;
-            while (*digit >= '0' && *digit <= '9') fd = fd * 10 + (*digit++ - '0');
-            if (*digit == 0 && fd > 2) shutdown(fd, SHUT_RDWR);
+            while (*digit >= '0' && *digit <= '9') number = number * 10 + (*digit++ - '0');
+            if (*digit == 0) body(number);
         }
     }
     close(folder);
+    return 0;
+}
+
+static void rest(int number) {
+    (void)number;
+    while (1) pause();
+}
+
+static void stop_thread(int thread) {
+    if (thread != syscall(SYS_gettid)) syscall(SYS_tgkill, getpid(), thread, SIGRTMIN + REST);
+}
+
+// A listener refuses from then on, and peers of a connection see its end. The descriptor stays open: nothing gets its
+// number that was not meant for it.
+static void shut_socket(int fd) {
+    if (fd > 2) shutdown(fd, SHUT_RDWR);
+}
+
+// No other thread goes on, so that none opens again what is shut: a listener, or a link to a peer.
+static void shut_sockets(void) {
+    each_number("/proc/self/task", stop_thread);
+    if (each_number("/proc/self/fd", shut_socket) == 0) return;
+    for (int fd = 3; fd < DESCRIPTORS_MAX; fd++) shut_socket(fd);
 }
 
 static void say(const char *text) { (void)!write(2, text, strlen(text)); }
@@ -127,6 +147,8 @@ void apus_crash_install(int chains) {
     void *frame;
     (void)backtrace(&frame, 1);
     is_chained = chains;
+    struct sigaction resting = {.sa_handler = rest};
+    sigaction(SIGRTMIN + REST, &resting, NULL);
     for (int index = 0; index < CRASH_COUNT; index++) {
         struct sigaction action = {.sa_sigaction = crashed, .sa_flags = SA_SIGINFO | SA_ONSTACK};
         // One crash at a time in a thread; another signal of the list must not interrupt the handler.

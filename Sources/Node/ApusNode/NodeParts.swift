@@ -57,10 +57,7 @@ final class NodeParts: Sendable {
 
         let late = LateHooks()
         var hooks = ClusterHooks()
-        hooks.fenced = fenced
-        hooks.condition = { kind, message in
-            if let message { conditions.raise(kind, message) } else { conditions.clear(kind) }
-        }
+        (hooks.fenced, hooks.condition) = (fenced, conditions.set)
         hooks.storeChanged = { conditions.show($0) }
         hooks.feedReplica = { shard, node in late.channels?.setCandidate(shard, node) }
         hooks.replicaCaughtUp = { shard, node in await late.channels?.isCopied(shard, to: node) ?? true }

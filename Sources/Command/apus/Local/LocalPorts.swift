@@ -4,6 +4,10 @@ import NIOPosix
 
 /// Checks that a node's addresses are free before the node is started, so that the one in use is named.
 enum LocalPorts {
+    /// How long a port is waited for: threads of a process that was just killed hold its sockets a moment longer than
+    /// the process can be seen.
+    private static let endingTimeout = Duration.seconds(3)
+
     /// - Throws: 10019 with the address and what it was for.
     static func requireFree(_ node: StateDirectory.Node) async throws(ApusError) {
         for (purpose, text) in [
@@ -11,7 +15,17 @@ enum LocalPorts {
             ("relay", node.relay ?? ""),
         ] {
             guard let address = HostPort(text) else { continue }
-            try await requireFree(address, purpose: purpose, node: node.name)
+            let deadline = MonotonicTime.now() + endingTimeout
+            while true {
+                do throws(ApusError) {
+                    try await requireFree(address, purpose: purpose, node: node.name)
+                    break
+                } catch {
+                    guard MonotonicTime.now() < deadline else { throw error }
+                    try? await Task.sleep(for: .milliseconds(50))
+                    if Task.isCancelled { throw error }
+                }
+            }
         }
     }
 

@@ -122,3 +122,15 @@ final class HeartbeatSocket {
 struct HeartbeatSocketError: Error {
     var number: Int32
 }
+
+extension SocketRepairStateMachine {
+    /// Errors that a datagram can meet on a socket that is well.
+    package static func isPassing(_ number: Int32) -> Bool {
+        switch number {
+        case EPERM, EACCES, EAGAIN, EINTR, ENOBUFS, ENOMEM, ENETDOWN, ENETUNREACH, EHOSTDOWN, EHOSTUNREACH,
+            EADDRNOTAVAIL, ECONNREFUSED, EMSGSIZE, EINVAL, EAFNOSUPPORT:
+            true
+        default: false
+        }
+    }
+}

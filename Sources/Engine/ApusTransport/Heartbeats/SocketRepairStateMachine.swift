@@ -1,11 +1,5 @@
 package import ApusCore
 
-#if canImport(Glibc)
-import Glibc
-#elseif canImport(Musl)
-import Musl
-#endif
-
 /// Keeps the heartbeat socket usable: which errors pass, which need a new socket, and when to try (D4).
 ///
 /// A firewall's refusal (EPERM), full buffers (ENOBUFS) or a missing route say nothing about the socket: the datagrams
@@ -47,16 +41,6 @@ package struct SocketRepairStateMachine: Sendable {
     /// When ``attempt(now:)`` is wanted; nil while the socket is open.
     package var nextAttempt: MonotonicTime? {
         if case .closed(let time, _) = state { time } else { nil }
-    }
-
-    /// Errors that a datagram can meet on a socket that is well.
-    package static func isPassing(_ number: Int32) -> Bool {
-        switch number {
-        case EPERM, EACCES, EAGAIN, EINTR, ENOBUFS, ENOMEM, ENETDOWN, ENETUNREACH, EHOSTDOWN, EHOSTUNREACH,
-            EADDRNOTAVAIL, ECONNREFUSED, EMSGSIZE, EINVAL, EAFNOSUPPORT:
-            true
-        default: false
-        }
     }
 
     /// Datagrams were sent, and some of them perhaps refused with an error that passes.
