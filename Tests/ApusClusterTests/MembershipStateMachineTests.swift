@@ -147,6 +147,18 @@ struct MembershipStateMachineTests {
         #expect(log.last?.action == .confirmedDead(b, .silence))
     }
 
+    @Test("A link is no first word: a peer that the map has not reached yet answers it and sends no heartbeats")
+    func firstContactOverLinks() {
+        var machine = MembershipStateMachine(local: a)
+        _ = machine.handle(.membersChanged([b]), now: at(0))
+        _ = machine.handle(.linkUp(b), now: at(5))
+        _ = machine.handle(.heard(b), now: at(30))
+        #expect(run(&machine, through: 1000).isEmpty)
+        #expect(run(&machine, from: 1010, through: 1200).last?.action == .confirmedDead(b, .silence))
+        _ = machine.handle(.received(.heartbeat, from: b), now: at(1205))
+        #expect(run(&machine, from: 1210, through: 1600).last?.action == .confirmedDead(b, .silence))
+    }
+
     @Test("Another incarnation's datagrams are no life and get no answer")
     func foreignIncarnation() {
         var machine = detector(peers: b)

@@ -4,7 +4,7 @@ package struct MembershipConfiguration: Sendable, Equatable {
     package var heartbeatInterval: Duration = .milliseconds(50)
     /// Silence of this length makes a suspicion: four heartbeats lost in a row.
     package var silenceMax: Duration = .milliseconds(200)
-    /// Silence allowed to a peer that was never heard since it came into the map: its start and the
+    /// Silence allowed to a peer that sent no datagram since it came into the map: its start and the
     /// spread of the map take longer than a heartbeat.
     package var firstContactTimeout: Duration = .seconds(1)
     /// A suspicion lasts this long; all probes of the burst must fail within it.

@@ -26,7 +26,8 @@ package import ApusWire
 /// ``evidence(about:now:)`` says what a verdict rests on; every death is logged with it.
 ///
 /// Only the incarnations that ``Input/membersChanged(_:)`` names are watched and listened to; a dead
-/// incarnation never returns. Members that join get `firstContactTimeout` to be heard first.
+/// incarnation never returns. Members that join get `firstContactTimeout` for their first datagram, whatever their
+/// links say.
 ///
 /// Pure: confined to whoever owns it; the caller passes the time and sends what it is told to.
 package struct MembershipStateMachine: Sendable {
@@ -220,7 +221,9 @@ package struct MembershipStateMachine: Sendable {
 
     /// The silence that makes a suspicion grows with what either side knows of its own lateness.
     private func silenceMax(of peer: Peer) -> Duration {
-        guard peer.wasHeard else { return configuration.firstContactTimeout }
+        // A link shows that the peer's process is there, not that it knows this node: until the map has reached it, it
+        // sends no heartbeats and takes none.
+        guard peer.datagramCount > 0 else { return configuration.firstContactTimeout }
         let delays = [lateness, peer.lateness].filter { $0 > configuration.latenessSlack }
         return configuration.silenceMax + min(delays.reduce(.zero, +), configuration.extensionMax)
     }
