@@ -130,8 +130,9 @@ final class Cluster {
     }
 
     /// Waits until the checks of the relay that were started have ended, and their allocations with them.
-    func awaitChecks() {
-        for child in children where child.arguments?.first == "relay" { child.waitUntilExit() }
+    func awaitChecks() async throws {
+        let checks = children.filter { $0.arguments?.first == "relay" }
+        while checks.contains(where: \.isRunning) { try await Task.sleep(for: .milliseconds(50)) }
     }
 
     func file(_ name: String) -> String { "\(directory)/\(name)" }

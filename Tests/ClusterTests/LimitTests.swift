@@ -125,7 +125,7 @@ struct LimitTests {
         let late = try cluster.run("watch", "cam", "--seconds", "2", "--log", cluster.file("late"))
         #expect(late.status == 0, "\(late.all)")
         #expect(Frames(cluster.file("late")).lines.count > 25)
-        cluster.awaitChecks()
+        try await cluster.awaitChecks()
         var check = try cluster.run("relay", "check", "--count", "3")
         for _ in 0..<20 where check.status != 0 {
             try await Task.sleep(for: .milliseconds(100))

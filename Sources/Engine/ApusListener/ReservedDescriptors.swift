@@ -20,7 +20,9 @@ package final class ReservedDescriptors: Sendable {
     private let open = Mutex<[CInt]>([])
 
     /// Opens the descriptors, as far as there are any.
-    package init(count: Int = 1) {
+    ///
+    /// - Parameter count: more than one, since another thread may take the one that is given up.
+    package init(count: Int = 4) {
         countMax = count
         refill()
     }
@@ -60,8 +62,10 @@ package final class ReservedDescriptors: Sendable {
         while count < countMax {
             let connection = accept(listener, nil, nil)
             guard connection >= 0 else {
-                // One that was given up by its client meanwhile is no reason to stop.
+                // One that was given up by its client meanwhile is no reason to stop; another thread may have taken
+                // the descriptor that was given up here.
                 if errno == ECONNABORTED || errno == EINTR { continue }
+                if errno == EMFILE || errno == ENFILE, release() { continue }
                 break
             }
             _ = close(connection)

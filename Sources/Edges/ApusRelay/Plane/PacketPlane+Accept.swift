@@ -5,27 +5,28 @@ import Glibc
 
 /// What a plane keeps for the case that there is no descriptor for another connection.
 struct AcceptPause {
-    /// Closed to have a descriptor, opened again after; -1 where the system gave none.
-    private(set) var spare: Int32 = -1
+    /// More than one, since another thread may take the descriptor that is given up.
+    static let sparesMax = 4
+    /// Closed to have a descriptor, opened again after; fewer where the system gave none.
+    private(set) var spares: [Int32] = []
     /// Until then nothing is accepted; nil while the plane accepts.
     var until: UInt64?
     var backoff = AcceptBackoff()
     /// Listeners of TCP allocations that are out of the poll.
     var peerListeners: [(slot: Int, generation: UInt32, isSecond: Bool)] = []
 
-    mutating func keepSpare() {
-        if spare < 0 { spare = apus_spare_open() }
+    mutating func keepSpares() {
+        while spares.count < Self.sparesMax {
+            let spare = apus_spare_open()
+            guard spare >= 0 else { return }
+            spares.append(spare)
+        }
     }
 
     mutating func giveSpare() -> Bool {
-        guard spare >= 0 else { return false }
-        close()
+        guard let spare = spares.popLast() else { return false }
+        apus_close(spare)
         return true
-    }
-
-    mutating func close() {
-        if spare >= 0 { apus_close(spare) }
-        spare = -1
     }
 }
 
@@ -63,15 +64,18 @@ extension PacketPlane {
 
     /// Refuses what waits at a listener, and pauses.
     mutating func refuseWaiting(at listener: Int32) {
-        accepting.keepSpare()
-        if accepting.giveSpare() {
-            for _ in 0..<Self.refusedAtOnceMax {
-                guard case .connection(let socket, _) = Self.accept(listener) else { break }
+        accepting.keepSpares()
+        var hasDescriptor = accepting.giveSpare()
+        for _ in 0..<Self.refusedAtOnceMax where hasDescriptor {
+            switch Self.accept(listener) {
+            case .connection(let socket, _):
                 apus_close(socket)
                 counters.exhaustedStreams &+= 1
+            case .none: hasDescriptor = false
+            case .exhausted: hasDescriptor = accepting.giveSpare()
             }
-            accepting.keepSpare()
         }
+        accepting.keepSpares()
         counters.exhaustions &+= 1
         guard accepting.until == nil else { return }
         accepting.until = accepting.backoff.exhausted(at: MonotonicTime(nanoseconds: now)).nanoseconds
@@ -89,7 +93,7 @@ extension PacketPlane {
     mutating func resumeAccepting(_ now: UInt64) {
         guard let until = accepting.until, now >= until else { return }
         accepting.until = nil
-        accepting.keepSpare()
+        accepting.keepSpares()
         for index in 0..<streamListenerCount {
             _ = apus_poll_add(poll, streamListeners[index].socket, Self.readable, Self.token(.connections, 0, index))
         }

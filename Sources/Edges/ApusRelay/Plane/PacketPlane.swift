@@ -139,7 +139,7 @@ struct PacketPlane: ~Copyable {
         }
         _ = apus_poll_add(poll, clock, Self.readable, Self.token(.clock, 0, 0))
         _ = apus_poll_add(poll, link.plane.descriptor, Self.readable, Self.token(.wake, 0, 0))
-        accepting.keepSpare()
+        accepting.keepSpares()
         try openListeners()
     }
 
@@ -158,7 +158,7 @@ struct PacketPlane: ~Copyable {
             apus_close(allocations.rows[slot].socket)
             if allocations.rows[slot].second >= 0 { apus_close(allocations.rows[slot].second) }
         }
-        if accepting.spare >= 0 { apus_close(accepting.spare) }
+        for spare in accepting.spares { apus_close(spare) }
         if poll >= 0 { apus_close(poll) }
         if clock >= 0 { apus_close(clock) }
         ready.deallocate()

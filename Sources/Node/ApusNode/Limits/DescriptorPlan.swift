@@ -49,14 +49,14 @@ package struct DescriptorPlan: Sendable, Equatable {
         // An event loop has a descriptor of the client listener, too.
         var fixed = around.inUse + filesOfNode + threads * (perLoop + 1) + perLoop + links(limit: around.limit)
         // Listeners for nodes and for operators; what is reserved at all listeners.
-        fixed += 2 + 2 + HTTPConfiguration(bind: configuration.http).descriptorsReserved
+        fixed += 2 + 8 + HTTPConfiguration(bind: configuration.http).descriptorsReserved
         return configuration.relay.isEnabled ? fixed + fixedOfRelay(configuration.relay, around) : fixed
     }
 
     static func fixedOfRelay(_ relay: RelayConfiguration, _ around: Surroundings) -> Int {
         let planes = relay.threadCount == 0 ? around.coreCount : relay.threadCount
-        // A plane's poll, clock, wake-up and spare, and its listeners; control's poll and wake-up.
-        return planes * (perLoop + 1 + listenersPerRelayAddress * around.relayAddressCount) + 2
+        // A plane's poll, clock, wake-up and spares, and its listeners; control's poll and wake-up.
+        return planes * (perLoop + 4 + listenersPerRelayAddress * around.relayAddressCount) + 2
     }
 
     static func shares(of relay: RelayConfiguration, planes: Int) -> [DescriptorShare] {
