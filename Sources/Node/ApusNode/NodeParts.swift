@@ -54,7 +54,6 @@ final class NodeParts: Sendable {
         let (ownership, held) = try await Self.ownership(configuration)
         memory = Self.memory(configuration, log: log)
         let records = try await SQLiteRecordStore(path: configuration.recordsFile, cluster: configuration.cluster)
-
         let late = LateHooks()
         var hooks = ClusterHooks()
         (hooks.fenced, hooks.condition) = (fenced, conditions.set)
