@@ -1,5 +1,6 @@
 import ApusClient
 import ApusCore
+import ApusSessions
 import Testing
 
 @Suite("Clients on lines of any length (IV-A5, IV-A7, D6)")

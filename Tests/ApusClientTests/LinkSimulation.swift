@@ -148,8 +148,8 @@ struct LinkSimulation {
                 clients[client].hellos += 1
                 // A ticket is taken without the owner, which is told later; here the two are registered alike.
                 let delay = way(node, trips: 0.5) + work()
-                clients[client].connections[id]?.session =
-                    clients[client].ticket.isEmpty ? "\(client)-\(id)" : clients[client].ticket
+                let ticket = clients[client].ticket
+                clients[client].connections[id]?.session = ticket.isEmpty ? "\(client)-\(id)" : ticket
                 add(.registered(client: client, id), after: delay)
             case .drop(let id):
                 guard let node = clients[client].connections[id]?.node else { continue }
