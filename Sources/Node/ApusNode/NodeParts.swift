@@ -57,7 +57,7 @@ final class NodeParts: Sendable {
         let late = LateHooks()
         var hooks = ClusterHooks()
         (hooks.fenced, hooks.condition) = (fenced, conditions.set)
-        hooks.storeChanged = { conditions.show($0) }
+        hooks.storeChanged = { [conditions] in conditions.show($0) }
         hooks.feedReplica = { shard, node in late.channels?.setCandidate(shard, node) }
         hooks.replicaCaughtUp = { shard, node in await late.channels?.isCopied(shard, to: node) ?? true }
         hooks.takeStates = { shard throws(ApusError) in try await late.entities?.takeStates(shard) ?? [] }
