@@ -3,6 +3,12 @@ import Foundation
 import Synchronization
 import UnixSignals
 
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
+
 /// What a measurement started on the machine, so that all of it ends with the measurement: also after an error,
 /// SIGINT or SIGTERM.
 final class BenchScope: Sendable {
@@ -100,6 +106,10 @@ extension BenchScope {
     /// it is that node.
     private static func kill(nodesOf directory: String) {
         guard let local = try? LocalCluster(directory: directory) else { return }
-        for node in local.mark.nodes { NodeProcess(node.name, in: local.directory).killAll() }
+        let processes = local.mark.nodes.map { NodeProcess($0.name, in: local.directory) }
+        for process in processes { process.killAll() }
+        // Their ports are free when they are gone.
+        let deadline = MonotonicTime.now() + .seconds(10)
+        while MonotonicTime.now() < deadline, processes.contains(where: { $0.pid != nil }) { usleep(20_000) }
     }
 }

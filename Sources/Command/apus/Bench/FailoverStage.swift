@@ -97,12 +97,17 @@ final class FailoverStage {
         process.executableURL = URL(fileURLWithPath: executable)
         process.arguments = arguments
         process.standardOutput = FileHandle.nullDevice
-        process.standardError = FileHandle.nullDevice
+        let errors = Pipe()
+        process.standardError = errors
         try process.run()
+        // Read to its end first: a full pipe would hold the program up.
+        let said = (try? errors.fileHandleForReading.readToEnd()) ?? Data()
         process.waitUntilExit()
         guard process.terminationStatus == 0 else {
             throw ApusError(
-                .internalFailure, "apus \(arguments.joined(separator: " ")) ended with \(process.terminationStatus)")
+                .internalFailure,
+                "apus \(arguments.joined(separator: " ")) ended with \(process.terminationStatus): "
+                    + String(decoding: said.suffix(600), as: UTF8.self))
         }
     }
 

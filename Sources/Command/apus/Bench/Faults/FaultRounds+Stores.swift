@@ -203,6 +203,9 @@ extension FaultRounds {
             let process = NodeProcess(node.name, in: stage.local.directory)
             try await process.stop()
             try process.start(launcher: ClockFault.launcher, variables: wrong)
+            // It has its name when the launcher has executed it.
+            let deadline = MonotonicTime.now() + .seconds(5)
+            while process.pid == nil, MonotonicTime.now() < deadline { try await Task.sleep(for: .milliseconds(10)) }
             let pid = process.pid
             defer { if let pid { ClockFault.clean(pid) } }
             let restartedAt = MonotonicTime.now()
