@@ -15,7 +15,7 @@ struct CameraClockTests {
         "A camera goes on the air after each restart, whatever its clock says, and its viewer goes on with it (IV-C1)",
         .enabled(if: hasFaketime, "Debian's package faketime is not installed"))
     func clocks() async throws {
-        let cluster = try Cluster(nodes: 2, basePort: 34_020)
+        let cluster = try Cluster(nodes: 2, basePort: 29_350)
         defer { cluster.down() }
         // The token is made by the cluster's clock: what is tested are the frames, not the sign-in.
         let token = try cluster.run("admin", "token", "--role", "device", "--device", "cam").output

@@ -10,7 +10,7 @@ import Glibc
 struct LimitTests {
     @Test("With 256 open files, thousands of connections and allocations beyond harm neither streams nor operators")
     func bounds() async throws {
-        let cluster = try Cluster(nodes: 1, basePort: 35_000, openFiles: 256)
+        let cluster = try Cluster(nodes: 1, basePort: 29_500, openFiles: 256)
         defer { cluster.down() }
         let said = Cluster.text(cluster.file("n1/log"))
         #expect(said.contains("Bounds are lowered to what the limit of open files allows"))
@@ -33,7 +33,7 @@ struct LimitTests {
 
     @Test("A process that has no descriptor left at all refuses at once, answers operators, and works again with room")
     func exhaustion() async throws {
-        let cluster = try Cluster(nodes: 1, basePort: 35_100)
+        let cluster = try Cluster(nodes: 1, basePort: 29_600)
         defer { cluster.down() }
         let viewer = try await watched(cluster)
         let before = lineCount(cluster)
@@ -76,7 +76,7 @@ struct LimitTests {
                 "-c", "ulimit -n 64; exec \"$0\" \"$@\"", Cluster.apus, "relay", "serve", "--secret",
                 "a long enough secret",
             ]
-                + ["--listen", "127.0.0.1:35200", "--threads", "2"], binary: "/bin/sh")
+                + ["--listen", "127.0.0.1:29700", "--threads", "2"], binary: "/bin/sh")
         #expect(outcome.status != 0 && outcome.all.contains("10022"), "\(outcome.all)")
         #expect(outcome.all.contains("limit of open files is 64"), "\(outcome.all)")
     }

@@ -6,7 +6,7 @@ import Testing
 struct LiveJoinTests {
     @Test("Who watches again after a pause begins with the live picture at every node, and loses nothing after it (D7)")
     func watchAgain() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 34_000)
+        let cluster = try Cluster(nodes: 3, basePort: 29_300)
         defer { cluster.down() }
         try cluster.start(
             "device", "--id", "cam", "--test-pattern", "320x240@25", "--node", "1", "--log", cluster.file("d"))

@@ -10,7 +10,7 @@ import Glibc
 struct ProtectionTests {
     @Test("Each channel is protected again within 3 s after kill -9 of any node, and after its restart (D7)")
     func rolling() async throws {
-        let cluster = try Cluster(nodes: 3, basePort: 34_050)
+        let cluster = try Cluster(nodes: 3, basePort: 29_400)
         defer { cluster.down() }
         let cameras = (1...4).map { "cam\($0)" }
         for camera in cameras { try cluster.start("device", "--id", camera, "--test-pattern", "160x120@25") }
