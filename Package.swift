@@ -109,7 +109,8 @@ let package = Package(
         layer(
             "Engine", "ApusTransport",
             [
-                "ApusCore", "ApusListener", "ApusWire", "ApusThreads", "CApusNet", "CApusThreads", "CApusZstd", nioCore, nioPosix,
+                "ApusCore", "ApusListener", "ApusWire", "ApusThreads", "CApusNet", "CApusThreads", "CApusZstd", nioCore,
+                nioPosix,
                 nioTLS,
                 nioSSL, x509, swiftASN1, crypto, log, coreMetrics,
             ]),
@@ -140,7 +141,8 @@ let package = Package(
         layer(
             "Edges", "ApusGateway",
             [
-                "ApusCore", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusCluster", "ApusSessions",
+                "ApusCore", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusCluster",
+                "ApusSessions",
                 "ApusChannels", "CApusMemory", "ApusTLS", nioCore, nioPosix, protobuf, lifecycle, log, coreMetrics,
             ]),
         layer(
@@ -155,7 +157,8 @@ let package = Package(
         layer(
             "Node", "ApusNode",
             [
-                "ApusCore", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage", "ApusCluster",
+                "ApusCore", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage",
+                "ApusCluster",
                 "ApusSessions", "ApusChannels", "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusTLS",
                 nioCore,
                 nioPosix, lifecycle, unixSignals, yams, protobuf, crypto, log, coreMetrics,

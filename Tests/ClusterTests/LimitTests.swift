@@ -159,7 +159,8 @@ struct LimitTests {
     }
 
     private func limit(_ cluster: Cluster, to count: Int) throws {
-        let outcome = try Cluster.run(["--pid", "\(try cluster.pid(1))", "--nofile=\(count):"], binary: "/usr/bin/prlimit")
+        let pid = "\(try cluster.pid(1))"
+        let outcome = try Cluster.run(["--pid", pid, "--nofile=\(count):"], binary: "/usr/bin/prlimit")
         #expect(outcome.status == 0, "\(outcome.all)")
     }
 

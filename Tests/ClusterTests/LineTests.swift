@@ -56,7 +56,8 @@ struct LineTests {
         try await group.shutdownGracefully()
     }
 
-    @Test("Of two cameras with one id that start in the same second, exactly one stays, the other ends with 12003",
+    @Test(
+        "Of two cameras with one id that start in the same second, exactly one stays, the other ends with 12003",
         arguments: [(1, 1), (1, 2), (2, 3)])
     func twoCameras(nodes: (Int, Int)) async throws {
         let cluster = try Cluster(nodes: 3, basePort: 31_200)

@@ -101,8 +101,7 @@ final class NodeParts: Sendable {
         sessions.register(with: dispatcher, records: records)
         gateway = Gateway(
             configuration: configuration.gateway, sessions: sessions, channels: channels, view: cluster.view,
-            group: group, ticketKeys: Self.ticketKeys(configuration.gateway, clusterKey: key), log: nodeLog,
-            limited: limited)
+            group: group, ticketKeys: Self.ticketKeys(configuration.gateway, key), log: nodeLog, limited: limited)
         let sources = NodeReport(
             configuration: configuration, relayAddress: configuration.relayAddress(), relay: relay,
             relayMesh: relayMesh, cluster: cluster, channels: channels, gateway: gateway, sessions: sessions,
@@ -148,7 +147,7 @@ final class NodeParts: Sendable {
     }
 
     /// Nil where TLS sessions are not to be resumed.
-    private static func ticketKeys(_ configuration: GatewayConfiguration, clusterKey: [UInt8]) -> TLSTicketKeys? {
+    private static func ticketKeys(_ configuration: GatewayConfiguration, _ clusterKey: [UInt8]) -> TLSTicketKeys? {
         guard configuration.tlsTicketLifetime > .zero else { return nil }
         return TLSTicketKeys(clusterKey: clusterKey, lifetime: configuration.tlsTicketLifetime)
     }
