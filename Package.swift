@@ -114,7 +114,7 @@ let package = Package(
                 nioTLS,
                 nioSSL, x509, swiftASN1, crypto, log, coreMetrics,
             ]),
-        layer("Engine", "ApusStorage", ["ApusCore", grdb, log]),
+        layer("Engine", "ApusStorage", ["ApusCore", "ApusListener", grdb, log]),
         layer(
             "Engine", "ApusCluster",
             [

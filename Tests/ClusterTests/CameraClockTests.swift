@@ -24,12 +24,14 @@ struct CameraClockTests {
         for (run, offset) in ["+0", "-1h", "+2h", "+0"].enumerated() {
             let log = cluster.file("d\(run)")
             let camera = try cluster.start(
-                "device", "--id", "cam", "--test-pattern", "160x120@25", "--token", token, "--log", log,
+                ["device", "--id", "cam", "--test-pattern", "160x120@25", "--token", token, "--log", log],
                 environment: [
                     "LD_PRELOAD": Self.library, "FAKETIME": offset, "FAKETIME_NO_CACHE": "1",
                     // Its name before and since version 0.9.11.
                     "DONT_FAKE_MONOTONIC": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-                ])
+                ],
+                // faketime moves the environment of the first program, and a Swift program then finds no arguments.
+                launcher: ["/bin/bash", "-c", "exec -a apus \"$0\" \"$@\""])
             var seen = 0
             for _ in 0..<150 where seen < 25 {
                 try await Task.sleep(for: .milliseconds(100))

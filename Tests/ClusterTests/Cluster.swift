@@ -107,16 +107,21 @@ final class Cluster {
 
     /// Starts a verb of this cluster; it ends with the test or by itself.
     @discardableResult
-    func start(_ arguments: String..., environment: [String: String] = [:]) throws -> Process {
-        try start(arguments, environment: environment)
-    }
+    func start(_ arguments: String...) throws -> Process { try start(arguments) }
 
-    /// The same; what it says on standard error goes to the file.
+    /// The same.
+    ///
+    /// - Parameters:
+    ///   - launcher: a program and its first arguments, which gets the binary and its arguments.
+    ///   - errors: the file for what the verb says on standard error.
     @discardableResult
-    func start(_ arguments: [String], environment: [String: String] = [:], errors: String? = nil) throws -> Process {
+    func start(
+        _ arguments: [String], environment: [String: String] = [:], launcher: [String] = [], errors: String? = nil
+    ) throws -> Process {
         let process = Process()
-        process.executableURL = URL(fileURLWithPath: Self.apus)
-        process.arguments = arguments + ["--dir", directory]
+        let command = launcher + [Self.apus] + arguments + ["--dir", directory]
+        process.executableURL = URL(fileURLWithPath: command[0])
+        process.arguments = Array(command.dropFirst())
         process.environment = ProcessInfo.processInfo.environment.merging(environment) { $1 }
         process.standardOutput = FileHandle.nullDevice
         process.standardError = FileHandle.nullDevice

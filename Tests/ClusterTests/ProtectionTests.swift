@@ -21,7 +21,8 @@ struct ProtectionTests {
             try hog.run()
             return hog
         }
-        defer { for hog in hogs { hog.terminate() } }
+        // Foundation starts children with signals blocked; only SIGKILL ends a shell that does not expect it.
+        defer { for hog in hogs { kill(hog.processIdentifier, SIGKILL) } }
         let channels = Set(cameras.map { "\($0)/0" })
         _ = try await protected(channels, in: cluster, within: 15)
         for node in 1...3 {

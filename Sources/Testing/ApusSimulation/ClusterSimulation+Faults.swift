@@ -114,6 +114,17 @@ extension ClusterSimulation {
         for index in newest.shards.indices where store.map.shards[index].epoch < newest.shards[index].epoch {
             return fail("the restore took shard \(index) back to epoch \(store.map.shards[index].epoch)")
         }
+        forget(after: newest)
+    }
+
+    /// Revisions that no node adopted went with the store: the deaths and hand-overs in them never were.
+    private func forget(after newest: ClusterMap) {
+        ended.removeAll { newest.isAlive($0) }
+        for index in newest.shards.indices {
+            for place in sentStates[index].indices where sentStates[index][place].epoch >= newest.shards[index].epoch {
+                sentStates[index][place].isHandedOver = false
+            }
+        }
     }
 
     /// Of every member that ran and reached the store since it was damaged.

@@ -56,7 +56,7 @@ package final class LocalOwnershipStore: OwnershipStore {
             }
             if !isThere {
                 guard seen == nil else { throw RevisionDirectory.Failure(kind: .empty, message: "\(path) is empty") }
-                try await Self.make(confined, cluster: cluster, importing: file)
+                try await Self.makeOrFind(confined, cluster: cluster, importing: file)
             }
             let parent = Self.parent(of: path)
             let record = try await Self.run(confined) { (directory) throws(RevisionDirectory.Failure) in
@@ -87,6 +87,20 @@ package final class LocalOwnershipStore: OwnershipStore {
     }
 
     // MARK: Opening
+
+    /// As ``make(_:cluster:importing:)``; another process may have made the store since it was looked for.
+    private static func makeOrFind(
+        _ confined: Confined, cluster: ClusterID, importing file: String?
+    ) async throws(RevisionDirectory.Failure) {
+        do throws(RevisionDirectory.Failure) {
+            try await make(confined, cluster: cluster, importing: file)
+        } catch {
+            let isThere = try await run(confined) { (directory) throws(RevisionDirectory.Failure) in
+                try directory.holdsRevisions()
+            }
+            guard isThere else { throw error }
+        }
+    }
 
     private static func make(
         _ confined: Confined, cluster: ClusterID, importing file: String?

@@ -1,3 +1,5 @@
+import ApusListener
+
 #if canImport(Glibc)
 import Glibc
 #elseif canImport(Musl)
@@ -85,14 +87,24 @@ package struct FileFailure: Error, Sendable {
 }
 
 /// The file system of this machine.
+///
+/// Descriptors are kept for it, so that a node at its limit of open files reads and swaps as before.
 package struct SystemStoreFiles: StoreFiles {
     /// Where the name begins in an entry of a directory (readdir(3)).
     private static let nameOffset = MemoryLayout<dirent>.offset(of: \dirent.d_name) ?? 19
 
+    private let reserve = ReservedDescriptors()
+
     package init() {}
 
     package func list(_ directory: String) throws(FileFailure) -> StoreDirectory {
-        guard let stream = opendir(directory) else { throw FileFailure(directory, errno) }
+        let file = opened(directory, O_RDONLY | O_DIRECTORY)
+        defer { reserve.refill() }
+        guard file >= 0 else { throw FileFailure(directory, errno) }
+        guard let stream = fdopendir(file) else {
+            defer { close(file) }
+            throw FileFailure(directory, errno)
+        }
         defer { closedir(stream) }
         var status = stat()
         guard fstat(dirfd(stream), &status) == 0 else { throw FileFailure(directory, errno) }
@@ -184,10 +196,19 @@ package struct SystemStoreFiles: StoreFiles {
     private func withFile<Value>(
         _ path: String, _ flags: CInt, _ body: (CInt) throws(FileFailure) -> Value
     ) throws(FileFailure) -> Value {
-        let file = open(path, flags | O_CLOEXEC, 0o644)
+        let file = opened(path, flags)
+        defer { reserve.refill() }
         guard file >= 0 else { throw FileFailure(path, errno) }
         defer { close(file) }
         return try body(file)
+    }
+
+    /// A descriptor of the reserve is given up where the process or the system has none left.
+    private func opened(_ path: String, _ flags: CInt) -> CInt {
+        while true {
+            let file = open(path, flags | O_CLOEXEC, 0o644)
+            guard file < 0, errno == EMFILE || errno == ENFILE, reserve.release() else { return file }
+        }
     }
 
     private static func nanoseconds(_ time: timespec) -> Int64 {
