@@ -236,6 +236,10 @@ struct SecureDoorTests {
             [23, 0xFE, 0xFD, 0, 1, 0, 0, 0, 0, 0, 99, 0, 40] + .init(repeating: 7, count: 40),
             [21, 0xFE, 0xFD, 0, 0, 0, 0, 0, 0, 0, 99, 0, 2, 2, 40],
             [21, 0xFE, 0xFD, 0, 1, 0, 0, 0, 0, 0, 99, 0, 2, 2, 40],
+            [23, 0xFE, 0xFD, 0, 1, 0, 0, 0, 0, 0, 99, 0, 0],
+            [22, 0xFE, 0xFD, 0, 1, 0, 0, 0, 0, 0, 99, 0, 4, 1, 2, 3, 4],
+            [23, 0xFE, 0xFD, 0, 1, 0, 0, 0, 0, 0, 99, 0, 23] + .init(repeating: 7, count: 23),
+            [23, 0xFE, 0xFD, 0, 1, 0, 0, 0, 0, 0, 99, 0, 24] + .init(repeating: 7, count: 24),
             HandmadeHello.bytes(), [22], .init(repeating: 63, count: 1_200),
         ]
         for bytes in forged { client.socket.write(bytes) }
