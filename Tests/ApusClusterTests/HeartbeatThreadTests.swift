@@ -88,6 +88,7 @@ private struct Recorder: HeartbeatDriver {
     }
 
     var lateness: Duration { .milliseconds(70) }
+    var droppedCount: UInt32 = 0
 }
 
 @Suite("Heartbeat thread (D4)")

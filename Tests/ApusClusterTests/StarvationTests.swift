@@ -41,11 +41,20 @@ struct StarvationTests {
         }
     }
 
-    @Test("A peer of the same machine is looked at before the verdict: one that is stopped is dead within 280 ms")
+    @Test("A peer of the same machine is looked at when it falls silent: one that is stopped is dead without a burst")
     func stopped() {
         var machine = detector(vitals())
         let log = run(&machine, through: 400) { _ in .stopped }
         #expect(log.map(\.action).contains(.inspect(b, vitals().process)))
+        #expect(log.last?.action == .confirmedDead(b, .silence))
+        #expect(log.last?.at == 210)
+        #expect(machine.evidence(about: b, now: at(210))?.probeCount == 1)
+    }
+
+    @Test("One that is stopped while its burst is under way is looked at again at its end")
+    func stoppedInTheBurst() {
+        var machine = detector(vitals())
+        let log = run(&machine, through: 400) { $0 < 230 ? .idle : .stopped }
         #expect(log.last?.action == .confirmedDead(b, .silence))
         #expect(log.last?.at == 270)
     }
@@ -142,5 +151,6 @@ struct StarvationTests {
         #expect(evidence?.datagramCount == 1)
         #expect(evidence?.peerLateness == .milliseconds(33))
         #expect("\(evidence.map { "\($0)" } ?? "")".contains("its lateness 33 ms"))
+        #expect("\(evidence.map { "\($0)" } ?? "")".contains("probes 1, asked "))
     }
 }

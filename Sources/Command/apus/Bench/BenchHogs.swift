@@ -2,42 +2,52 @@ import ApusCore
 import ArgumentParser
 import Foundation
 
-/// `apus bench hog`: keeps one core busy for as long as the process that started it is there.
+/// `apus bench hog`: keeps cores busy for as long as the process that started it is there.
+///
+/// All of it is one session, as a program in another terminal is: what the kernel gives to a session
+/// (sched_autogroup) is then not taken from whoever measures.
 struct BenchHogCommand: ParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "hog", abstract: "Keep one core busy.", shouldDisplay: false)
+        commandName: "hog", abstract: "Keep cores busy.", shouldDisplay: false)
 
     @Option(help: "The process whose end ends this one.") var parent: Int32
+    @Option(help: "Threads that use all the CPU that they get.") var threads = 1
 
     func run() throws {
+        // Refused to the leader of a process group, which has a session of its own where the shell made one.
+        _ = setsid()
+        for _ in 1..<max(threads, 1) { Thread.detachNewThread { Self.work(while: { true }) } }
+        Self.work { getppid() == parent }
+    }
+
+    private static func work(while isWanted: () -> Bool) {
         var value: UInt64 = 1
-        while getppid() == parent {
+        while isWanted() {
             for number in 0..<UInt64(10_000_000) { value = value &* 6_364_136_223_846_793_005 &+ number }
         }
         if value == 0 { print(value) }
     }
 }
 
-/// Processes that use all the CPU that they get.
+/// Threads of another session that use all the CPU that they get.
 struct BenchHogs {
     private let scope: BenchScope
     private let undo: Int
 
-    /// - Throws: 10018 where a process cannot be started.
+    /// - Throws: 10018 where the process cannot be started.
     init(_ count: Int, scope: BenchScope) throws {
         self.scope = scope
-        var pids: [pid_t] = []
-        defer { for pid in pids.dropFirst(count) { kill(pid, SIGKILL) } }
-        for _ in 0..<count {
-            let process = Process()
-            process.executableURL = URL(fileURLWithPath: NodeProcess.executable)
-            process.arguments = ["bench", "hog", "--parent", "\(getpid())"]
-            process.standardOutput = FileHandle.nullDevice
-            try process.run()
-            pids.append(process.processIdentifier)
+        guard count > 0 else {
+            undo = scope.onEnd {}
+            return
         }
-        let started = pids
-        undo = scope.onEnd { for pid in started { kill(pid, SIGKILL) } }
+        let process = Process()
+        process.executableURL = URL(fileURLWithPath: NodeProcess.executable)
+        process.arguments = ["bench", "hog", "--parent", "\(getpid())", "--threads", "\(count)"]
+        process.standardOutput = FileHandle.nullDevice
+        try process.run()
+        let started = process.processIdentifier
+        undo = scope.onEnd { kill(started, SIGKILL) }
     }
 
     func stop() { scope.end(undo) }

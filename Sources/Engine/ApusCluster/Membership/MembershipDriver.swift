@@ -25,6 +25,7 @@ package struct MembershipDriver: HeartbeatDriver {
     }
 
     package var lateness: Duration { machine.lateness }
+    package var droppedCount: UInt32 = 0
 
     package mutating func tick(now: MonotonicTime) -> [HeartbeatOutbound] {
         if now >= nextJudgement {
@@ -51,7 +52,9 @@ package struct MembershipDriver: HeartbeatDriver {
             case .inspect(let peer, let process):
                 outbound += handle(.inspected(peer, Self.state(of: process)), now: now)
             case .suspected(let peer, _), .recovered(let peer), .discarded(let peer), .confirmedDead(let peer, _):
-                report(.peer(action, machine.evidence(about: peer, now: now)))
+                var evidence = machine.evidence(about: peer, now: now)
+                evidence?.droppedCount = droppedCount
+                report(.peer(action, evidence))
             }
         }
         return outbound

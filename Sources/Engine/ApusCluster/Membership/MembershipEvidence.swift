@@ -17,8 +17,12 @@ package struct MembershipEvidence: Sendable, Equatable, CustomStringConvertible 
     package var process: MembershipStateMachine.ProcessState?
     /// Bursts that ended with its process waiting for a processor or a disk.
     package var waitCount: Int
-    /// Peers that can be asked to probe it.
-    package var helpers: [NodeID]
+    /// Probes of the last burst that were sent to it; none was answered in time where it is dead.
+    package var probeCount: Int
+    /// Peers that were asked to probe it as well.
+    package var asked: [NodeID]
+    /// Heartbeats of any peer that this node's socket dropped since it was opened, because nobody read them in time.
+    package var droppedCount: UInt32 = 0
 
     package var description: String {
         let since = sinceDatagram.map { "\(Self.text($0))" } ?? "never"
@@ -26,7 +30,7 @@ package struct MembershipEvidence: Sendable, Equatable, CustomStringConvertible 
             silence \(Self.text(silence)), last datagram \(since) of \(datagramCount), \
             own lateness \(Self.text(ownLateness)), its lateness \(Self.text(peerLateness)), \
             link \(isLinkLost ? "lost" : "up"), process \(process?.rawValue ?? "not seen"), waits \(waitCount), \
-            helpers \(helpers.map(\.description).joined(separator: " "))
+            probes \(probeCount), asked \(asked.map(\.description).joined(separator: " ")), dropped \(droppedCount)
             """
     }
 

@@ -15,8 +15,9 @@ package import ApusWire
 ///   evict each other every two hours; the burst brings that to none.
 /// - **Scheduling.** A machine that is too busy runs neither side in time. Each datagram carries how late its sender
 ///   was lately; that and the own lateness lengthen the silence that counts, by `extensionMax` at most. A peer on the
-///   same machine is looked at before the verdict (``Action/inspect(_:_:)``): one that is stopped or gone is dead, one
-///   that could run and waits for a processor or a disk gets another burst, until it was silent for `starvationMax`.
+///   same machine is looked at (``Action/inspect(_:_:)``) when it falls silent and again before the verdict. One that
+///   is stopped or gone is dead without a burst; one that could run and waits for a processor or a disk gets another
+///   burst, until it was silent for `starvationMax`.
 /// - **Own lateness.** An observer that did not run for `latenessMax` takes back every suspicion that rests
 ///   on silence, confirmed or not: it cannot tell the peer's silence from its own sleep.
 ///
@@ -80,7 +81,7 @@ package struct MembershipStateMachine: Sendable {
         case gone
         /// By a signal; it does nothing until somebody lets it go on.
         case stopped
-        /// It could run and waits for a processor or a disk.
+        /// It could run and waits for a processor or a disk, or somebody traces it.
         case waiting
         /// It waits for something to do, or the kernel does not say.
         case idle
@@ -121,6 +122,9 @@ package struct MembershipStateMachine: Sendable {
         var vitals: HeartbeatVitals?
         /// What its process was seen doing last.
         var process: ProcessState?
+        /// Of the last burst: probes sent to it, and the peers that were asked to probe it.
+        var probeCount = 0
+        var asked: [NodeID] = []
         /// Bursts that ended with a process that waited, since it was heard last.
         var waitCount = 0
 
@@ -210,11 +214,13 @@ package struct MembershipStateMachine: Sendable {
         case .alive:
             guard now - peer.lastHeard > silenceMax(of: peer) else { return }
             suspect(index, reason: .silence, now: now, actions: &actions)
+            // A process that was stopped answers no probe: the burst would tell nothing.
+            inspect(peer, actions: &actions)
         case .suspected(var burst):
             guard now - burst.began < configuration.burstDuration else {
                 return end(burst, of: index, now: now, actions: &actions)
             }
-            sendProbes(of: &burst, to: peer.id, now: now, actions: &actions)
+            sendProbes(of: &burst, to: index, now: now, actions: &actions)
             peers[index].verdict = .suspected(burst)
         }
     }
@@ -229,24 +235,27 @@ package struct MembershipStateMachine: Sendable {
     }
 
     private mutating func end(_ burst: Burst, of index: Int, now: MonotonicTime, actions: inout [Action]) {
-        let peer = peers[index]
-        if let process = peer.vitals?.process, process.host == host, host != 0 {
-            actions.append(.inspect(peer.id, process))
-        } else {
-            confirm(index, .silence, actions: &actions)
-        }
+        if !inspect(peers[index], actions: &actions) { confirm(index, .silence, actions: &actions) }
+    }
+
+    /// Has the process of a peer on this machine looked at; false where it runs on another one.
+    @discardableResult
+    private func inspect(_ peer: Peer, actions: inout [Action]) -> Bool {
+        guard let process = peer.vitals?.process, process.host == host, host != 0 else { return false }
+        actions.append(.inspect(peer.id, process))
+        return true
     }
 
     private mutating func conclude(
         about id: NodeID, _ state: ProcessState, now: MonotonicTime, actions: inout [Action]
     ) {
-        guard let index = index(of: id), case .suspected(var burst) = peers[index].verdict,
-            now - burst.began >= configuration.burstDuration
-        else { return }
+        guard let index = index(of: id), case .suspected(var burst) = peers[index].verdict else { return }
         peers[index].process = state
+        let isUnderWay = now - burst.began < configuration.burstDuration
         switch state {
         case .gone: confirm(index, .processGone, actions: &actions)
         case .stopped: confirm(index, .silence, actions: &actions)
+        case .idle where isUnderWay, .waiting where isUnderWay: break
         case .idle:
             burst.idleCount += 1
             peers[index].verdict = .suspected(burst)
@@ -258,7 +267,7 @@ package struct MembershipStateMachine: Sendable {
             peers[index].waitCount += 1
             var next = Burst(nonce: nextNonce, began: now, sentCount: 0, helpers: helpers(for: id))
             nextNonce &+= 1
-            sendProbes(of: &next, to: id, now: now, actions: &actions)
+            sendProbes(of: &next, to: index, now: now, actions: &actions)
             peers[index].verdict = .suspected(next)
         }
     }
@@ -289,13 +298,16 @@ package struct MembershipStateMachine: Sendable {
         var burst = Burst(nonce: nextNonce, began: now, sentCount: 0, helpers: helpers(for: id))
         nextNonce &+= 1
         actions.append(.suspected(id, reason))
-        sendProbes(of: &burst, to: id, now: now, actions: &actions)
+        sendProbes(of: &burst, to: index, now: now, actions: &actions)
         peers[index].verdict = .suspected(burst)
     }
 
     /// Sends the probes that are due: the first at once, the last when a third of the burst is left for
     /// its answer. Spread over time, one short loss does not swallow them all.
-    private func sendProbes(of burst: inout Burst, to target: NodeID, now: MonotonicTime, actions: inout [Action]) {
+    private mutating func sendProbes(
+        of burst: inout Burst, to index: Int, now: MonotonicTime, actions: inout [Action]
+    ) {
+        let target = peers[index].id
         let gap = configuration.burstDuration / max(1, configuration.probeCount)
         while burst.sentCount < configuration.probeCount, now - burst.began >= gap * burst.sentCount {
             burst.sentCount += 1
@@ -304,6 +316,8 @@ package struct MembershipStateMachine: Sendable {
                 actions.append(.send(.indirectRequest(nonce: burst.nonce, target: target), to: helper))
             }
         }
+        peers[index].probeCount = burst.sentCount
+        peers[index].asked = burst.helpers
     }
 
     /// Peers that can be asked: those that are not suspected themselves, starting after the target so that the
@@ -398,7 +412,7 @@ package struct MembershipStateMachine: Sendable {
             silence: now - peer.lastHeard, sinceDatagram: peer.lastDatagram.map { now - $0 },
             datagramCount: peer.datagramCount, ownLateness: lateness, peerLateness: peer.lateness,
             isLinkLost: peer.isLinkLost, process: peer.process, waitCount: peer.waitCount,
-            helpers: helpers(for: id))
+            probeCount: peer.probeCount, asked: peer.asked)
     }
 
     private func index(of id: NodeID) -> Int? { peers.firstIndex { $0.id == id } }

@@ -65,6 +65,7 @@ extension ClusterService {
 
     func handle(ownership input: OwnershipStateMachine.Input) {
         let actions = state.value.ownership.handle(input, now: .now())
+        var deaths: [NodeID] = []
         for action in actions {
             switch action {
             case .read:
@@ -73,8 +74,10 @@ extension ClusterService {
                 if !submit(.compareAndSwap(expected: expected, map)) {
                     handle(ownership: .storeFailed(ApusError(.shuttingDown)))
                 }
-            case .adopt(let map): adopted(map)
-            case .announce(let revision): announce(revision: revision)
+            case .adopt(let map): deaths += adopted(map)
+            case .announce(let revision):
+                announce(revision: revision)
+                log(deaths, writtenIn: revision)
             case .settled(let id, let outcome): settle(id, outcome)
             case .storeChanged(let condition): hooks.storeChanged(condition)
             case .fenced: fenced()
@@ -91,7 +94,10 @@ extension ClusterService {
         handle(ownership: .propose(id, decision))
     }
 
-    func adopted(_ map: ClusterMap) {
+    /// Goes by the newest map; the members that were alive in the one before and are dead in this.
+    @discardableResult
+    func adopted(_ map: ClusterMap) -> [NodeID] {
+        let before = view.map
         view.update(map)
         let peers = map.members.filter { $0.state.isAlive && $0.id != identity }
             .map { Peer(id: $0.id, address: $0.addresses.transport) }
@@ -104,6 +110,16 @@ extension ClusterService {
         metrics.show(map, local: map.aliveSlot(of: identity))
         logger.debug("The cluster map changed", metadata: [LogKey.revision: "\(map.revision)"])
         handle(handover: .mapChanged(map))
+        return before.members.filter { $0.state.isAlive && $0.id != identity && !map.isAlive($0.id) }.map(\.id)
+    }
+
+    /// Says who decided: the other nodes log what they find, this one that it wrote it.
+    private func log(_ deaths: [NodeID], writtenIn revision: UInt64) {
+        for peer in deaths {
+            logger.notice(
+                "This node wrote into the map that a peer is gone",
+                metadata: [LogKey.peer: "\(peer)", LogKey.revision: "\(revision)"])
+        }
     }
 
     func announce(revision: UInt64) {

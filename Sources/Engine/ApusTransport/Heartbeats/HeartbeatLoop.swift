@@ -159,10 +159,11 @@ final class HeartbeatLoop<Driver: HeartbeatDriver> {
         let now = MonotonicTime.now()
         guard let due = nextTick, now >= due else { return }
         nextTick = now + configuration.tickInterval
+        if now >= nextFigures { driver.droppedCount = socket.dropCount }
         send(driver.tick(now: now))
         guard now >= nextFigures else { return }
         nextFigures = now + .seconds(1)
-        metrics.dropped.record(Int64(socket.dropCount))
+        metrics.dropped.record(Int64(driver.droppedCount))
         metrics.lateness.record(driver.lateness.milliseconds / 1000)
     }
 

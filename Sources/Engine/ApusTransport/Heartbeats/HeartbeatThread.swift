@@ -23,6 +23,8 @@ package protocol HeartbeatDriver: Sendable {
     mutating func received(_ arrival: HeartbeatArrival) -> [HeartbeatOutbound]
     /// How late the ticks were lately, at their worst; peers are told.
     var lateness: Duration { get }
+    /// Datagrams that the socket dropped since it was opened, because nobody read them in time; set every second.
+    var droppedCount: UInt32 { get set }
 }
 
 /// A datagram that arrived.

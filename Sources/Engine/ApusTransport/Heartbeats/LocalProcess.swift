@@ -9,9 +9,9 @@ package enum LocalProcess {
     package enum State: String, Sendable, Equatable {
         /// No process of this number and start, or one that has ended.
         case gone
-        /// Stopped by a signal or a debugger: it does nothing until somebody lets it go on.
+        /// Stopped by a signal: it does nothing until somebody lets it go on.
         case stopped
-        /// It could run and waits for a processor, or for a page or a disk.
+        /// It could run and waits for a processor, for a page or a disk, or for whoever traces it.
         case waiting
         /// It waits for something to do; silence has another cause than its machine.
         case idle
@@ -33,14 +33,14 @@ package enum LocalProcess {
         guard let whole = fields("/proc/\(process.number)/stat"), start(whole) == process.started else { return .gone }
         switch whole.first {
         case "Z", "X", "x": return .gone
-        case "T", "t": return .stopped
+        case "T": return .stopped
         default: break
         }
         // A thread that is gone while its process is there leaves the process's own state.
         let thread = fields("/proc/\(process.number)/task/\(process.thread)/stat") ?? whole
         switch thread.first {
-        case "R", "D": return .waiting
-        case "T", "t": return .stopped
+        case "R", "D", "t": return .waiting
+        case "T": return .stopped
         case "S", "I": return .idle
         default: return .unknown
         }
