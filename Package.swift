@@ -147,7 +147,10 @@ let package = Package(
             ]),
         layer(
             "Edges", "ApusHTTP",
-            ["ApusCore", "ApusListener", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, lifecycle, log]),
+            [
+                "ApusCore", "ApusListener", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, lifecycle, log,
+                coreMetrics,
+            ]),
 
         layer(
             "Edges", "ApusRelay",

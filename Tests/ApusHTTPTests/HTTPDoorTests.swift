@@ -228,4 +228,59 @@ struct HTTPDoorTests {
             #expect(error?.message.contains("\(address)") == true)
         }
     }
+
+    // MARK: Slow requests
+
+    /// Connections that begin a request and do not end it.
+    private static func openHalf(_ count: Int, to address: HostPort) async throws -> [any Channel] {
+        let bootstrap = ClientBootstrap(group: MultiThreadedEventLoopGroup.singleton)
+        var channels: [any Channel] = []
+        for _ in 0..<count {
+            let channel = try await bootstrap.connect(host: address.host, port: address.port).get()
+            try await channel.writeAndFlush(ByteBuffer(string: "GET /healthz HTTP/1.1\r\nHost: a\r\nX-A: ")).get()
+            channels.append(channel)
+        }
+        return channels
+    }
+
+    @Test("As many half requests as there are places do not keep /healthz from anybody")
+    func halfRequests() async throws {
+        try await withDoor(change: { $0.connectionsMax = 16 }) { address in
+            let channels = try await Self.openHalf(40, to: address)
+            let began = ContinuousClock.now
+            #expect(try await Self.fetch(address, "/healthz").status == 200)
+            #expect(ContinuousClock.now - began < .seconds(1))
+            for channel in channels { try? await channel.close() }
+        }
+    }
+
+    @Test("A request that comes byte by byte is closed after http.request_timeout, however often a byte comes")
+    func slowRequest() async throws {
+        try await withDoor(change: { $0.requestTimeout = .milliseconds(500) }) { address in
+            let channel = try await Self.openHalf(1, to: address)[0]
+            let began = ContinuousClock.now
+            let drip = channel.eventLoop.scheduleRepeatedTask(initialDelay: .zero, delay: .milliseconds(50)) { _ in
+                channel.writeAndFlush(ByteBuffer(string: "a"), promise: nil)
+            }
+            try await channel.closeFuture.get()
+            drip.cancel()
+            #expect(ContinuousClock.now - began < .seconds(3))
+            #expect(ContinuousClock.now - began > .milliseconds(400))
+        }
+    }
+
+    @Test("A connection that is asked again and again stays, longer than http.request_timeout")
+    func keptAlive() async throws {
+        try await withDoor(change: { $0.requestTimeout = .milliseconds(500) }) { address in
+            let request = "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
+            let channel = try await ClientBootstrap(group: MultiThreadedEventLoopGroup.singleton)
+                .connect(host: address.host, port: address.port).get()
+            for _ in 0..<10 {
+                try await channel.writeAndFlush(ByteBuffer(string: request)).get()
+                try await Task.sleep(for: .milliseconds(100))
+            }
+            #expect(channel.isActive)
+            try await channel.close()
+        }
+    }
 }

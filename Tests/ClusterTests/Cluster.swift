@@ -24,16 +24,15 @@ final class Cluster {
 
     /// - Parameters:
     ///   - environment: of the nodes, beside that of the test.
-    ///   - openFiles: the limit of open files of the nodes, soft and hard; nil for the test's own.
+    ///   - launcher: a program and its first arguments, which starts the nodes.
     init(
-        nodes: Int, basePort: Int, binary: String = apus, environment: [String: String] = [:], openFiles: Int? = nil
+        nodes: Int, basePort: Int, binary: String = apus, environment: [String: String] = [:], launcher: [String] = []
     ) throws {
         self.basePort = basePort
         directory = NSTemporaryDirectory() + "/apus-test-\(UUID().uuidString)"
         let arguments = ["cluster", "up", "--nodes", "\(nodes)", "--dir", directory, "--base-port", "\(basePort)"]
-        let limit = openFiles.map { ["-c", "ulimit -n \($0); exec \"$@\"", "sh", binary] }
-        let up = try Self.run(
-            (limit ?? []) + arguments, binary: limit == nil ? binary : "/bin/sh", environment: environment)
+        let command = launcher + [binary] + arguments
+        let up = try Self.run(Array(command.dropFirst()), binary: command[0], environment: environment)
         try #require(up.status == 0, "\(up.all)")
     }
 
@@ -113,10 +112,12 @@ final class Cluster {
     ///
     /// - Parameters:
     ///   - launcher: a program and its first arguments, which gets the binary and its arguments.
+    ///   - output: the file for its standard output.
     ///   - errors: the file for what the verb says on standard error.
     @discardableResult
     func start(
-        _ arguments: [String], environment: [String: String] = [:], launcher: [String] = [], errors: String? = nil
+        _ arguments: [String], environment: [String: String] = [:], launcher: [String] = [], output: String? = nil,
+        errors: String? = nil
     ) throws -> Process {
         let process = Process()
         let command = launcher + [Self.apus] + arguments + ["--dir", directory]
@@ -125,10 +126,12 @@ final class Cluster {
         process.environment = ProcessInfo.processInfo.environment.merging(environment) { $1 }
         process.standardOutput = FileHandle.nullDevice
         process.standardError = FileHandle.nullDevice
-        if let errors {
-            _ = FileManager.default.createFile(atPath: errors, contents: nil)
-            process.standardError = FileHandle(forWritingAtPath: errors)
+        func file(_ path: String) -> FileHandle? {
+            _ = FileManager.default.createFile(atPath: path, contents: nil)
+            return FileHandle(forWritingAtPath: path)
         }
+        if let output { process.standardOutput = file(output) }
+        if let errors { process.standardError = file(errors) }
         try process.run()
         children.append(process)
         return process

@@ -10,7 +10,8 @@ import Glibc
 struct LimitTests {
     @Test("With 256 open files, thousands of connections and allocations beyond harm neither streams nor operators")
     func bounds() async throws {
-        let cluster = try Cluster(nodes: 1, basePort: 29_500, openFiles: 256)
+        let cluster = try Cluster(
+            nodes: 1, basePort: 29_500, launcher: ["/bin/sh", "-c", "ulimit -n 256; exec \"$@\"", "sh"])
         defer { cluster.down() }
         let said = Cluster.text(cluster.file("n1/log"))
         #expect(said.contains("Bounds are lowered to what the limit of open files allows"))
@@ -175,46 +176,5 @@ struct LimitTests {
             binary: "/usr/bin/curl")
         let lines = outcome.output.split(separator: "\n", omittingEmptySubsequences: false)
         return (Int(lines.last ?? "") ?? 0, lines.dropLast().joined(separator: "\n"))
-    }
-}
-
-/// Clients that connect and say nothing.
-private final class Storm {
-    private var sockets: [CInt] = []
-
-    deinit { end() }
-
-    func connect(_ port: Int, count: Int) {
-        for _ in 0..<count { sockets.append(Self.open(port, flags: CInt(SOCK_NONBLOCK.rawValue))) }
-    }
-
-    func end() {
-        for socket in sockets where socket >= 0 { _ = Glibc.close(socket) }
-        sockets = []
-    }
-
-    /// Whether the other side closes a new connection in time.
-    func isClosed(_ port: Int, within seconds: Int) -> Bool {
-        let socket = Self.open(port, flags: 0)
-        defer { _ = Glibc.close(socket) }
-        var patience = timeval(tv_sec: seconds, tv_usec: 0)
-        setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, socklen_t(MemoryLayout<timeval>.size))
-        var byte: UInt8 = 0
-        let count = recv(socket, &byte, 1, 0)
-        return count == 0 || (count < 0 && errno == ECONNRESET)
-    }
-
-    private static func open(_ port: Int, flags: CInt) -> CInt {
-        let socket = Glibc.socket(AF_INET, CInt(SOCK_STREAM.rawValue) | flags | CInt(SOCK_CLOEXEC.rawValue), 0)
-        var address = sockaddr_in()
-        address.sin_family = sa_family_t(AF_INET)
-        address.sin_port = in_port_t(port).bigEndian
-        address.sin_addr.s_addr = UInt32(0x7f00_0001).bigEndian
-        withUnsafePointer(to: &address) { pointer in
-            pointer.withMemoryRebound(to: sockaddr.self, capacity: 1) {
-                _ = Glibc.connect(socket, $0, socklen_t(MemoryLayout<sockaddr_in>.size))
-            }
-        }
-        return socket
     }
 }

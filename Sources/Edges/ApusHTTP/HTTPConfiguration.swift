@@ -4,9 +4,11 @@ package import ApusCore
 package struct HTTPConfiguration: Sendable {
     /// Where operators and their tools connect; port 0 asks the system for a free one.
     package var bind: HostPort
-    /// The most connections at once; one more waits in the system's queue until another closes. Key
-    /// `http.connections_max`.
+    /// The most connections at once, 2 or more; one more waits in the system's queue until another closes. From fifteen
+    /// sixteenths of them on, the connection that waited for longest makes room. Key `http.connections_max`.
     package var connectionsMax = 256
+    /// How long a client may take for a whole request, and be idle after its answer. Key `http.request_timeout`.
+    package var requestTimeout: Duration = .seconds(10)
     /// Descriptors that are kept for this listener alone, for the case that the process has no other left.
     package var descriptorsReserved = 4
     /// All header fields of a request together, in bytes; more closes the connection with 400.
@@ -16,8 +18,6 @@ package struct HTTPConfiguration: Sendable {
     /// Whether clients may show their tokens from other machines, over plain HTTP; otherwise 12004. Key
     /// `http.tokens_from`. Administration is not meant: it is refused by the token alone.
     package var isTokenTakenFromAnywhere = false
-    /// How long a connection may be idle before it is closed.
-    package var idleTimeout: Duration = .seconds(30)
 
     package init(bind: HostPort) { self.bind = bind }
 }

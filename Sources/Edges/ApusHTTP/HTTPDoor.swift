@@ -51,12 +51,14 @@ package struct HTTPDoor: Service {
         let onListening = onListening
         let reserve = ReservedDescriptors(count: configuration.descriptorsReserved)
         let limited = LogLimiter(quiet)
+        let deadlines = ConnectionDeadlines(
+            connectionsMax: configuration.connectionsMax, timeout: configuration.requestTimeout)
         let application = Application(
             responder: HTTPRoutes(
                 sources: sources, bodyByteCountMax: configuration.bodyByteCountMax,
                 isTokenTakenFromAnywhere: configuration.isTokenTakenFromAnywhere, logger: logger
             ).router().buildResponder(),
-            server: .http1(configuration: channelConfiguration),
+            server: .http1(configuration: channelConfiguration(deadlines)),
             configuration: ApplicationConfiguration(
                 address: .hostname(bind.host, port: bind.port), serverName: "apus",
                 availableConnectionsDelegate: MaximumAvailableConnections(configuration.connectionsMax, logger: quiet)),
@@ -78,9 +80,9 @@ package struct HTTPDoor: Service {
         }
     }
 
-    private var channelConfiguration: HTTP1Channel.Configuration {
+    private func channelConfiguration(_ deadlines: ConnectionDeadlines) -> HTTP1Channel.Configuration {
         HTTP1Channel.Configuration(
-            idleTimeout: .nanoseconds(configuration.idleTimeout.nanoseconds),
+            additionalChannelHandlers: [deadlines.handler()],
             httpDecoderConfiguration: HTTP1Channel.Configuration.DecoderConfiguration(
                 maxHeaderFieldSize: configuration.headerByteCountMax,
                 maxHeaderListSize: configuration.headerByteCountMax, maxHeaderFieldCount: 64))

@@ -2,10 +2,18 @@ import ApusCore
 import ArgumentParser
 import Foundation
 
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
+
 /// `apus bench hog`: keeps cores busy for as long as the process that started it is there.
 ///
 /// All of it is one session, as a program in another terminal is: what the kernel gives to a session
 /// (sched_autogroup) is then not taken from whoever measures.
+///
+/// - Throws: 10018 where it gets no session.
 struct BenchHogCommand: ParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "hog", abstract: "Keep cores busy.", shouldDisplay: false)
@@ -14,8 +22,9 @@ struct BenchHogCommand: ParsableCommand {
     @Option(help: "Threads that use all the CPU that they get.") var threads = 1
 
     func run() throws {
-        // Refused to the leader of a process group, which has a session of its own where the shell made one.
-        _ = setsid()
+        // A child of Foundation's leads a process group, and its leader is refused a session.
+        _ = setpgid(0, getpgid(parent))
+        guard setsid() > 0 else { throw ApusError(.internalFailure, "no session of its own: error \(errno)") }
         for _ in 1..<max(threads, 1) { Thread.detachNewThread { Self.work(while: { true }) } }
         Self.work { getppid() == parent }
     }

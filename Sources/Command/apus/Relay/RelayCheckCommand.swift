@@ -39,6 +39,9 @@ struct RelayCheckCommand: ParsableCommand {
     @Option(help: "Messages, 1 to 10000.")
     var count = 50
 
+    @Option(help: "Milliseconds from one message to the next, 0 to 10000.")
+    var interval = 0
+
     @Option(help: "Bytes of each message, 8 to 1400.")
     var size = 200
 
@@ -65,6 +68,7 @@ struct RelayCheckCommand: ParsableCommand {
             throw ValidationError("give --authority or --any-certificate, not both")
         }
         guard (1...10_000).contains(count) else { throw ValidationError("--count must be 1 to 10000") }
+        guard (0...10_000).contains(interval) else { throw ValidationError("--interval must be 0 to 10000") }
         guard (8...1400).contains(size) else { throw ValidationError("--size must be 8 to 1400") }
         guard (0...3600).contains(hold) else { throw ValidationError("--hold must be 0 to 3600") }
         guard server.count <= 2 else { throw ValidationError("give one --server or two") }
@@ -112,12 +116,14 @@ struct RelayCheckCommand: ParsableCommand {
         if hold > 0 { sleep(UInt32(hold)) }
         for probe in probes { try probe.end() }
         let lost = count - times.count
-        let median = times.sorted().dropFirst(times.count / 2).first ?? 0
+        let sorted = times.sorted()
+        let (median, longest) = (sorted.dropFirst(times.count / 2).first ?? 0, sorted.last ?? 0)
         let facts = "\(times.count) of \(count) messages of \(size) bytes went through both relays and came back"
         guard Double(lost) <= Double(count) * Self.lossMax else {
             throw ApusError(.answerTimedOut, facts)
         }
-        Console.say("\(facts); median \(String(format: "%.2f", median)) ms")
+        Console.say(
+            "\(facts); median \(String(format: "%.2f", median)) ms, longest \(String(format: "%.2f", longest)) ms")
     }
 
     /// Whether the relay lets its clients send to an address.
@@ -153,6 +159,7 @@ struct RelayCheckCommand: ParsableCommand {
         var failures = 0
         for number in 0..<count where failures < Self.failuresMax {
             let message = (0..<size).map { UInt8(truncatingIfNeeded: $0 < 8 ? number >> (8 * $0) : number &+ $0) }
+            if number > 0, interval > 0 { usleep(UInt32(interval) * 1_000) }
             let start = MonotonicTime.now()
             try left.send(message)
             if try isSeen(message, at: right) {

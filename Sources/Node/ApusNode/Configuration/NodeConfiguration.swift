@@ -44,6 +44,7 @@ public struct NodeConfiguration: Sendable {
     public var isTokenTakenFromAnywhere: Bool
     /// Connections of the HTTP listener.
     package var httpConnectionsMax: Int
+    package var httpRequestTimeout: Duration
     /// Addresses that other nodes and clients are told.
     public var advertisedTransport: HostPort
     public var advertisedClients: HostPort
@@ -93,7 +94,9 @@ public struct NodeConfiguration: Sendable {
         isTokenTakenFromAnywhere =
             try reader.choice("http.tokens_from", of: ["loopback", "anywhere"], default: "loopback") == "anywhere"
         httpConnectionsMax = try reader.int(
-            "http.connections_max", default: HTTPConfiguration(bind: http).connectionsMax, in: 1...65_536)
+            "http.connections_max", default: HTTPConfiguration(bind: http).connectionsMax, in: 2...65_536)
+        httpRequestTimeout = try reader.duration(
+            "http.request_timeout", default: HTTPConfiguration(bind: http).requestTimeout)
         advertisedTransport = try reader.hostPort("advertise.transport", default: listenTransport)
         advertisedClients = try reader.hostPort("advertise.clients", default: listenClients)
         advertisedHTTP = try reader.hostPort("advertise.http", default: http)
@@ -163,6 +166,7 @@ public struct NodeConfiguration: Sendable {
         var door = HTTPConfiguration(bind: http)
         door.isTokenTakenFromAnywhere = isTokenTakenFromAnywhere
         door.connectionsMax = httpConnectionsMax
+        door.requestTimeout = httpRequestTimeout
         return door
     }
 

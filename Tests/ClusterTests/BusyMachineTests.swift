@@ -1,0 +1,61 @@
+import Foundation
+import Testing
+
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
+
+/// What a machine with far more to do than it can does to nodes that are well.
+///
+/// The kernel shares the CPU among sessions first (sched_autogroup), so that thirty busy sessions for each core leave a
+/// node, which is a session of its own, a thirtieth of one: its threads run hundreds of milliseconds late.
+@Suite("Busy machines (D4)", .serialized, .timeLimit(.minutes(4)))
+struct BusyMachineTests {
+    /// How the heartbeat threads are scheduled.
+    enum Scheduling: CaseIterable {
+        case realTime
+        /// Where the nodes may not have it, as in most containers.
+        case usual
+
+        var launcher: [String] {
+            let isRoot = geteuid() == 0
+            return self == .usual && isRoot
+                ? ["/usr/bin/setpriv", "--bounding-set=-sys_nice", "--inh-caps=-sys_nice"] : []
+        }
+    }
+
+    @Test("Nobody is taken for dead for 20 s beside thirty busy sessions for each core", arguments: Scheduling.allCases)
+    func falseDeaths(scheduling: Scheduling) async throws {
+        let cluster = try Cluster(
+            nodes: 3, basePort: 29_700 + (scheduling == .usual ? 50 : 0), launcher: scheduling.launcher)
+        defer { cluster.down() }
+        let nodes = (1...3).map { NodeView($0, of: cluster) }
+        let rank = try #require(nodes[0].metric("apus_heartbeat_scheduling"))
+        if scheduling == .usual { #expect(rank < 2, "the nodes have real-time priority after all") }
+        let hogs = try (0..<30 * ProcessInfo.processInfo.activeProcessorCount).map { _ in
+            let hog = Process()
+            hog.executableURL = URL(fileURLWithPath: Cluster.apus)
+            hog.arguments = ["bench", "hog", "--parent", "\(getpid())"]
+            try hog.run()
+            return hog
+        }
+        defer { for hog in hogs { kill(hog.processIdentifier, SIGKILL) } }
+        let began = Date()
+        var latenessMax = 0.0
+        while -began.timeIntervalSinceNow < 20 {
+            try await Task.sleep(for: .milliseconds(500))
+            for node in nodes { latenessMax = max(latenessMax, node.metric("apus_heartbeat_lateness_seconds") ?? 0) }
+        }
+        for hog in hogs { kill(hog.processIdentifier, SIGKILL) }
+        let logs = (1...3).map { Cluster.text(cluster.file("n\($0)/log")) }
+        let verdicts = logs.joined().split(separator: "\n").filter {
+            $0.contains("is dead as far as this node can tell")
+        }
+        #expect(verdicts.isEmpty, "\(verdicts.joined(separator: "\n"))")
+        for node in nodes { #expect(node.status?.incarnation == 1) }
+        // Without this the machine was not busy, and the test showed nothing.
+        if scheduling == .usual { #expect(latenessMax > 0.05, "the heartbeat threads were never late") }
+    }
+}
