@@ -77,6 +77,7 @@ struct EnduranceRun: Sendable {
             }
             if let loss { report.lostHeartbeats(try loss.lostCount()) }
         }
+        report.note("quiet ends")
         for publisher in cast.publishers { publisher.pause() }
         try await cast.waitUntilCaughtUp()
         report.count(cast)
@@ -114,6 +115,7 @@ struct EnduranceRun: Sendable {
                 number += 1
                 report.count(cast)
             }
+            report.note("rolling ends")
             for node in watch.falseDeaths { report.falseDeath("\(node)") }
             for publisher in cast.publishers { publisher.pause() }
             try await cast.waitUntilCaughtUp()
