@@ -84,6 +84,18 @@ struct ClientConnectionStateMachineTests {
         #expect(machine.tick(now: time(4060), lastSent: time(4000)) == .keepalive)
     }
 
+    @Test("A session ends with its token, by the cluster's clock, with 12002 (IV-A6)")
+    func tokenEnds() {
+        var machine = fresh()
+        _ = machine.received(.hello, now: time(1))
+        #expect(machine.wallClockRead(seconds: .max) == .nothing, "before the welcome nobody has a token")
+        machine.admitted(now: time(2), tokenExpires: 1_000)
+        #expect(machine.wallClockRead(seconds: 999) == .nothing)
+        #expect(machine.wallClockRead(seconds: 1_000) == .close(ApusError(.tokenExpired)))
+        machine.closed()
+        #expect(machine.wallClockRead(seconds: 1_000) == .nothing)
+    }
+
     @Test("A client that is silent, or never reads, is closed")
     func closes() {
         var machine = open()

@@ -137,6 +137,18 @@ struct TokenTests {
         try expect(.tokenInvalid, try token(header, payload ?? sound))
     }
 
+    @Test("What a session is given is valid no longer than its token, and a token that has ended gives nothing")
+    func remaining() {
+        let mark = TokenMark(tag: 0, issuedAt: 0, expires: 1_000)
+        #expect(mark.seconds(of: .seconds(3600), at: 900) == 100)
+        #expect(mark.seconds(of: .seconds(60), at: 900) == 60)
+        #expect(mark.seconds(of: .seconds(60), at: 1_000) == 0 && mark.seconds(of: .seconds(60), at: .max) == 0)
+        #expect(!mark.hasEnded(at: 999) && mark.hasEnded(at: 1_000))
+        let forever = TokenMark(tag: 0, issuedAt: 0, expires: .max)
+        #expect(forever.seconds(of: .seconds(60), at: -5) == 60)
+        #expect(TokenMark(tag: 0, issuedAt: 0, expires: .min).seconds(of: .seconds(60), at: 5) == 0)
+    }
+
     @Test("Times at the ends of their range are compared, not overflowed")
     func extremeTimes() throws {
         func payload(_ exp: Int64, _ iat: Int64) -> String {
@@ -184,7 +196,8 @@ struct TicketSealerTests {
     private let sealer = TicketSealer(clusterKey: Array(0..<32))
     private let session = Session(
         id: "s1", role: .app, access: AccessID(unchecked: "phone"), account: AccountID(unchecked: "acme"), device: nil,
-        allowedDevices: [DeviceID(unchecked: "cam-1")], sinceMilliseconds: 42)
+        allowedDevices: [DeviceID(unchecked: "cam-1")], sinceMilliseconds: 42,
+        token: TokenMark(tag: 7, issuedAt: 42, expires: .max))
 
     @Test("Any node with the cluster key reads the ticket")
     func roundTrip() throws {
@@ -274,6 +287,31 @@ struct TicketSealerTests {
             }
         }
         #expect(throws: ApusError(.tokenInvalid)) { try sealer.open(try sealed(plain + [1, 1, 1]), wallSeconds: 1) }
+    }
+
+    @Test("A ticket and a grant end with the token, however long they were to be valid")
+    func endWithToken() throws {
+        var session = session
+        session.token = TokenMark(tag: 7, issuedAt: 42, expires: 100)
+        let ticket = try sealer.seal(session, expiresAt: 1_000)
+        #expect(try sealer.open(ticket, wallSeconds: 99) == session)
+        #expect(throws: ApusError(.tokenExpired)) { try sealer.open(ticket, wallSeconds: 100) }
+        // Renewed at a resume, it still knows.
+        let renewed = try sealer.seal(try sealer.open(ticket, wallSeconds: 99), expiresAt: 2_000)
+        #expect(throws: ApusError(.tokenExpired)) { try sealer.open(renewed, wallSeconds: 100) }
+        let device = DeviceID(unchecked: "cam-1")
+        let grant = try sealer.sealGrant(session, device: device, expiresAt: 1_000)
+        #expect(sealer.allows(grant, session, device: device, wallSeconds: 99))
+        #expect(!sealer.allows(grant, session, device: device, wallSeconds: 100))
+    }
+
+    @Test("A ticket of before tickets knew their token ends its session when it ends itself")
+    func withoutToken() throws {
+        var plain = try content(of: try sealer.seal(session, expiresAt: 100))
+        let start = try #require(plain.firstIndex(of: 14).flatMap { plain[$0 + 1] == 24 ? $0 : nil })
+        plain.removeSubrange(start..<(start + 26))
+        let read = try sealer.open(try sealed(plain), wallSeconds: 99)
+        #expect(read.token == TokenMark(tag: 0, issuedAt: 0, expires: 100))
     }
 
     @Test("A grant allows its own bearer its own device until it expires, and is no ticket")

@@ -59,6 +59,8 @@ package struct ClientConnectionStateMachine: Sendable {
     private let since: MonotonicTime
     private var lastHeard: MonotonicTime
     private var behindSince: MonotonicTime?
+    /// When the client's token ends, in Unix seconds.
+    private var tokenExpires = Int64.max
     /// Streams that are open; with one, the shorter keepalive and the longer idle timeout hold.
     package private(set) var streamCount = 0
 
@@ -104,9 +106,12 @@ package struct ClientConnectionStateMachine: Sendable {
     }
 
     /// The client is who it says; frames are served from here on.
-    package mutating func admitted(now: MonotonicTime) {
+    ///
+    /// - Parameter tokenExpires: when its token ends, in Unix seconds of the cluster's clock.
+    package mutating func admitted(now: MonotonicTime, tokenExpires: Int64 = .max) {
         guard isAuthenticating else { return }
         state = .open
+        self.tokenExpires = tokenExpires
         lastHeard = now
     }
 
@@ -120,6 +125,12 @@ package struct ClientConnectionStateMachine: Sendable {
 
     package mutating func writabilityChanged(isWritable: Bool, now: MonotonicTime) {
         behindSince = isWritable ? nil : (behindSince ?? now)
+    }
+
+    /// The cluster's clock shows so many Unix seconds. Closes an admitted client with 12002 where its token has ended
+    /// (IV-A6).
+    package func wallClockRead(seconds: Int64) -> OnTick {
+        isOpen && seconds >= tokenExpires ? .close(ApusError(.tokenExpired)) : .nothing
     }
 
     /// Time has passed; `lastSent` is when this node last sent something.

@@ -163,7 +163,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
             close(error)
         case .success(let opened):
             session = opened.session
-            machine.admitted(now: .now())
+            machine.admitted(now: .now(), tokenExpires: opened.session.token.expires)
             gateway.authenticated(self)
             gateway.service.metrics.sessions.increment()
             let configuration = gateway.configuration
@@ -246,8 +246,13 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
 
     // MARK: - Time and the end
 
-    func tick(now: MonotonicTime) {
-        switch machine.tick(now: now, lastSent: gateway.lastSent(slot)) {
+    func tick(now: MonotonicTime) { run(machine.tick(now: now, lastSent: gateway.lastSent(slot))) }
+
+    /// Ends the session of a token that has ended by the cluster's clock.
+    func wallClockRead(seconds: Int64) { run(machine.wallClockRead(seconds: seconds)) }
+
+    private func run(_ decision: ClientConnectionStateMachine.OnTick) {
+        switch decision {
         case .nothing: break
         // A pong that nobody asked for: a ping would cost an answer, on each stream, many times a second.
         case .keepalive: write(LinkFrame(kind: .pong))

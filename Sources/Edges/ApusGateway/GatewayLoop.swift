@@ -177,7 +177,11 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         for slot in keepalives.silent(now: now) { connections[slot]?.tick(now: now) }
         if now >= nextLookAtAll {
             nextLookAtAll = now + Self.lookInterval
-            for case let handler? in connections { handler.tick(now: now) }
+            let wallSeconds = service.view.clock.wallSeconds()
+            for case let handler? in connections {
+                handler.tick(now: now)
+                handler.wallClockRead(seconds: wallSeconds)
+            }
             measure(now: now)
         }
         nextLook.set(min(nextLookAtAll, keepalives.nextLook(now: now) ?? nextLookAtAll))

@@ -67,16 +67,19 @@ package struct IssueLimiter: Sendable {
 /// Credentials of the cluster's relays, for sessions and for bearers of a token.
 extension SessionService {
     /// What the client needs to use the relays. Fails with 10007 for one that asks too often, with 21025 where this
-    /// node relays nothing or knows of no relay that takes clients.
+    /// node relays nothing or knows of no relay that takes clients, with 12002 where the client's token has ended: the
+    /// credentials are valid no longer than it.
     ///
     /// The user is the identity itself, so that its quotas hold whichever way it asked, and at whichever node.
     package func relayCredentials(for session: Session) -> Result<RelayGrant, ApusError> {
         guard let relayIssuer else { return .failure(ApusError(.unavailable, "this node relays nothing")) }
+        let lifetime = session.token.seconds(of: configuration.relayLifetime, at: wallSeconds())
+        guard lifetime > 0 else { return .failure(ApusError(.tokenExpired)) }
         let isInTime = issues.withLock { $0.take("\(session.role.rawValue) \(session.entityKey)", at: .now()) }
         guard isInTime else {
             return .failure(ApusError(.overloaded, "credentials were asked for too often; use those of before"))
         }
-        guard let grant = relayIssuer.issue(user: session.entityKey, lifetime: configuration.relayLifetime) else {
+        guard let grant = relayIssuer.issue(user: session.entityKey, lifetime: .seconds(lifetime)) else {
             return .failure(ApusError(.unavailable, "no relay takes clients now"))
         }
         return .success(grant)

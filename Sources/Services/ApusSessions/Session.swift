@@ -22,11 +22,15 @@ package struct Session: Sendable, Hashable {
     package var instance: UInt64
     /// Which of an identity's clients is the newer one (IV-A5); ``SessionOrder/none`` until an owner gave it.
     package var order: SessionOrder
+    /// The token that opened it. Nothing that the session was given is valid for longer (IV-A6).
+    package var token: TokenMark
 
     package init(
         id: String, role: Role, access: AccessID, account: AccountID, device: DeviceID?,
-        allowedDevices: [DeviceID]? = nil, sinceMilliseconds: Int64, instance: UInt64 = 0, order: SessionOrder = .none
+        allowedDevices: [DeviceID]? = nil, sinceMilliseconds: Int64, instance: UInt64 = 0, order: SessionOrder = .none,
+        token: TokenMark
     ) {
+        self.token = token
         self.instance = instance
         self.order = order
         self.id = id

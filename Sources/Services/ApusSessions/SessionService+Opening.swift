@@ -36,8 +36,9 @@ extension SessionService {
     }
 
     private func opened(_ session: Session) throws(ApusError) -> OpenedSession {
-        let lifetime = configuration.ticketLifetime.components.seconds
-        let ticket = try sealer.seal(session, expiresAt: wallSeconds() + lifetime)
+        let now = wallSeconds()
+        let lifetime = session.token.seconds(of: configuration.ticketLifetime, at: now)
+        let ticket = try sealer.seal(session, expiresAt: now + lifetime)
         return OpenedSession(session: session, ticket: ticket, ticketSeconds: UInt32(clamping: lifetime))
     }
 
@@ -159,6 +160,8 @@ extension SessionService {
         let milliseconds = Int64(Date().timeIntervalSince1970 * 1000)
         var session = try Session(claims: claims, id: Self.newSessionID(), sinceMilliseconds: milliseconds)
         session.instance = hello.instance
+        // The verifier's leeway is for clocks; what a token opens ends with it, so that nothing is opened in the leeway.
+        guard !session.token.hasEnded(at: wallSeconds()) else { throw ApusError(.tokenExpired) }
         guard session.role == role else {
             throw ApusError(.notAllowed, "the token is for role \(session.role.rawValue)")
         }

@@ -186,7 +186,7 @@ package final class SessionService: Service, Sendable {
         sealer.allows(grant, session, device: device, wallSeconds: wallSeconds())
     }
 
-    /// A leave to watch that every node takes for ``SessionConfiguration/grantLifetime``.
+    /// A grant to watch that every node takes for ``SessionConfiguration/grantLifetime``, or until the session's token ends.
     package func grant(_ session: Session, device: DeviceID) -> [UInt8] {
         let expiresAt = wallSeconds() + configuration.grantLifetime.components.seconds
         return (try? sealer.sealGrant(session, device: device, expiresAt: expiresAt)) ?? []

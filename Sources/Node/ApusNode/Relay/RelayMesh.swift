@@ -60,7 +60,7 @@ final class RelayMesh: Service {
     private let advertised: HostPort?
     /// Of this machine, those that others can tell apart from their own.
     private let addresses: [TransportAddress]
-    private let view: ClusterView
+    let view: ClusterView
     private let transport: Transport
     private let log: Logger
     private let state: Mutex<State>

@@ -20,9 +20,11 @@ package struct TicketSealer: Sendable {
             outputByteCount: 32)
     }
 
-    /// A ticket that resumes a session until `expiresAt`, unix seconds. Throws 10001 where it cannot be sealed.
+    /// A ticket that resumes a session until `expiresAt`, unix seconds, or until its token ends (IV-A6). Throws 10001
+    /// where it cannot be sealed.
     package func seal(_ session: Session, expiresAt: Int64) throws(ApusError) -> [UInt8] {
-        try seal(TicketContent(kind: .session, session: session, expires: expiresAt))
+        let expires = min(expiresAt, session.token.expires)
+        return try seal(TicketContent(kind: .session, session: session, expires: expires))
     }
 
     /// The session of a ticket. Throws 12001 where it was not made by this cluster, 12002 where it is too old.
@@ -30,14 +32,15 @@ package struct TicketSealer: Sendable {
         try read(ticket, as: .session, wallSeconds: wallSeconds).session
     }
 
-    /// A grant for an app of an account to watch a device until `expiresAt`, unix seconds.
+    /// A grant for an app of an account to watch a device until `expiresAt`, unix seconds, or until its token ends.
     package func sealGrant(_ session: Session, device: DeviceID, expiresAt: Int64) throws(ApusError) -> [UInt8] {
         var granted = session
         granted.id = ""
         granted.device = device
         granted.allowedDevices = nil
         granted.sinceMilliseconds = 0
-        return try seal(TicketContent(kind: .grant, session: granted, expires: expiresAt))
+        let expires = min(expiresAt, session.token.expires)
+        return try seal(TicketContent(kind: .grant, session: granted, expires: expires))
     }
 
     /// True where the grant lets this session watch this device now.

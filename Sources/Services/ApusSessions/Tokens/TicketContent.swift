@@ -26,6 +26,8 @@ struct TicketContent: Equatable {
         case instance = 11
         case orderEpoch = 12
         case orderSequence = 13
+        /// Its tag, when it was issued and when it ends.
+        case token = 14
     }
 
     private static let version: UInt8 = 1
@@ -56,6 +58,8 @@ struct TicketContent: Equatable {
         Self.write(session.id.utf8, .session, to: &bytes)
         Self.write(session.access.rawValue.utf8, .access, to: &bytes)
         Self.write(session.account.rawValue.utf8, .account, to: &bytes)
+        let token = [Int64(bitPattern: session.token.tag), session.token.issuedAt, session.token.expires]
+        Self.write(token.flatMap(Self.bytes), .token, to: &bytes)
         if let device = session.device { Self.write(device.rawValue.utf8, .device, to: &bytes) }
         if let allowed = session.allowedDevices {
             Self.write([], .restricted, to: &bytes)
@@ -73,7 +77,11 @@ struct TicketContent: Equatable {
     }
 
     private static func write(_ number: Int64, _ tag: Tag, to bytes: inout [UInt8]) {
-        write((0..<8).map { UInt8(truncatingIfNeeded: number >> (56 - 8 * $0)) }, tag, to: &bytes)
+        write(Self.bytes(of: number), tag, to: &bytes)
+    }
+
+    private static func bytes(of number: Int64) -> [UInt8] {
+        (0..<8).map { UInt8(truncatingIfNeeded: number >> (56 - 8 * $0)) }
     }
 
     // MARK: - Reading
@@ -98,7 +106,10 @@ struct TicketContent: Equatable {
             session: Session(
                 id: fields.session ?? "", role: role, access: access, account: account, device: fields.device,
                 allowedDevices: fields.allowed, sinceMilliseconds: fields.since ?? 0,
-                instance: UInt64(bitPattern: fields.instance ?? 0), order: fields.order),
+                instance: UInt64(bitPattern: fields.instance ?? 0), order: fields.order,
+                // An earlier version did not write it: what is renewed with such a ticket ends when the ticket does.
+                token: fields.token
+                    ?? TokenMark(tag: 0, issuedAt: (fields.since ?? 0) / 1000, expires: expires)),
             expires: expires)
     }
 
@@ -115,6 +126,7 @@ struct TicketContent: Equatable {
         var instance: Int64?
         var orderEpoch: Int64?
         var orderSequence: Int64?
+        var token: TokenMark?
 
         /// None where a part is missing or is no epoch.
         var order: SessionOrder {
@@ -139,6 +151,7 @@ struct TicketContent: Equatable {
             case .instance: Self.set(&instance, Self.number(content))
             case .orderEpoch: Self.set(&orderEpoch, Self.number(content))
             case .orderSequence: Self.set(&orderSequence, Self.number(content))
+            case .token: Self.set(&token, Self.mark(content))
             case .allowedDevice: allow(Self.text(content).flatMap { DeviceID(rawValue: $0) })
             }
         }
@@ -162,6 +175,13 @@ struct TicketContent: Equatable {
         private static func number(_ content: ArraySlice<UInt8>) -> Int64? {
             guard content.count == 8 else { return nil }
             return Int64(bitPattern: content.reduce(0) { $0 << 8 | UInt64($1) })
+        }
+
+        private static func mark(_ content: ArraySlice<UInt8>) -> TokenMark? {
+            guard content.count == 24, let tag = number(content.prefix(8)),
+                let issuedAt = number(content.dropFirst(8).prefix(8)), let expires = number(content.suffix(8))
+            else { return nil }
+            return TokenMark(tag: UInt64(bitPattern: tag), issuedAt: issuedAt, expires: expires)
         }
 
         private static func text(_ content: ArraySlice<UInt8>) -> String? { String(validating: content, as: UTF8.self) }

@@ -91,6 +91,7 @@ extension Session {
         }
         self.init(
             id: id, role: role, access: access, account: account, device: role == .device ? device : nil,
-            allowedDevices: claims.devices?.compactMap { DeviceID(rawValue: $0) }, sinceMilliseconds: sinceMilliseconds)
+            allowedDevices: claims.devices?.compactMap { DeviceID(rawValue: $0) }, sinceMilliseconds: sinceMilliseconds,
+            token: TokenMark(claims))
     }
 }
