@@ -128,7 +128,7 @@ let package = Package(
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusTransport", "ApusCluster", nioCore,
                 protobuf,
-                crypto, jwt, lifecycle, log,
+                crypto, jwt, lifecycle, log, coreMetrics,
             ]),
         layer(
             "Services", "ApusChannels",

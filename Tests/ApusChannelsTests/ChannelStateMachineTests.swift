@@ -206,6 +206,40 @@ struct ChannelStateMachineTests {
         #expect(opened.answer == .accepted(epoch: 1, next: 4, isProtected: false))
     }
 
+    @Test("A publisher that its owner has not confirmed goes on with the run that is known, and begins nothing else")
+    func unconfirmed() {
+        var machine = primary()
+        func open(_ epoch: UInt32, _ instance: UInt64, resumes: Bool = true, isConfirmed: Bool) -> Machine.IngestAnswer
+        {
+            machine.openIngest(
+                2,
+                PublishOffer(
+                    epoch: epoch, instance: instance, oldest: 0, resumes: resumes, isConfirmed: isConfirmed),
+                wallSeconds: 100, now: time(5)
+            ).answer
+        }
+        let refused = Machine.IngestAnswer.refused(ApusError(.unavailable))
+        #expect(open(.max, 8, isConfirmed: false) == refused)
+        #expect(open(2, 8, isConfirmed: false) == refused, "a later epoch, of another instance")
+        #expect(open(1, 8, isConfirmed: false) == refused, "the known epoch, of another instance")
+        #expect(open(2, 7, isConfirmed: false) == refused, "a later epoch, of the known instance")
+        #expect(open(0, 7, resumes: false, isConfirmed: false) == refused, "a new run")
+        #expect(open(1, 7, isConfirmed: false) == .accepted(epoch: 1, next: 0, isProtected: true))
+        // Confirmed it begins anew, with an epoch that the primary gives.
+        #expect(open(.max, 8, isConfirmed: true) == .accepted(epoch: 100, next: 0, isProtected: true))
+    }
+
+    @Test("A primary that knows no publisher takes an unconfirmed one as little")
+    func unconfirmedUnknown() {
+        var machine = machine(at: a, owner: a, standby: nil)
+        let offer = PublishOffer(epoch: 1, instance: 7, oldest: 0, resumes: true, isConfirmed: false)
+        #expect(
+            machine.openIngest(1, offer, wallSeconds: 0, now: time(0)).answer == .refused(ApusError(.unavailable)))
+        let unnamed = PublishOffer(epoch: 0, instance: 0, oldest: 0, isConfirmed: false)
+        #expect(
+            machine.openIngest(1, unnamed, wallSeconds: 0, now: time(0)).answer == .refused(ApusError(.unavailable)))
+    }
+
     @Test("A promoted standby that was never told the publisher takes the one that comes")
     func unknownPublisher() {
         var machine = machine(at: b, owner: a, standby: b)

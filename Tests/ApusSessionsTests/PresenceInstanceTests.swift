@@ -99,6 +99,64 @@ struct PresenceInstanceTests {
         #expect(after.register(again[0], now: time(7), wallSeconds: 1).order == nil)
     }
 
+    @Test("A superseded client's ticket opens nothing after the newer client left, with or without an instance")
+    func supersededTicket() throws {
+        for instances in [[UInt64(7), 8], [0, 0]] {
+            var machine = machine()
+            let older = Registration(place: place(1, "a"), instance: instances[0])
+            let newer = Registration(place: place(2, "b"), instance: instances[1])
+            var again = older
+            again.order = try #require(machine.register(older, now: time(5), wallSeconds: 1).order)
+            _ = try #require(machine.register(newer, now: time(6), wallSeconds: 1).order)
+            _ = machine.unregister(place(2, "b"), isResumable: false, now: time(7), wallSeconds: 1)
+            #expect(machine.place == nil)
+            let refused = machine.register(again, now: time(9_000), wallSeconds: 10)
+            #expect(refused.order == nil && refused.actions.isEmpty)
+            #expect(machine.presence.online == .offline)
+            // The newer one comes back with its own.
+            var back = newer
+            back.order = machine.memory.newest
+            #expect(machine.register(back, now: time(9_001), wallSeconds: 10).order == back.order)
+        }
+    }
+
+    @Test("The next owner knows from the memory of the one before who was superseded, though none of them is connected")
+    func restored() throws {
+        var before = machine(epoch: 3)
+        let older = Registration(place: place(1, "a"), instance: 7)
+        let newer = Registration(place: place(2, "b"), instance: 8)
+        let olderOrder = try #require(before.register(older, now: time(1_000_000), wallSeconds: 1).order)
+        let newerOrder = try #require(before.register(newer, now: time(1_000_000), wallSeconds: 1).order)
+        for epoch in [Epoch(3), 4] {
+            // Deactivated meanwhile, or at another node.
+            var after = machine(epoch: epoch)
+            after.restore(before.memory)
+            var shown = older
+            shown.order = olderOrder
+            #expect(after.register(shown, now: time(5), wallSeconds: 1).order == nil, "with its ticket")
+            #expect(after.register(older, now: time(5), wallSeconds: 1).order == nil, "a late hello")
+            shown.instance = 0
+            #expect(after.register(shown, now: time(5), wallSeconds: 1).order == nil, "without its instance")
+            let third = after.register(Registration(place: place(3, "c"), instance: 9), now: time(6), wallSeconds: 1)
+            #expect(try #require(third.order) > newerOrder)
+            var late = newer
+            late.order = newerOrder
+            #expect(after.register(late, now: time(7), wallSeconds: 1).order == nil, "superseded in its turn")
+        }
+    }
+
+    @Test("An order from the wire that is the largest of all breaks nothing")
+    func largest() {
+        var machine = machine()
+        let largest = SessionOrder(epoch: .max, sequence: .max)
+        let first = Registration(place: place(1, "a"), instance: 7, order: largest)
+        #expect(machine.register(first, now: time(5), wallSeconds: 1).order == largest)
+        #expect(
+            machine.register(Registration(place: place(2, "b"), instance: 8), now: time(6), wallSeconds: 1).order
+                == largest)
+        #expect(machine.places == [place(2, "b")])
+    }
+
     @Test("Clients without an instance keep their rule: one session each, the newer kicks")
     func without() throws {
         var machine = machine()

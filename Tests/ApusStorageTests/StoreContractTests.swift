@@ -172,4 +172,26 @@ struct RecordStoreContractTests {
         let second = try await store.records(of: account, after: first.last?.device, limit: 3)
         #expect(second.map(\.device.rawValue) == ["d", "e"])
     }
+
+    @Test("Of an identity the newest is remembered, until it expires", arguments: StoreKind.allCases)
+    func identities(kind: StoreKind) async throws {
+        let scratch = try Scratch()
+        let store = try await kind.records(in: scratch)
+        func record(_ name: String, _ epoch: Epoch, _ sequence: UInt64, expires: Int64 = 100) -> IdentityRecord {
+            IdentityRecord(
+                identity: name, epoch: epoch, sequence: sequence, instance: .max, superseded: [0, 1 << 63, .max],
+                expires: expires)
+        }
+        #expect(try await store.identity("device/a") == nil)
+        try await store.save([record("device/a", 2, 1 << 63), record("app/a", 2, 5, expires: 50)], wallSeconds: 1)
+        #expect(try await store.identity("device/a") == record("device/a", 2, 1 << 63))
+        // Numbers over the sign of SQLite's own, and an epoch before the number.
+        for older in [record("device/a", 2, (1 << 63) - 1), record("device/a", 1, .max)] {
+            try await store.save([older], wallSeconds: 1)
+            #expect(try await store.identity("device/a") == record("device/a", 2, 1 << 63))
+        }
+        try await store.save([record("device/a", 3, 0)], wallSeconds: 50)
+        #expect(try await store.identity("device/a") == record("device/a", 3, 0))
+        #expect(try await store.identity("app/a") == nil, "it expired")
+    }
 }

@@ -65,19 +65,45 @@ extension ClientHandler {
         guard let source = UInt16(exactly: request.source) else { return fail(call, ApusError(.badParameter)) }
         guard hasRoomForStream else { return fail(call, ApusError(.tooManyStreams)) }
         let channel = ChannelID(device: device, source: source)
+        // A session that was resumed may be a superseded one. Until its owner answers it goes on with the run that it
+        // has, so that a flight from a dead node costs no question; whatever is new waits.
+        guard isConfirmed || (request.resumes && request.epoch != 0) else { return hold(request, call) }
         let offer = PublishOffer(
-            epoch: request.epoch, instance: request.instance, oldest: request.oldest, resumes: request.resumes)
+            epoch: request.epoch, instance: request.instance, oldest: request.oldest, resumes: request.resumes,
+            isConfirmed: isConfirmed)
         let sink = PublishedSink(handler: self, call: call)
         gateway.service.channels.publish(channel, offer: offer, sink: sink) { [self] result in
             switch result {
+            case .failure where !offer.isConfirmed: hold(request, call)
             case .failure(let error): fail(call, error)
             case .success(let handle):
                 guard session != nil else { return handle.close() }
+                if isConfirmed, !offer.isConfirmed { handle.confirm() }
                 published.updateValue(PublishedStream(channel: channel, handle: handle), forKey: handle.stream)?
                     .handle.close()
                 streamsChanged()
             }
         }
+    }
+
+    /// Keeps the request until the session is confirmed.
+    private func hold(_ request: ClientPublishRequest, _ call: UInt32) {
+        guard session != nil else { return }
+        guard !isConfirmed else { return publish(request, call) }
+        guard held.count < gateway.configuration.requestsPerConnectionMax else {
+            return fail(call, ApusError(.overloaded, "too many requests of this connection wait for an answer"))
+        }
+        held.append((request, call))
+    }
+
+    /// The owner of the session's identity knows it as the newest: what waited for that goes on.
+    func ownerConfirmed() {
+        guard !isConfirmed else { return }
+        isConfirmed = true
+        for stream in published.values { stream.handle.confirm() }
+        let waiting = held
+        held = []
+        for (request, call) in waiting { publish(request, call) }
     }
 
     private func unpublish(_ request: ClientUnpublishRequest, _ call: UInt32) {

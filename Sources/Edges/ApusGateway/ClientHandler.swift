@@ -40,6 +40,10 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     private var isChosen = false
     /// Of a connection that publishes one stream.
     private var pacing: ReceivePacing?
+    /// The owner of the session's identity knows it as the newest (IV-A5).
+    var isConfirmed = false
+    /// Publish requests that wait for that; bounded by `requestsPerConnectionMax`.
+    var held: [(ClientPublishRequest, UInt32)] = []
     private var remote = "?"
 
     init(gateway: GatewayLoop, door: TLSServerHandler, refusal: ApusError? = nil) {
@@ -163,6 +167,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
             close(error)
         case .success(let opened):
             session = opened.session
+            isConfirmed = isConfirmed || opened.isConfirmed
             machine.admitted(now: .now(), tokenExpires: opened.session.token.expires)
             gateway.authenticated(self)
             gateway.service.metrics.sessions.increment()
@@ -296,6 +301,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         played.removeAll()
         published.removeAll()
         waiting.removeAll()
+        held.removeAll()
         if let session { gateway.service.sessions.close(session, link: self) }
         session = nil
     }
@@ -325,6 +331,8 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
 
 extension ClientHandler: ClientLink {
     func end(_ error: ApusError) { eventLoop.execute { [self] in close(error) } }
+
+    func confirmed() { eventLoop.execute { [self] in ownerConfirmed() } }
 
     func presenceChanged(_ device: DeviceID, _ presence: Presence) {
         eventLoop.execute { [self] in

@@ -69,6 +69,9 @@ package final class ChannelService: Sendable {
         atHome(of: channel, from: sink.eventLoop) { home in
             let result: Result<PublishHandle, ApusError> = home.hub(for: channel).flatMap { hub in
                 if let previous = hub.door {
+                    guard offer.isConfirmed || offer.instance == previous.instance else {
+                        return .failure(ApusError(.unavailable, "the device's owner has not confirmed its session yet"))
+                    }
                     // One that brings an epoch of its own, or comes back with one, is refused where another has a
                     // higher one; whoever wants a new one has just signed in, and the sessions say who that may be.
                     let isBehind = offer.epoch > 0 && offer.epoch < previous.epoch
@@ -243,6 +246,9 @@ package final class PublishHandle: Sendable {
         if hub.loop.eventLoop.inEventLoop { return door.send(frames) }
         hub.loop.eventLoop.execute { [door] in door.send(frames) }
     }
+
+    /// The owner of the device's identity confirmed its session: the stream may begin something new.
+    package func confirm() { hub.loop.eventLoop.execute { [door] in door.confirm(now: .now()) } }
 
     /// The device ended the stream or is gone.
     package func close() {

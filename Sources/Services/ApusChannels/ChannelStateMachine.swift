@@ -339,6 +339,9 @@ package struct ChannelStateMachine: Sendable {
         _ id: IngestID, _ offer: PublishOffer, wallSeconds: UInt32, now: MonotonicTime
     ) -> (answer: IngestAnswer, actions: [Action]) {
         guard role == .primary else { return (.refused(ApusError(.moved)), []) }
+        guard offer.isConfirmed || offer.continues(publisherIdentity) else {
+            return (.refused(ApusError(.unavailable, "the owner has not confirmed the publisher's session yet")), [])
+        }
         guard case .given(let epoch) = publisherEpoch(wallSeconds: wallSeconds).answer(to: offer) else {
             let known = publisherIdentity.epoch
             return (.refused(ApusError(.stalePublisher, "epoch \(known) of another publisher is known")), [])

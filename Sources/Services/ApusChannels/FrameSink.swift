@@ -75,12 +75,21 @@ package struct PublishOffer: Sendable, Equatable {
     package var oldest: UInt64
     /// The cluster gave ``epoch`` to this instance.
     package var resumes: Bool
+    /// The owner of the device's identity said that its session is the newest. Without that the publisher only goes on
+    /// with the run that it has already, so that a superseded one begins nothing (IV-A5).
+    package var isConfirmed: Bool
 
-    package init(epoch: UInt32, instance: UInt64, oldest: UInt64, resumes: Bool = false) {
+    package init(epoch: UInt32, instance: UInt64, oldest: UInt64, resumes: Bool = false, isConfirmed: Bool = true) {
+        self.isConfirmed = isConfirmed
         self.epoch = epoch
         self.instance = instance
         self.oldest = oldest
         self.resumes = resumes
+    }
+
+    /// It goes on with the run of this instance under this epoch.
+    func continues(_ run: (epoch: UInt32, instance: UInt64)) -> Bool {
+        instance != 0 && epoch != 0 && (epoch, instance) == run
     }
 
     /// The publisher numbers its frames with the epoch that it is answered, whatever it asked for.

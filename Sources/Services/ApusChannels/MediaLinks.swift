@@ -36,6 +36,7 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
             $0.oldest = offer.oldest
             $0.stream = hub.stream
             $0.resumes = offer.resumes
+            $0.unconfirmed = !offer.isConfirmed
         }
         peer.eventLoop.execute { [self] in
             peer.opens(self, stream: hub.stream)

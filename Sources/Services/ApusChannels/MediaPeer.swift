@@ -327,7 +327,8 @@ extension MediaPeer {
 
     private func ingest(_ channel: ChannelID, _ request: ChannelIngest, _ call: UInt32) {
         let offer = PublishOffer(
-            epoch: request.epoch, instance: request.instance, oldest: request.oldest, resumes: request.resumes)
+            epoch: request.epoch, instance: request.instance, oldest: request.oldest, resumes: request.resumes,
+            isConfirmed: !request.unconfirmed)
         let source = PeerIngest(peer: self, stream: request.stream)
         atHub(of: channel, call) { [self] hub in
             switch hub.openIngest(offer, peer: source) {

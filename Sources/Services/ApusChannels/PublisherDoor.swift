@@ -74,6 +74,15 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
         }
     }
 
+    /// The device's session was confirmed by its owner: a stream that was refused is opened at once.
+    func confirm(now: MonotonicTime) {
+        guard !offer.isConfirmed else { return }
+        offer.isConfirmed = true
+        guard case .waiting = state else { return }
+        retryDelay = hub.service.configuration.machine.retryDelay
+        open(now: now)
+    }
+
     /// The device's connection is gone, or it ended the stream.
     func close() {
         switch state {

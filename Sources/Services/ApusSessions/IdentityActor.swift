@@ -19,6 +19,8 @@ package actor IdentityActor {
     /// The device's record, once it was read; nil for apps and for devices that nobody bound.
     private var record: DeviceRecord?
     private var isRecordRead = false
+    /// What was remembered of the identity's clients was read.
+    private var isMemoryRead = false
 
     package init(address: EntityAddress, epoch: Epoch, context: IdentityContext, log: Logger) {
         self.address = address
@@ -33,6 +35,7 @@ package actor IdentityActor {
     package func register(_ message: SessionRegister) async throws(ApusError) -> SessionRegistered {
         let place = try SessionPlace(message.place)
         if address.kind == .device { try await bind(to: message.account) }
+        await readMemory()
         var order: SessionOrder?
         if message.hasOrder {
             order = SessionOrder(message.order)
@@ -40,11 +43,13 @@ package actor IdentityActor {
             // Admitted by a node that knows of no order: below every order that an owner gave.
             order = SessionOrder(epoch: 0, sequence: UInt64(clamping: message.sinceMs))
         }
+        let before = machine.memory
         let (given, actions) = machine.register(
             PresenceStateMachine.Registration(
                 place: place, instance: message.instance, order: order, isAsleep: message.asleep),
             now: .now(), wallSeconds: wallSeconds())
         run(actions)
+        if machine.memory != before { context.remember(address, machine.memory) }
         return SessionRegistered.with {
             $0.superseded = given == nil
             if let given { $0.order = given.message }
@@ -129,6 +134,18 @@ package actor IdentityActor {
             "A device was bound to an account.", metadata: [LogKey.device: "\(device)", LogKey.account: "\(account)"])
     }
 
+    /// Where the store cannot be read the session is judged by what is known here, and the store is asked again at the
+    /// next one.
+    private func readMemory() async {
+        guard !isMemoryRead else { return }
+        do throws(ApusError) {
+            if let memory = try await context.memory(address) { machine.restore(memory) }
+            isMemoryRead = true
+        } catch {
+            log.warning("What is remembered of an identity cannot be read", metadata: Logger.facts(of: error))
+        }
+    }
+
     private func readRecord() async throws(ApusError) {
         guard !isRecordRead, address.kind == .device, let device = DeviceID(rawValue: address.key) else { return }
         let read = try await context.records.record(of: device)
@@ -153,6 +170,10 @@ package struct IdentityContext: Sendable {
     let push: @Sendable (_ device: String, Presence, [SessionPlace]) -> Void
     let wake: @Sendable (IdentityActor, _ at: MonotonicTime) -> Void
     let isIdle: @Sendable (EntityAddress) -> Void
+    /// Has what is to be known of an identity's clients written down.
+    let remember: @Sendable (EntityAddress, PresenceStateMachine.Memory) -> Void
+    /// What was written down; throws 10021 where it cannot be read.
+    let memory: @Sendable (EntityAddress) async throws(ApusError) -> PresenceStateMachine.Memory?
 }
 
 extension SessionOrder {

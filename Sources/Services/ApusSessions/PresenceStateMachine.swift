@@ -69,6 +69,23 @@ package struct PresenceStateMachine: Sendable {
         case idle
     }
 
+    /// What is remembered of an identity's clients for as long as one of them may show a ticket, also where none is
+    /// connected and where another node becomes the owner.
+    package struct Memory: Sendable, Equatable {
+        /// The newest order that was given out or heard of.
+        package var newest = SessionOrder.none
+        /// The instance of the client that has it; 0 where it named none.
+        package var instance: UInt64 = 0
+        /// Instances that were superseded, the newest last.
+        package var superseded: [UInt64] = []
+
+        package init(newest: SessionOrder = .none, instance: UInt64 = 0, superseded: [UInt64] = []) {
+            self.newest = newest
+            self.instance = instance
+            self.superseded = superseded
+        }
+    }
+
     private struct Client: Sendable {
         var instance: UInt64
         var order: SessionOrder
@@ -91,8 +108,8 @@ package struct PresenceStateMachine: Sendable {
     private let epoch: Epoch
     private var current: Client?
     private var lastSequence: UInt64 = 0
-    /// Instances that were superseded, the newest last.
-    private var superseded: [UInt64] = []
+    /// What is to be known beyond the client's session, and beyond this owner.
+    package private(set) var memory = Memory()
     private var isAsleep = false
     package private(set) var presence: Presence
     private var subscribers: [SessionPlace] = []
@@ -123,7 +140,7 @@ package struct PresenceStateMachine: Sendable {
         _ registration: Registration, now: MonotonicTime, wallSeconds: Int64
     ) -> (order: SessionOrder?, actions: [Action]) {
         let instance = registration.instance
-        guard instance == 0 || !superseded.contains(instance) else { return (nil, []) }
+        guard instance == 0 || !memory.superseded.contains(instance) else { return (nil, []) }
         var client: Client
         var actions: [Action] = []
         if let current, current.isSame(as: registration) {
@@ -132,6 +149,9 @@ package struct PresenceStateMachine: Sendable {
             if instance != 0 { client.instance = instance }
         } else {
             let order = registration.order ?? nextOrder(now: now)
+            // A newer client came since, though it has left: a ticket of before opens nothing.
+            let isNewest = instance != 0 && instance == memory.instance
+            guard order >= memory.newest || isNewest else { return (nil, []) }
             if let current {
                 // Of equal orders, which no owner gave, the greater instance wins, and the later of two without.
                 guard (order, instance) >= (current.order, current.instance) else { return (nil, []) }
@@ -146,9 +166,17 @@ package struct PresenceStateMachine: Sendable {
         if client.places.count > configuration.placesMax { actions.append(.release(client.places.removeFirst())) }
         client.lostSince = nil
         current = client
+        if client.order >= memory.newest { (memory.newest, memory.instance) = (client.order, client.instance) }
         isAsleep = registration.isAsleep
         actions += update(wallSeconds: wallSeconds)
         return (client.order, actions)
+    }
+
+    /// What an earlier owner, or this one before it was deactivated, knew of the identity's clients.
+    package mutating func restore(_ earlier: Memory) {
+        if earlier.newest > memory.newest { (memory.newest, memory.instance) = (earlier.newest, earlier.instance) }
+        let known = earlier.superseded.filter { !memory.superseded.contains($0) && $0 != current?.instance }
+        memory.superseded = Array((known + memory.superseded).suffix(Self.supersededMax))
     }
 
     /// Later than any that was given out before: the epoch is this owner's own, the number grows with its clock.
@@ -156,14 +184,16 @@ package struct PresenceStateMachine: Sendable {
         lastSequence = max(lastSequence + 1, now.nanoseconds)
         let next = SessionOrder(epoch: epoch, sequence: lastSequence)
         // Only where this owner was replaced and does not know yet; what it says is refused then.
-        guard let current, current.order >= next else { return next }
-        return SessionOrder(epoch: current.order.epoch, sequence: current.order.sequence + 1)
+        let newest = max(memory.newest, current?.order ?? .none)
+        guard newest >= next else { return next }
+        // Numbers come from the wire: the last one has no next, and then the two stand beside each other.
+        return SessionOrder(epoch: newest.epoch, sequence: newest.sequence == .max ? .max : newest.sequence + 1)
     }
 
     private mutating func supersede(_ instance: UInt64) {
         guard instance != 0 else { return }
-        superseded.append(instance)
-        if superseded.count > Self.supersededMax { superseded.removeFirst() }
+        memory.superseded.append(instance)
+        if memory.superseded.count > Self.supersededMax { memory.superseded.removeFirst() }
     }
 
     /// A session's socket is gone; `isResumable` where it broke rather than ended.

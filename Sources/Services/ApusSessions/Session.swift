@@ -88,6 +88,8 @@ package struct Presence: Sendable, Hashable {
 package protocol ClientLink: AnyObject, Sendable {
     /// Ends the connection with a reason that the client is told.
     func end(_ error: ApusError)
+    /// The owner of the session's identity knows it as the newest.
+    func confirmed()
     /// Tells the client that a device's presence changed.
     func presenceChanged(_ device: DeviceID, _ presence: Presence)
 }

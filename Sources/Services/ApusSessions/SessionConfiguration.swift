@@ -19,6 +19,9 @@ package struct SessionConfiguration: Sendable {
         get { presence.placesMax }
         set { presence.placesMax = newValue }
     }
+    /// Identities whose newest client waits to be written down; one more is not remembered beyond its owner. Key
+    /// `sessions.unwritten_max`.
+    package var unwrittenMax = 65_536
     /// The presence machine's own.
     package var presence = PresenceStateMachine.Configuration()
 

@@ -14,11 +14,11 @@ extension SessionService {
     /// Checks who a client is and makes its session known. Fails with 12001, 12002, 12003, 8023.
     package func open(_ hello: ClientHello, link: any ClientLink) async -> Result<OpenedSession, ApusError> {
         do throws(ApusError) {
-            let (identified, isResumed) = try identify(hello)
-            var session = identified
-            if isResumed { resume(session, link) } else { session = try await admit(session, link) }
+            let (identified, ticketExpires) = try identify(hello)
+            if let ticketExpires { return .success(try resumed(identified, ticketExpires: ticketExpires, link)) }
+            let session = try await admit(identified, link)
             tell(session.id)
-            return .success(try opened(session))
+            return .success(try opened(session, isConfirmed: true))
         } catch {
             return .failure(error)
         }
@@ -27,25 +27,40 @@ extension SessionService {
     /// Admits a client by its ticket alone, without waiting for anybody; nil where it brings none that is valid for
     /// it, and ``open(_:link:)`` is to judge.
     package func resume(_ hello: ClientHello, link: any ClientLink) -> OpenedSession? {
-        guard !hello.ticket.isEmpty, let (session, isResumed) = try? ticketed(hello), isResumed,
-            let opened = try? opened(session)
-        else { return nil }
-        resume(session, link)
-        tell(session.id)
-        return opened
+        guard !hello.ticket.isEmpty, let (session, ticketExpires) = try? ticketed(hello) else { return nil }
+        return try? resumed(session, ticketExpires: ticketExpires, link)
     }
 
-    private func opened(_ session: Session) throws(ApusError) -> OpenedSession {
+    private func resumed(
+        _ session: Session, ticketExpires: Int64, _ link: any ClientLink
+    ) throws(ApusError) -> OpenedSession {
+        let isConfirmed = resume(session, link)
+        tell(session.id)
+        return try opened(session, isConfirmed: isConfirmed, ticketExpires: ticketExpires)
+    }
+
+    /// - Parameter ticketExpires: of the ticket that was shown. A superseded client must not keep its ticket alive, so that
+    ///   a session which was not confirmed gets no later one.
+    private func opened(
+        _ session: Session, isConfirmed: Bool, ticketExpires: Int64 = .max
+    ) throws(ApusError) -> OpenedSession {
         let now = wallSeconds()
-        let lifetime = session.token.seconds(of: configuration.ticketLifetime, at: now)
+        var lifetime = session.token.seconds(of: configuration.ticketLifetime, at: now)
+        if !isConfirmed { lifetime = min(lifetime, max(0, ticketExpires - now)) }
         let ticket = try sealer.seal(session, expiresAt: now + lifetime)
-        return OpenedSession(session: session, ticket: ticket, ticketSeconds: UInt32(clamping: lifetime))
+        return OpenedSession(
+            session: session, ticket: ticket, ticketSeconds: UInt32(clamping: lifetime),
+            isConfirmed: isConfirmed)
     }
 
     /// One more socket of a session that was admitted before, here or at another node. The owner is told later.
-    private func resume(_ session: Session, _ link: any ClientLink) {
-        let (ended, code): ([any ClientLink], ErrorCode) = state.withLock { state in
+    ///
+    /// True where the session is here already and was confirmed: no newer client is known since.
+    private func resume(_ session: Session, _ link: any ClientLink) -> Bool {
+        let (ended, code, isConfirmed): ([any ClientLink], ErrorCode, Bool) = state.withLock { state in
             var entry = state.entries[session.id] ?? Entry(session: session, links: [])
+            // Without a socket the session may have been superseded, and nobody was there to be kicked.
+            if entry.links.isEmpty { entry.isConfirmed = false }
             var ended: [any ClientLink] = []
             if session.instance == 0 {
                 // Nothing says that the two sockets are of one client.
@@ -58,9 +73,10 @@ extension SessionService {
             entry.session.order = max(entry.session.order, session.order)
             entry.version += 1
             state.entries[session.id] = entry
-            return (ended, session.instance == 0 ? .kicked : .linkLost)
+            return (ended, session.instance == 0 ? .kicked : .linkLost, entry.isConfirmed)
         }
         for link in ended { link.end(ApusError(code, "the session was resumed on another connection")) }
+        return isConfirmed
     }
 
     /// Has the owner admit a new session and give its client a place in the order (IV-A5).
@@ -80,6 +96,7 @@ extension SessionService {
                 let kickedBy = state.entries[session.id]?.kickedBy ?? .none
                 state.entries[session.id]?.isOpening = false
                 state.entries[session.id]?.session.order = admitted.order
+                state.entries[session.id]?.isConfirmed = true
                 return kickedBy > admitted.order
             }
             guard !isKicked else { throw ApusError(.kicked) }
@@ -129,23 +146,20 @@ extension SessionService {
     /// The cluster's time, which tokens, tickets and grants are judged by: this node's own clock may be wrong.
     func wallSeconds() -> Int64 { view.clock.wallSeconds() }
 
-    /// The session of a ticket; resumed where the ticket is the client's own.
-    private func ticketed(_ hello: ClientHello) throws(ApusError) -> (Session, isResumed: Bool) {
-        var session = try sealer.open(Array(hello.ticket), wallSeconds: wallSeconds())
+    /// The session of a ticket, with when that expires. Throws 12001 where the ticket is another client's: as a new client
+    /// it would supersede the one that is newest.
+    private func ticketed(_ hello: ClientHello) throws(ApusError) -> (Session, ticketExpires: Int64) {
+        var (session, expires) = try sealer.openTicket(Array(hello.ticket), wallSeconds: wallSeconds())
         let role: Session.Role = hello.role == .device ? .device : .app
         guard session.role == role else { throw ApusError(.notAllowed, "the ticket is for another role") }
         guard session.instance == 0 || hello.instance == 0 || session.instance == hello.instance else {
-            // Another client's ticket says who this one is, and not that it was admitted.
-            session.id = Self.newSessionID()
-            session.instance = hello.instance
-            session.order = .none
-            return (session, false)
+            throw ApusError(.tokenInvalid, "the ticket was given to another client")
         }
         if hello.instance != 0 { session.instance = hello.instance }
-        return (session, true)
+        return (session, expires)
     }
 
-    private func identify(_ hello: ClientHello) throws(ApusError) -> (Session, isResumed: Bool) {
+    private func identify(_ hello: ClientHello) throws(ApusError) -> (Session, ticketExpires: Int64?) {
         let role: Session.Role = hello.role == .device ? .device : .app
         if !hello.ticket.isEmpty {
             do throws(ApusError) {
@@ -165,7 +179,7 @@ extension SessionService {
         guard session.role == role else {
             throw ApusError(.notAllowed, "the token is for role \(session.role.rawValue)")
         }
-        return (session, false)
+        return (session, nil)
     }
 
     private static func newSessionID() -> String {

@@ -15,6 +15,8 @@ package struct OpenedSession: Sendable {
     package var session: Session
     package var ticket: [UInt8]
     package var ticketSeconds: UInt32
+    /// The owner of its identity knows it as the newest (IV-A5); else ``ClientLink/confirmed()`` will say so.
+    package var isConfirmed: Bool
 }
 
 /// The sessions of a node (D6): who is connected here, checked against tokens and tickets, and made known
@@ -40,6 +42,8 @@ package final class SessionService: Service, Sendable {
         var isRefused = false
         var isAsleep = false
         var isResumable = true
+        /// The owner answered that no newer client is known.
+        var isConfirmed = false
         var subscriptions: [DeviceID] = []
         /// What is true here, counted; and what the owner was told of it.
         var version = 1
@@ -87,6 +91,8 @@ package final class SessionService: Service, Sendable {
         case tell(String)
         /// Something is due then.
         case lookAtClock(MonotonicTime)
+        /// Identities' newest clients are to be written down.
+        case write(IdentityMemory)
     }
     private let work: AsyncStream<Work>
     private let workFeed: AsyncStream<Work>.Continuation
@@ -111,12 +117,15 @@ package final class SessionService: Service, Sendable {
 
     /// Makes this node able to own identities: devices and apps, and the messages of their owners.
     package func register(with dispatcher: NodeDispatcher, records: any RecordStore) {
+        let memory = IdentityMemory(records: records, pendingMax: configuration.unwrittenMax, log: log)
         let context = IdentityContext(
             configuration: configuration, records: records,
             kick: { [weak self] place, code, order in self?.kick(place, code, by: order) },
             push: { [weak self] device, presence, places in self?.push(device, presence, to: places) },
             wake: { [weak self] actor, time in self?.wake(actor, at: time) },
-            isIdle: { [weak self] address in self?.entities.passivate(address) })
+            isIdle: { [weak self] address in self?.entities.passivate(address) },
+            remember: { [weak self] address, newest in self?.remember(address, newest, in: memory) },
+            memory: { address throws(ApusError) in try await memory.memory(of: address.name) })
         for kind in [EntityKind.device, .app] {
             let options = EntityOptions<IdentityActor>(make: { [weak self, log] entity in
                 let actor = IdentityActor(address: entity.address, epoch: entity.epoch, context: context, log: log)
@@ -147,6 +156,17 @@ package final class SessionService: Service, Sendable {
             presenceChanged(device, Presence(online: online, time: message.time), sessions: message.sessions)
             return SessionForgotten()
         }
+    }
+
+    /// Remembered for as long as a ticket serves: one of a superseded client was made before, and is not renewed.
+    private func remember(
+        _ address: EntityAddress, _ newest: PresenceStateMachine.Memory, in memory: IdentityMemory
+    ) {
+        let record = IdentityRecord(
+            identity: address.name, epoch: newest.newest.epoch, sequence: newest.newest.sequence,
+            instance: newest.instance, superseded: newest.superseded,
+            expires: wallSeconds() + configuration.ticketLifetime.components.seconds)
+        if memory.remember(record) { workFeed.yield(.write(memory)) }
     }
 
     private func ask<M: EntityMessage>(
@@ -237,6 +257,7 @@ package final class SessionService: Service, Sendable {
                     switch piece {
                     case .tell(let id): group.addTask { await self.reconcile(id) }
                     case .lookAtClock(let time): group.addTask { await self.lookAtClock(at: time) }
+                    case .write(let memory): group.addTask { await memory.write { self.wallSeconds() } }
                     }
                 }
                 group.cancelAll()
@@ -255,7 +276,7 @@ package final class SessionService: Service, Sendable {
                     try await unregister(entry)
                 } else {
                     let order = try await register(entry.session, again: true)
-                    state.withLock { $0.entries[id]?.session.order = max(entry.session.order, order) }
+                    confirm(id, order)
                     for device in entry.subscriptions {
                         _ = try await ask(device, for: entry.session, subscribe: true)
                     }
@@ -283,6 +304,19 @@ package final class SessionService: Service, Sendable {
             }
         }
         finishWork(id)
+    }
+
+    /// The owner knows the session, and no newer one.
+    private func confirm(_ id: String, _ order: SessionOrder) {
+        let links: [any ClientLink] = state.withLock { state in
+            guard var entry = state.entries[id] else { return [] }
+            entry.session.order = max(entry.session.order, order)
+            let isNews = !entry.isConfirmed
+            entry.isConfirmed = true
+            state.entries[id] = entry
+            return isNews ? entry.links : []
+        }
+        for link in links { link.confirmed() }
     }
 
     private func told(_ id: String, version: Int) {
@@ -465,6 +499,11 @@ package final class SessionService: Service, Sendable {
             }
         }
     }
+}
+
+extension EntityAddress {
+    /// How the identity is named in the records.
+    fileprivate var name: String { "\(kind.rawValue)/\(key)" }
 }
 
 extension Session {

@@ -12,7 +12,23 @@ package final class MemoryRecordStore: RecordStore {
 
     private let rows = Mutex<[DeviceID: Row]>([:])
 
+    private let identities = Mutex<[String: IdentityRecord]>([:])
+
     package init() {}
+
+    package func identity(_ identity: String) async throws(ApusError) -> IdentityRecord? {
+        identities.withLock { $0[identity] }
+    }
+
+    package func save(_ identities: [IdentityRecord], wallSeconds: Int64) async throws(ApusError) {
+        self.identities.withLock { kept in
+            for new in identities {
+                if let old = kept[new.identity], new.isOlder(than: old) { continue }
+                kept[new.identity] = new
+            }
+            kept = kept.filter { $0.value.expires > wallSeconds }
+        }
+    }
 
     package func record(of device: DeviceID) async throws(ApusError) -> DeviceRecord? {
         rows.withLock { $0[device]?.record }

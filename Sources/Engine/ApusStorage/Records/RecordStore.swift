@@ -24,6 +24,36 @@ package struct DeviceRecord: Sendable, Hashable {
     }
 }
 
+/// Which clients of an identity are newest and which were superseded, kept for as long as a ticket of one of them may be
+/// shown (IV-A5).
+package struct IdentityRecord: Sendable, Hashable {
+    /// The identity, as its service names it.
+    package var identity: String
+    /// The order of its newest client: the epoch that it was given under, then a number.
+    package var epoch: Epoch
+    package var sequence: UInt64
+    /// The instance of that client; 0 where it named none.
+    package var instance: UInt64
+    /// Instances that were superseded, the newest last.
+    package var superseded: [UInt64]
+    /// When the record may be forgotten, in Unix seconds.
+    package var expires: Int64
+
+    package init(
+        identity: String, epoch: Epoch, sequence: UInt64, instance: UInt64, superseded: [UInt64], expires: Int64
+    ) {
+        self.instance = instance
+        self.identity = identity
+        self.epoch = epoch
+        self.sequence = sequence
+        self.superseded = superseded
+        self.expires = expires
+    }
+
+    /// An older record does not replace a newer one.
+    func isOlder(than other: Self) -> Bool { (epoch, sequence) < (other.epoch, other.sequence) }
+}
+
 /// Where records stand (D9).
 ///
 /// Writes are fenced: a row remembers the highest epoch that wrote it, a removed one too, and an older epoch is
@@ -39,6 +69,13 @@ package protocol RecordStore: Sendable {
     ///
     /// - Throws: 10013 where a later epoch wrote it or removed it.
     func save(_ record: DeviceRecord) async throws(ApusError)
+
+    /// What is remembered of an identity's clients; nil where nothing is.
+    func identity(_ identity: String) async throws(ApusError) -> IdentityRecord?
+
+    /// Writes what is remembered of several identities as one step, but for those of which something newer is; forgets
+    /// those that expired by `wallSeconds`.
+    func save(_ identities: [IdentityRecord], wallSeconds: Int64) async throws(ApusError)
 
     /// Removes the record; without one, only the epoch is remembered.
     ///

@@ -5,7 +5,7 @@ import GRDB
 ///
 /// Concurrency model: all work runs on the file's own serial queue; callers only wait.
 package final class SQLiteRecordStore: RecordStore {
-    private let file: SQLiteFile
+    let file: SQLiteFile
 
     /// Opens the file, or makes it, and brings its tables up to date.
     ///
@@ -26,6 +26,20 @@ package final class SQLiteRecordStore: RecordStore {
                     ) STRICT, WITHOUT ROWID
                     """)
             try database.execute(sql: "CREATE INDEX devices_by_account ON devices (account, device) WHERE removed = 0")
+        }
+        migrator.registerMigration("2 identities") { database in
+            try database.execute(
+                sql: """
+                    CREATE TABLE identities (
+                        identity TEXT PRIMARY KEY,
+                        epoch INTEGER NOT NULL,
+                        sequence INTEGER NOT NULL,
+                        instance INTEGER NOT NULL,
+                        superseded BLOB NOT NULL,
+                        expires_s INTEGER NOT NULL
+                    ) STRICT, WITHOUT ROWID
+                    """)
+            try database.execute(sql: "CREATE INDEX identities_by_expiry ON identities (expires_s)")
         }
         file = try await SQLiteFile(path: path, cluster: cluster, limits: limits, migrator: migrator)
     }

@@ -269,6 +269,8 @@ public struct NodeConfiguration: Sendable {
             "sessions.relay_credentials_per_minute", default: d.relayCredentialsPerMinute, in: 1...6_000)
         sessions.connectionsMax = try reader.int(
             "sessions.connections_max", default: d.connectionsMax, in: 2...1_000)
+        sessions.unwrittenMax = try reader.int(
+            "sessions.unwritten_max", default: d.unwrittenMax, in: 1...10_000_000)
         sessions.presence.grace = try reader.duration("sessions.grace", default: d.presence.grace)
         sessions.presence.subscribersMax = try reader.int(
             "sessions.subscribers_max", default: d.presence.subscribersMax, in: 1...1_000_000)

@@ -145,6 +145,9 @@ public nonisolated struct ChannelIngest: Sendable {
   /// `epoch` was given to this instance by the cluster
   public var resumes: Bool = false
 
+  /// the device's owner was not asked yet: only the run that is known may go on
+  public var unconfirmed: Bool = false
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -548,7 +551,7 @@ nonisolated extension ChannelUnsubscribe: SwiftProtobuf.Message, SwiftProtobuf._
 
 nonisolated extension ChannelIngest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Ingest"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}source\0\u{1}epoch\0\u{1}instance\0\u{1}oldest\0\u{1}stream\0\u{1}resumes\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}source\0\u{1}epoch\0\u{1}instance\0\u{1}oldest\0\u{1}stream\0\u{1}resumes\0\u{2}\u{8}unconfirmed\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -563,6 +566,7 @@ nonisolated extension ChannelIngest: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 5: try { try decoder.decodeSingularUInt64Field(value: &self.oldest) }()
       case 6: try { try decoder.decodeSingularUInt32Field(value: &self.stream) }()
       case 7: try { try decoder.decodeSingularBoolField(value: &self.resumes) }()
+      case 15: try { try decoder.decodeSingularBoolField(value: &self.unconfirmed) }()
       default: break
       }
     }
@@ -590,6 +594,9 @@ nonisolated extension ChannelIngest: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if self.resumes != false {
       try visitor.visitSingularBoolField(value: self.resumes, fieldNumber: 7)
     }
+    if self.unconfirmed != false {
+      try visitor.visitSingularBoolField(value: self.unconfirmed, fieldNumber: 15)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -601,6 +608,7 @@ nonisolated extension ChannelIngest: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.oldest != rhs.oldest {return false}
     if lhs.stream != rhs.stream {return false}
     if lhs.resumes != rhs.resumes {return false}
+    if lhs.unconfirmed != rhs.unconfirmed {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

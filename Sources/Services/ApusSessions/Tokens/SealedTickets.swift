@@ -29,7 +29,15 @@ package struct TicketSealer: Sendable {
 
     /// The session of a ticket. Throws 12001 where it was not made by this cluster, 12002 where it is too old.
     package func open(_ ticket: [UInt8], wallSeconds: Int64) throws(ApusError) -> Session {
-        try read(ticket, as: .session, wallSeconds: wallSeconds).session
+        try openTicket(ticket, wallSeconds: wallSeconds).session
+    }
+
+    /// The same, with when the ticket expires, in Unix seconds.
+    func openTicket(
+        _ ticket: [UInt8], wallSeconds: Int64
+    ) throws(ApusError) -> (session: Session, expires: Int64) {
+        let content = try read(ticket, as: .session, wallSeconds: wallSeconds)
+        return (content.session, content.expires)
     }
 
     /// A grant for an app of an account to watch a device until `expiresAt`, unix seconds, or until its token ends.
