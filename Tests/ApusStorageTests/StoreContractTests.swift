@@ -194,4 +194,28 @@ struct RecordStoreContractTests {
         #expect(try await store.identity("device/a") == record("device/a", 3, 0))
         #expect(try await store.identity("app/a") == nil, "it expired")
     }
+
+    @Test("What is revoked is read when it has changed, until it expires", arguments: StoreKind.allCases)
+    func revocations(kind: StoreKind) async throws {
+        let scratch = try Scratch()
+        let store = try await kind.records(in: scratch)
+        let empty = try #require(try await store.revocations(since: nil, wallSeconds: 1))
+        #expect(empty.records.isEmpty)
+        #expect(try await store.revocations(since: empty.mark, wallSeconds: 1) == nil)
+        let all = [
+            RevocationRecord(.token(.max), expires: 10),
+            RevocationRecord(.account(account, issuedBefore: 5), expires: 20),
+            RevocationRecord(.identity("ann", account, issuedBefore: 6), expires: 30),
+        ]
+        for record in all { try await store.revoke(record, wallSeconds: 1) }
+        let full = try #require(try await store.revocations(since: empty.mark, wallSeconds: 1))
+        #expect(full.records == all)
+        #expect(try await store.revocations(since: full.mark, wallSeconds: 1) == nil)
+        // What expired is left out, and makes room for the next one.
+        #expect(try await store.revocations(since: nil, wallSeconds: 10)?.records == Array(all[1...]))
+        try await store.revoke(RevocationRecord(.token(1), expires: 30), wallSeconds: 20)
+        #expect(
+            try await store.revocations(since: full.mark, wallSeconds: 20)?.records
+                == [all[2], RevocationRecord(.token(1), expires: 30)])
+    }
 }

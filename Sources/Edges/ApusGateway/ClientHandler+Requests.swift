@@ -110,6 +110,9 @@ extension ClientHandler {
         for (stream, entry) in published where UInt32(entry.channel.source) == request.source {
             forgetPublished(stream)
         }
+        let given = held.filter { $0.0.source == request.source }
+        held.removeAll { $0.0.source == request.source }
+        for (_, waiting) in given { fail(waiting, ApusError(.cancelled)) }
         respond(call, ClientUnpublishResponse())
     }
 

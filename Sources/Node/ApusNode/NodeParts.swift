@@ -54,6 +54,7 @@ final class NodeParts: Sendable {
         let (ownership, held) = try await Self.ownership(configuration)
         memory = Self.memory(configuration, log: log)
         let records = try await SQLiteRecordStore(path: configuration.recordsFile, cluster: configuration.cluster)
+        let revocations = RevocationWatch(records: records, log: log)
         let late = LateHooks()
         var hooks = ClusterHooks()
         (hooks.fenced, hooks.condition) = (fenced, conditions.set)
@@ -97,7 +98,10 @@ final class NodeParts: Sendable {
         }
         sessions = SessionService(
             configuration: configuration.sessions, view: cluster.view, entities: entities, transport: transport,
-            verifier: verifier, sealer: TicketSealer(clusterKey: key), relayIssuer: relayMesh, log: nodeLog)
+            verifier: verifier, sealer: TicketSealer(clusterKey: key), revocations: revocations,
+            relayIssuer: relayMesh, log: nodeLog)
+        // Before the first client comes: a node that starts knows what is revoked.
+        try await revocations.load(wallSeconds: cluster.view.clock.wallSeconds())
         sessions.register(with: dispatcher, records: records)
         gateway = Gateway(
             configuration: configuration.gateway, sessions: sessions, channels: channels, view: cluster.view,

@@ -93,6 +93,7 @@ struct NodeReport: Sendable {
         guard claims.role == Session.Role.admin.rawValue else {
             throw ApusError(.notAllowed, "the token is not an operator's")
         }
+        try sessions.revocations.check(try Session(claims: claims, id: "-", sinceMilliseconds: 0))
     }
 
     /// Hands every shard over, then sends the clients to other doors and waits until they went; the node stays

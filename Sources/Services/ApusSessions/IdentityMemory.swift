@@ -40,7 +40,7 @@ final class IdentityMemory: Sendable {
     /// What is known of an identity's clients. Throws 10021 where the store cannot be read.
     func memory(of identity: String) async throws(ApusError) -> PresenceStateMachine.Memory? {
         let pending = state.withLock { $0.pending[identity] }
-        let found = if let pending { pending } else { try await records.identity(identity) }
+        let found: IdentityRecord? = if let pending { pending } else { try await records.identity(identity) }
         return found.map { PresenceStateMachine.Memory($0) }
     }
 

@@ -5,7 +5,7 @@ import Synchronization
 package struct RelayGrant: Sendable, Equatable {
     /// RFC 7065; those of the client's own node first.
     package var urls: [String]
-    /// `EXPIRY:IDENTITY`.
+    /// `EXPIRY:USER`, see ``RelayUser``.
     package var username: String
     package var credential: String
     /// How long it is good for, in seconds.
@@ -25,6 +25,12 @@ package struct RelayGrant: Sendable, Equatable {
 package protocol RelayIssuer: Sendable {
     /// A name and password for this user, and where they serve; nil where no relay is known that takes clients.
     func issue(user: String, lifetime: Duration) -> RelayGrant?
+
+    /// Ends the allocations of users that are revoked, and takes their credentials no more. False where that cannot be
+    /// done now.
+    ///
+    /// - Parameter isRevoked: of a user as ``issue(user:lifetime:)`` was told it, with when its credentials expire.
+    func endRevoked(_ isRevoked: @escaping @Sendable (_ user: String, _ expires: Int64) -> Bool) -> Bool
 }
 
 /// How often each identity is given credentials: a token bucket of each, in a table of bounded size (D13).
@@ -75,11 +81,16 @@ extension SessionService {
         guard let relayIssuer else { return .failure(ApusError(.unavailable, "this node relays nothing")) }
         let lifetime = session.token.seconds(of: configuration.relayLifetime, at: wallSeconds())
         guard lifetime > 0 else { return .failure(ApusError(.tokenExpired)) }
-        let isInTime = issues.withLock { $0.take("\(session.role.rawValue) \(session.entityKey)", at: .now()) }
+        if revocations.list.revokes(session) {
+            return .failure(ApusError(.tokenInvalid, "the token was revoked"))
+        }
+        let isInTime = issues.withLock {
+            $0.take("\(session.role.rawValue) \(session.account)/\(session.identity)", at: .now())
+        }
         guard isInTime else {
             return .failure(ApusError(.overloaded, "credentials were asked for too often; use those of before"))
         }
-        guard let grant = relayIssuer.issue(user: session.entityKey, lifetime: .seconds(lifetime)) else {
+        guard let grant = relayIssuer.issue(user: RelayUser(session).text, lifetime: .seconds(lifetime)) else {
             return .failure(ApusError(.unavailable, "no relay takes clients now"))
         }
         return .success(grant)

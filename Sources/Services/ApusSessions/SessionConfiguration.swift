@@ -22,6 +22,8 @@ package struct SessionConfiguration: Sendable {
     /// Identities whose newest client waits to be written down; one more is not remembered beyond its owner. Key
     /// `sessions.unwritten_max`.
     package var unwrittenMax = 65_536
+    /// How often this node looks whether something was revoked. Key `sessions.revocation_interval`.
+    package var revocationInterval: Duration = .milliseconds(250)
     /// The presence machine's own.
     package var presence = PresenceStateMachine.Configuration()
 

@@ -149,12 +149,14 @@ extension SessionService {
     /// The session of a ticket, with when that expires. Throws 12001 where the ticket is another client's: as a new client
     /// it would supersede the one that is newest.
     private func ticketed(_ hello: ClientHello) throws(ApusError) -> (Session, ticketExpires: Int64) {
-        var (session, expires) = try sealer.openTicket(Array(hello.ticket), wallSeconds: wallSeconds())
+        let (opened, expires) = try sealer.openTicket(Array(hello.ticket), wallSeconds: wallSeconds())
+        var session = opened
         let role: Session.Role = hello.role == .device ? .device : .app
         guard session.role == role else { throw ApusError(.notAllowed, "the ticket is for another role") }
         guard session.instance == 0 || hello.instance == 0 || session.instance == hello.instance else {
             throw ApusError(.tokenInvalid, "the ticket was given to another client")
         }
+        try revocations.check(session)
         if hello.instance != 0 { session.instance = hello.instance }
         return (session, expires)
     }
@@ -163,7 +165,8 @@ extension SessionService {
         let role: Session.Role = hello.role == .device ? .device : .app
         if !hello.ticket.isEmpty {
             do throws(ApusError) {
-                return try ticketed(hello)
+                let (session, expires) = try ticketed(hello)
+                return (session, expires)
             } catch {
                 // An old ticket is no shame where a token comes with it.
                 guard !hello.token.isEmpty else { throw error }
@@ -176,6 +179,7 @@ extension SessionService {
         session.instance = hello.instance
         // The verifier's leeway is for clocks; what a token opens ends with it, so that nothing is opened in the leeway.
         guard !session.token.hasEnded(at: wallSeconds()) else { throw ApusError(.tokenExpired) }
+        try revocations.check(session)
         guard session.role == role else {
             throw ApusError(.notAllowed, "the token is for role \(session.role.rawValue)")
         }

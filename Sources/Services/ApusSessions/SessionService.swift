@@ -80,6 +80,7 @@ package final class SessionService: Service, Sendable {
     let transport: Transport
     let verifier: TokenVerifier
     let sealer: TicketSealer
+    package let revocations: RevocationWatch
     let log: Logger
     /// Nil where the node relays nothing.
     let relayIssuer: (any RelayIssuer)?
@@ -99,7 +100,8 @@ package final class SessionService: Service, Sendable {
 
     package init(
         configuration: SessionConfiguration, view: ClusterView, entities: EntityRegistry, transport: Transport,
-        verifier: TokenVerifier, sealer: TicketSealer, relayIssuer: (any RelayIssuer)? = nil, log: Logger
+        verifier: TokenVerifier, sealer: TicketSealer, revocations: RevocationWatch,
+        relayIssuer: (any RelayIssuer)? = nil, log: Logger
     ) {
         self.configuration = configuration
         self.view = view
@@ -107,6 +109,7 @@ package final class SessionService: Service, Sendable {
         self.transport = transport
         self.verifier = verifier
         self.sealer = sealer
+        self.revocations = revocations
         self.relayIssuer = relayIssuer
         issues = Mutex(IssueLimiter(perMinute: configuration.relayCredentialsPerMinute))
         self.log = log
@@ -253,6 +256,7 @@ package final class SessionService: Service, Sendable {
     package func run() async throws {
         await withGracefulShutdownHandler {
             await withDiscardingTaskGroup { group in
+                group.addTask { await self.watchRevocations() }
                 for await piece in work {
                     switch piece {
                     case .tell(let id): group.addTask { await self.reconcile(id) }
@@ -510,4 +514,6 @@ extension Session {
     /// Where the identity lives: devices by their id, apps by their access id.
     var entityKind: EntityKind { role == .device ? .device : .app }
     var entityKey: String { device?.rawValue ?? access.rawValue }
+    /// Its name within its account.
+    var identity: String { device?.rawValue ?? access.rawValue }
 }

@@ -5,6 +5,6 @@ import ArgumentParser
 struct AdminCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "admin",
-        abstract: "Make keys, certificates and tokens of a cluster, and repair its ownership store.",
-        subcommands: [AdminPKI.self, AdminToken.self, AdminOwnership.self])
+        abstract: "Make keys, certificates and tokens of a cluster, revoke tokens, and repair its ownership store.",
+        subcommands: [AdminPKI.self, AdminToken.self, AdminRevoke.self, AdminOwnership.self])
 }

@@ -23,7 +23,9 @@ struct AdminToken: AsyncParsableCommand {
         name: .customLong("device"), help: "The device that the bearer is; for an app, one that it may reach (several)."
     )
     var devices: [String] = []
-    @Option(help: "How long it is good: 90s, 15m, 12h, 30d.")
+    @Option(help: "The token's id, by which it can be revoked; a random one where none is given.")
+    var id: String?
+    @Option(help: "How long it is valid: 90s, 15m, 12h, 30d.")
     var ttl = "1h"
 
     func run() async throws {
@@ -49,7 +51,7 @@ struct AdminToken: AsyncParsableCommand {
             account: try identifier(account, "--account", as: AccountID.self), role: role,
             device: role == .device ? devices[0] : nil, devices: role == .device || devices.isEmpty ? nil : devices,
             issuedAt: Int64(Date().timeIntervalSince1970), lifetime: try Self.lifetime(ttl),
-            cluster: try identifier(cluster, "--cluster", as: ClusterID.self), id: UUID().uuidString)
+            cluster: try identifier(cluster, "--cluster", as: ClusterID.self), id: id ?? UUID().uuidString)
     }
 
     private func identifier<ID: IdentifierString>(_ text: String, _ option: String, as type: ID.Type) throws -> ID {
@@ -60,10 +62,18 @@ struct AdminToken: AsyncParsableCommand {
     }
 
     private static func lifetime(_ text: String) throws -> Duration {
+        guard let span = span(text) else {
+            throw ValidationError("--ttl must be a span such as 90s, 15m, 12h or 30d, not '\(text)'")
+        }
+        return span
+    }
+
+    /// A span such as 90s, 15m, 12h or 30d; nil for other text.
+    static func span(_ text: String) -> Duration? {
         let units: [Character: Int] = ["s": 1, "m": 60, "h": 3600, "d": 86_400]
         guard let last = text.last, let unit = units[last], let count = Int(text.dropLast()),
             (1...1_000_000).contains(count)
-        else { throw ValidationError("--ttl must be a span such as 90s, 15m, 12h or 30d, not '\(text)'") }
+        else { return nil }
         return .seconds(count * unit)
     }
 }

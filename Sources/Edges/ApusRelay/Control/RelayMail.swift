@@ -64,6 +64,8 @@ package enum RelayOrder: Sendable {
     case othersAreAt(reached: [TransportAddress], told: [TransportAddress])
     /// The node leaves; new clients are to go there.
     case drain(RelayAlternate?)
+    /// Allocations of these user names end, and no credentials of theirs are taken.
+    case revoked(@Sendable (_ username: String) -> Bool)
     /// How the relay stands; called on the control thread.
     case standing(@Sendable (RelayStanding) -> Void)
 }
@@ -111,7 +113,8 @@ package final class RelayInbox: Sendable {
             switch order {
             case .surrender(_, _, let answer): answer(nil)
             case .standing(let answer): answer(RelayStanding())
-            case .mirrored, .tellMirrors, .claimed, .movedAway, .othersHave, .othersAreAt, .drain: break
+            case .mirrored, .tellMirrors, .claimed, .movedAway, .othersHave, .othersAreAt, .drain, .revoked:
+                break
             }
         }
     }

@@ -28,6 +28,7 @@ extension RelayServer {
         case .othersAreAt(let reached, let told):
             perform(machine.othersAreAt(reached: reached, told: told), now, &commands)
         case .drain(let alternate): machine.drain(to: alternate, at: now)
+        case .revoked(let isRevoked): perform(machine.revoke(isRevoked, at: now), now, &commands)
         case .standing(let answer): answer(standing())
         }
     }

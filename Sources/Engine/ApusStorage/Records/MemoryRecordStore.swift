@@ -12,9 +12,30 @@ package final class MemoryRecordStore: RecordStore {
 
     private let rows = Mutex<[DeviceID: Row]>([:])
 
+    private let revocations = Mutex<(number: Int64, records: [RevocationRecord])>((0, []))
     private let identities = Mutex<[String: IdentityRecord]>([:])
 
     package init() {}
+
+    package func revoke(_ revocation: RevocationRecord, wallSeconds: Int64) async throws(ApusError) {
+        let isAdded = revocations.withLock { kept in
+            kept.records.removeAll { $0.expires <= wallSeconds }
+            guard kept.records.count < RecordLimits.revocationCountMax else { return false }
+            kept = (kept.number + 1, kept.records + [revocation])
+            return true
+        }
+        if !isAdded { throw ApusError(.overloaded, "too many revocations are kept already") }
+    }
+
+    package func revocations(
+        since mark: RevocationMark?, wallSeconds: Int64
+    ) async throws(ApusError) -> RevocationSet? {
+        revocations.withLock { kept in
+            let now = RevocationMark(newest: kept.number, count: kept.records.count)
+            guard now != mark else { return nil }
+            return RevocationSet(mark: now, records: kept.records.filter { $0.expires > wallSeconds })
+        }
+    }
 
     package func identity(_ identity: String) async throws(ApusError) -> IdentityRecord? {
         identities.withLock { $0[identity] }

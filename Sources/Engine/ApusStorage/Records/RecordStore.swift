@@ -77,6 +77,15 @@ package protocol RecordStore: Sendable {
     /// those that expired by `wallSeconds`.
     func save(_ identities: [IdentityRecord], wallSeconds: Int64) async throws(ApusError)
 
+    /// Adds a revocation, and forgets those that expired by `wallSeconds`. When it returns, the revocation is durable.
+    ///
+    /// - Throws: 10007 where ``RecordLimits/revocationCountMax`` are kept already.
+    func revoke(_ revocation: RevocationRecord, wallSeconds: Int64) async throws(ApusError)
+
+    /// What is revoked; nil where that is still as it was under `mark`. Those that expired by `wallSeconds` are left
+    /// out.
+    func revocations(since mark: RevocationMark?, wallSeconds: Int64) async throws(ApusError) -> RevocationSet?
+
     /// Removes the record; without one, only the epoch is remembered.
     ///
     /// - Throws: 10013 where a later epoch wrote it or removed it.
@@ -92,4 +101,6 @@ package protocol RecordStore: Sendable {
 package enum RecordLimits {
     /// The most records of one answer.
     package static let pageCountMax = 1000
+    /// The most revocations that are kept; one of a whole account takes the place of many.
+    package static let revocationCountMax = 100_000
 }

@@ -41,6 +41,19 @@ package final class SQLiteRecordStore: RecordStore {
                     """)
             try database.execute(sql: "CREATE INDEX identities_by_expiry ON identities (expires_s)")
         }
+        migrator.registerMigration("3 revocations") { database in
+            try database.execute(
+                sql: """
+                    CREATE TABLE revocations (
+                        number INTEGER PRIMARY KEY AUTOINCREMENT,
+                        account TEXT,
+                        identity TEXT,
+                        token INTEGER,
+                        issued_before_s INTEGER,
+                        expires_s INTEGER NOT NULL
+                    ) STRICT
+                    """)
+        }
         file = try await SQLiteFile(path: path, cluster: cluster, limits: limits, migrator: migrator)
     }
 

@@ -271,6 +271,11 @@ public struct NodeConfiguration: Sendable {
             "sessions.connections_max", default: d.connectionsMax, in: 2...1_000)
         sessions.unwrittenMax = try reader.int(
             "sessions.unwritten_max", default: d.unwrittenMax, in: 1...10_000_000)
+        sessions.revocationInterval = try reader.duration(
+            "sessions.revocation_interval", default: d.revocationInterval)
+        guard sessions.revocationInterval >= .milliseconds(20), sessions.revocationInterval <= .seconds(60) else {
+            throw reader.invalid("sessions.revocation_interval", "20ms to 60s are expected")
+        }
         sessions.presence.grace = try reader.duration("sessions.grace", default: d.presence.grace)
         sessions.presence.subscribersMax = try reader.int(
             "sessions.subscribers_max", default: d.presence.subscribersMax, in: 1...1_000_000)

@@ -13,4 +13,12 @@ extension RelayMesh: RelayIssuer {
             urls: urls, username: issued.username, credential: issued.password,
             lifetimeSeconds: UInt32(clamping: seconds))
     }
+
+    func endRevoked(_ isRevoked: @escaping @Sendable (_ user: String, _ expires: Int64) -> Bool) -> Bool {
+        relay.order(
+            .revoked { username in
+                guard let name = RelayCredentials.parts(of: username) else { return false }
+                return isRevoked(name.user, name.expiry)
+            })
+    }
 }

@@ -56,7 +56,7 @@ final class RelayMesh: Service {
         var told: [TransportAddress] = []
     }
 
-    private let relay: RelayService
+    let relay: RelayService
     private let advertised: HostPort?
     /// Of this machine, those that others can tell apart from their own.
     private let addresses: [TransportAddress]

@@ -414,7 +414,7 @@ public nonisolated struct ClientRelayCredentialsResponse: Sendable {
   /// RFC 7065; those of the client's own node first, then of those after it
   public var urls: [String] = []
 
-  /// EXPIRY:IDENTITY, EXPIRY in unix seconds
+  /// EXPIRY:USER, EXPIRY in unix seconds
   public var username: String = String()
 
   public var credential: String = String()

@@ -29,7 +29,14 @@ public struct RelayCredentials: Sendable {
     }
 
     /// What a user name says: until when, and who. Nil where it is none of ours.
+    ///
+    /// What an issuer adds to the user after a semicolon is for the issuer: with all of it the user is one.
     public static func parse(_ username: String) -> (expiry: Int64, user: String)? {
+        parts(of: username).map { ($0.expiry, String($0.user.prefix { $0 != ";" })) }
+    }
+
+    /// The same with all that the issuer added to the user.
+    public static func parts(of username: String) -> (expiry: Int64, user: String)? {
         guard username.utf8.count <= usernameByteCountMax else { return nil }
         let parts = username.split(separator: ":", maxSplits: 1, omittingEmptySubsequences: false)
         guard let digits = parts.first, (1...18).contains(digits.utf8.count),

@@ -113,6 +113,17 @@ extension TurnServerStateMachine {
         end(id, .closedByNode, at: now)
     }
 
+    /// From here on the credentials of these user names are taken no more, in the place of those of before; their
+    /// allocations and mirrors end.
+    public mutating func revoke(
+        _ isRevoked: @escaping @Sendable (_ username: String) -> Bool, at now: MonotonicTime
+    ) -> [TurnAction] {
+        self.isRevoked = isRevoked
+        mirrors = mirrors.filter { !isRevoked($0.value.state.username) }
+        let ended = allocations.filter { isRevoked($0.value.username) }.keys.sorted { $0.rawValue < $1.rawValue }
+        return ended.flatMap { end($0, .closedByNode, at: now) }
+    }
+
     /// Ends allocations because the process does, at most so many; those that came first go first. Their mirrors stay
     /// where they are, so that clients with tickets go on there.
     public mutating func shutDown(countMax: Int, at now: MonotonicTime) -> [TurnAction] {

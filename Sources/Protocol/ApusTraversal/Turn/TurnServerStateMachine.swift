@@ -128,6 +128,8 @@ public struct TurnServerStateMachine: Sendable {
     /// When the last allocation ends where this node leaves; nil while it stays.
     var drainedAt: MonotonicTime?
     var alternate: RelayAlternate?
+    /// Whose credentials are taken no more.
+    var isRevoked: @Sendable (_ username: String) -> Bool = { _ in false }
 
     /// - Parameters:
     ///   - random: Makes tickets and tokens; in a server it must be the system's.
@@ -288,6 +290,7 @@ extension TurnServerStateMachine {
             let username = usernameText ?? message.value(of: .userhash).flatMap({ userhashes[Array($0)] }),
             let (expiry, user) = RelayCredentials.parse(username)
         else { return challenge(message, flow, .unauthenticated, at: now) }
+        guard !isRevoked(username) else { return challenge(message, flow, .unauthenticated, at: now) }
         // What lives may be refreshed for a while after its credential has ended; nothing new begins with it.
         let isNew = message.method == .allocate || message.has(.mobilityTicket)
         let grace = isNew ? 0 : configuration.credentialGrace.components.seconds

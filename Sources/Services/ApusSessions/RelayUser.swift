@@ -1,0 +1,43 @@
+import ApusCore
+
+/// Who a client is to the relays: its identity within its account, whose quotas hold whichever way it asked for
+/// credentials, and the mark of its token, by which these are revoked (D8).
+///
+/// In a user name of the relay it stands as `ACCOUNT/IDENTITY;access=ACCESS;token=ISSUED.TAG`, both numbers hexadecimal. The relay counts
+/// what comes before the semicolon as one user.
+///
+/// Pure.
+package struct RelayUser: Sendable, Equatable {
+    package var account: AccountID
+    package var identity: String
+    package var access: String
+    package var token: TokenMark
+
+    package init(_ session: Session) {
+        account = session.account
+        identity = session.identity
+        access = session.access.rawValue
+        token = session.token
+    }
+
+    /// Nil for what the cluster did not issue: names of operators' own secrets stand for other users.
+    package init?(_ user: String, expires: Int64) {
+        let parts = user.split(separator: ";", omittingEmptySubsequences: false)
+        guard parts.count == 3, parts[1].hasPrefix("access="), parts[2].hasPrefix("token=") else { return nil }
+        let names = parts[0].split(separator: "/", omittingEmptySubsequences: false)
+        let numbers = parts[2].dropFirst("token=".count).split(separator: ".", omittingEmptySubsequences: false)
+        guard names.count == 2, numbers.count == 2, let account = AccountID(rawValue: String(names[0])),
+            let issuedAt = Int64(numbers[0], radix: 16), let tag = UInt64(numbers[1], radix: 16)
+        else { return nil }
+        self.account = account
+        identity = String(names[1])
+        access = String(parts[1].dropFirst("access=".count))
+        token = TokenMark(tag: tag, issuedAt: issuedAt, expires: expires)
+    }
+
+    /// How it stands in a user name of the relay.
+    package var text: String {
+        "\(account)/\(identity);access=\(access);token=\(String(token.issuedAt, radix: 16))."
+            + String(token.tag, radix: 16)
+    }
+}

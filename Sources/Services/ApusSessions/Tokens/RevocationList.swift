@@ -1,0 +1,41 @@
+package import ApusCore
+package import ApusStorage
+
+/// Which tokens operators revoked, to be asked at every sign-in and for every session (IV-A6).
+///
+/// A question costs three look-ups, however many revocations there are. Pure.
+package struct RevocationList: Sendable, Equatable {
+    private var tokens: Set<UInt64> = []
+    /// Tokens that were issued before this are revoked.
+    private var identities: [String: [AccountID: Int64]] = [:]
+    private var accounts: [AccountID: Int64] = [:]
+    /// How many revocations it was made of.
+    package let count: Int
+
+    package init(_ records: [RevocationRecord] = []) {
+        count = records.count
+        for record in records {
+            switch record.subject {
+            case .token(let tag): tokens.insert(tag)
+            case .identity(let id, let account, let before):
+                identities[id, default: [:]][account] = max(identities[id]?[account] ?? .min, before)
+            case .account(let account, let before): accounts[account] = max(accounts[account] ?? .min, before)
+            }
+        }
+    }
+
+    package var isEmpty: Bool { count == 0 }
+
+    /// True where the token of a session was revoked.
+    package func revokes(_ session: Session) -> Bool {
+        revokes(session.token, account: session.account, identities: [session.access.rawValue, session.identity])
+    }
+
+    /// True where a token was revoked that these identities of an account have.
+    func revokes(_ token: TokenMark, account: AccountID, identities ids: [String]) -> Bool {
+        guard count > 0 else { return false }
+        if token.tag != 0, tokens.contains(token.tag) { return true }
+        if let before = accounts[account], token.issuedAt < before { return true }
+        return ids.contains { id in (identities[id]?[account]).map { token.issuedAt < $0 } ?? false }
+    }
+}
