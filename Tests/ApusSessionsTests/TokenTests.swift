@@ -289,6 +289,35 @@ struct TicketSealerTests {
         #expect(throws: ApusError(.tokenInvalid)) { try sealer.open(try sealed(plain + [1, 1, 1]), wallSeconds: 1) }
     }
 
+    @Test("A grant is none for a session whose token names other devices")
+    func restricted() throws {
+        let device = DeviceID(unchecked: "cam-1")
+        let grant = try sealer.sealGrant(session, device: device, expiresAt: 100)
+        var other = session
+        other.allowedDevices = [DeviceID(unchecked: "cam-2")]
+        #expect(!sealer.allows(grant, other, device: device, wallSeconds: 99))
+        other.allowedDevices = []
+        #expect(!sealer.allows(grant, other, device: device, wallSeconds: 99))
+        other.allowedDevices = nil
+        #expect(sealer.allows(grant, other, device: device, wallSeconds: 99))
+    }
+
+    @Test("Apps of two accounts with one access id are two identities, however long their names")
+    func identities() {
+        func key(_ account: String, _ access: String) -> String {
+            var session = session
+            (session.account, session.access) = (AccountID(unchecked: account), AccessID(unchecked: access))
+            return session.entityKey
+        }
+        #expect(key("acme", "phone") == "acme/phone")
+        let long = String(repeating: "a", count: 63)
+        let keys = [
+            key("acme", "phone"), key("other", "phone"), key("acme", long), key("other", long), key(long, long),
+        ]
+        #expect(Set(keys).count == keys.count)
+        #expect(keys.allSatisfy { (1...63).contains($0.utf8.count) }, "\(keys)")
+    }
+
     @Test("A ticket and a grant end with the token, however long they were to be valid")
     func endWithToken() throws {
         var session = session

@@ -218,4 +218,34 @@ struct RecordStoreContractTests {
             try await store.revocations(since: full.mark, wallSeconds: 20)?.records
                 == [all[2], RevocationRecord(.token(1), expires: 30)])
     }
+
+    @Test("Of those that bind a device at once, one does, and all are told which", arguments: StoreKind.allCases)
+    func binding(kind: StoreKind) async throws {
+        let scratch = try Scratch()
+        let store = try await kind.records(in: scratch)
+        for round in 0..<20 {
+            let device = DeviceID(unchecked: "cam-\(round)")
+            let told = try await withThrowingTaskGroup(of: AccountID?.self) { group in
+                for number in 0..<8 {
+                    group.addTask {
+                        let account = AccountID(unchecked: "account-\(number)")
+                        return try await store.bind(DeviceRecord(device: device, account: account, epoch: 4)).account
+                    }
+                }
+                return try await group.reduce(into: Set()) { $0.insert($1) }
+            }
+            #expect(told.count == 1, "\(told)")
+            #expect(try await store.record(of: device)?.account == told.first)
+        }
+        // One that is bound to nobody is bound, but not under an older epoch.
+        let free = DeviceRecord(device: device, account: nil, epoch: 4)
+        try await store.save(free)
+        var bound = free
+        (bound.account, bound.epoch) = (account, 3)
+        await #expect(throws: ApusError(.staleEpoch)) { try await store.bind(bound) }
+        try await store.remove(device, epoch: 4)
+        await #expect(throws: ApusError(.staleEpoch)) { try await store.bind(bound) }
+        bound.epoch = 5
+        #expect(try await store.bind(bound) == bound)
+    }
 }

@@ -127,9 +127,12 @@ package actor IdentityActor {
         let new = DeviceRecord(
             device: device, account: account, boundAtUnixMilliseconds: wallSeconds() * 1000,
             lastSeenUnixMilliseconds: wallSeconds() * 1000, epoch: epoch)
-        try await context.records.save(new)
-        // While the store was written another registration may have bound the device; it wrote the same row.
-        record = record ?? new
+        // One conditional write: of two registrations that come at once, the second finds the first one's account.
+        let bound = try await context.records.bind(new)
+        record = bound
+        isRecordRead = true
+        guard bound.account == account else { throw ApusError(.boundToOtherUser) }
+        guard bound == new else { return }
         log.notice(
             "A device was bound to an account.", metadata: [LogKey.device: "\(device)", LogKey.account: "\(account)"])
     }

@@ -17,6 +17,9 @@ package struct EntityKind: Sendable, Hashable, CustomStringConvertible {
 
 /// Names one entity of the cluster: what it is, its key, and the shard that it lives in (D5).
 package struct EntityAddress: Sendable, Hashable, CustomStringConvertible {
+    /// The longest key, in bytes.
+    package static let keyByteCountMax = 63
+
     package var kind: EntityKind
     /// 1 to 63 bytes, as the identifiers of ApusCore.
     package var key: String

@@ -59,6 +59,18 @@ package final class MemoryRecordStore: RecordStore {
         try write(record, of: record.device, epoch: record.epoch)
     }
 
+    package func bind(_ record: DeviceRecord) async throws(ApusError) -> DeviceRecord {
+        let bound: DeviceRecord? = rows.withLock { rows in
+            let row = rows[record.device]
+            if let known = row?.record, known.account != nil { return known }
+            guard row.map({ $0.epoch <= record.epoch }) ?? true else { return nil }
+            rows[record.device] = Row(record: record, epoch: record.epoch)
+            return record
+        }
+        guard let bound else { throw ApusError(.staleEpoch) }
+        return bound
+    }
+
     package func remove(_ device: DeviceID, epoch: Epoch) async throws(ApusError) {
         try write(nil, of: device, epoch: epoch)
     }

@@ -70,6 +70,12 @@ package protocol RecordStore: Sendable {
     /// - Throws: 10013 where a later epoch wrote it or removed it.
     func save(_ record: DeviceRecord) async throws(ApusError)
 
+    /// Writes the record where the device is bound to no account, as one step, and answers the record as it stands then:
+    /// another one's where that was first.
+    ///
+    /// - Throws: 10013 where a later epoch wrote it or removed it, and the device is bound to no account.
+    func bind(_ record: DeviceRecord) async throws(ApusError) -> DeviceRecord
+
     /// What is remembered of an identity's clients; nil where nothing is.
     func identity(_ identity: String) async throws(ApusError) -> IdentityRecord?
 

@@ -83,6 +83,30 @@ package final class SQLiteRecordStore: RecordStore {
         }
     }
 
+    package func bind(_ record: DeviceRecord) async throws(ApusError) -> DeviceRecord {
+        try await file.write { database in
+            let statement = try database.cachedStatement(
+                sql: """
+                    INSERT INTO devices (device, account, bound_at_ms, last_seen_ms, epoch) VALUES (?, ?, ?, ?, ?)
+                    ON CONFLICT (device) DO UPDATE SET account = excluded.account,
+                        bound_at_ms = excluded.bound_at_ms, last_seen_ms = excluded.last_seen_ms,
+                        epoch = excluded.epoch, removed = 0
+                    WHERE devices.account IS NULL AND devices.epoch <= excluded.epoch
+                    """)
+            try statement.execute(arguments: [
+                record.device.rawValue, record.account?.rawValue, record.boundAtUnixMilliseconds,
+                record.lastSeenUnixMilliseconds, Int64(record.epoch),
+            ])
+            if database.changesCount > 0 { return record }
+            let read = try database.cachedStatement(
+                sql: "SELECT * FROM devices WHERE device = ? AND account IS NOT NULL AND removed = 0")
+            guard let bound = try Row.fetchOne(read, arguments: [record.device.rawValue]).map(Self.record) else {
+                throw ApusError(.staleEpoch, "the record of \(record.device) was written under a later epoch")
+            }
+            return bound
+        }
+    }
+
     package func remove(_ device: DeviceID, epoch: Epoch) async throws(ApusError) {
         try await file.write { database in
             let statement = try database.cachedStatement(

@@ -53,7 +53,10 @@ package struct TicketSealer: Sendable {
 
     /// True where the grant lets this session watch this device now.
     package func allows(_ grant: [UInt8], _ session: Session, device: DeviceID, wallSeconds: Int64) -> Bool {
-        guard let content = try? read(grant, as: .grant, wallSeconds: wallSeconds) else { return false }
+        // The token may name fewer devices than that of the session which was given the grant.
+        guard session.allowedDevices?.contains(device) ?? true,
+            let content = try? read(grant, as: .grant, wallSeconds: wallSeconds)
+        else { return false }
         return content.session.access == session.access && content.session.account == session.account
             && content.session.device == device
     }
