@@ -98,17 +98,24 @@ package actor IdentityActor {
     }
 
     /// A node died, and its sockets with it.
-    func nodeLost(_ node: NodeID) { run(machine.nodeLost(node, now: .now())) }
+    func nodeLost(_ node: NodeID) {
+        guard context.isOwner(address.shard, epoch) else { return }
+        run(machine.nodeLost(node, now: .now()))
+    }
 
     /// Something that was waited for is due.
-    func tick() { run(machine.tick(now: .now(), wallSeconds: wallSeconds())) }
+    func tick() {
+        // An actor whose shard went elsewhere knows nothing any more: its client may be at the next owner.
+        guard context.isOwner(address.shard, epoch) else { return }
+        run(machine.tick(now: .now(), wallSeconds: wallSeconds()))
+    }
 
     private func run(_ actions: [PresenceStateMachine.Action]) {
         for action in actions {
             switch action {
-            case .kick(let place, let order): context.kick(place, .kicked, order)
-            case .release(let place): context.kick(place, .linkLost, nil)
-            case .push(let presence, let places): context.push(address.key, presence, places)
+            case .kick(let place, let order): context.kick(place, .kicked, order, epoch)
+            case .release(let place): context.kick(place, .linkLost, nil, epoch)
+            case .push(let presence, let places): context.push(address.key, presence, places, epoch)
             case .wake(let time): context.wake(self, time)
             case .idle: context.isIdle(address)
             }
@@ -169,8 +176,10 @@ package struct IdentityContext: Sendable {
     let configuration: SessionConfiguration
     let records: any RecordStore
     /// Has a session's socket closed with this code, unless its client's order is later than the one given.
-    let kick: @Sendable (SessionPlace, ErrorCode, SessionOrder?) -> Void
-    let push: @Sendable (_ device: String, Presence, [SessionPlace]) -> Void
+    let kick: @Sendable (SessionPlace, ErrorCode, SessionOrder?, Epoch) -> Void
+    let push: @Sendable (_ device: String, Presence, [SessionPlace], Epoch) -> Void
+    /// This node owns the shard under this epoch, as far as it knows.
+    let isOwner: @Sendable (ShardID, Epoch) -> Bool
     let wake: @Sendable (IdentityActor, _ at: MonotonicTime) -> Void
     let isIdle: @Sendable (EntityAddress) -> Void
     /// Has what is to be known of an identity's clients written down.

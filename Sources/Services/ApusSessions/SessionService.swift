@@ -62,6 +62,8 @@ package final class SessionService: Service, Sendable {
         var lostNodes: [NodeID] = []
         /// Identities that live here; the registry bounds and owns them.
         var identities: [WeakIdentity] = []
+        /// What owners said that may be replaced by now.
+        var words = OwnerWords()
         private var sweepAt = 64
 
         mutating func keep(_ actor: IdentityActor) {
@@ -124,8 +126,14 @@ package final class SessionService: Service, Sendable {
         let memory = IdentityMemory(records: records, pendingMax: configuration.unwrittenMax, log: log)
         let context = IdentityContext(
             configuration: configuration, records: records,
-            kick: { [weak self] place, code, order in self?.kick(place, code, by: order) },
-            push: { [weak self] device, presence, places in self?.push(device, presence, to: places) },
+            kick: { [weak self] place, code, order, epoch in self?.kick(place, code, by: order, epoch) },
+            push: { [weak self] device, presence, places, epoch in
+                self?.push(device, presence, to: places, epoch)
+            },
+            isOwner: { [view] shard, epoch in
+                let known = view.lookUp(shard)
+                return known.owner?.id == view.local && known.epoch == epoch
+            },
             wake: { [weak self] actor, time in self?.wake(actor, at: time) },
             isIdle: { [weak self] address in self?.entities.passivate(address) },
             remember: { [weak self] address, newest in self?.remember(address, newest, in: memory) },
@@ -151,13 +159,15 @@ package final class SessionService: Service, Sendable {
         }
         dispatcher.on(SessionKick.self) { [weak self] _, message in
             let code = message.code == 0 ? ErrorCode.kicked : ErrorCode(number: message.code)
-            self?.kicked(message.session, code, by: message.hasOrder ? SessionOrder(message.order) : nil)
+            let order = message.hasOrder ? SessionOrder(message.order) : nil
+            self?.kicked(message.session, code, by: order, epoch: message.epoch)
             return SessionForgotten()
         }
         dispatcher.on(SessionPresenceChanged.self) { [weak self] _, message in
             guard let self, let device = DeviceID(rawValue: message.device) else { return SessionForgotten() }
             let online = Presence.Online(rawValue: message.online) ?? .offline
-            presenceChanged(device, Presence(online: online, time: message.time), sessions: message.sessions)
+            presenceChanged(
+                device, Presence(online: online, time: message.time), sessions: message.sessions, epoch: message.epoch)
             return SessionForgotten()
         }
     }
@@ -443,9 +453,13 @@ package final class SessionService: Service, Sendable {
     /// An owner says that a session here was superseded by a client of this order, or is to end with another code.
     ///
     /// A session of a later order stays: the word is old, and its client won since.
-    package func kicked(_ session: String, _ code: ErrorCode = .kicked, by order: SessionOrder? = nil) {
+    package func kicked(
+        _ session: String, _ code: ErrorCode = .kicked, by order: SessionOrder? = nil, epoch: Epoch = 0
+    ) {
         let links: [any ClientLink] = state.withLock { state in
-            guard let entry = state.entries[session] else { return [] }
+            guard let entry = state.entries[session],
+                takes(epoch, of: ShardID(key: entry.session.entityKey), &state)
+            else { return [] }
             if entry.isOpening {
                 state.entries[session]?.kickedBy = max(entry.kickedBy, order ?? .none)
                 return []
@@ -457,17 +471,27 @@ package final class SessionService: Service, Sendable {
     }
 
     /// An owner says that a device's presence changed.
-    package func presenceChanged(_ device: DeviceID, _ presence: Presence, sessions: [String]) {
-        let links = state.withLock { state in sessions.flatMap { state.entries[$0]?.links ?? [] } }
+    package func presenceChanged(
+        _ device: DeviceID, _ presence: Presence, sessions: [String], epoch: Epoch = 0
+    ) {
+        let links: [any ClientLink] = state.withLock { state in
+            guard takes(epoch, of: ShardID(of: device), &state) else { return [] }
+            return sessions.flatMap { state.entries[$0]?.links ?? [] }
+        }
         for link in links { link.presenceChanged(device, presence) }
     }
 
-    private func kick(_ place: SessionPlace, _ code: ErrorCode, by order: SessionOrder?) {
-        guard place.node != view.local else { return kicked(place.session, code, by: order) }
+    private func takes(_ epoch: Epoch, of shard: ShardID, _ state: inout State) -> Bool {
+        state.words.takes(epoch, of: shard, known: view.lookUp(shard).epoch)
+    }
+
+    private func kick(_ place: SessionPlace, _ code: ErrorCode, by order: SessionOrder?, _ epoch: Epoch) {
+        guard place.node != view.local else { return kicked(place.session, code, by: order, epoch: epoch) }
         tell(
             place.node,
             SessionKick.with {
                 $0.session = place.session
+                $0.epoch = epoch
                 if let order { $0.order = order.message }
                 if code != .kicked { $0.code = code.number }
             })
@@ -484,14 +508,14 @@ package final class SessionService: Service, Sendable {
         }
     }
 
-    private func push(_ device: String, _ presence: Presence, to places: [SessionPlace]) {
+    private func push(_ device: String, _ presence: Presence, to places: [SessionPlace], _ epoch: Epoch) {
         guard let device = DeviceID(rawValue: device) else { return }
         var nodes: [NodeID] = []
         for place in places where !nodes.contains(place.node) { nodes.append(place.node) }
         for node in nodes {
             let sessions = places.filter { $0.node == node }.map(\.session)
             if node == view.local {
-                presenceChanged(device, presence, sessions: sessions)
+                presenceChanged(device, presence, sessions: sessions, epoch: epoch)
             } else {
                 tell(
                     node,
@@ -500,6 +524,7 @@ package final class SessionService: Service, Sendable {
                         $0.online = presence.online.rawValue
                         $0.time = presence.time
                         $0.sessions = sessions
+                        $0.epoch = epoch
                     })
             }
         }

@@ -295,6 +295,9 @@ public nonisolated struct SessionKick: Sendable {
   /// what its client is told; 0 stands for 12003
   public var code: Int32 = 0
 
+  /// of the identity's shard, at the owner that says it; 0 of older nodes
+  public var epoch: UInt32 = 0
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -315,6 +318,9 @@ public nonisolated struct SessionPresenceChanged: Sendable {
   public var time: Int64 = 0
 
   public var sessions: [String] = []
+
+  /// of the device's shard, at the owner that says it; 0 of older nodes
+  public var epoch: UInt32 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -758,7 +764,7 @@ nonisolated extension SessionSlept: SwiftProtobuf.Message, SwiftProtobuf._Messag
 
 nonisolated extension SessionKick: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Kick"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}session\0\u{1}order\0\u{1}code\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}session\0\u{1}order\0\u{1}code\0\u{1}epoch\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -769,6 +775,7 @@ nonisolated extension SessionKick: SwiftProtobuf.Message, SwiftProtobuf._Message
       case 1: try { try decoder.decodeSingularStringField(value: &self.session) }()
       case 2: try { try decoder.decodeSingularMessageField(value: &self._order) }()
       case 3: try { try decoder.decodeSingularInt32Field(value: &self.code) }()
+      case 4: try { try decoder.decodeSingularUInt32Field(value: &self.epoch) }()
       default: break
       }
     }
@@ -788,6 +795,9 @@ nonisolated extension SessionKick: SwiftProtobuf.Message, SwiftProtobuf._Message
     if self.code != 0 {
       try visitor.visitSingularInt32Field(value: self.code, fieldNumber: 3)
     }
+    if self.epoch != 0 {
+      try visitor.visitSingularUInt32Field(value: self.epoch, fieldNumber: 4)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -795,6 +805,7 @@ nonisolated extension SessionKick: SwiftProtobuf.Message, SwiftProtobuf._Message
     if lhs.session != rhs.session {return false}
     if lhs._order != rhs._order {return false}
     if lhs.code != rhs.code {return false}
+    if lhs.epoch != rhs.epoch {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -802,7 +813,7 @@ nonisolated extension SessionKick: SwiftProtobuf.Message, SwiftProtobuf._Message
 
 nonisolated extension SessionPresenceChanged: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".PresenceChanged"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}online\0\u{1}time\0\u{1}sessions\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}online\0\u{1}time\0\u{1}sessions\0\u{1}epoch\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -814,6 +825,7 @@ nonisolated extension SessionPresenceChanged: SwiftProtobuf.Message, SwiftProtob
       case 2: try { try decoder.decodeSingularUInt32Field(value: &self.online) }()
       case 3: try { try decoder.decodeSingularInt64Field(value: &self.time) }()
       case 4: try { try decoder.decodeRepeatedStringField(value: &self.sessions) }()
+      case 5: try { try decoder.decodeSingularUInt32Field(value: &self.epoch) }()
       default: break
       }
     }
@@ -832,6 +844,9 @@ nonisolated extension SessionPresenceChanged: SwiftProtobuf.Message, SwiftProtob
     if !self.sessions.isEmpty {
       try visitor.visitRepeatedStringField(value: self.sessions, fieldNumber: 4)
     }
+    if self.epoch != 0 {
+      try visitor.visitSingularUInt32Field(value: self.epoch, fieldNumber: 5)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -840,6 +855,7 @@ nonisolated extension SessionPresenceChanged: SwiftProtobuf.Message, SwiftProtob
     if lhs.online != rhs.online {return false}
     if lhs.time != rhs.time {return false}
     if lhs.sessions != rhs.sessions {return false}
+    if lhs.epoch != rhs.epoch {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
