@@ -206,7 +206,9 @@ let package = Package(
         test("ApusCoreTests", ["ApusCore", coreMetrics, log]),
         test("ApusHTTPTests", ["ApusCore", "ApusHTTP", nioCore, nioPosix, lifecycle, log]),
         test("ApusListenerTests", ["ApusCore", "ApusListener", "ApusTestKit", nioCore, nioPosix, log]),
-        test("ApusSessionsTests", ["ApusCore", "ApusSessions", crypto, jwt]),
+        test(
+            "ApusSessionsTests",
+            ["ApusCore", "ApusWire", "ApusStorage", "ApusCluster", "ApusSessions", crypto, jwt, log]),
         test(
             "ApusGatewayTests",
             [

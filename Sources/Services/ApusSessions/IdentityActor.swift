@@ -1,6 +1,6 @@
 package import ApusCluster
 package import ApusCore
-import ApusStorage
+package import ApusStorage
 package import ApusWire
 import Foundation
 package import Logging
@@ -98,13 +98,13 @@ package actor IdentityActor {
     }
 
     /// A node died, and its sockets with it.
-    func nodeLost(_ node: NodeID) {
+    package func nodeLost(_ node: NodeID) {
         guard context.isOwner(address.shard, epoch) else { return }
         run(machine.nodeLost(node, now: .now()))
     }
 
     /// Something that was waited for is due.
-    func tick() {
+    package func tick() {
         // An actor whose shard went elsewhere knows nothing any more: its client may be at the next owner.
         guard context.isOwner(address.shard, epoch) else { return }
         run(machine.tick(now: .now(), wallSeconds: wallSeconds()))
@@ -186,6 +186,22 @@ package struct IdentityContext: Sendable {
     let remember: @Sendable (EntityAddress, PresenceStateMachine.Memory) -> Void
     /// What was written down; throws 10021 where it cannot be read.
     let memory: @Sendable (EntityAddress) async throws(ApusError) -> PresenceStateMachine.Memory?
+
+    package init(
+        configuration: SessionConfiguration, records: any RecordStore,
+        kick: @escaping @Sendable (SessionPlace, ErrorCode, SessionOrder?, Epoch) -> Void,
+        push: @escaping @Sendable (_ device: String, Presence, [SessionPlace], Epoch) -> Void,
+        isOwner: @escaping @Sendable (ShardID, Epoch) -> Bool,
+        wake: @escaping @Sendable (IdentityActor, _ at: MonotonicTime) -> Void,
+        isIdle: @escaping @Sendable (EntityAddress) -> Void,
+        remember: @escaping @Sendable (EntityAddress, PresenceStateMachine.Memory) -> Void,
+        memory: @escaping @Sendable (EntityAddress) async throws(ApusError) -> PresenceStateMachine.Memory?
+    ) {
+        (self.configuration, self.records) = (configuration, records)
+        (self.kick, self.push, self.isOwner) = (kick, push, isOwner)
+        (self.wake, self.isIdle) = (wake, isIdle)
+        (self.remember, self.memory) = (remember, memory)
+    }
 }
 
 extension SessionOrder {

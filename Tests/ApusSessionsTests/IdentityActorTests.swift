@@ -1,0 +1,164 @@
+import ApusCluster
+import ApusCore
+import ApusSessions
+import ApusStorage
+import ApusWire
+import Logging
+import Synchronization
+import Testing
+
+@Suite("An identity at its owner (D6)")
+struct IdentityActorTests {
+    /// What an actor asked for, and whether its node still owns the shard.
+    private final class World: Sendable {
+        let isOwner = Mutex(true)
+        let pushed = Mutex<[Presence.Online]>([])
+        let remembered = Mutex<PresenceStateMachine.Memory?>(nil)
+    }
+
+    private static let node = NodeID(name: NodeName(unchecked: "n1"), incarnation: 1)
+
+    private func actor(_ world: World, records: any RecordStore = MemoryRecordStore()) -> IdentityActor {
+        var configuration = SessionConfiguration()
+        configuration.presence.grace = .zero
+        return IdentityActor(
+            address: EntityAddress(kind: .device, key: "cam"), epoch: 4,
+            context: IdentityContext(
+                configuration: configuration, records: records, kick: { _, _, _, _ in },
+                push: { _, presence, _, epoch in
+                    #expect(epoch == 4, "the word carries its owner's epoch")
+                    world.pushed.withLock { $0.append(presence.online) }
+                },
+                isOwner: { _, _ in world.isOwner.withLock { $0 } }, wake: { _, _ in }, isIdle: { _ in },
+                remember: { _, memory in world.remembered.withLock { $0 = memory } },
+                memory: { _ in world.remembered.withLock { $0 } }),
+            log: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })
+    }
+
+    private func place(_ session: String) -> ApusWire.SessionPlace {
+        .with {
+            $0.node = Self.node.name.rawValue
+            $0.incarnation = Self.node.incarnation
+            $0.session = session
+        }
+    }
+
+    private func registration(_ session: String, account: String = "acme", instance: UInt64) -> SessionRegister {
+        .with {
+            $0.place = place(session)
+            $0.account = account
+            $0.instance = instance
+        }
+    }
+
+    @Test(
+        "An actor whose shard went elsewhere says nothing when its time comes or a node dies", arguments: [true, false])
+    func formerOwner(isOwner: Bool) async throws {
+        let world = World()
+        let actor = actor(world)
+        _ = try await actor.register(registration("s", instance: 7))
+        _ = try await actor.inspect(
+            .with {
+                $0.account = "acme"
+                $0.subscribe = true
+                $0.place = place("app")
+            })
+        world.isOwner.withLock { $0 = isOwner }
+        _ = try await actor.unregister(
+            .with {
+                $0.place = place("s")
+                $0.resumable = true
+            })
+        await actor.tick()
+        await actor.nodeLost(NodeID(name: NodeName(unchecked: "n9"), incarnation: 1))
+        await actor.tick()
+        #expect(world.pushed.withLock { $0 } == (isOwner ? [.offline] : []))
+    }
+
+    @Test("What is remembered outlives the actor: a superseded client is refused by the next one (IV-A5)")
+    func memory() async throws {
+        let world = World()
+        let records = MemoryRecordStore()
+        let first = actor(world, records: records)
+        var older = registration("a", instance: 7)
+        older.order = try await first.register(older).order
+        _ = try await first.register(registration("b", instance: 8))
+        let next = actor(world, records: records)
+        older.again = true
+        #expect(try await next.register(older).superseded)
+        older.instance = 0
+        #expect(try await next.register(older).superseded)
+    }
+
+    @Test("Of two first registrations with different accounts one succeeds, and the other is told 8023")
+    func binding() async throws {
+        for _ in 0..<20 {
+            let actor = actor(World(), records: SlowRecords())
+            let codes = await withTaskGroup(of: ErrorCode?.self) { group in
+                for number in 0..<2 {
+                    let message = registration("s\(number)", account: "account-\(number)", instance: UInt64(number + 1))
+                    group.addTask {
+                        do throws(ApusError) {
+                            _ = try await actor.register(message)
+                            return nil
+                        } catch {
+                            return error.code
+                        }
+                    }
+                }
+                return await group.reduce(into: [ErrorCode?]()) { $0.append($1) }
+            }
+            #expect(codes.count { $0 == nil } == 1 && codes.contains(.boundToOtherUser), "\(codes)")
+        }
+    }
+}
+
+/// Records whose answers take long enough for others to come between.
+private struct SlowRecords: RecordStore {
+    private let records = MemoryRecordStore()
+
+    private func wait() async {
+        for _ in 0..<20 { await Task.yield() }
+    }
+
+    func record(of device: DeviceID) async throws(ApusError) -> DeviceRecord? {
+        await wait()
+        return try await records.record(of: device)
+    }
+
+    func save(_ record: DeviceRecord) async throws(ApusError) {
+        await wait()
+        try await records.save(record)
+    }
+
+    func bind(_ record: DeviceRecord) async throws(ApusError) -> DeviceRecord {
+        await wait()
+        return try await records.bind(record)
+    }
+
+    func identity(_ identity: String) async throws(ApusError) -> IdentityRecord? {
+        try await records.identity(identity)
+    }
+
+    func save(_ identities: [IdentityRecord], wallSeconds: Int64) async throws(ApusError) {
+        try await records.save(identities, wallSeconds: wallSeconds)
+    }
+
+    func revoke(_ revocation: RevocationRecord, wallSeconds: Int64) async throws(ApusError) {
+        try await records.revoke(revocation, wallSeconds: wallSeconds)
+    }
+
+    func revocations(since mark: RevocationMark?, wallSeconds: Int64) async throws(ApusError) -> RevocationSet? {
+        try await records.revocations(since: mark, wallSeconds: wallSeconds)
+    }
+
+    func remove(_ device: DeviceID, epoch: Epoch) async throws(ApusError) {
+        try await records.remove(device, epoch: epoch)
+    }
+
+    func records(
+        of account: AccountID, after last: DeviceID?, limit: Int
+    ) async throws(ApusError) -> [DeviceRecord] {
+        try await records.records(of: account, after: last, limit: limit)
+    }
+}
