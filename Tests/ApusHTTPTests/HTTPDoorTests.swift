@@ -81,17 +81,43 @@ struct HTTPDoorTests {
     }
 
     private static func fetch(
-        _ address: HostPort, _ path: String, method: String = "GET", token: String? = nil, body: Data? = nil
+        _ address: HostPort, _ path: String, method: String = "GET", token: String? = nil,
+        scheme: String = "Bearer", body: Data? = nil
     ) async throws -> (status: Int, type: String, body: String) {
         var request = URLRequest(url: try #require(URL(string: "http://\(address)\(path)")))
         request.httpMethod = method
         request.httpBody = body
-        if let token { request.setValue("Bearer \(token)", forHTTPHeaderField: "Authorization") }
+        if let token { request.setValue("\(scheme) \(token)", forHTTPHeaderField: "Authorization") }
         let (data, response) = try await URLSession(configuration: .ephemeral).data(for: request)
         let http = try #require(response as? HTTPURLResponse)
         return (
             http.statusCode, http.value(forHTTPHeaderField: "Content-Type") ?? "", String(decoding: data, as: UTF8.self)
         )
+    }
+
+    @Test(
+        "The scheme of a bearer token is taken in any case, with any number of spaces (RFC 9110 §11.1)",
+        arguments: ["Bearer", "bearer", "BEARER", "bEaReR", "bearer  "])
+    func bearerScheme(scheme: String) async throws {
+        try await withDoor { address in
+            let drained = try await Self.fetch(
+                address, "/v1/admin/drain", method: "POST", token: "good", scheme: scheme)
+            #expect(drained.status == 202, "\(drained.body)")
+            let given = try await Self.fetch(address, "/v1/relay/credentials", token: "good", scheme: scheme)
+            #expect(given.status == 200, "\(given.body)")
+        }
+    }
+
+    @Test(
+        "Another scheme, and a scheme that stands alone or runs into its token, are 401",
+        arguments: [
+            "Basic", "Bearergood", "Bearer:", "xBearer",
+        ])
+    func otherScheme(scheme: String) async throws {
+        try await withDoor { address in
+            let answer = try await Self.fetch(address, "/v1/relay/credentials", token: "good", scheme: scheme)
+            #expect(answer.status == 401, "\(answer.body)")
+        }
     }
 
     @Test("/healthz says 200 while the node serves and 503 with the reason when it does not")

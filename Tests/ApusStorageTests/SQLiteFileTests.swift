@@ -18,6 +18,26 @@ struct SQLiteFileTests {
         #expect(try await second.record(of: device)?.epoch == 7)
     }
 
+    @Test("Only the user of the node reads the file and its log, also where it was readable before")
+    func isPrivate() async throws {
+        let scratch = try Scratch()
+        let path = scratch.path + "/records.sqlite"
+        func modes() throws -> [Int] {
+            try [path, path + "-wal", path + "-shm"].map { file in
+                let attributes = try FileManager.default.attributesOfItem(atPath: file)
+                return try #require(attributes[.posixPermissions] as? NSNumber).intValue
+            }
+        }
+        let first = try await SQLiteRecordStore(path: path, cluster: testCluster)
+        try await first.save(DeviceRecord(device: device, account: nil, epoch: 7))
+        #expect(try modes() == [0o600, 0o600, 0o600])
+        await first.close()
+        try FileManager.default.setAttributes([.posixPermissions: 0o644], ofItemAtPath: path)
+        let second = try await SQLiteRecordStore(path: path, cluster: testCluster)
+        #expect(try await second.record(of: device)?.epoch == 7)
+        #expect(try modes() == [0o600, 0o600, 0o600])
+    }
+
     @Test("Many that open a new file at once all find the same store", arguments: 0..<20)
     func openedAtOnce(round: Int) async throws {
         let scratch = try Scratch()

@@ -24,9 +24,6 @@ struct DoorContext: RequestContext {
 
 /// What devices and apps ask for with their own token: `GET` and `POST /v1/relay/credentials` (D8).
 struct ClientRoutes: Sendable {
-    /// The name of the scheme of RFC 6750 §2.1, with what stands between it and the token.
-    private static let scheme = "Bearer "
-
     let credentials: @Sendable (_ token: String) async throws(ApusError) -> IceServers
     let isTokenTakenFromAnywhere: Bool
     let logger: Logger
@@ -45,11 +42,10 @@ struct ClientRoutes: Sendable {
                 throw ApusError(
                     .notAllowed, "tokens are taken over plain HTTP from this machine alone: put a proxy with TLS on it")
             }
-            guard let header = request.headers[.authorization], header.hasPrefix(Self.scheme) else {
+            guard let token = BearerToken.of(request.headers) else {
                 throw ApusError(.tokenInvalid, "this needs the bearer token of a device or an app")
             }
-            var response = HTTPRoutes.json(
-                try await credentials(String(header.dropFirst(Self.scheme.count))), status: .ok)
+            var response = HTTPRoutes.json(try await credentials(token), status: .ok)
             // Neither proxies nor browsers may keep a password (RFC 9111 §5.2.2.5).
             response.headers[.cacheControl] = "no-store"
             return response

@@ -99,10 +99,10 @@ struct AdminGuard: RouterMiddleware {
         _ request: Request, context: Context, next: @concurrent (Request, Context) async throws -> Response
     ) async throws -> Response {
         do throws(ApusError) {
-            guard let header = request.headers[.authorization], header.hasPrefix("Bearer ") else {
+            guard let token = BearerToken.of(request.headers) else {
                 throw ApusError(.tokenInvalid, "this needs a bearer token of role admin")
             }
-            try await authorize(String(header.dropFirst("Bearer ".count)))
+            try await authorize(token)
         } catch {
             logger.warning("An administration request was refused", metadata: Logger.facts(of: error))
             var response = HTTPRoutes.json(

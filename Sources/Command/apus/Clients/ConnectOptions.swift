@@ -20,8 +20,11 @@ struct ConnectOptions: ParsableArguments {
     @Option(name: .customLong("ca"), help: "PEM file of the authority that signed the doors' certificates.")
     var authority: String?
 
-    @Option(help: "A signed token; `apus admin token` makes one.")
+    @Option(help: "A signed token; `apus admin token` makes one. Else the environment's APUS_TOKEN.")
     var token: String?
+
+    @Option(help: "The file that the token is in; - asks for it.")
+    var tokenFile: String?
 
     @Option(
         help: "Log lines at and above this level: trace, debug, info, notice, warning, error.",
@@ -41,9 +44,12 @@ struct ConnectOptions: ParsableArguments {
     func client(role: Session.Role, access: AccessID, device: DeviceID?) async throws(ApusError) -> ClientConfiguration
     {
         let clientRole: ClientRole = role == .device ? .device : .app
+        let token = try SecretText.given(token, file: tokenFile, variable: "APUS_TOKEN", name: "token")
         if !doors.isEmpty {
             guard let authority, let token else {
-                throw ApusError(.badParameter, "--connect needs --ca FILE and --token TOKEN beside it")
+                throw ApusError(
+                    .badParameter,
+                    "--connect needs --ca FILE and a token beside it: --token-file FILE, APUS_TOKEN or --token TOKEN")
             }
             var parsed: [HostPort] = []
             for door in doors {

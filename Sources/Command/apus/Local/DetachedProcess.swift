@@ -29,7 +29,7 @@ enum DetachedProcess {
             posix_spawnattr_destroy(&attributes)
         }
         posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0)
-        posix_spawn_file_actions_addopen(&actions, 1, output, O_WRONLY | O_CREAT | O_APPEND, 0o644)
+        posix_spawn_file_actions_addopen(&actions, 1, output, O_WRONLY | O_CREAT | O_APPEND, 0o600)
         posix_spawn_file_actions_adddup2(&actions, 1, 2)
         // What this process has open, sockets above all, must not live on in the node.
         for descriptor in OpenFiles.descriptors() { posix_spawn_file_actions_addclose(&actions, descriptor) }

@@ -74,7 +74,7 @@ struct RelayAccessOptions: ParsableArguments {
 
     func validate() throws {
         guard directory == nil || config == nil else { throw ValidationError("give --dir or --config, not both") }
-        guard credentials.secret == nil || (directory == nil && config == nil) else {
+        guard !credentials.isGivenHere || (directory == nil && config == nil) else {
             throw ValidationError("--secret is for a relay that is neither --dir's nor --config's")
         }
     }
@@ -83,7 +83,7 @@ struct RelayAccessOptions: ParsableArguments {
     func access(doors: [HostPort]) throws -> RelayAccess {
         if let config { return try RelayAccess(configuration: config) }
         if directory == nil,
-            let secret = credentials.secret ?? ProcessInfo.processInfo.environment["APUS_RELAY_SECRET"]
+            let secret = try credentials.given()
         {
             return RelayAccess(secret: secret, realm: credentials.realm, doors: doors)
         }

@@ -21,8 +21,10 @@ struct RelayCheckCommand: ParsableCommand {
 
     @Option(help: "A name and password that were issued before, instead of the secret.")
     var username: String?
-    @Option(help: "The password of --username.")
+    @Option(help: "The password of --username; else the environment's APUS_RELAY_PASSWORD.")
     var password: String?
+    @Option(help: "The file that the password is in; - asks for it.")
+    var passwordFile: String?
 
     @Option(help: "udp, tcp, tls or dtls.")
     var transport = "udp"
@@ -72,7 +74,9 @@ struct RelayCheckCommand: ParsableCommand {
         guard (8...1400).contains(size) else { throw ValidationError("--size must be 8 to 1400") }
         guard (0...3600).contains(hold) else { throw ValidationError("--hold must be 0 to 3600") }
         guard server.count <= 2 else { throw ValidationError("give one --server or two") }
-        guard (username == nil) == (password == nil) else { throw ValidationError("give --username with --password") }
+        guard username != nil || (password == nil && passwordFile == nil) else {
+            throw ValidationError("give --username with --password")
+        }
         guard username == nil || !server.isEmpty else { throw ValidationError("give --server with --username") }
     }
 
@@ -146,7 +150,12 @@ struct RelayCheckCommand: ParsableCommand {
     private func plan(
         _ doors: [HostPort], isSecure: Bool
     ) throws -> ([HostPort], (username: String, password: String), String?) {
-        if let username, let password { return (doors, (username, password), nil) }
+        if let username {
+            let given = try SecretText.given(
+                password, file: passwordFile, variable: "APUS_RELAY_PASSWORD", name: "password")
+            guard let given else { throw ValidationError("give --username with --password or --password-file") }
+            return (doors, (username, given), nil)
+        }
         let access = try options.access(doors: doors)
         let own = isSecure ? access.secureDoors : access.doors
         return (doors.isEmpty ? own : doors, access.issue(user: user, lifetime: 600), access.authorityFile)

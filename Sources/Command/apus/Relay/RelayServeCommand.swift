@@ -55,7 +55,7 @@ struct RelayServeCommand: AsyncParsableCommand {
 
     func validate() throws {
         let isSetHere =
-            credentials.secret != nil || !listen.isEmpty || !relayAddress.isEmpty || threads != nil || !open.isEmpty
+            credentials.isGivenHere || !listen.isEmpty || !relayAddress.isEmpty || threads != nil || !open.isEmpty
             || legacyChannels || http != nil || logLevel != nil || certificate != nil || privateKey != nil
             || tlsPort != nil || lifetimeMin != nil
         guard config == nil || !isSetHere else {
@@ -93,8 +93,8 @@ struct RelayServeCommand: AsyncParsableCommand {
     }
 
     private func plan() throws -> Plan {
-        guard let secret = credentials.secret ?? ProcessInfo.processInfo.environment["APUS_RELAY_SECRET"] else {
-            throw ValidationError("give --secret, or APUS_RELAY_SECRET in the environment")
+        guard let secret = try credentials.given() else {
+            throw ValidationError("give --secret-file, or APUS_RELAY_SECRET in the environment, or --secret")
         }
         var relay = RelayConfiguration()
         relay.addresses = try (listen.isEmpty ? ["0.0.0.0:3478"] : listen).map { try Self.address($0) }

@@ -92,6 +92,7 @@ final class SQLiteFile: Sendable {
             let pageByteCount = try Int.fetchOne(database, sql: "PRAGMA page_size") ?? 4096
             try database.execute(sql: "PRAGMA max_page_count = \(max(1, fileByteCountMax / pageByteCount))")
         }
+        PrivateFile.make(path)
         // Two processes that make the file at the same moment meet a lock that SQLite does not wait for.
         var attemptCount = 0
         while true {
