@@ -208,7 +208,7 @@ let package = Package(
         test("ApusListenerTests", ["ApusCore", "ApusListener", "ApusTestKit", nioCore, nioPosix, log]),
         test(
             "ApusSessionsTests",
-            ["ApusCore", "ApusWire", "ApusStorage", "ApusCluster", "ApusSessions", crypto, jwt, log]),
+            ["ApusCore", "ApusWire", "ApusStorage", "ApusCluster", "ApusSessions", crypto, jwt, protobuf, log]),
         test(
             "ApusGatewayTests",
             [

@@ -4,6 +4,7 @@ import ApusSessions
 import ApusStorage
 import ApusWire
 import Logging
+import SwiftProtobuf
 import Synchronization
 import Testing
 

@@ -106,7 +106,8 @@ struct PresenceInstanceTests {
             let older = Registration(place: place(1, "a"), instance: instances[0])
             let newer = Registration(place: place(2, "b"), instance: instances[1])
             var again = older
-            again.order = try #require(machine.register(older, now: time(5), wallSeconds: 1).order)
+            again.order = machine.register(older, now: time(5), wallSeconds: 1).order
+            #expect(again.order != nil)
             _ = try #require(machine.register(newer, now: time(6), wallSeconds: 1).order)
             _ = machine.unregister(place(2, "b"), isResumable: false, now: time(7), wallSeconds: 1)
             #expect(machine.place == nil)

@@ -25,7 +25,7 @@ struct RelayCredentialsTests {
     }
 
     private static func token(_ cluster: Cluster, _ access: String) throws -> String {
-        let minted = try cluster.run("admin", "token", "--role", "app", "--access", access)
+        let minted = try cluster.run("admin", "token", "--role", "app", "--access", access, "--ttl", "2h")
         try #require(minted.status == 0, "\(minted.all)")
         return minted.output.trimmingCharacters(in: .whitespacesAndNewlines)
     }

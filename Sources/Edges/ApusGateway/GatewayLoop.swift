@@ -1,4 +1,5 @@
 import ApusChannels
+import ApusCluster
 import ApusCore
 import ApusSessions
 import ApusTLS

@@ -34,4 +34,17 @@ final class LateHooks: Sendable {
     func set(channels: ChannelService, entities: EntityRegistry) {
         state.withLock { $0 = State(channels: channels, entities: entities) }
     }
+
+    /// What the cluster asks of the two; before they are set it is answered as a node that has nothing.
+    var hooks: ClusterHooks {
+        var hooks = ClusterHooks()
+        hooks.feedReplica = { shard, node in self.channels?.setCandidate(shard, node) }
+        hooks.replicaCaughtUp = { shard, node in await self.channels?.isCopied(shard, to: node) ?? true }
+        hooks.takeStates = { shard throws(ApusError) in try await self.entities?.takeStates(shard) ?? [] }
+        hooks.giveStates = { shard, epoch, part throws(ApusError) in
+            try self.entities?.giveStates(shard, epoch, part)
+        }
+        hooks.releaseEntities = { shard in self.entities?.release(shard) }
+        return hooks
+    }
 }

@@ -56,16 +56,9 @@ final class NodeParts: Sendable {
         let records = try await SQLiteRecordStore(path: configuration.recordsFile, cluster: configuration.cluster)
         let revocations = RevocationWatch(records: records, log: log)
         let late = LateHooks()
-        var hooks = ClusterHooks()
+        var hooks = late.hooks
         (hooks.fenced, hooks.condition) = (fenced, conditions.set)
         hooks.storeChanged = { [conditions] in conditions.show($0) }
-        hooks.feedReplica = { shard, node in late.channels?.setCandidate(shard, node) }
-        hooks.replicaCaughtUp = { shard, node in await late.channels?.isCopied(shard, to: node) ?? true }
-        hooks.takeStates = { shard throws(ApusError) in try await late.entities?.takeStates(shard) ?? [] }
-        hooks.giveStates = { shard, epoch, part throws(ApusError) in
-            try late.entities?.giveStates(shard, epoch, part)
-        }
-        hooks.releaseEntities = { shard in late.entities?.release(shard) }
         cluster = try await ClusterService.open(
             configuration.clusterService(key: key), store: ownership, hooks: hooks, logger: log)
         store = ownership.identity

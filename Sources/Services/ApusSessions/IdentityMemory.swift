@@ -8,8 +8,8 @@ import Synchronization
 /// Writes down which clients of identities are newest, so that a superseded ticket opens nothing after the newer client
 /// left, after its owner died, and after the whole cluster was started anew (IV-A5, docs/decisions/13).
 ///
-/// A sign-in does not wait for the disk: what changed is written a little later, many identities in one transaction. What
-/// is not written yet is known here. A node that dies at that moment forgets what its last moments brought.
+/// A sign-in does not wait for the disk: what changed is written a little later, many identities in one transaction.
+/// What is not written yet is known here. A node that dies at that moment forgets what its last moments brought.
 ///
 /// Concurrency model: any thread; the table sits behind a `Mutex`, and one task of ``SessionService/run()`` writes.
 final class IdentityMemory: Sendable {

@@ -1,10 +1,10 @@
-package import ApusCluster
 package import ApusCore
 
 /// Whether what an owner says of an identity still counts (D4).
 ///
-/// A node that lost a shard may not know it yet, and what it said may be late. So pushes and kicks carry the epoch of the
-/// shard at their owner, and a node that has seen a later one, in the map or from the next owner itself, drops them.
+/// A node that lost a shard may not know it yet, and what it said may be late. So pushes and kicks carry the epoch of
+/// the shard at their owner, and a node that has seen a later one, in the map or from the next owner itself, drops
+/// them.
 ///
 /// Pure. Bounded by the number of shards.
 package struct OwnerWords: Sendable {

@@ -1,10 +1,10 @@
-import ApusCore
+package import ApusCore
 
 /// Who a client is to the relays: its identity within its account, whose quotas hold whichever way it asked for
 /// credentials, and the mark of its token, by which these are revoked (D8).
 ///
-/// In a user name of the relay it stands as `ACCOUNT/IDENTITY;access=ACCESS;token=ISSUED.TAG`, both numbers hexadecimal. The relay counts
-/// what comes before the semicolon as one user.
+/// In a user name of the relay it stands as `ACCOUNT/IDENTITY;access=ACCESS;token=ISSUED.TAG`, both numbers
+/// hexadecimal. The relay counts what comes before the semicolon as one user.
 ///
 /// Pure.
 package struct RelayUser: Sendable, Equatable {

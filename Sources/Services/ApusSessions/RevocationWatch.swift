@@ -4,8 +4,8 @@ import CoreMetrics
 package import Logging
 import Synchronization
 
-/// What is revoked, as this node knows it: read from the shared records at its start, and looked at again several times a
-/// second, so that a revocation acts at every node within a second and after every restart (IV-A6).
+/// What is revoked, as this node knows it: read from the shared records at its start, and looked at again several times
+/// a second, so that a revocation acts at every node within a second and after every restart (IV-A6).
 ///
 /// Where the records cannot be read, what was known stays.
 ///
@@ -45,7 +45,8 @@ package final class RevocationWatch: Sendable {
     }
 
     /// Looks again and again, until the task is cancelled; calls `changed` when something else is revoked than before,
-    /// and again until it answered true twice: a session that was being opened at that moment may have come after it looked.
+    /// and again until it answered true twice: a session that was being opened at that moment may have come after it
+    /// looked.
     func watch(
         every interval: Duration, wallSeconds: @Sendable () -> Int64, changed: @Sendable () async -> Bool
     ) async {

@@ -39,7 +39,8 @@ extension SessionService {
         return try opened(session, isConfirmed: isConfirmed, ticketExpires: ticketExpires)
     }
 
-    /// - Parameter ticketExpires: of the ticket that was shown. A superseded client must not keep its ticket alive, so that
+    /// - Parameter ticketExpires: of the ticket that was shown. A superseded client must not keep its ticket alive, so
+    /// that
     ///   a session which was not confirmed gets no later one.
     private func opened(
         _ session: Session, isConfirmed: Bool, ticketExpires: Int64 = .max
@@ -146,8 +147,8 @@ extension SessionService {
     /// The cluster's time, which tokens, tickets and grants are judged by: this node's own clock may be wrong.
     func wallSeconds() -> Int64 { view.clock.wallSeconds() }
 
-    /// The session of a ticket, with when that expires. Throws 12001 where the ticket is another client's: as a new client
-    /// it would supersede the one that is newest.
+    /// The session of a ticket, with when that expires. Throws 12001 where the ticket is another client's: as a new
+    /// client it would supersede the one that is newest.
     private func ticketed(_ hello: ClientHello) throws(ApusError) -> (Session, ticketExpires: Int64) {
         let (opened, expires) = try sealer.openTicket(Array(hello.ticket), wallSeconds: wallSeconds())
         var session = opened
@@ -177,7 +178,8 @@ extension SessionService {
         let milliseconds = Int64(Date().timeIntervalSince1970 * 1000)
         var session = try Session(claims: claims, id: Self.newSessionID(), sinceMilliseconds: milliseconds)
         session.instance = hello.instance
-        // The verifier's leeway is for clocks; what a token opens ends with it, so that nothing is opened in the leeway.
+        // The verifier's leeway is for clocks; what a token opens ends with it, so that nothing is opened in the
+        // leeway.
         guard !session.token.hasEnded(at: wallSeconds()) else { throw ApusError(.tokenExpired) }
         try revocations.check(session)
         guard session.role == role else {

@@ -1,5 +1,7 @@
 import ApusCore
+import CoreMetrics
 import Logging
+import Synchronization
 
 // What an operator revokes ends here: live sessions with their streams, and allocations of this node's relay (IV-A6).
 extension SessionService {

@@ -220,7 +220,8 @@ package final class SessionService: Service, Sendable {
         sealer.allows(grant, session, device: device, wallSeconds: wallSeconds())
     }
 
-    /// A grant to watch that every node takes for ``SessionConfiguration/grantLifetime``, or until the session's token ends.
+    /// A grant to watch that every node takes for ``SessionConfiguration/grantLifetime``, or until the session's token
+    /// ends.
     package func grant(_ session: Session, device: DeviceID) -> [UInt8] {
         let expiresAt = wallSeconds() + configuration.grantLifetime.components.seconds
         return (try? sealer.sealGrant(session, device: device, expiresAt: expiresAt)) ?? []
@@ -537,11 +538,12 @@ extension EntityAddress {
 }
 
 extension Session {
-    /// Where the identity lives: devices by their id, which is bound to one account, apps by their account and access id.
+    /// Where the identity lives: devices by their id, which is bound to one account, apps by their account and access
+    /// id.
     var entityKind: EntityKind { role == .device ? .device : .app }
     package var entityKey: String { device?.rawValue ?? Self.entityKey(of: access, account) }
-    /// Access ids are unique within an account alone. The names of two may be longer than a key; then their digest stands
-    /// for them, behind a character that no name has.
+    /// Access ids are unique within an account alone. The names of two may be longer than a key; then their digest
+    /// stands for them, behind a character that no name has.
     private static func entityKey(of access: AccessID, _ account: AccountID) -> String {
         let text = "\(account)/\(access)"
         guard text.utf8.count > EntityAddress.keyByteCountMax else { return text }

@@ -11,9 +11,9 @@ struct AdminRevoke: AsyncParsableCommand {
         commandName: "revoke", abstract: "Revoke a token, an identity's tokens, or those of a whole account.",
         discussion: """
             Give --token-id, --identity or --all. Every node ends the sessions, streams and relay allocations of the \
-            tokens within a second, takes the tokens no more, and knows it after a restart. Tokens of an identity or an \
-            account that are issued from the next second on are valid. Works on a cluster that runs and on one that is \
-            stopped, on the machine that has its records.
+            tokens within a second, takes the tokens no more, and knows it after a restart. Tokens of an identity or \
+            an account that are issued from the next second on are valid. Works on a cluster that runs and on one that \
+            is stopped, on the machine that has its records.
             """)
 
     @OptionGroup var directory: DirectoryOption

@@ -24,8 +24,8 @@ package struct DeviceRecord: Sendable, Hashable {
     }
 }
 
-/// Which clients of an identity are newest and which were superseded, kept for as long as a ticket of one of them may be
-/// shown (IV-A5).
+/// Which clients of an identity are newest and which were superseded, kept for as long as a ticket of one of them may
+/// be shown (IV-A5).
 package struct IdentityRecord: Sendable, Hashable {
     /// The identity, as its service names it.
     package var identity: String
@@ -70,8 +70,8 @@ package protocol RecordStore: Sendable {
     /// - Throws: 10013 where a later epoch wrote it or removed it.
     func save(_ record: DeviceRecord) async throws(ApusError)
 
-    /// Writes the record where the device is bound to no account, as one step, and answers the record as it stands then:
-    /// another one's where that was first.
+    /// Writes the record where the device is bound to no account, as one step, and answers the record as it stands
+    /// then: another one's where that was first.
     ///
     /// - Throws: 10013 where a later epoch wrote it or removed it, and the device is bound to no account.
     func bind(_ record: DeviceRecord) async throws(ApusError) -> DeviceRecord

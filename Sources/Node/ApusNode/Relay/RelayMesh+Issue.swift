@@ -1,4 +1,6 @@
+import ApusCluster
 import ApusCore
+import ApusRelay
 import ApusSessions
 import ApusTraversal
 

@@ -52,14 +52,17 @@ struct TicketContent: Equatable {
         Self.write([session.role.code], .role, to: &bytes)
         Self.write(expires, .expires, to: &bytes)
         Self.write(session.sinceMilliseconds, .since, to: &bytes)
-        Self.write(Int64(bitPattern: session.instance), .instance, to: &bytes)
-        Self.write(Int64(session.order.epoch), .orderEpoch, to: &bytes)
-        Self.write(Int64(bitPattern: session.order.sequence), .orderSequence, to: &bytes)
+        let token = [Int64(bitPattern: session.token.tag), session.token.issuedAt, session.token.expires]
+        Self.write(token.flatMap(Self.bytes), .token, to: &bytes)
+        // What is absent is read as nothing.
+        if session.instance != 0 { Self.write(Int64(bitPattern: session.instance), .instance, to: &bytes) }
+        if session.order != .none {
+            Self.write(Int64(session.order.epoch), .orderEpoch, to: &bytes)
+            Self.write(Int64(bitPattern: session.order.sequence), .orderSequence, to: &bytes)
+        }
         Self.write(session.id.utf8, .session, to: &bytes)
         Self.write(session.access.rawValue.utf8, .access, to: &bytes)
         Self.write(session.account.rawValue.utf8, .account, to: &bytes)
-        let token = [Int64(bitPattern: session.token.tag), session.token.issuedAt, session.token.expires]
-        Self.write(token.flatMap(Self.bytes), .token, to: &bytes)
         if let device = session.device { Self.write(device.rawValue.utf8, .device, to: &bytes) }
         if let allowed = session.allowedDevices {
             Self.write([], .restricted, to: &bytes)
