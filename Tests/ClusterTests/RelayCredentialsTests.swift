@@ -59,7 +59,8 @@ struct RelayCredentialsTests {
         defer { session.close() }
         let given = try await Self.credentials(session, urlCount: 6)
         #expect(given.urls == Self.expectedURLs(basePort: 29_050, nodes: [2, 1]))
-        #expect(given.lifetime == .seconds(3600))
+        // An hour, and no longer than the token, which is some seconds old.
+        #expect(given.lifetime <= .seconds(3600) && given.lifetime > .seconds(3580))
         let expiry = try #require(given.username.split(separator: ":").first.flatMap { Int64($0) })
         #expect(
             given.username.hasPrefix("\(expiry):local/ann;"), "the user is the identity, so that its quotas hold")
