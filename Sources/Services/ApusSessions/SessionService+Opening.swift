@@ -40,8 +40,7 @@ extension SessionService {
     }
 
     /// - Parameter ticketExpires: of the ticket that was shown. A superseded client must not keep its ticket alive, so
-    /// that
-    ///   a session which was not confirmed gets no later one.
+    ///   that a session which was not confirmed gets no later one.
     private func opened(
         _ session: Session, isConfirmed: Bool, ticketExpires: Int64 = .max
     ) throws(ApusError) -> OpenedSession {

@@ -23,7 +23,7 @@ package final class SignInProbe: ClientConnectionOwner, @unchecked Sendable {  /
     /// Comes back with the ticket and the TLS session of the time before.
     private let resumes: Bool
     private var resumption = TLSResumption()
-    private let instance = UInt64.random(in: 1...(.max))
+    private var instance: UInt64 = 0
     private var ticket = Data()
     private var connection: ClientConnection?
     private var nextID: LinkStateMachine.AttemptID = 1
@@ -43,6 +43,8 @@ package final class SignInProbe: ClientConnectionOwner, @unchecked Sendable {  /
         let promise = eventLoop.makePromise(of: Result.self)
         eventLoop.execute { [self] in
             result = Result()
+            // A new client: others of its identity may have superseded the one of before, for as long as tickets serve.
+            (instance, ticket, resumption) = (UInt64.random(in: 1...(.max)), Data(), TLSResumption())
             end = promise
             eventLoop.assumeIsolated().scheduleTask(in: .nanoseconds(duration.nanoseconds)) { [self] in
                 end?.succeed(result)
