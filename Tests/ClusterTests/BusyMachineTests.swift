@@ -55,7 +55,7 @@ struct BusyMachineTests {
         }
         #expect(verdicts.isEmpty, "\(verdicts.joined(separator: "\n"))")
         for node in nodes { #expect(node.status?.incarnation == 1) }
-        // Without this the machine was not busy, and the test showed nothing.
-        if scheduling == .usual { #expect(latenessMax > 0.05, "the heartbeat threads were never late") }
+        // Without lateness that counts as such (20 ms) the machine was not busy, and the test showed nothing.
+        if scheduling == .usual { #expect(latenessMax > 0.02, "the heartbeat threads were never late") }
     }
 }

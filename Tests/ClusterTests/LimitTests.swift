@@ -40,7 +40,8 @@ struct LimitTests {
         let before = lineCount(cluster)
         // Room for the holes in what is open, and for nothing above.
         let numbers = try FileManager.default.contentsOfDirectory(atPath: "/proc/\(try cluster.pid(1))/fd")
-        try limit(cluster, to: (numbers.compactMap { Int($0) }.max() ?? 0) + 1)
+        // The listener for other nodes is far above.
+        try limit(cluster, to: (numbers.compactMap { Int($0) }.filter { $0 < 10_000 }.max() ?? 0) + 1)
         let storm = Storm()
         for port in [cluster.doorPort(1), cluster.relayPort(1), cluster.basePort] { storm.connect(port, count: 500) }
         // A client that comes now hears within a second that there is no room.

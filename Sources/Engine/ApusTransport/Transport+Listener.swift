@@ -1,5 +1,6 @@
 import ApusCore
 import ApusListener
+import CApusNet
 import CoreMetrics
 import Logging
 import NIOCore
@@ -31,9 +32,13 @@ extension Transport {
     }
 
     private func bind(_ address: HostPort) -> EventLoopFuture<any Channel> {
-        ServerBootstrap(group: group)
-            .serverChannelOption(.backlog, value: 256)
-            .serverChannelOption(.socketOption(.so_reuseaddr), value: 1)
+        let socket: CInt
+        do {
+            socket = try Self.socket(at: address)
+        } catch {
+            return group.next().makeFailedFuture(error)
+        }
+        return ServerBootstrap(group: group)
             .serverChannelInitializer { channel in
                 channel.eventLoop.makeCompletedFuture {
                     closeOnExec(channel)
@@ -45,7 +50,16 @@ extension Transport {
             .childChannelInitializer { channel in
                 channel.eventLoop.makeCompletedFuture { try self.accept(channel) }
             }
-            .bind(host: address.host, port: address.port)
+            .withBoundSocket(socket)
+    }
+
+    /// When this process is killed, the kernel closes this socket before the links: a peer that sees its link end and
+    /// dials again is refused at once, and knows that the process is dead (D4).
+    private static func socket(at address: HostPort) throws -> CInt {
+        let resolved = try SocketAddress.makeAddressResolvingHost(address.host, port: address.port)
+        let result = resolved.withSockAddr { pointer, length in apus_listener_open(pointer, socklen_t(length)) }
+        guard result >= 0 else { throw IOError(errnoCode: -result, reason: "bind") }
+        return result
     }
 
     /// Opens the listener anew whenever it closes by itself.

@@ -111,6 +111,30 @@ int apus_heartbeat_open(const struct sockaddr *address, socklen_t length, int bu
     return -error;
 }
 
+// The same socket under a high number; under its own where none is free.
+static int raised(int fd) {
+    enum { NUMBERS_MAX = 1 << 16, ROOM = 16 };
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0) return fd;
+    int end = limit.rlim_cur < NUMBERS_MAX ? (int)limit.rlim_cur : NUMBERS_MAX;
+    // For further listeners of the process there is room above the first.
+    int high = end > ROOM ? fcntl(fd, F_DUPFD_CLOEXEC, end - ROOM) : -1;
+    if (high < 0) return fd;
+    close(fd);
+    return high;
+}
+
+int apus_listener_open(const struct sockaddr *address, socklen_t length) {
+    int fd = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return -errno;
+    int yes = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (bind(fd, address, length) == 0) return raised(fd);
+    int error = errno;
+    close(fd);
+    return -error;
+}
+
 uint32_t apus_datagram_drops(int fd) {
     // linux/sock_diag.h, SK_MEMINFO_DROPS.
     enum { DROPS = 8, COUNT = 9 };

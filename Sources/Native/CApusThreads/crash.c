@@ -71,10 +71,21 @@ static void shut_socket(int fd) {
     if (fd > 2) shutdown(fd, SHUT_RDWR);
 }
 
-// No other thread goes on, so that none opens again what is shut: a listener, or a link to a peer.
+static void shut_listener(int fd) {
+    int listens = 0;
+    socklen_t length = sizeof listens;
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens) shut_socket(fd);
+}
+
+// Listeners first: a peer whose link ends dials again, and a refusal tells it that this process is dead.
 static void shut_sockets(void) {
+    // No other thread goes on, so that none opens again what is shut: a listener, or a link to a peer.
     each_number("/proc/self/task", stop_thread);
-    if (each_number("/proc/self/fd", shut_socket) == 0) return;
+    if (each_number("/proc/self/fd", shut_listener) == 0) {
+        each_number("/proc/self/fd", shut_socket);
+        return;
+    }
+    for (int fd = 3; fd < DESCRIPTORS_MAX; fd++) shut_listener(fd);
     for (int fd = 3; fd < DESCRIPTORS_MAX; fd++) shut_socket(fd);
 }
 

@@ -45,6 +45,10 @@ int apus_datagram_open(
     const struct sockaddr *address, socklen_t length, int reuse_port, int join, int receive_bytes, int send_bytes);
 // A bound, non-blocking datagram socket that takes both families where its address is [::].
 int apus_heartbeat_open(const struct sockaddr *address, socklen_t length, int buffer_bytes);
+// A bound, non-blocking stream socket for a listener whose refusals tell that its process is dead. Its number is as high
+// as the limit of open files allows, 65,535 at most: the kernel closes the descriptors of a process that was killed from
+// the highest number down, so that whoever sees one of its connections end is refused when it dials again.
+int apus_listener_open(const struct sockaddr *address, socklen_t length);
 // Datagrams that the kernel dropped since the socket was opened, because its buffer was full.
 uint32_t apus_datagram_drops(int fd);
 // Sets the one peer of a datagram socket, or none where the address is NULL.
