@@ -117,7 +117,7 @@ struct LinkTests {
 
     /// The descriptor of this process's listener at a TCP port of 127.0.0.1.
     private static func listener(port: Int) -> CInt? {
-        (3..<4096).first { descriptor in
+        (3..<65_536).first { descriptor in
             var (listens, length) = (CInt(0), socklen_t(MemoryLayout<CInt>.size))
             guard getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0, listens == 1
             else { return false }
