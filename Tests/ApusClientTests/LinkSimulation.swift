@@ -48,6 +48,8 @@ struct LinkSimulation {
         var instance: UInt64
         fileprivate var connections: [LinkStateMachine.AttemptID: Connection] = [:]
         fileprivate var ticket = ""
+        /// When its machine is looked at next.
+        fileprivate var alarm = UInt64.max
         var state: LinkState?
         var activations = 0
         var handshakes = 0
@@ -91,7 +93,7 @@ struct LinkSimulation {
         for index in clients.indices where clients[index].state == nil && clients[index].connections.isEmpty {
             clients[index].machine.streamsWanted(true, now: time)
             perform(clients[index].machine.start(now: time), index)
-            add(.tick(client: index), after: 20)
+            arm(index)
         }
         while let next = queue.indices.min(by: { (queue[$0].at, queue[$0].number) < (queue[$1].at, queue[$1].number) }),
             queue[next].at <= end
@@ -99,8 +101,18 @@ struct LinkSimulation {
             let (at, _, event) = queue.remove(at: next)
             now = max(now, at)
             handle(event)
+            for index in clients.indices { arm(index) }
         }
         now = end
+    }
+
+    /// As a session does it: only where the alarm would come too late.
+    private mutating func arm(_ client: Int) {
+        guard let next = clients[client].machine.nextTick(now: time) else { return }
+        let at = max(now, (next.nanoseconds + 999_999) / 1_000_000)
+        guard at < clients[client].alarm else { return }
+        clients[client].alarm = at
+        add(.tick(client: client), after: at - now)
     }
 
     /// The session of the client's active connection, and where it is.
@@ -171,8 +183,10 @@ struct LinkSimulation {
     private mutating func handle(_ event: Event) {
         switch event {
         case .tick(let client):
+            // One that was set before a sooner one is none.
+            guard clients[client].alarm == now else { return }
+            clients[client].alarm = .max
             perform(clients[client].machine.tick(now: time), client)
-            add(.tick(client: client), after: 20)
         case .connected(let client, let id, let isRefused):
             guard isOpen(client, id) else { return }
             guard !isRefused else { return closed(client, id, nil) }

@@ -102,6 +102,25 @@ struct LinkStateMachineTests {
         #expect(machine.activeID == 1)
     }
 
+    @Test("A client that hears its node looks again when the silence would be too long, and often while it is")
+    func alarm() {
+        var machine = machine()
+        _ = machine.start(now: time(0))
+        #expect(machine.nextTick(now: time(0)) == time(20))
+        machine = online()
+        #expect(machine.nextTick(now: time(10)) == time(5 + 180))
+        machine.heard(1, now: time(100))
+        #expect(machine.nextTick(now: time(185)) == time(100 + 180))
+        // Without a stream the node may be silent for 12 s, and two round trips more.
+        machine.streamsWanted(false, now: time(200))
+        #expect(machine.nextTick(now: time(200)) == time(100 + 12_002))
+        _ = machine.tick(now: time(12_102))
+        #expect(machine.attemptCount == 1)
+        #expect(machine.nextTick(now: time(12_102)) == time(12_122))
+        _ = machine.stop()
+        #expect(machine.nextTick(now: time(12_110)) == nil)
+    }
+
     @Test("No hello is said to a second node once the first shows life again")
     func spared() {
         var machine = online()

@@ -322,7 +322,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
             return
         }
         let piece = waiting.removeFirst()
-        gateway.service.run { [self] in
+        gateway.run { [self] in
             await piece()
             eventLoop.execute { [self] in workNext() }
         }

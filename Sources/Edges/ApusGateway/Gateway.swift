@@ -13,7 +13,7 @@ import Synchronization
 /// The door for devices and apps: TLS 1.3, length-prefixed frames, one session a connection (D6).
 ///
 /// Concurrency model: connections are confined to their event loops; work that waits for other nodes
-/// runs in tasks of ``run()``'s group, at most one a connection.
+/// runs in tasks of ``run()``'s group, on the connection's loop, at most one a connection.
 package final class Gateway: Service, Sendable {
     package let configuration: GatewayConfiguration
     package let metrics = GatewayMetrics()
@@ -25,8 +25,6 @@ package final class Gateway: Service, Sendable {
     /// For messages that unauthenticated clients can cause.
     let limited: LogLimiter
     private nonisolated(unsafe) var loops: [GatewayLoop] = []  // SAFETY: written by `init` alone, unshared.
-    private let work: AsyncStream<@Sendable () async -> Void>
-    private let workFeed: AsyncStream<@Sendable () async -> Void>.Continuation
     private let listeners: Listeners
     private let ticketKeys: TLSTicketKeys?
 
@@ -43,8 +41,6 @@ package final class Gateway: Service, Sendable {
         self.log = log
         self.limited = limited
         node = view.local
-        // Bounded by the connections: each has at most one piece of work in here.
-        (work, workFeed) = AsyncStream.makeStream()
         let eventLoops = Array(group.makeIterator())
         listeners = Listeners(placement: configuration.placement, loopCount: eventLoops.count, log: limited)
         loops = eventLoops.indices.map { GatewayLoop(eventLoop: eventLoops[$0], index: $0, service: self) }
@@ -106,7 +102,7 @@ package final class Gateway: Service, Sendable {
     package func run() async throws {
         await withGracefulShutdownHandler {
             await withDiscardingTaskGroup { group in
-                for await piece in work { group.addTask { await piece() } }
+                for loop in loops { group.addTask(executorPreference: loop.executor) { await loop.runWork() } }
             }
         } onGracefulShutdown: { [self] in
             stop()
@@ -116,8 +112,10 @@ package final class Gateway: Service, Sendable {
     /// Closes the door and every connection with 10017, so that clients go to another node at once.
     package func stop() {
         listeners.close()
-        for loop in loops { loop.eventLoop.execute { loop.closeAll(ApusError(.shuttingDown)) } }
-        workFeed.finish()
+        for loop in loops {
+            loop.eventLoop.execute { loop.closeAll(ApusError(.shuttingDown)) }
+            loop.endWork()
+        }
     }
 
     /// Tells every client, a few at a time, to go on at another door, and waits until they are gone: each opens its new
@@ -152,8 +150,6 @@ package final class Gateway: Service, Sendable {
 
     /// What a loop has to do is another now; the next connections go where there is least.
     func report(_ load: LoopPlacement.Load, of index: Int) { listeners.report(load, of: index) }
-
-    func run(_ piece: @escaping @Sendable () async -> Void) { workFeed.yield(piece) }
 
     /// Every client door of the cluster, this node's first.
     func doors() -> [String] { doors(first: [node.name]) }

@@ -30,16 +30,39 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     /// What the loop's thread had used at the last look.
     private var used = (time: MonotonicTime.zero, busy: Duration.zero)
     private var busyShare = 0.0
+    /// Runs the work of this loop's connections.
+    let executor: LoopTaskExecutor
+    private let work: AsyncStream<@Sendable () async -> Void>
+    private let workFeed: AsyncStream<@Sendable () async -> Void>.Continuation
 
     init(eventLoop: any EventLoop, index: Int, service: Gateway) {
         self.eventLoop = eventLoop
         self.index = index
         self.service = service
         clock = service.channels.clock(of: eventLoop)
+        executor = LoopTaskExecutor(eventLoop)
+        // Bounded by the connections: each has at most one piece of work in here.
+        (work, workFeed) = AsyncStream.makeStream()
         keepalives = KeepaliveClock(keepalive: service.configuration.streamKeepalive)
     }
 
     var configuration: GatewayConfiguration { service.configuration }
+
+    // MARK: - Work that waits for others
+
+    /// Begins a piece of a connection's work, on this loop.
+    func run(_ piece: @escaping @Sendable () async -> Void) { workFeed.yield(piece) }
+
+    /// Runs the pieces side by side until ``endWork()``, and waits for those that are under way.
+    func runWork() async {
+        await withDiscardingTaskGroup { group in
+            for await piece in work { group.addTask { await piece() } }
+        }
+    }
+
+    func endWork() { workFeed.finish() }
+
+    // MARK: - Admission
 
     var timing: ClientConnectionStateMachine.Timing {
         .init(

@@ -27,6 +27,9 @@ extension Transport {
         }
     }
 
+    /// The executor of one of the transport's loops: for tasks that mostly ask other nodes, or this one's entities.
+    package func nextExecutor() -> LoopTaskExecutor { executor(of: group.next()) }
+
     // MARK: Dialled
 
     func makeLinks(to peer: Peer) -> PeerLinks {

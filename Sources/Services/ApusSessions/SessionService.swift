@@ -265,21 +265,27 @@ package final class SessionService: Service, Sendable {
     }
 
     /// Tells owners and watches the time, until the node stops.
+    ///
+    /// On one of the transport's event loops: on the shared pool each sign-in woke three threads.
     package func run() async throws {
         await withGracefulShutdownHandler {
-            await withDiscardingTaskGroup { group in
-                group.addTask { await self.watchRevocations() }
-                for await piece in work {
-                    switch piece {
-                    case .tell(let id): group.addTask { await self.reconcile(id) }
-                    case .lookAtClock(let time): group.addTask { await self.lookAtClock(at: time) }
-                    case .write(let memory): group.addTask { await memory.write { self.wallSeconds() } }
-                    }
-                }
-                group.cancelAll()
-            }
+            await withTaskExecutorPreference(transport.nextExecutor()) { await runWork() }
         } onGracefulShutdown: {
             self.workFeed.finish()
+        }
+    }
+
+    private func runWork() async {
+        await withDiscardingTaskGroup { group in
+            group.addTask { await self.watchRevocations() }
+            for await piece in work {
+                switch piece {
+                case .tell(let id): group.addTask { await self.reconcile(id) }
+                case .lookAtClock(let time): group.addTask { await self.lookAtClock(at: time) }
+                case .write(let memory): group.addTask { await memory.write { self.wallSeconds() } }
+                }
+            }
+            group.cancelAll()
         }
     }
 

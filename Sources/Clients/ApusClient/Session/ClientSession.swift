@@ -50,15 +50,15 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     private var ticket = Data()
     /// What makes all connections of this session one client to the cluster (docs/decisions/7).
     private let instance = UInt64.random(in: 1...(.max))
-    private var ticker: RepeatedTask?
+    private var isStarted = false
+    /// The next look at the link.
+    private var alarm: (at: MonotonicTime, task: Scheduled<Void>)?
     private var nextPing = MonotonicTime.zero
     private var pingInterval = ClientSession.pingIntervalMin
     private var presenceCallbacks: [DeviceID: @Sendable (Presence) -> Void] = [:]
     private let onLinkState: @Sendable (LinkState, ApusError?) -> Void
     private var lastError: ApusError?
 
-    /// How often silence is looked at.
-    private static let tickInterval = TimeAmount.milliseconds(20)
     /// The first pings of a connection measure the line; the interval doubles from here.
     private static let pingIntervalMin = Duration.seconds(1)
     /// The client is not silent for longer.
@@ -84,20 +84,15 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     /// Starts connecting; harmless when repeated.
     public func start() {
         eventLoop.execute { [self] in
-            guard ticker == nil else { return }
+            guard !isStarted else { return }
+            isStarted = true
             run(machine.start(now: .now()))
-            ticker = eventLoop.scheduleRepeatedTask(initialDelay: Self.tickInterval, delay: Self.tickInterval) {
-                [weak self] task in
-                guard let self else { return task.cancel() }
-                tick()
-            }
         }
     }
 
     /// Ends the session and every stream.
     public func close() {
         eventLoop.execute { [self] in
-            ticker?.cancel()
             lastError = ApusError(.cancelled)
             run(machine.stop())
             streams.removeAll()
@@ -184,12 +179,17 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         streams.append(stream)
         machine.streamsWanted(true, now: .now())
         if let active { stream.attach(to: active) }
+        schedule()
     }
 
     func remove(_ stream: any SessionStream) {
         eventLoop.assertInEventLoop()
         streams.removeAll { $0 === stream }
-        machine.streamsWanted(!streams.isEmpty, now: .now())
+        let now = MonotonicTime.now()
+        machine.streamsWanted(!streams.isEmpty, now: now)
+        // Without a stream the node must hear of the client sooner than a stream's interval may say.
+        if streams.isEmpty { nextPing = min(nextPing, now + Self.pingIntervalMax) }
+        schedule()
     }
 
     // MARK: - The machine
@@ -208,6 +208,23 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
             case .report(let state): onLinkState(state, lastError)
             }
         }
+        schedule()
+    }
+
+    /// Sets the alarm where it would come too late. One that comes too early sets the next.
+    private func schedule() {
+        let now = MonotonicTime.now()
+        guard let tick = machine.nextTick(now: now) else {
+            alarm?.task.cancel()
+            alarm = nil
+            return
+        }
+        let next = active == nil ? tick : min(tick, nextPing)
+        if let alarm, alarm.at <= next { return }
+        alarm?.task.cancel()
+        let delay = TimeAmount(max(.zero, next - now))
+        let task = eventLoop.assumeIsolated().scheduleTask(in: delay) { [weak self] () -> Void in self?.tick() }
+        alarm = (next, task)
     }
 
     private func connect(_ id: LinkStateMachine.AttemptID, _ door: HostPort) {
@@ -247,11 +264,10 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     }
 
     private func tick() {
+        alarm = nil
         let now = MonotonicTime.now()
-        run(machine.tick(now: now))
-        // Without a stream the node must hear of the client sooner than a stream's interval may say.
-        if streams.isEmpty { nextPing = min(nextPing, now + Self.pingIntervalMax) }
         if let active, now >= nextPing { ping(active, now: now) }
+        run(machine.tick(now: now))
     }
 
     private func subscribe(_ device: DeviceID, on connection: ClientConnection) {
@@ -293,7 +309,10 @@ extension ClientSession: ClientConnectionOwner {
         machine.ponged(connection.id, roundTrip: roundTrip)
     }
 
-    func streamOpened(_ connection: ClientConnection) { machine.streamOpened(connection.id, now: .now()) }
+    func streamOpened(_ connection: ClientConnection) {
+        machine.streamOpened(connection.id, now: .now())
+        schedule()
+    }
 
     func received(_ frame: LinkFrame, on connection: ClientConnection) {
         if frame.kind == .tell, frame.method == ClientMethod.presence.rawValue {

@@ -312,6 +312,19 @@ public struct LinkStateMachine: Sendable {
         return actions
     }
 
+    /// When ``tick(now:)`` is due next, if nothing happens before; nil once the session is over.
+    ///
+    /// While the active node is heard that is when its silence would be too long: a client that is well sleeps.
+    public func nextTick(now: MonotonicTime) -> MonotonicTime? {
+        guard !isStopped else { return nil }
+        if attempts.isEmpty, let active, !isSilent(active, now: now) {
+            return active.lastHeard + silenceMax(of: active)
+        }
+        return now + Self.tickInterval
+    }
+    /// How often attempts are looked at.
+    public static let tickInterval = Duration.milliseconds(20)
+
     /// The client ends the session.
     public mutating func stop() -> [Action] { stop(.offline) }
 
