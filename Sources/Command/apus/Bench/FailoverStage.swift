@@ -203,6 +203,19 @@ final class FailoverStage {
         return BenchViewer(device: device, session: session, end: end, checksContent: checksContent)
     }
 
+    /// Has each device sign in once at this address, before anything is measured: a viewer that comes before its
+    /// camera's first sign-in ever is told 8002, rightly.
+    func bind(_ devices: [DeviceID], at address: HostPort) async throws {
+        for device in devices {
+            let access = AccessID(unchecked: device.rawValue)
+            let configuration = ClientConfiguration(
+                doors: [address], authorityFile: local.authorityFile,
+                token: try await local.mint(role: .device, access: access, device: device), role: .device)
+            let probe = try SignInProbe(configuration: configuration, resumes: false, eventLoop: group.next())
+            for _ in 0..<100 where try await probe.run(for: .milliseconds(50)).signedIn > 0 { break }
+        }
+    }
+
     private func session(
         _ role: Session.Role, _ access: AccessID, device: DeviceID?, door: NodeName, end: ClientEnd
     ) async throws(ApusError) -> ClientSession {

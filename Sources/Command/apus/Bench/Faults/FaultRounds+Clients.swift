@@ -58,12 +58,13 @@ extension FaultRounds {
         }
     }
 
-    /// Cameras and viewers that all start in the same moment, spread over the nodes.
+    /// Cameras that are known and viewers, which all start in the same moment, spread over the nodes.
     private func crowd(
         cameras: Int, viewers: Int, frames: BenchFrames, on stage: FailoverStage
     ) async throws -> FailoverCast {
         let names = Self.names(stage)
         let devices = try await stage.devices(cameras, prefix: "c\(UInt16.random(in: 0...(.max)))") { _, _ in true }
+        try await stage.bind(devices, at: HostPort(host: "127.0.0.1", port: options.basePort + 1))
         let cast = FailoverCast()
         for (index, device) in devices.enumerated() {
             cast.publishers.append(
