@@ -40,12 +40,34 @@ struct RelayConfigurationTests {
             ("port_min: 60000\n  port_max: 50000", "relay.port_max"), ("lifetime_max: 1m", "relay.lifetime_max"),
             ("enabled: yes", "relay.enabled"), ("realm: ''", "relay.realm"),
             ("secret: a\n  secret_file: b", "relay.secret_file"), ("tls: {port: 3478}", "relay.tls.port"),
+            ("external: 10.0.0.5/fd00::5", "relay.external"), ("external: relay.example", "relay.external"),
+            ("external: 203.0.113.5/10.0.0.5 203.0.113.5/10.0.0.6", "relay.external"),
+            ("external: 203.0.113.5\n  external_from: 203.0.113.9:3478", "relay.external_from"),
+            ("external_from: 203.0.113.9", "relay.external_from"),
             ("tls: {certificate: a}", "relay.tls.private_key"), ("tls: {private_key: a}", "relay.tls.certificate"),
         ])
     func refused(line: String, key: String) throws {
         let error = #expect(throws: ApusError.self) { try read("relay:\n  \(line)\n") }
         #expect(error?.code == .configurationInvalid)
         #expect(error?.message.contains("\(key): ") == true, "\(error?.message ?? "")")
+    }
+
+    @Test("Public addresses stand for the relay's own or for those behind a slash, and clients are told them")
+    func external() throws {
+        let configuration = try read(
+            "relay: {addresses: 10.0.0.5 fd00::5, external: 203.0.113.5 203.0.113.9/10.0.0.9 2001:db8::5/fd00::5}")
+        let hosts = try configuration.relayHosts(doors: configuration.doors())
+        let externals = try configuration.externalAddresses(hosts: hosts)
+        let expected = [
+            "203.0.113.5/10.0.0.5", "203.0.113.9/10.0.0.9", "2001:db8:0:0:0:0:0:5/fd00:0:0:0:0:0:0:5",
+        ]
+        #expect(externals.pairs.map { "\($0.external.hostDescription)/\($0.local.hostDescription)" } == expected)
+        #expect(configuration.firstDoor() == HostPort(host: "203.0.113.5", port: 3478))
+        let other = try read("relay: {addresses: fd00::5, external: 203.0.113.5}")
+        let error = #expect(throws: ApusError.self) {
+            try other.externalAddresses(hosts: try other.relayHosts(doors: other.doors()))
+        }
+        #expect(error?.code == .configurationInvalid)
     }
 
     @Test("The TLS and DTLS doors are at the addresses of the others, each once, where there is a certificate")

@@ -35,6 +35,12 @@ struct RelayServeCommand: AsyncParsableCommand {
     @Option(help: "The address that relays from here have, one of each family; else that of the first --listen.")
     var relayAddress: [String] = []
 
+    @Option(help: "The public address of this machine before a NAT, PUBLIC or PUBLIC/PRIVATE; may be given again.")
+    var external: [String] = []
+
+    @Option(help: "A STUN server, HOST:PORT, that tells the public address at start.")
+    var externalFrom: String?
+
     @Option(help: "Threads that relay, about one for each core. Default 1.")
     var threads: Int?
 
@@ -57,9 +63,12 @@ struct RelayServeCommand: AsyncParsableCommand {
         let isSetHere =
             credentials.isGivenHere || !listen.isEmpty || !relayAddress.isEmpty || threads != nil || !open.isEmpty
             || legacyChannels || http != nil || logLevel != nil || certificate != nil || privateKey != nil
-            || tlsPort != nil || lifetimeMin != nil
+            || tlsPort != nil || lifetimeMin != nil || !external.isEmpty || externalFrom != nil
         guard config == nil || !isSetHere else {
             throw ValidationError("--config excludes other options; the environment overrides its keys")
+        }
+        guard external.isEmpty || externalFrom == nil else {
+            throw ValidationError("give --external or --external-from, not both")
         }
         guard (certificate == nil) == (privateKey == nil) else {
             throw ValidationError("give --certificate with --private-key")
@@ -102,6 +111,13 @@ struct RelayServeCommand: AsyncParsableCommand {
             try relayAddress.isEmpty
             ? relay.addresses.prefix(1).map(\.host)
             : relayAddress.map { try Self.address($0.contains(":") ? "[\($0)]:0" : "\($0):0") }
+        relay.external = try external.map { text in
+            guard let external = RelayConfiguration.External(text) else {
+                throw ValidationError("\(text) is not PUBLIC or PUBLIC/PRIVATE")
+            }
+            return external
+        }
+        relay.externalFrom = try externalFrom.map { try Self.hostPort($0) }
         relay.securePort = UInt16(tlsPort ?? Int(relay.securePort))
         relay.certificateFile = certificate ?? ""
         relay.keyFile = privateKey ?? ""
@@ -114,11 +130,13 @@ struct RelayServeCommand: AsyncParsableCommand {
         relay.quota = .none
         relay.isLegacyChannelAllowed = legacyChannels
         let keys = try RelayKeys(root: RelayNodeConfiguration.randomRoot(), configuration: relay)
-        let door = try http.map { text in
-            guard let door = HostPort(text) else { throw ValidationError("\(text) is not HOST:PORT") }
-            return door
-        }
+        let door = try http.map { try Self.hostPort($0) }
         return Plan(relay: relay, keys: keys, http: door, logLevel: logLevel ?? "info")
+    }
+
+    private static func hostPort(_ text: String) throws -> HostPort {
+        guard let pair = HostPort(text) else { throw ValidationError("\(text) is not HOST:PORT") }
+        return pair
     }
 
     private static func address(_ text: String) throws -> TransportAddress {

@@ -50,7 +50,7 @@ extension RelayServer {
     ) {
         guard let place = installed[id.rawValue],
             let local = place.relay.addresses.first(where: { $0.family == peer.family }),
-            let socket = RelaySocket.connect(from: local, to: peer)
+            let socket = RelaySocket.connect(from: local, to: addresses.externals.local(of: peer))
         else {
             perform(machine.peerClosed(connection, at: now), now, &commands)
             return
@@ -82,7 +82,7 @@ extension RelayServer {
         _ commands: inout [(plane: UInt8, command: PlaneCommand)]
     ) {
         let (connection, actions) = machine.peerArrived(
-            AllocationID(rawValue: id), peer, transaction: newTransaction(), at: now)
+            AllocationID(rawValue: id), addresses.externals.external(of: peer), transaction: newTransaction(), at: now)
         if let connection {
             peers[connection] = .waiting(socket: socket)
         } else {

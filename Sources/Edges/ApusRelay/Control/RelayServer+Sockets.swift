@@ -31,7 +31,8 @@ extension RelayServer {
     mutating func open(_ opening: RelayOpening, _ now: MonotonicTime) -> [TurnAction] {
         if let token = opening.reserved, let kept = reserved.removeValue(forKey: token) {
             opened[opening.request] = kept
-            return machine.relayOpened(opening.request, addresses: [kept.address], at: now)
+            return machine.relayOpened(
+                opening.request, addresses: [addresses.externals.external(of: kept.address)], at: now)
         }
         let hosts = opening.families.compactMap { family in addresses.hosts.first { $0.family == family } }
         guard let host = hosts.first else {
@@ -45,7 +46,8 @@ extension RelayServer {
                 secondCount += 1
             }
             opened[opening.request] = relay
-            return machine.relayOpened(opening.request, addresses: relay.addresses, at: now)
+            return machine.relayOpened(
+                opening.request, addresses: relay.addresses.map { addresses.externals.external(of: $0) }, at: now)
         case .noPort:
             metrics.refused("ports")
             limited.log(

@@ -13,6 +13,8 @@ package struct RelayAddresses: Sendable {
     package var bufferBytes = 512 * 1_024
     /// Ports that are tried for one allocation, at most.
     package var triesMax = 64
+    /// What ``hosts`` are before a NAT; clients, peers and the machine know these alone.
+    package var externals = ExternalAddresses()
     /// Sockets of all allocations together, reserved ones too; an allocation beyond is refused with 508.
     package var socketsMax = Int.max
 
@@ -145,7 +147,8 @@ package struct RelayServer: RelayController {
                 metadata: [LogKey.allocation: "\(id)", LogKey.error: "errno \(error)"])
         case .peerError(let id, let peer, let icmp):
             let told = machine.peerUnreachable(
-                AllocationID(rawValue: id), peer: peer, icmp: icmp, transaction: newTransaction(), at: now)
+                AllocationID(rawValue: id), peer: addresses.externals.external(of: peer), icmp: icmp,
+                transaction: newTransaction(), at: now)
             perform(told, now, &commands)
         case .plane(let index, let counters):
             metrics.counted(index, counters)
@@ -256,18 +259,23 @@ package struct RelayServer: RelayController {
 
     /// What changes an allocation's row.
     private func edit(_ action: TurnAction, _ commands: inout [(plane: UInt8, command: PlaneCommand)]) {
+        let externals = addresses.externals
         let id: AllocationID
         let command: PlaneCommand
         switch action {
         case .moveFlow(let allocation, let flow):
             (id, command) = (allocation, .moveFlow(allocation: allocation.rawValue, flow: flow))
         case .permit(let allocation, let peer, let ports):
-            (id, command) = (allocation, .permit(allocation: allocation.rawValue, peer: peer, ports: ports))
+            (id, command) = (
+                allocation,
+                .permit(allocation: allocation.rawValue, peer: externals.local(of: peer), ports: ports)
+            )
         case .revoke(let allocation, let peer):
-            (id, command) = (allocation, .revoke(allocation: allocation.rawValue, peer: peer))
+            (id, command) = (allocation, .revoke(allocation: allocation.rawValue, peer: externals.local(of: peer)))
         case .bindChannel(let allocation, let number, let peer):
             (id, command) = (
-                allocation, .bindChannel(allocation: allocation.rawValue, number: number, peer: peer)
+                allocation,
+                .bindChannel(allocation: allocation.rawValue, number: number, peer: externals.local(of: peer))
             )
         case .unbindChannel(let allocation, let number):
             (id, command) = (allocation, .unbindChannel(allocation: allocation.rawValue, number: number))
@@ -275,7 +283,8 @@ package struct RelayServer: RelayController {
             (id, command) = (
                 allocation,
                 .sendToPeer(
-                    allocation: allocation.rawValue, peer: peer, bytes: bytes, isUnfragmented: isUnfragmented)
+                    allocation: allocation.rawValue, peer: externals.local(of: peer), bytes: bytes,
+                    isUnfragmented: isUnfragmented)
             )
         default: return
         }

@@ -192,7 +192,7 @@ extension PacketPlane {
     /// - Returns: false where it holds anything but the peer and the data: control decides about it.
     mutating func sendIndication(_ bytes: UnsafeMutableRawPointer, _ size: Int, slot: UInt32) -> Bool {
         guard let send = ClientMessage.send(bytes, size) else { return false }
-        let peer = send.peer
+        let peer = configuration.externals.local(of: send.peer)
         let row = allocations.rows + Int(slot)
         guard allocations.isPermitted(peer: FlatTable.Key(peer, scope: slot), port: peer.port) else {
             counters.notPermitted &+= 1

@@ -120,9 +120,10 @@ extension PacketPlane {
 
     /// A Data indication to the client (RFC 8656 §11.3), for a peer without a channel.
     private mutating func dataIndication(
-        _ bytes: UnsafeMutableRawPointer, _ size: Int, _ peer: TransportAddress,
+        _ bytes: UnsafeMutableRawPointer, _ size: Int, _ source: TransportAddress,
         _ row: UnsafeMutablePointer<AllocationRow>
     ) {
+        let peer = configuration.externals.external(of: source)
         let addressCount = peer.family == .v4 ? 8 : 20
         let length = 4 + addressCount + 4 + (size + 3) & ~3
         // What IPv6 can carry, the header's length cannot always say.

@@ -10,6 +10,8 @@ package struct PlaneConfiguration: Sendable {
     /// Addresses of the TLS and of the DTLS door; without ``security`` they stay closed.
     package var secureStreamAddresses: [TransportAddress] = []
     package var secureDatagramAddresses: [TransportAddress] = []
+    /// What addresses of this machine are before a NAT: indications name these (RFC 8656 §11).
+    package var externals = ExternalAddresses()
     /// The certificate of the TLS and DTLS doors.
     package var security: DoorSecurity?
 

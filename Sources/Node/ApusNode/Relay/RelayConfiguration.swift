@@ -26,6 +26,11 @@ package struct RelayConfiguration: Sendable {
     package var sessionsMax = 4096
     /// Where relays are, one of each family; empty: the first of each family of ``addresses``.
     package var relayAddresses: [TransportAddress] = []
+    /// Public addresses of this machine before a NAT that keeps ports, each with the private one behind it; nil stands
+    /// for where relays are.
+    package var external: [External] = []
+    /// A STUN server that tells the public address at start; nil: none is asked.
+    package var externalFrom: HostPort?
     /// Ports of relays (RFC 8656 §7.2).
     package var ports: ClosedRange<UInt16> = 49_152...65_535
     /// Planes, one thread each; 0: one per core.
@@ -123,6 +128,11 @@ package struct RelayConfiguration: Sendable {
         handshakeTimeout = try reader.duration("relay.tls.handshake_timeout", default: d.handshakeTimeout)
         sessionsMax = try reader.int("relay.tls.sessions_max", default: d.sessionsMax, in: 1...65_536)
         relayAddresses = try Self.addresses(&reader, "relay.relay_addresses")
+        external = try Self.externals(&reader, "relay.external")
+        externalFrom = try Self.server(&reader, "relay.external_from")
+        guard external.isEmpty || externalFrom == nil else {
+            throw reader.invalid("relay.external_from", "the public addresses stand in relay.external already")
+        }
         let first = try reader.int("relay.port_min", default: Int(d.ports.lowerBound), in: 1024...65_535)
         let last = try reader.int("relay.port_max", default: Int(d.ports.upperBound), in: first...65_535)
         ports = UInt16(first)...UInt16(last)

@@ -94,13 +94,15 @@ package final class RelayService: Service {
         let hosts = try configuration.relayHosts(doors: doors)
         var addresses = RelayAddresses(hosts: hosts, ports: configuration.ports)
         addresses.socketsMax = configuration.allocationsMax
+        addresses.externals = try configuration.findExternalAddresses(hosts: hosts)
         let server = RelayServer(
-            configuration: turnConfiguration(doors: doors, hosts: hosts), addresses: addresses,
+            configuration: turnConfiguration(doors: doors, addresses: addresses), addresses: addresses,
             userRate: RelayRate(
                 bytesPerSecond: UInt64(configuration.quota.bitsPerSecond / 8),
                 packetsPerSecond: UInt64(configuration.quota.packetsPerSecond)), log: log,
             tell: { [weak self] said in self?.news.withLock { $0 }?(said) })
         var plane = PlaneConfiguration(datagramAddresses: doors, streamAddresses: doors)
+        plane.externals = addresses.externals
         try secure(&plane)
         plane.allocationsMax = configuration.allocationsMax
         plane.peersMax = configuration.tcpPeersMax
@@ -110,13 +112,19 @@ package final class RelayService: Service {
         plane.streamsMax = max(1, configuration.streamsMax / threadCount)
         let started = try RelayControl(planeCount: threadCount, configuration: plane) { _, _ in server }
         control.withLock { $0 = started }
-        self.doors.withLock { $0 = configuration.doorsForPeers(of: started) }
+        self.doors.withLock { $0 = configuration.doorsForPeers(of: started, addresses.externals) }
         log.notice(
             "The relay is open.",
             metadata: [
                 LogKey.address: "\(started.planes[0].datagramAddresses.map(\.description).joined(separator: " "))",
                 LogKey.count: "\(started.planes.count)",
             ])
+        if !addresses.externals.isEmpty {
+            let pairs = addresses.externals.pairs.map { "\($0.external.hostDescription)/\($0.local.hostDescription)" }
+            log.notice(
+                "The relay is known by its public addresses.",
+                metadata: [LogKey.address: "\(pairs.joined(separator: " "))"])
+        }
         let secretCount = keys.credentials.current.count
         if secretCount < RelayConfiguration.secretByteCountSafe {
             log.warning("The relay's secret is short enough to be guessed.", metadata: [LogKey.count: "\(secretCount)"])
@@ -182,7 +190,7 @@ package final class RelayService: Service {
     }
 
     private func turnConfiguration(
-        doors: [TransportAddress], hosts: [TransportAddress]
+        doors: [TransportAddress], addresses: RelayAddresses
     ) -> TurnServerConfiguration {
         var turn = TurnServerConfiguration(credentials: keys.credentials, nonceKey: keys.nonceKey)
         turn.ticketKey = keys.ticketKey
@@ -192,8 +200,8 @@ package final class RelayService: Service {
         turn.mirrorsMax = configuration.mirrorsMax
         turn.peers = PeerPolicy(
             opened: Set(configuration.opened),
-            own: doors + hosts + RelayConfiguration.machineAddresses() + configuration.clusterAddresses,
-            relayPorts: configuration.ports)
+            own: doors + addresses.hosts + RelayConfiguration.machineAddresses() + configuration.clusterAddresses,
+            relayPorts: configuration.ports, externals: addresses.externals)
         turn.allocationsMax = configuration.allocationsMax
         turn.allocationsPerUserMax = configuration.allocationsPerUserMax
         turn.allocationsPerClusterUserMax = configuration.quota.allocationsMax
@@ -269,12 +277,12 @@ extension RelayConfiguration {
     /// What clients are told where the operator says nothing else: the first door.
     package func firstDoor() -> HostPort? {
         guard isEnabled, let door = doors().first else { return nil }
-        return HostPort(host: door.hostDescription, port: Int(door.port))
+        return told(door)
     }
 
     /// The doors that other nodes tell their clients of: the address that clients are told first, and none of the
     /// machine alone where there are others.
-    func doorsForPeers(of control: RelayControl) -> [RelayDoor] {
+    func doorsForPeers(of control: RelayControl, _ externals: ExternalAddresses) -> [RelayDoor] {
         guard let plane = control.planes.first else { return [] }
         let all =
             plane.datagramAddresses.map { RelayDoor(transport: .udp, address: $0) }
@@ -287,13 +295,22 @@ extension RelayConfiguration {
             default: true
             }
         }
-        return outer.isEmpty ? all : outer
+        return (outer.isEmpty ? all : outer).map {
+            RelayDoor(transport: $0.transport, address: externals.external(of: $0.address))
+        }
     }
 
     /// The same with TLS and DTLS; nil where there is no certificate.
     package func firstSecureDoor() -> HostPort? {
         guard isEnabled, !certificateFile.isEmpty, let door = secureDoors().first else { return nil }
-        return HostPort(host: door.hostDescription, port: Int(door.port))
+        return told(door)
+    }
+
+    /// A listener's address as clients are told it: the public one, where the configuration names it.
+    private func told(_ listener: TransportAddress) -> HostPort {
+        let hosts = (try? relayHosts(doors: doors())) ?? []
+        let externals = (try? externalAddresses(hosts: hosts)) ?? ExternalAddresses()
+        return HostPort(host: externals.external(of: listener).hostDescription, port: Int(listener.port))
     }
 
     /// Where relays are: at most one of each family.

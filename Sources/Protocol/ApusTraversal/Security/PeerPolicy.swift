@@ -21,7 +21,7 @@ public struct PeerPolicy: Sendable {
     /// Why a peer is refused.
     public enum Refusal: Sendable, Hashable {
         case special(Range)
-        /// An address of this cluster, at a port that is no relay's.
+        /// An address of this cluster, at a port that is no relay's or by a name that only the cluster has.
         case own
         /// Port 0, to which nothing can be sent.
         case noPort
@@ -36,6 +36,7 @@ public struct PeerPolicy: Sendable {
 
     private let opened: Set<Range>
     private let own: Set<TransportAddress>
+    private let hidden: Set<TransportAddress>
     private let relayPorts: ClosedRange<UInt16>
     /// Addresses of the cluster's other nodes, as far as they are known; without ports.
     private(set) var others: Set<TransportAddress> = []
@@ -45,11 +46,15 @@ public struct PeerPolicy: Sendable {
     ///   - own: Addresses of this node and of the cluster's others, of which ports do not count.
     ///   - relayPorts: Where the relays of the cluster have their relayed addresses: these are peers even on own
     ///     addresses, so that two relayed clients reach each other.
+    ///   - externals: Public addresses that this node has before a NAT, and what they are behind it. The public ones
+    ///     count as own, and are the only names of the private ones: these are refused.
     public init(
-        opened: Set<Range> = [], own: [TransportAddress] = [], relayPorts: ClosedRange<UInt16> = 49152...65535
+        opened: Set<Range> = [], own: [TransportAddress] = [], relayPorts: ClosedRange<UInt16> = 49152...65535,
+        externals: ExternalAddresses = ExternalAddresses()
     ) {
         self.opened = opened
-        self.own = Set(own.map(\.host))
+        self.own = Set((own + externals.pairs.map(\.external)).map(\.host))
+        hidden = Set(externals.pairs.map(\.local))
         self.relayPorts = relayPorts
     }
 
@@ -80,6 +85,7 @@ public struct PeerPolicy: Sendable {
 
     /// Judges a host, whatever the port: what CreatePermission asks (RFC 8656 §10.2).
     public func refusal(ofHost address: TransportAddress) -> Refusal? {
+        if hidden.contains(address.host) { return .own }
         if isOwn(address.host) {
             // A node may stand in a private network; its own relays are reachable there all the same. An unspecified or
             // loopback address is nobody's but the machine's own, and is never a relay for others.

@@ -1,0 +1,107 @@
+package import ApusCore
+import ApusRelay
+package import ApusTraversal
+import NIOCore
+
+// The relay's addresses before a NAT (`relay.external`, `relay.external_from`).
+extension RelayConfiguration {
+    /// How long the STUN server may take in all.
+    private static let lookupTimeout = Duration.seconds(5)
+
+    /// A public address as an operator writes it: `PUBLIC` or `PUBLIC/PRIVATE`.
+    package struct External: Sendable, Hashable {
+        package var address: TransportAddress
+        /// Nil: the address of the same family that relays from here have.
+        package var local: TransportAddress?
+
+        /// Nil where the text is neither form, or mixes the families.
+        package init?(_ text: String) {
+            let parts = text.split(separator: "/", omittingEmptySubsequences: false)
+            guard parts.count <= 2, let address = parts.first.flatMap({ TransportAddress($0, port: 0) }) else {
+                return nil
+            }
+            self.address = address
+            guard parts.count == 2 else { return }
+            guard let local = TransportAddress(parts[1], port: 0), local.family == address.family, local != address
+            else { return nil }
+            self.local = local
+        }
+    }
+
+    static func externals(
+        _ reader: inout ConfigurationReader, _ key: String
+    ) throws(ApusError) -> [External] {
+        var found: [External] = []
+        for word in try reader.words(key, countMax: ExternalAddresses.pairsMax) {
+            guard let external = External(word) else {
+                throw reader.invalid(
+                    key, "PUBLIC or PUBLIC/PRIVATE is expected, two addresses of one family, not '\(word)'")
+            }
+            let isTwice = found.contains { other in
+                other.address == external.address
+                    || (other.local == external.local && other.address.family == external.address.family)
+            }
+            guard !isTwice else { throw reader.invalid(key, "'\(word)' has an address that stands there before") }
+            found.append(external)
+        }
+        return found
+    }
+
+    static func server(_ reader: inout ConfigurationReader, _ key: String) throws(ApusError) -> HostPort? {
+        let text = try reader.string(key, default: "")
+        guard !text.isEmpty else { return nil }
+        guard let server = HostPort(text) else { throw reader.invalid(key, "HOST:PORT is expected, not '\(text)'") }
+        return server
+    }
+
+    /// The pairs that the configuration names.
+    ///
+    /// - Parameter hosts: where relays are.
+    /// - Throws: 10022 where a public address stands alone and no relay, or more than one, has its family.
+    package func externalAddresses(hosts: [TransportAddress]) throws(ApusError) -> ExternalAddresses {
+        var pairs: [ExternalAddresses.Pair] = []
+        for external in external {
+            let own = hosts.filter { $0.family == external.address.family }
+            guard let local = external.local ?? (own.count == 1 ? own.first : nil) else {
+                throw ApusError(
+                    .configurationInvalid,
+                    "relay.external: \(own.count) addresses of this relay have the family of "
+                        + "\(external.address.hostDescription): write PUBLIC/PRIVATE")
+            }
+            pairs.append(.init(external: external.address, local: local))
+        }
+        return ExternalAddresses(pairs)
+    }
+
+    /// The pairs of the configuration, or what the STUN server of ``externalFrom`` sees relays at.
+    ///
+    /// Blocks for as long as the server takes, at most five seconds for each address.
+    ///
+    /// - Throws: 10022 where a public address has no private one, or the server has no address of a relay's family;
+    ///   21002 where it does not answer.
+    func findExternalAddresses(hosts: [TransportAddress]) throws(ApusError) -> ExternalAddresses {
+        guard let externalFrom else { return try externalAddresses(hosts: hosts) }
+        let servers = Self.resolve(externalFrom)
+        var pairs: [ExternalAddresses.Pair] = []
+        var askedCount = 0
+        for host in hosts {
+            guard let server = servers.first(where: { $0.family == host.family }) else { continue }
+            askedCount += 1
+            let seen = try ExternalLookup.ask(server, from: host, timeout: Self.lookupTimeout)
+            if seen.host != host.host { pairs.append(.init(external: seen, local: host)) }
+        }
+        guard askedCount > 0 else {
+            throw ApusError(
+                .configurationInvalid,
+                "relay.external_from: \(externalFrom) has no address of a family that this relay has")
+        }
+        return ExternalAddresses(pairs)
+    }
+
+    private static func resolve(_ server: HostPort) -> [TransportAddress] {
+        let port = UInt16(clamping: server.port)
+        if let address = TransportAddress(server.host, port: port) { return [address] }
+        let found = try? SocketAddress.makeAddressResolvingHost(server.host, port: server.port)
+        return found?.ipAddress.flatMap { TransportAddress($0, port: port) }.map { [$0] } ?? []
+    }
+}
