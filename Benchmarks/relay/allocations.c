@@ -2,8 +2,9 @@
 //     allocations PORT PID ALLOCATIONS RATE SECONDS EXPIRY
 // RATE is the flow's packets per second, SECONDS its time alone. With an EXPIRY, the shortest lifetime that the server
 // gives, in seconds, all are made once more, refreshed with it, and left to end by themselves. Credentials are made from TURN_SECRET, 50 allocations
-// for each user (TURN REST); clients are at 127.0.0.0/8, 200 to an address. Each allocation is asked for twice, the
-// first time without a credential, as any client does. One line of key=value pairs goes to standard output.
+// for each user (TURN REST); clients are at 127.0.0.0/8, TURN_SOURCE_SIZE (200) to an address, and TURN_WINDOW (256) of
+// them ask at once: 3,000 and 3,000 are a NAT behind which all come back after a restart. Each allocation is asked for
+// twice, the first time without a credential, as any client does. One line of key=value pairs goes to standard output.
 //
 // Delays are from before the sending call to the kernel's receive stamp, so that this program's own work is not in them.
 #include "generator.h"
@@ -21,10 +22,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WINDOW 256
 #define SAMPLES (1 << 20)
 #define USER_SIZE 50
-#define SOURCE_SIZE 200
 
 enum step { CHALLENGE, ALLOCATING, BINDING, ENDING, EXPIRING, LOOKING };
 
@@ -40,7 +39,7 @@ struct user {
     unsigned char key[16];
 };
 
-static int port, pid, count, rate, expiry, gone;
+static int port, pid, count, rate, expiry, gone, window = 256, source_size = 200;
 static struct client *clients;
 static struct user *users;
 static char realm[128];
@@ -188,12 +187,12 @@ static int answered(int index, enum step step) {
     return 1;
 }
 
-// Takes all clients through a step, WINDOW at a time, while the flow runs. Returns the seconds.
+// Takes all clients through a step, `window` at a time, while the flow runs. Returns the seconds.
 static double take_all(enum step step) {
     uint64_t start = now_ns(), looked = start;
     int next = 0, done = 0;
     while (done < count) {
-        while (next < count && next - done < WINDOW) ask(next++, step == ALLOCATING ? CHALLENGE : step);
+        while (next < count && next - done < window) ask(next++, step == ALLOCATING ? CHALLENGE : step);
         struct epoll_event ready[32];
         int found = epoll_wait(poller, ready, 32, 0);
         for (int i = 0; i < found; i++) done += answered(ready[i].data.u32, step);
@@ -253,6 +252,9 @@ int main(int words, char **word) {
     if (words != 7 || secret == NULL || getenv("TURN_REALM") == NULL) return 64;
     port = atoi(word[1]), pid = atoi(word[2]), count = atoi(word[3]), rate = atoi(word[4]);
     expiry = atoi(word[6]);
+    if (getenv("TURN_WINDOW")) window = atoi(getenv("TURN_WINDOW"));
+    if (getenv("TURN_SOURCE_SIZE")) source_size = atoi(getenv("TURN_SOURCE_SIZE"));
+    if (window < 1 || source_size < 1) return 64;
     snprintf(realm, sizeof realm, "%s", getenv("TURN_REALM"));
     struct rlimit files = {count + 256, count + 256};
     if (setrlimit(RLIMIT_NOFILE, &files) < 0) fail("RLIMIT_NOFILE");
@@ -263,7 +265,7 @@ int main(int words, char **word) {
     poller = epoll_create1(EPOLL_CLOEXEC);
     open_peer();
     for (int i = 0; i < count; i++) {
-        clients[i].fd = client_socket(0x7F010001u + i / SOURCE_SIZE);
+        clients[i].fd = client_socket(0x7F010001u + i / source_size);
         struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
         if (epoll_ctl(poller, EPOLL_CTL_ADD, clients[i].fd, &event) < 0) fail("epoll_ctl");
     }

@@ -53,8 +53,13 @@ final class LoopbackSocket {
     }
 
     /// A connection; the kernel keeps so many bytes that were not read, or as many as it likes.
-    init(connectedTo door: TransportAddress, receiveBytes: Int32? = nil) {
+    init(
+        connectedTo door: TransportAddress, from host: UInt32 = LoopbackSocket.host, receiveBytes: Int32? = nil
+    ) {
         descriptor = socket(AF_INET, Int32(SOCK_STREAM.rawValue), 0)
+        if host != Self.host {
+            _ = Self.withAddress(TransportAddress(v4: host, port: 0)) { [descriptor] in bind(descriptor, $0, $1) }
+        }
         if var bytes = receiveBytes {
             setsockopt(descriptor, SOL_SOCKET, SO_RCVBUF, &bytes, socklen_t(MemoryLayout<Int32>.size))
         }

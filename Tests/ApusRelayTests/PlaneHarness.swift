@@ -68,7 +68,7 @@ final class PlaneHarness {
         for event in seen { if let result = pick(event) { return result } }
         let deadline = MonotonicTime.now() + .seconds(5)
         while MonotonicTime.now() < deadline {
-            while let event = plane.link.events.pop() {
+            while let event = plane.link.events.pop() ?? plane.link.unauthenticated.pop() {
                 seen.append(event)
                 if let result = pick(event) { return result }
             }

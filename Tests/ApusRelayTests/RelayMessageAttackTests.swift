@@ -227,9 +227,14 @@ struct RelayMessageAttackTests {
     func injection() throws {
         let relay = try RelayUnderTest()
         defer { relay.control.stop() }
-        for name in ["' OR '1'='1", "4000000000:'; DROP TABLE users; --", "4000000000:\0", "%s%s%n", ":", ""] {
+        let names: [(String, code: UInt16)] = [
+            ("' OR '1'='1", 401), ("4000000000:'; DROP TABLE users; --", 401), ("%s%s%n", 401), (":", 401),
+            // No names at all (RFC 8265 §4.2).
+            ("4000000000:\0", 400), ("", 400),
+        ]
+        for (name, code) in names {
             let client = TurnTestClient(LoopbackSocket(datagramsTo: relay.door), door: nil, (name, "x"))
-            #expect(try client.code(.allocate) { $0.add(requestedTransport: 17) } == 401, "\(name)")
+            #expect(try client.code(.allocate) { $0.add(requestedTransport: 17) } == code, "\(name)")
         }
         // Longer than a name may be (CVE-2026-43994).
         for count in [509, 763, 1_500] {

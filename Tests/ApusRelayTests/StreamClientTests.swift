@@ -88,7 +88,7 @@ struct StreamClientTests {
         withExtendedLifetime(silent) {}
     }
 
-    @Test("D13: a connection that says nothing is closed, one over the bound is not taken")
+    @Test("D13: a connection that says nothing is closed, one over the bound takes the place of the unauthenticated")
     func idle() throws {
         let harness = try PlaneHarness {
             $0.streamIdleMax = .milliseconds(300)
@@ -97,8 +97,20 @@ struct StreamClientTests {
         let first = LoopbackSocket(connectedTo: harness.streamDoor)
         usleep(20_000)
         let second = LoopbackSocket(connectedTo: harness.streamDoor)
-        #expect(second.receive() == [])
         #expect(first.receive() == [])
-        #expect(harness.counters { $0.refusedStreams == 1 } != nil)
+        #expect(second.receive() == [])
+        #expect(harness.counters { $0.refusedStreams == 0 && $0.unauthenticatedDisplaced == 1 } != nil)
+    }
+
+    @Test("D13: where every connection has an allocation, one over the bound is not taken")
+    func full() throws {
+        let harness = try PlaneHarness { $0.streamsMax = 1 }
+        let peer = LoopbackSocket()
+        let (first, _, allocation) = try connect(harness, peer: peer)
+        let second = LoopbackSocket(connectedTo: harness.streamDoor)
+        #expect(second.receive() == [])
+        peer.send([1, 2, 3, 4], to: allocation.relayed)
+        #expect(first.receive(bytes: 8) == [0x40, 0, 0, 4, 1, 2, 3, 4])
+        #expect(harness.counters { $0.refusedStreams == 1 && $0.unauthenticatedDisplaced == 0 } != nil)
     }
 }

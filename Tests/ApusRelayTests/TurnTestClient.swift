@@ -90,18 +90,19 @@ struct RelayUnderTest {
     ///   - security: what a TLS door shows; nil for none.
     ///   - streamIdleMax: how long a connection that has ended one way may say nothing.
     ///   - socketsMax: sockets of all allocations together.
+    ///   - ports: where allocations are.
     ///   - change: what is not as it is by default; peers may be at the loopback unless it says otherwise.
     init(
         hosts: [TransportAddress] = [TransportAddress(v4: LoopbackSocket.host, port: 0)], planes: Int = 1,
         userRate: RelayRate = RelayRate(), security: DoorSecurity? = nil, streamIdleMax: Duration = .seconds(30),
         log: Logger = Logger(label: "test", factory: { _ in SwiftLogNoOpLogHandler() }), socketsMax: Int = .max,
-        _ change: (inout TurnServerConfiguration) -> Void = { _ in }
+        ports: ClosedRange<UInt16> = 49_152...65_535, _ change: (inout TurnServerConfiguration) -> Void = { _ in }
     ) throws {
         let any = TransportAddress(v4: LoopbackSocket.host, port: 0)
         var turn = TurnServerConfiguration(credentials: Self.credentials, nonceKey: Array(repeating: 3, count: 32))
         turn.peers = PeerPolicy(opened: [.loopback])
         change(&turn)
-        var addresses = RelayAddresses(hosts: hosts)
+        var addresses = RelayAddresses(hosts: hosts, ports: ports)
         addresses.socketsMax = socketsMax
         let server = RelayServer(configuration: turn, addresses: addresses, userRate: userRate, log: log)
         var plane = PlaneConfiguration(datagramAddresses: [any], streamAddresses: [any])

@@ -60,6 +60,31 @@ struct PeerPolicyTests {
         }
     }
 
+    @Test("An own address at which no allocation is, is no peer at any port; one that relays is at the relays' ports")
+    func ownWithoutRelay() throws {
+        let relay = try #require(TransportAddress("10.0.0.5", port: 0))
+        let other = try #require(TransportAddress("192.168.7.9", port: 0))
+        for opened: Set<PeerPolicy.Range> in [[], [.private]] {
+            let policy = PeerPolicy(opened: opened, own: [relay, other], relays: [relay], relayPorts: 50000...50100)
+            #expect(policy.refusal(of: relay.withPort(50050)) == nil)
+            #expect(policy.refusal(of: relay.withPort(22)) == .own)
+            #expect(policy.refusal(of: other.withPort(50050)) == .own)
+            #expect(policy.refusal(ofHost: other) == .own)
+        }
+    }
+
+    @Test(
+        "Metadata services of the clouds are no peers, whatever range is open",
+        arguments: [
+            "168.63.129.16", "169.254.169.254", "169.254.170.2", "169.254.169.253", "169.254.170.23", "192.0.0.192",
+            "100.100.100.200", "fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "::ffff:168.63.129.16",
+            "64:ff9b::a9fe:a9fe", "2002:a83f:8110::1",
+        ])
+    func metadata(text: String) throws {
+        let policy = PeerPolicy(opened: Set(PeerPolicy.Range.allCases))
+        #expect(policy.refusal(of: try #require(TransportAddress(text, port: 80))) == .metadata)
+    }
+
     @Test("Of the cluster's own addresses only the relays' ports are peers, so that relay reaches relay")
     func own() throws {
         let node = try #require(TransportAddress("10.0.0.5", port: 0))

@@ -286,6 +286,7 @@ private struct TurnSession {
             precondition(ChannelDataHeader.channelNumbers.contains(channel), "a channel has a wrong number")
         case .sendToPeer(let id, let peer, _, _):
             precondition(installed.contains(id) && policy.refusal(of: peer) == nil, "a peer must be refused")
+        case .closeFamily(let id, _): precondition(installed.contains(id), "an allocation that ended loses a family")
         case .connectPeer(_, let number, let peer):
             precondition(policy.refusal(of: peer) == nil, "a peer must be refused")
             connections.append(number)

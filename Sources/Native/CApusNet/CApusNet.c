@@ -27,7 +27,11 @@ _Static_assert(
     offsetof(apus_message, length) == offsetof(struct mmsghdr, msg_len), "a message is a struct mmsghdr");
 _Static_assert(CMSG_LEN(0) == APUS_SEGMENT_OFFSET, "the segment size follows the control header");
 _Static_assert(CMSG_SPACE(sizeof(uint16_t)) == APUS_SEGMENT_BYTES, "a control message of one uint16_t");
+_Static_assert(CMSG_SPACE(sizeof(int)) == APUS_SEGMENT_BYTES, "a control message of one int");
+_Static_assert(APUS_SEGMENT_BYTES + APUS_MARKS_BYTES <= APUS_SEND_CONTROL_BYTES, "room for all control messages");
 _Static_assert(UDP_GRO == 104, "the number in the header");
+_Static_assert(IP_TOS == 1 && IP_TTL == 2, "the numbers in the header");
+_Static_assert(IPV6_HOPLIMIT == 52 && IPV6_TCLASS == 67, "the numbers in the header");
 _Static_assert(APUS_READABLE == EPOLLIN && APUS_WRITABLE == EPOLLOUT, "events of epoll");
 _Static_assert(APUS_FAILED == EPOLLERR && APUS_HUNG_UP == EPOLLHUP, "events of epoll");
 
@@ -43,12 +47,30 @@ int apus_send_messages(int fd, apus_message *messages, uint32_t count) {
     return result < 0 ? -errno : (int)result;
 }
 
-void apus_segment_prepare(void *control) {
-    memset(control, 0, APUS_SEGMENT_BYTES);
-    struct cmsghdr *header = control;
-    header->cmsg_level = IPPROTO_UDP;
-    header->cmsg_type = UDP_SEGMENT;
-    header->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+static void prepare(void *control, size_t index, int level, int type, size_t count) {
+    struct cmsghdr *header = (struct cmsghdr *)((char *)control + index * APUS_SEGMENT_BYTES);
+    header->cmsg_level = level;
+    header->cmsg_type = type;
+    header->cmsg_len = CMSG_LEN(count);
+}
+
+void apus_control_prepare(void *control) {
+    memset(control, 0, APUS_SEND_CONTROL_BYTES);
+    prepare(control, 0, IPPROTO_UDP, UDP_SEGMENT, sizeof(uint16_t));
+    prepare(control, 1, IPPROTO_IP, IP_TTL, sizeof(int));
+    prepare(control, 2, IPPROTO_IP, IP_TOS, sizeof(int));
+    prepare(control, 3, IPPROTO_IPV6, IPV6_HOPLIMIT, sizeof(int));
+    prepare(control, 4, IPPROTO_IPV6, IPV6_TCLASS, sizeof(int));
+}
+
+void apus_datagram_report_marks(int fd) {
+    int one = 1;
+    if (setsockopt(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, &one, sizeof one) == 0) {
+        setsockopt(fd, IPPROTO_IPV6, IPV6_RECVHOPLIMIT, &one, sizeof one);
+        return;
+    }
+    setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &one, sizeof one);
+    setsockopt(fd, IPPROTO_IP, IP_RECVTTL, &one, sizeof one);
 }
 
 static int can(int option, int value) {

@@ -52,6 +52,9 @@ package final class RelayControl: Sendable {
     package static let tickInterval = Duration.milliseconds(100)
     /// Events of one plane before the next has its turn.
     private static let eventsPerRound = 256
+    /// Messages of all planes' clients without an allocation before the events of allocations have their turn again: a
+    /// millisecond or two of work.
+    private static let unauthenticatedPerRound = 64
     /// How long control waits for a plane that takes no commands before it says that the plane hangs.
     private static let commandWaitMax = Duration.seconds(5)
     /// How long the end of the process waits for what planes have still to tell.
@@ -140,7 +143,7 @@ package final class RelayControl: Sendable {
             var lastTick = MonotonicTime.now()
             while !isStopping() {
                 waker.willSleep()
-                let isQuiet = links.allSatisfy(\.events.isEmpty) && inbox.isEmpty && !isStopping()
+                let isQuiet = links.allSatisfy(\.isQuiet) && inbox.isEmpty && !isStopping()
                 let milliseconds = isQuiet ? timeout(since: lastTick) : 0
                 var ready = apus_ready()
                 let woken = apus_poll_wait(poll, &ready, 1, milliseconds)
@@ -153,6 +156,7 @@ package final class RelayControl: Sendable {
                     handDown()
                 }
                 for link in links { take(link, now) }
+                for link in links { takeUnauthenticated(link, now) }
                 for order in inbox.take() { controller.handle(order, now: now, into: &commands) }
                 handDown()
             }
@@ -199,6 +203,14 @@ package final class RelayControl: Sendable {
         private mutating func take(_ link: PlaneLink, _ now: MonotonicTime) {
             for _ in 0..<RelayControl.eventsPerRound {
                 guard let event = link.events.pop() else { break }
+                controller.handle(event, from: link.index, now: now, into: &commands)
+            }
+            handDown()
+        }
+
+        private mutating func takeUnauthenticated(_ link: PlaneLink, _ now: MonotonicTime) {
+            for _ in 0..<max(1, RelayControl.unauthenticatedPerRound / links.count) {
+                guard let event = link.unauthenticated.pop() else { break }
                 controller.handle(event, from: link.index, now: now, into: &commands)
             }
             handDown()

@@ -6,11 +6,16 @@ package struct RelayLimitCounts: Sendable, Hashable {
     /// Challenges and refusals, and answers to Binding, whose source had had enough.
     package var challenges: UInt64 = 0
     package var bindings: UInt64 = 0
+    /// Requests whose source had shown too many wrong credentials, so that theirs were not looked at.
+    package var proofs: UInt64 = 0
     /// Allocations and new peers of users over their quota.
     package var allocations: UInt64 = 0
     package var peers: UInt64 = 0
 
-    package init(challenges: UInt64 = 0, bindings: UInt64 = 0, allocations: UInt64 = 0, peers: UInt64 = 0) {
+    package init(
+        challenges: UInt64 = 0, bindings: UInt64 = 0, proofs: UInt64 = 0, allocations: UInt64 = 0, peers: UInt64 = 0
+    ) {
+        self.proofs = proofs
         self.challenges = challenges
         self.bindings = bindings
         self.allocations = allocations
@@ -37,6 +42,7 @@ package struct RelayMetrics: Sendable {
     /// answers to Binding.
     private let limitedChallenges: Counter
     private let limitedBindings: Counter
+    private let limitedProofs: Counter
     /// Requests refused because their user had as many allocations as it may have (486), or names new peers faster
     /// than it may (508).
     private let overAllocations: Counter
@@ -55,6 +61,10 @@ package struct RelayMetrics: Sendable {
     /// Handshakes of TLS and DTLS by how they ended: `done`, `failed` (or the client left), `late`, `displaced` (by
     /// newer ones, since too many were not done).
     private let handshakes: [(counter: Counter, part: @Sendable (PlaneCounters) -> UInt64)]
+    /// Connections and sessions on which nobody has authenticated: those that there are, and those that ended by how:
+    /// `late`, or `displaced` by others.
+    private let unauthenticated: Gauge
+    private let unauthenticatedEnded: [(counter: Counter, part: @Sendable (PlaneCounters) -> UInt64)]
     /// Connections to peers (RFC 6062), those on their way among them; and those that were `joined` with a client's,
     /// that `failed`, and peers that were `refused` for want of a permission.
     private let peers: Gauge
@@ -62,7 +72,9 @@ package struct RelayMetrics: Sendable {
     /// ICMP errors of datagrams to peers: `told` to the client, `limited` since its allocation had enough in that
     /// second, `ignored` for want of a permission or of a type that clients are told of.
     private let peerErrors: [(counter: Counter, part: @Sendable (PlaneCounters) -> UInt64)]
-    /// What planes dropped, by reason; `ring` is a message for control that found its ring full or was too long.
+    /// What planes dropped, by reason; `ring` is a message of an
+    /// allocation for control that found its ring full, `unauthenticated` one of another client, `too_long` one that
+    /// control does not take, `answer` one of control's own, `event` the end of a connection or allocation.
     private let dropped: [(counter: Counter, part: @Sendable (PlaneCounters) -> UInt64)]
 
     /// Connections that were refused since there was no descriptor or memory for them.
@@ -87,6 +99,7 @@ package struct RelayMetrics: Sendable {
         bytesDown = counter("bytes_total", [("direction", "down")])
         limitedChallenges = counter("limited_total", [("answer", "challenge")])
         limitedBindings = counter("limited_total", [("answer", "binding")])
+        limitedProofs = counter("limited_total", [("answer", "proof")])
         overAllocations = counter("over_quota_total", [("quota", "allocations")])
         overPeers = counter("over_quota_total", [("quota", "new_peers")])
         mirrors = Gauge(label: "apus_relay_mirrors", factory: factory)
@@ -103,6 +116,13 @@ package struct RelayMetrics: Sendable {
             ("displaced", { $0.handshakesDisplaced }),
         ]
         handshakes = results.map { result, part in (counter("handshakes_total", [("result", result)]), part) }
+        unauthenticated = Gauge(label: "apus_relay_unauthenticated", factory: factory)
+        let unauthenticatedEnds: [(String, @Sendable (PlaneCounters) -> UInt64)] = [
+            ("late", { $0.unauthenticatedLate }), ("displaced", { $0.unauthenticatedDisplaced }),
+        ]
+        unauthenticatedEnded = unauthenticatedEnds.map { result, part in
+            (counter("unauthenticated_ended_total", [("result", result)]), part)
+        }
         peers = Gauge(label: "apus_relay_peer_connections", factory: factory)
         let ways: [(String, @Sendable (PlaneCounters) -> UInt64)] = [
             ("joined", { $0.peersJoined }), ("failed", { $0.peersFailed }), ("refused", { $0.peersRefused }),
@@ -117,7 +137,9 @@ package struct RelayMetrics: Sendable {
         let parts: [(String, @Sendable (PlaneCounters) -> UInt64)] = [
             ("malformed", { $0.malformed }), ("unknown_flow", { $0.unknownFlow }),
             ("unbound_channel", { $0.unboundChannel }), ("not_permitted", { $0.notPermitted }),
-            ("ring", { $0.controlDropped }), ("send", { $0.sendDropped }), ("slow_stream", { $0.slowStream }),
+            ("ring", { $0.controlDropped }), ("unauthenticated", { $0.unauthenticatedDropped }),
+            ("too_long", { $0.controlTooLong }), ("answer", { $0.answersDropped }), ("event", { $0.newsDropped }),
+            ("send", { $0.sendDropped }), ("slow_stream", { $0.slowStream }),
             ("refused_stream", { $0.refusedStreams }), ("quota", { $0.overQuota }),
         ]
         dropped = parts.map { reason, part in (counter("dropped_total", [("reason", reason)]), part) }
@@ -167,7 +189,7 @@ package struct RelayMetrics: Sendable {
     /// Where a plane stands.
     package mutating func counted(_ plane: UInt8, _ now: PlaneCounters) {
         let before = planes[plane] ?? PlaneCounters()
-        for (counter, part) in dropped + handshakes + peerErrors + peerConnections {
+        for (counter, part) in dropped + handshakes + peerErrors + peerConnections + unauthenticatedEnded {
             add(counter, part(now), part(before))
         }
         add(unsegmented, now.unsegmented, before.unsegmented)
@@ -177,6 +199,7 @@ package struct RelayMetrics: Sendable {
         connections.record(planes.values.reduce(0) { $0 + $1.connections })
         connectedFlows.record(planes.values.reduce(0) { $0 + $1.connectedFlows })
         peers.record(planes.values.reduce(0) { $0 + $1.peers })
+        unauthenticated.record(planes.values.reduce(0) { $0 + $1.unauthenticated })
         sessions.record(planes.values.reduce(0) { $0 + $1.sessions })
     }
 
@@ -186,6 +209,7 @@ package struct RelayMetrics: Sendable {
         mirrors.record(mirrorCount)
         add(limitedChallenges, limited.challenges, limits.challenges)
         add(limitedBindings, limited.bindings, limits.bindings)
+        add(limitedProofs, limited.proofs, limits.proofs)
         add(overAllocations, limited.allocations, limits.allocations)
         add(overPeers, limited.peers, limits.peers)
         limits = limited

@@ -13,8 +13,9 @@ extension RelayServer {
         case exhausted(ApusError)
     }
 
-    func close(_ relay: Opened?) {
+    mutating func close(_ relay: Opened?) {
         guard let relay else { return }
+        giveBackPorts(of: relay)
         RelaySocket.close(relay.socket)
         if let second = relay.second { RelaySocket.close(second.socket) }
     }
@@ -24,6 +25,30 @@ extension RelayServer {
         guard let relay = opened.removeValue(forKey: request) else { return }
         if relay.second != nil { secondCount -= 1 }
         close(relay)
+    }
+
+    /// Closes one family of an allocation that has both.
+    mutating func closeFamily(
+        _ id: AllocationID, _ family: TransportAddress.Family,
+        _ commands: inout [(plane: UInt8, command: PlaneCommand)]
+    ) {
+        guard var place = installed[id.rawValue], let second = place.relay.second else { return }
+        let isSecond = second.address.family == family
+        giveBackPort(of: isSecond ? second.address : place.relay.address, isTCP: place.relay.isTCP)
+        if !isSecond { (place.relay.socket, place.relay.address) = second }
+        place.relay.second = nil
+        secondCount -= 1
+        installed[id.rawValue] = place
+        commands.append((place.plane, .closeFamily(allocation: id.rawValue, family)))
+    }
+
+    /// What allocations had may be given to others.
+    mutating func giveBackPorts(of relay: Opened) {
+        for address in relay.addresses { giveBackPort(of: address, isTCP: relay.isTCP) }
+    }
+
+    private mutating func giveBackPort(of address: TransportAddress, isTCP: Bool) {
+        ports[PortPool.Key(host: address.host, isTCP: isTCP)]?.give(back: address.port)
     }
 
     private var socketCount: Int { opened.count + installed.count + reserved.count + secondCount }
@@ -70,26 +95,42 @@ extension RelayServer {
                 ApusError(.overloaded, "allocations have all \(addresses.socketsMax) descriptors of their share"))
         }
         let isTCP = opening.isTCP
+        let key = PortPool.Key(host: host.host, isTCP: isTCP)
+        // Taken out, so that it is changed in place.
+        var pool = ports.removeValue(forKey: key) ?? PortPool(addresses.ports)
+        // Ports that another process has are tried once each.
+        var foreign: [UInt16] = []
+        defer {
+            for port in foreign { pool.give(back: port) }
+            ports[key] = pool
+        }
         if let port = opening.preferredPort, addresses.ports.contains(port) {
             switch open(host, port, isTCP) {
-            case .opened(let relay): return .opened(relay)
+            case .opened(let relay):
+                pool.take(port)
+                return .opened(relay)
             case .exhausted(let error): return .exhausted(error)
             case .noPort: break
             }
         }
+        let kind: PortPool.Wish = opening.reserveNextAs != nil ? .pair : opening.isEvenPort ? .even : .any
         for _ in 0..<addresses.triesMax {
-            var port = UInt16.random(in: addresses.ports, using: &random)
-            if opening.isEvenPort { port &= ~1 }
-            guard addresses.ports.contains(port) else { continue }
+            guard let port = pool.take(kind, using: &random) else { return .noPort }
+            foreign.append(port)
             let relay: Opened
             switch open(host, port, isTCP) {
             case .opened(let found): relay = found
             case .exhausted(let error): return .exhausted(error)
             case .noPort: continue
             }
-            guard let token = opening.reserveNextAs else { return .opened(relay) }
-            if port < addresses.ports.upperBound, case .opened(let next) = open(host, port + 1, isTCP) {
+            guard let token = opening.reserveNextAs else {
+                foreign.removeLast()
+                return .opened(relay)
+            }
+            if case .opened(let next) = open(host, port + 1, isTCP) {
                 reserved[token] = next
+                foreign.removeLast()
+                pool.take(port + 1)
                 return .opened(relay)
             }
             RelaySocket.close(relay.socket)

@@ -12,7 +12,7 @@ package struct RelayAddresses: Sendable {
     /// Bytes of the kernel's buffers of each.
     package var bufferBytes = 512 * 1_024
     /// Ports that are tried for one allocation, at most.
-    package var triesMax = 64
+    package var triesMax = 1_024
     /// What ``hosts`` are before a NAT; clients, peers and the machine know these alone.
     package var externals = ExternalAddresses()
     /// Sockets of all allocations together, reserved ones too; an allocation beyond is refused with 508.
@@ -70,10 +70,16 @@ package struct RelayServer: RelayController {
     private let log: Logger
     /// For messages that clients can cause.
     let limited: LogLimiter
+    /// For the lines of allocations, which tell what each carried: so many in a second.
+    let lives: LogLimiter
+    /// Lines about allocations that ended, in a second; more are counted.
+    package static let linesPerSecondMax = 100
     /// Allocations that ended with the process and have no line of their own.
     private var unlogged = Unlogged()
     var opened: [UInt32: Opened] = [:]
     var reserved: [UInt64: Opened] = [:]
+    /// Ports that no allocation has, of each address.
+    var ports: [PortPool.Key: PortPool] = [:]
     /// Allocations, and those being opened, that have a second socket.
     var secondCount = 0
     /// Where the planes' counters of exhaustion stood.
@@ -95,13 +101,17 @@ package struct RelayServer: RelayController {
     var accounts = UserAccounts()
     var shares: RateShares
     private var usageTellings = 0
+    /// Until then lines may have been left out that nothing has reported.
+    private var linesReportedAt = MonotonicTime(nanoseconds: 0)
 
     /// - Parameters:
     ///   - userRate: what the allocations of one user may carry together at this node, both ways.
+    ///   - linesPerSecond: lines about allocations that ended; more are counted.
     ///   - tell: takes news on the control thread; must hand them on and return.
     package init(
         configuration: TurnServerConfiguration, addresses: RelayAddresses, userRate: RelayRate = RelayRate(),
-        log: Logger, tell: @escaping @Sendable (RelayNews) -> Void = { _ in }
+        linesPerSecond: Int = Self.linesPerSecondMax, log: Logger,
+        tell: @escaping @Sendable (RelayNews) -> Void = { _ in }
     ) {
         let now = MonotonicTime.now()
         var configuration = configuration
@@ -113,6 +123,7 @@ package struct RelayServer: RelayController {
         self.addresses = addresses
         self.log = log
         limited = LogLimiter(log)
+        lives = LogLimiter(log, linesMax: linesPerSecond, interval: .seconds(1))
         self.tell = tell
         shares = RateShares(rate: userRate)
         wallReadAt = now
@@ -142,8 +153,8 @@ package struct RelayServer: RelayController {
                 .warning, "A plane has no room for an allocation.", metadata: [LogKey.allocation: "\(id)"])
             perform(machine.close(AllocationID(rawValue: id), at: now), now, &commands)
         case .relayError(let id, let error):
-            log.debug(
-                "A relay socket reports an error.",
+            limited.log(
+                .debug, "A relay socket reports an error.",
                 metadata: [LogKey.allocation: "\(id)", LogKey.error: "errno \(error)"])
         case .peerError(let id, let peer, let icmp):
             let told = machine.peerUnreachable(
@@ -166,6 +177,7 @@ package struct RelayServer: RelayController {
                 allocations: told.allocations, mirrors: told.mirrors, limited: told.limited)
             machine.wallClockRead(seconds: Int64(time(nil)), at: now)
             limited.writeLeftOut(now: now)
+            lives.writeLeftOut(now: now)
             tellUsage()
         }
         for _ in 0..<Self.ticksPerRound {
@@ -187,7 +199,7 @@ package struct RelayServer: RelayController {
 
     package func nextTick(now: MonotonicTime) -> MonotonicTime? {
         let deadline = machine.nextDeadline
-        guard standing != told || !isUsageTold else { return deadline }
+        guard standing != told || !isUsageTold || now < linesReportedAt else { return deadline }
         let report = wallReadAt + Self.wallClockInterval
         return deadline.map { min($0, report) } ?? report
     }
@@ -197,7 +209,8 @@ package struct RelayServer: RelayController {
             allocations: machine.allocationCount, mirrors: machine.mirrorCount,
             limited: RelayLimitCounts(
                 challenges: machine.limitedChallengeCount, bindings: machine.limitedBindingCount,
-                allocations: machine.limitedAllocationCount, peers: machine.limitedPeerCount))
+                proofs: machine.limitedProofCount, allocations: machine.limitedAllocationCount,
+                peers: machine.limitedPeerCount))
     }
 
     // MARK: Actions
@@ -233,9 +246,11 @@ package struct RelayServer: RelayController {
         case .remove(let id):
             if let place = installed.removeValue(forKey: id.rawValue) {
                 if place.relay.second != nil { secondCount -= 1 }
+                giveBackPorts(of: place.relay)
                 commands.append((place.plane, .remove(allocation: id.rawValue)))
             }
             commands += shares.ended(id.rawValue)
+        case .closeFamily(let id, let family): closeFamily(id, family, &commands)
         case .moveFlow, .permit, .revoke, .bindChannel, .unbindChannel, .sendToPeer: edit(action, &commands)
         case .began(let id, let flow, let user, let relayed):
             metrics.began()
@@ -341,8 +356,8 @@ package struct RelayServer: RelayController {
     }
 
     private func logBeginning(_ id: AllocationID, _ flow: RelayFlow, _ user: String, _ relayed: [TransportAddress]) {
-        log.debug(
-            "An allocation began.",
+        lives.log(
+            .debug, "An allocation began.",
             metadata: [
                 LogKey.allocation: "\(id.rawValue)", LogKey.user: "\(user)", LogKey.peer: "\(flow.remote)",
                 LogKey.address: "\(relayed.map(\.description).joined(separator: " "))",
@@ -358,9 +373,8 @@ package struct RelayServer: RelayController {
             }
             unlogged.loggedCount += 1
         }
-        log.info(
-            "An allocation ended.",
-            metadata: [
+        let facts: () -> Logger.Metadata = {
+            [
                 LogKey.allocation: "\(life.allocation.rawValue)", LogKey.user: "\(life.user)",
                 LogKey.peer: "\(life.flow.remote)",
                 LogKey.address: "\(life.relayed.map(\.description).joined(separator: " "))",
@@ -368,7 +382,14 @@ package struct RelayServer: RelayController {
                 LogKey.bytes: "\(life.counters.bytesUp) up, \(life.counters.bytesDown) down",
                 LogKey.count: "\(life.counters.packetsUp) up, \(life.counters.packetsDown) down",
                 LogKey.milliseconds: "\(Int((now - life.started).milliseconds))",
-            ])
+            ]
+        }
+        if life.reason == .shutdown {
+            log.info("An allocation ended.", metadata: facts())
+        } else {
+            lives.log(.info, "An allocation ended.", metadata: facts(), now: now)
+            linesReportedAt = now + .seconds(3)
+        }
     }
 }
 

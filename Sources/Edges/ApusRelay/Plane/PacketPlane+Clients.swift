@@ -24,7 +24,8 @@ extension PacketPlane {
     @inline(__always)
     private mutating func receivedFromClient(_ message: Int, listener: Int) {
         let length = arena.length(message)
-        let segment = arena.segment(message)
+        let (segment, marks) = arena.receipt(message)
+        output.marks = forwarded(marks)
         guard !arena.isCut(message), segment > 0 else {
             counters.malformed &+= 1
             return
@@ -45,6 +46,19 @@ extension PacketPlane {
                 offset &+= size
             }
         }
+    }
+
+    /// The marks of a datagram on its way out, where they are carried over: DSCP and ECN as they came, and one hop less
+    /// (RFC 8656 §14).
+    @inline(__always)
+    func forwarded(_ marks: UInt32) -> UInt32 {
+        guard marks & 0xFF > 1 else { return marks == 0 ? 0 : SendBatch.expired }
+        return marks &- 1
+    }
+
+    /// Has a datagram socket report marks, where they are carried over.
+    func reportMarks(of socket: Int32) {
+        if configuration.carriesMarks { RelaySocket.reportMarks(of: socket) }
     }
 
     /// How many whole datagrams of ChannelData stand here one after another that have the same head, and so the same
@@ -80,7 +94,7 @@ extension PacketPlane {
             guard let remote = RawAddress.read(name) else { return }
             let flow = RelayFlow(
                 plane: link.index, transport: .udp, local: datagramListeners[listener].address, remote: remote)
-            controlMessage(bytes, size, flow)
+            controlMessage(bytes, size, flow, slot: slot)
         } else {
             counters.malformed &+= 1
         }
@@ -176,12 +190,23 @@ extension PacketPlane {
     }
 
     /// Hands a STUN message to control, or drops it where that has enough.
-    mutating func controlMessage(_ bytes: UnsafeRawPointer, _ size: Int, _ flow: RelayFlow) {
-        guard size <= configuration.controlMessageMax,
-            link.event(.control(flow, Array(UnsafeRawBufferPointer(start: bytes, count: size))))
-        else {
-            counters.controlDropped &+= 1
+    ///
+    /// - Parameter slot: the allocation's row, or ``FlatTable/none``. An allocation has a share of control of its own;
+    ///   what is over it waits with the messages of clients that have none.
+    mutating func controlMessage(_ bytes: UnsafeRawPointer, _ size: Int, _ flow: RelayFlow, slot: UInt32) {
+        guard size <= configuration.controlMessageMax else {
+            counters.controlTooLong &+= 1
             return
+        }
+        let event = PlaneEvent.control(flow, Array(UnsafeRawBufferPointer(start: bytes, count: size)))
+        let hasShare =
+            slot != FlatTable.none
+            && allocations.rows[Int(slot)].controlShare.take(
+                at: now, burst: configuration.controlShareBurst, perSecond: configuration.controlSharePerSecond)
+        if hasShare {
+            if !link.event(event) { counters.controlDropped &+= 1 }
+        } else if !link.unauthenticatedEvent(event) {
+            counters.unauthenticatedDropped &+= 1
         }
     }
 

@@ -17,6 +17,8 @@ extension PacketPlane {
         case .install(let id, let flow, let socket, let second, let isTCP):
             install(id, flow, socket, second, isTCP: isTCP)
         case .remove(let id): remove(id)
+        case .closeFamily(let id, let family):
+            withSlot(id) { plane, slot in plane.closeFamily(slot, family) }
         case .permit(let id, let peer, let ports):
             withSlot(id) { plane, slot in _ = plane.allocations.permit(slot, peer, ports: ports) }
         case .revoke(let id, let peer): withSlot(id) { plane, slot in plane.allocations.revoke(slot, peer) }
@@ -67,11 +69,11 @@ extension PacketPlane {
                 let result = raw.withSocketAddress {
                     apus_send_to(datagramListeners[listener].socket, base, bytes.count, $0, raw.length)
                 }
-                if result < 0 { counters.controlDropped &+= 1 }
+                if result < 0 { counters.answersDropped &+= 1 }
             } else if flow.transport == .dtls {
                 guard let slot = sessions.slot(connection: flow.connection), write(base, bytes.count, session: slot)
                 else {
-                    counters.controlDropped &+= 1
+                    counters.answersDropped &+= 1
                     return
                 }
             } else if let slot = streams.slot(connection: flow.connection), queue(slot, base, bytes.count) {
@@ -133,7 +135,10 @@ extension PacketPlane {
                 slot, RawAddress.local(of: socket), second: second >= 0 ? RawAddress.local(of: second) : nil)
         }
         for (socket, kind) in [(socket, kinds.0), (second, kinds.1)] where socket >= 0 {
-            if !isTCP { reportErrors(of: socket) }
+            if !isTCP {
+                reportErrors(of: socket)
+                reportMarks(of: socket)
+            }
             _ = apus_poll_add(poll, socket, Self.readable, Self.token(kind, generation, Int(slot)))
         }
     }
@@ -149,6 +154,7 @@ extension PacketPlane {
                 sessions.rows[session].allocation == FlatTable.none
             else { return false }
             sessions.rows[session].allocation = slot
+            sessions.unauthenticated.leave(session)
             allocations.setSession(slot, session: Int32(session), flow: flow)
             return true
         }
@@ -156,23 +162,45 @@ extension PacketPlane {
             streams.rows[stream].allocation == FlatTable.none
         else { return false }
         streams.rows[stream].allocation = slot
+        unauthenticated.leave(stream)
         allocations.setStream(slot, stream: Int32(stream), flow: flow)
         return true
     }
 
     /// Both forget each other: where the next client is gone already, who gets this one's place is a stranger.
-    private func detachClient(_ slot: UInt32) {
+    private mutating func detachClient(_ slot: UInt32) {
         let row = allocations.rows + Int(slot)
-        if row.pointee.stream >= 0 { streams.rows[Int(row.pointee.stream)].allocation = FlatTable.none }
-        if row.pointee.session >= 0 { sessions.rows[Int(row.pointee.session)].allocation = FlatTable.none }
+        let (stream, session) = (Int(row.pointee.stream), Int(row.pointee.session))
         row.pointee.stream = -1
         row.pointee.session = -1
+        if stream >= 0 {
+            streams.rows[stream].allocation = FlatTable.none
+            returnToAdmission(stream: stream)
+        }
+        if session >= 0 {
+            sessions.rows[session].allocation = FlatTable.none
+            returnToAdmission(session: session)
+        }
     }
 
     private mutating func limit(_ slot: UInt32, user: UInt32, _ rate: RelayRate) {
         let row = allocations.rows + Int(slot)
         if row.pointee.bucket < 0 { row.pointee.bucket = buckets.join(user: user, at: now) }
         if row.pointee.bucket >= 0 { buckets.set(row.pointee.bucket, rate) }
+    }
+
+    private mutating func closeFamily(_ slot: UInt32, _ family: TransportAddress.Family) {
+        let row = allocations.rows + Int(slot)
+        let isTCP = row.pointee.relayed == nil
+        let closed = allocations.removeFamily(slot, family)
+        guard closed >= 0 else { return }
+        _ = apus_poll_remove(poll, closed)
+        apus_close(closed)
+        guard family == .v4 else { return }
+        // What was the second socket is the only one now.
+        let kind: Kind = isTCP ? .peerListener : .relay
+        _ = apus_poll_change(
+            poll, row.pointee.socket, Self.readable, Self.token(kind, row.pointee.generation, Int(slot)))
     }
 
     private mutating func remove(_ id: UInt32) {
@@ -191,6 +219,6 @@ extension PacketPlane {
             apus_close(socket)
         }
         allocations.remove(slot)
-        if !link.event(.counters(allocation: id, traffic, isFinal: true)) { counters.controlDropped &+= 1 }
+        if !link.event(.counters(allocation: id, traffic, isFinal: true)) { counters.newsDropped &+= 1 }
     }
 }

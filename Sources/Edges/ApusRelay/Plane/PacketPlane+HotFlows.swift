@@ -19,6 +19,7 @@ extension PacketPlane {
             return
         }
         reportErrors(of: socket)
+        reportMarks(of: socket)
         _ = apus_poll_add(
             poll, socket, Self.readable, Self.token(.hotFlow, hotFlows.rows[index].generation, index))
         channel.pointee.hot = Int32(index)

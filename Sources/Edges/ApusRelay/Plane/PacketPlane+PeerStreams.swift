@@ -81,7 +81,7 @@ extension PacketPlane {
         }
         // What control does not hear ends by its own time.
         guard !link.event(.peerConnected(connection: connection, socket: isConnected ? socket : -1)) else { return }
-        counters.controlDropped &+= 1
+        counters.newsDropped &+= 1
         if isConnected { apus_close(socket) }
     }
 
@@ -103,10 +103,11 @@ extension PacketPlane {
             apus_close(socket)
             let ended = PlaneEvent.peerCarried(
                 connection: connection, allocation: allocation, RelayTraffic(), isFinal: true)
-            if !link.event(ended) { counters.controlDropped &+= 1 }
+            if !link.event(ended) { counters.newsDropped &+= 1 }
             return
         }
         streams.rows[slot].peer = Int32(index)
+        unauthenticated.leave(slot)
         peers.rows[index].stream = Int32(slot)
         peers.rows[index].lastHeard = now
         counters.peersJoined &+= 1
@@ -369,7 +370,7 @@ extension PacketPlane {
         if link.event(event) {
             row.pointee.reported = row.pointee.traffic
         } else if isFinal {
-            counters.controlDropped &+= 1
+            counters.newsDropped &+= 1
         }
     }
 

@@ -36,7 +36,8 @@ extension PacketPlane {
     @inline(__always)
     private mutating func receivedFromPeer(_ message: Int, slot: Int) {
         let length = arena.length(message)
-        let segment = arena.segment(message)
+        let (segment, marks) = arena.receipt(message)
+        output.marks = forwarded(marks)
         let key = RawAddress.key(arena.name(message), scope: UInt32(truncatingIfNeeded: slot))
         guard !arena.isCut(message) else {
             counters.notPermitted &+= 1

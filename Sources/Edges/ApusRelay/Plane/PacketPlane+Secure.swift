@@ -1,4 +1,5 @@
 import ApusCore
+import ApusTraversal
 import CApusNet
 import CApusTLS
 import Glibc
@@ -6,7 +7,8 @@ import Glibc
 /// Clients that came over TLS: the same messages as over TCP, behind libssl in the plane's own loop (RFC 8656 §3.1).
 ///
 /// A stranger costs a row until its first bytes are those of a ClientHello, then a TLS connection until its handshake
-/// is done or its time is over: at most ``PlaneConfiguration/handshakesMax`` of them, of which the oldest makes room.
+/// is done or its time is over: at most ``PlaneConfiguration/handshakesMax`` of them, of which the oldest
+/// makes room, and of one source at most ``PlaneConfiguration/handshakesPerSourceMax``.
 ///
 /// Plaintext for a client waits in its row as over TCP, and what libssl made of it waits in libssl's hands where
 /// the kernel takes no more: each of the two has the bound of ``PlaneConfiguration/streamOutputMax``.
@@ -24,19 +26,21 @@ extension PacketPlane {
         }
     }
 
-    /// Begins to wait for a connection's handshake; the oldest of those that are waited for makes room.
+    /// Begins to wait for a connection's handshake; the oldest of its source, or of all, makes room.
     mutating func beginHandshake(_ slot: Int) {
-        if streamHandshakes.count >= configuration.handshakesMax, let oldest = streamHandshakes.oldest {
+        let remote = streams.rows[slot].flow.remote
+        let isFull = streamHandshakes.count >= configuration.handshakesMax
+        if let displaced = streamHandshakes.displaced(by: remote, isFull: isFull) {
             counters.handshakesDisplaced &+= 1
-            closeStream(oldest)
+            closeStream(displaced)
         }
-        streamHandshakes.append(slot)
+        streamHandshakes.enter(slot, from: remote, at: now)
     }
 
     /// Closes the connections whose time for a handshake is over.
     mutating func endLateHandshakes(_ now: UInt64) {
         let limit = UInt64(configuration.handshakeTimeout.nanoseconds)
-        while let slot = streamHandshakes.oldest, now &- min(now, streams.rows[slot].openedAt) > limit {
+        while let slot = streamHandshakes.late(at: now, limit: limit) {
             counters.handshakesLate &+= 1
             closeStream(slot)
         }
@@ -78,8 +82,7 @@ extension PacketPlane {
         let row = streams.rows + slot
         if row.pointee.tls == nil {
             guard let isHello = ClientMessage.isStreamHello(ciphertext, count) else {
-                keep(slot, ciphertext, count)
-                return true
+                return keep(slot, ciphertext, count)
             }
             guard isHello, let context = contexts?.streams else { return false }
             row.pointee.carryCount = 0
@@ -94,7 +97,7 @@ extension PacketPlane {
             guard state >= 0 else { return false }
             if state == 1 {
                 row.pointee.isSecured = true
-                streamHandshakes.remove(slot)
+                streamHandshakes.leave(slot)
                 counters.handshakes &+= 1
             }
         }
@@ -122,11 +125,10 @@ extension PacketPlane {
         let used = splitStream(slot, filled)
         // The payloads stand in the buffer that the next read overwrites.
         flushKeepingInput()
-        guard let used else {
+        guard let used, keep(slot, streamBuffer + used, filled - used) else {
             counters.malformed &+= 1
             return false
         }
-        keep(slot, streamBuffer + used, filled - used)
         return count == 0
     }
 

@@ -28,7 +28,8 @@ extension PacketPlane {
     /// One message: datagrams of one client, all of the same size but the last.
     private mutating func receivedRecords(_ message: Int, listener: Int) {
         let length = arena.length(message)
-        let segment = arena.segment(message)
+        let (segment, marks) = arena.receipt(message)
+        output.marks = forwarded(marks)
         guard !arena.isCut(message), segment > 0 else {
             counters.malformed &+= 1
             return
@@ -78,10 +79,12 @@ extension PacketPlane {
         guard isProven else { return }
         // The client has forgotten the old one's keys: nothing is said in them.
         if let old { closeSession(old, isSilent: true) }
-        if sessions.handshakes.count >= configuration.handshakesMax, let oldest = sessions.handshakes.oldest {
+        let isFull = sessions.handshakes.count >= configuration.handshakesMax
+        if let displaced = sessions.handshakes.displaced(by: remote, isFull: isFull) {
             counters.handshakesDisplaced &+= 1
-            closeSession(oldest)
+            closeSession(displaced)
         }
+        makeRoom(forSessionFrom: remote)
         let flow = RelayFlow(plane: link.index, transport: .dtls, local: door.pointee.address, remote: remote)
         door.pointee.knocking = nil
         guard let slot = sessions.insert(dtls, listener: listener, flow: flow, now: now) else {
@@ -108,7 +111,7 @@ extension PacketPlane {
                 return
             }
             row.pointee.isSecured = true
-            sessions.handshakes.remove(slot)
+            sessions.handshakes.leave(slot)
             counters.handshakes &+= 1
         }
         row.pointee.lastHeard = lastTick
@@ -143,7 +146,7 @@ extension PacketPlane {
             {
                 return
             }
-            controlMessage(bytes, size, sessions.rows[session].flow)
+            controlMessage(bytes, size, sessions.rows[session].flow, slot: slot)
         } else {
             counters.malformed &+= 1
         }
@@ -193,16 +196,20 @@ extension PacketPlane {
         let row = sessions.rows + slot
         guard let dtls = row.pointee.dtls else { return }
         let (flow, isSecured) = (row.pointee.flow, row.pointee.isSecured)
-        if row.pointee.allocation != FlatTable.none { allocations.rows[Int(row.pointee.allocation)].session = -1 }
+        let isAuthenticated = row.pointee.allocation != FlatTable.none
+        if isAuthenticated { allocations.rows[Int(row.pointee.allocation)].session = -1 }
         if isSecured, !isSilent { apus_dtls_close(dtls) }
         sessions.remove(slot)
-        if isSecured, !link.event(.streamClosed(flow)) { counters.controlDropped &+= 1 }
+        guard isSecured else { return }
+        let isTold =
+            isAuthenticated ? link.event(.streamClosed(flow)) : link.unauthenticatedEvent(.streamClosed(flow))
+        if !isTold { counters.newsDropped &+= 1 }
     }
 
     /// Repeats what was lost of handshakes, and ends those whose time is over.
     mutating func tickHandshakes(_ now: UInt64) {
         let limit = UInt64(configuration.handshakeTimeout.nanoseconds)
-        while let slot = sessions.handshakes.oldest, now &- min(now, sessions.rows[slot].openedAt) > limit {
+        while let slot = sessions.handshakes.late(at: now, limit: limit) {
             counters.handshakesLate &+= 1
             closeSession(slot)
         }

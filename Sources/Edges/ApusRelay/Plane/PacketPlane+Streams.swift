@@ -21,6 +21,7 @@ extension PacketPlane {
                 refuseWaiting(at: streamListeners[index].socket)
                 return
             }
+            if let remote { makeRoom(forStreamFrom: remote) }
             guard let remote, let slot = streams.insert(socket: socket) else {
                 counters.refusedStreams &+= 1
                 apus_close(socket)
@@ -28,10 +29,10 @@ extension PacketPlane {
             }
             let row = streams.rows + slot
             row.pointee.lastHeard = now
-            row.pointee.openedAt = now
             row.pointee.flow = RelayFlow(
                 plane: link.index, transport: streamListeners[index].isSecure ? .tls : .tcp,
                 local: streamListeners[index].address, remote: remote, connection: row.pointee.flow.connection)
+            unauthenticated.enter(slot, from: remote, at: now)
             if streamListeners[index].isSecure { beginHandshake(slot) }
             _ = apus_poll_add(poll, socket, Self.readable, Self.token(.stream, row.pointee.generation, slot))
         }
@@ -80,24 +81,23 @@ extension PacketPlane {
             let used = splitStream(slot, kept + count)
             // The payloads stand in the buffer that the next read overwrites.
             flushKeepingInput()
-            guard let used else {
+            guard let used, keep(slot, streamBuffer + used, kept + count - used) else {
                 counters.malformed &+= 1
                 closeStream(slot)
                 return
             }
-            keep(slot, streamBuffer + used, kept + count - used)
             if count < Self.streamReadMax / 4 { return }
         }
     }
 
     /// Keeps the beginning of a message until its end comes.
-    func keep(_ slot: Int, _ bytes: UnsafeRawPointer, _ count: Int) {
-        let row = streams.rows + slot
-        guard count > 0 else { return }
-        if row.pointee.carry == nil { row.pointee.carry = .allocate(byteCount: Self.carryMax, alignment: 64) }
-        guard let carry = row.pointee.carry else { return }
-        memcpy(carry, bytes, count)
-        row.pointee.carryCount = count
+    ///
+    /// - Returns: false where it is longer than what is kept of this connection.
+    func keep(_ slot: Int, _ bytes: UnsafeRawPointer, _ count: Int) -> Bool {
+        guard count > 0 else { return true }
+        guard count <= carryMax(slot) else { return false }
+        streams.rows[slot].keep(bytes, count, max: Self.carryMax)
+        return true
     }
 
     /// Handles the whole messages at the buffer's start (RFC 8656 §12.5: framed by their own lengths).
@@ -105,6 +105,8 @@ extension PacketPlane {
     /// - Returns: the bytes of whole messages; nil where something is neither STUN nor ChannelData.
     mutating func splitStream(_ slot: Int, _ count: Int) -> Int? {
         let allocation = streams.rows[slot].allocation
+        // A stream has no marks of its messages.
+        output.marks = 0
         var offset = 0
         while count &- offset >= 4 {
             let bytes = streamBuffer + offset
@@ -117,7 +119,7 @@ extension PacketPlane {
             } else if allocation == FlatTable.none || !ClientMessage.isSendIndication(bytes)
                 || !sendIndication(bytes, size, slot: allocation)
             {
-                controlMessage(bytes, size, streams.rows[slot].flow)
+                controlMessage(bytes, size, streams.rows[slot].flow, slot: allocation)
             }
         }
         return offset
@@ -158,7 +160,7 @@ extension PacketPlane {
     }
 
     mutating func queue(_ slot: Int, _ bytes: UnsafeRawPointer, _ size: Int) -> Bool {
-        guard streams.rows[slot].reserve(size, max: configuration.streamOutputMax) else {
+        guard streams.rows[slot].reserve(size, max: outputMax(slot)) else {
             counters.slowStream &+= 1
             return false
         }
@@ -205,10 +207,15 @@ extension PacketPlane {
             if isKnown { apus_tls_close(tls) }
             _ = apus_tls_flush(tls)
         }
-        streamHandshakes.remove(slot)
+        streamHandshakes.leave(slot)
+        unauthenticated.leave(slot)
         streams.remove(slot)
         guard isKnown else { return }
-        // A ring that is full has no room for the news; control learns it by the allocation's end.
-        if !link.event(.streamClosed(flow)) { counters.controlDropped &+= 1 }
+        // A ring that is full has no room for the news; control learns it by the allocation's end. Behind what the
+        // connection asked for, where nobody had authenticated.
+        let isAuthenticated = allocation != FlatTable.none || peer >= 0
+        let isTold =
+            isAuthenticated ? link.event(.streamClosed(flow)) : link.unauthenticatedEvent(.streamClosed(flow))
+        if !isTold { counters.newsDropped &+= 1 }
     }
 }

@@ -72,7 +72,9 @@ struct PacketPlane: ~Copyable {
     var now: UInt64
     var isClockRunning = false
     /// Connections of the TLS door whose handshake is not done.
-    var streamHandshakes = AgeList()
+    var streamHandshakes: AdmissionStateMachine
+    /// Connections on which nobody has authenticated.
+    var unauthenticated: AdmissionStateMachine
     var sessions: SessionTable
     /// What the TLS and DTLS doors show now.
     var contexts: DoorSecurity.Contexts?
@@ -128,7 +130,9 @@ struct PacketPlane: ~Copyable {
         now = MonotonicTime.now().nanoseconds
         streams = StreamTable(rowsMax: configuration.streamsMax, seed: seed &+ 4)
         peers = PeerTable(rowsMax: configuration.peersMax, seed: seed &+ 7)
-        sessions = SessionTable(rowsMax: configuration.sessionsMax, seed: seed &+ 5)
+        sessions = SessionTable(configuration: configuration, seed: seed &+ 5)
+        streamHandshakes = AdmissionStateMachine(perSourceMax: configuration.handshakesPerSourceMax)
+        unauthenticated = AdmissionStateMachine(perSourceMax: configuration.unauthenticatedPerSourceMax)
         output = SendBatch(
             segmentMax: configuration.segmentMax,
             canSegment: configuration.usesOffload && apus_can_segment() == 1)
@@ -182,6 +186,7 @@ struct PacketPlane: ~Copyable {
                 address, sharesPort: true, joins: canJoin, bufferBytes: configuration.listenerBufferBytes)
             guard socket >= 0 else { throw RelaySocket.error(address, -socket) }
             datagramListeners[index] = Listener(socket: socket, address: RawAddress.local(of: socket) ?? address)
+            reportMarks(of: socket)
             _ = apus_poll_add(poll, socket, Self.readable, Self.token(.datagrams, 0, index))
         }
         let plainCount = configuration.streamAddresses.count
@@ -201,6 +206,7 @@ struct PacketPlane: ~Copyable {
             guard socket >= 0 else { throw RelaySocket.error(address, -socket) }
             sessionListeners[index] = Listener(
                 socket: socket, address: RawAddress.local(of: socket) ?? address, isSecure: true)
+            reportMarks(of: socket)
             _ = apus_poll_add(poll, socket, Self.readable, Self.token(.sessions, 0, index))
         }
     }
@@ -252,7 +258,8 @@ struct PacketPlane: ~Copyable {
     private var hasNothing: Bool {
         allocations.count == 0 && streams.count == 0 && sessions.count == 0 && peers.count == 0 && counters == reported
             && counters.connectedFlows == 0 && counters.connections == 0 && counters.sessions == 0
-            && counters.peers == 0 && counters.sendDropped == output.dropped &+ sessionsRefused
+            && counters.peers == 0 && counters.unauthenticated == 0
+            && counters.sendDropped == output.dropped &+ sessionsRefused
             && counters.unsegmented == output.unsegmented && accepting.until == nil
     }
 
@@ -341,6 +348,7 @@ struct PacketPlane: ~Copyable {
         }
         resumeAccepting(now)
         closeIdleStreams(now)
+        endUnauthenticated(now)
         tickPeers(now)
         takeContexts()
         endLateHandshakes(now)
@@ -351,6 +359,7 @@ struct PacketPlane: ~Copyable {
         counters.connections = UInt64(streams.count)
         counters.sessions = UInt64(sessions.count)
         counters.peers = UInt64(peers.count)
+        counters.unauthenticated = UInt64(unauthenticated.count + sessions.unauthenticated.count)
         counters.connectedFlows = UInt64(hotFlows.count)
         counters.unsegmented = output.unsegmented
         if counters != reported, link.event(.plane(index: link.index, counters)) { reported = counters }

@@ -29,6 +29,18 @@ package struct PlaneConfiguration: Sendable {
     package var sessionsMax = 4_096
     /// Connections of the TLS door, and sessions of the DTLS door, whose handshake is not done; the oldest makes room.
     package var handshakesMax = 256
+    /// Of these, those of one source (an IPv4 address, an IPv6 /64); its own oldest makes room.
+    package var handshakesPerSourceMax = 128
+    /// The time from connecting, or from the end of an allocation, until a connection or session has an allocation or a
+    /// peer's connection; it is closed then.
+    package var unauthenticatedTimeout = Duration.seconds(15)
+    /// Connections, and sessions, of one source that have neither; its own oldest makes room.
+    package var unauthenticatedPerSourceMax = 1_024
+    /// Bytes that are kept of a message that has not come whole on a connection that has neither; a connection with
+    /// more is closed.
+    package var unauthenticatedCarryMax = 2_048
+    /// Bytes of answers that wait for such a client where it does not read; more are dropped and counted.
+    package var unauthenticatedOutputMax = 4_096
     /// The time from connecting, or from the cookie's return, to the end of the handshake.
     package var handshakeTimeout = Duration.seconds(10)
     /// Bytes that wait for a client that does not read; what comes then is dropped and counted.
@@ -42,13 +54,19 @@ package struct PlaneConfiguration: Sendable {
     package var peerErrorsPerSecondMax = 16
     /// Bytes of a STUN message that control takes; longer ones are dropped and counted.
     package var controlMessageMax = 2_048
-    /// Events and commands that wait between a plane and control.
+    /// STUN messages of one allocation that go to control before those of clients that have none: at once, and per
+    /// second. What is more waits with theirs.
+    package var controlShareBurst = 256.0
+    package var controlSharePerSecond = 128.0
+    /// Events and commands that wait between a plane and control; as many messages of clients without an allocation.
     package var ringCapacity = 4_096
     /// Bytes of kernel buffers of a listener and of a relay socket, where the system gives them.
     package var listenerBufferBytes = 8 * 1_024 * 1_024
     package var relayBufferBytes = 512 * 1_024
     /// The longest datagram that is put into a run of equal ones: what fits a 1,500 byte link.
     package var segmentMax = 1_452
+    /// Whether DSCP, ECN and TTL of datagrams are carried over (RFC 8656 §14); else the machine's own are sent.
+    package var carriesMarks = true
     /// Whether joined receiving and cut sending are used where the kernel has them.
     package var usesOffload = true
 

@@ -29,10 +29,13 @@ package final class Waker: Sendable {
     package func clear() { apus_wake_clear(descriptor) }
 }
 
-/// The two rings between a plane and the control thread (D8): events up, commands down.
+/// The rings between a plane and the control thread (D8): events up, those of clients without an allocation apart from
+/// the others, so that a flood of theirs delays nobody's refresh; commands down.
 package final class PlaneLink: Sendable {
     package let index: UInt8
     package let events: BoundedRing<PlaneEvent>
+    /// Messages of clients that have no allocation, or ask more than their share; they wait behind ``events``.
+    package let unauthenticated: BoundedRing<PlaneEvent>
     package let commands: BoundedRing<PlaneCommand>
     /// Wakes the plane.
     package let plane: Waker
@@ -43,6 +46,7 @@ package final class PlaneLink: Sendable {
     package init(index: UInt8, capacity: Int, plane: Waker, control: Waker) {
         self.index = index
         events = BoundedRing(capacity: capacity)
+        unauthenticated = BoundedRing(capacity: capacity)
         commands = BoundedRing(capacity: capacity)
         self.plane = plane
         self.control = control
@@ -65,6 +69,18 @@ package final class PlaneLink: Sendable {
         control.wake()
         return true
     }
+
+    /// Hands up an event of a client without an allocation. The plane's thread only.
+    ///
+    /// - Returns: false where control has as many waiting as it takes; events of allocations have a ring of their own.
+    func unauthenticatedEvent(_ event: PlaneEvent) -> Bool {
+        guard unauthenticated.push(event) else { return false }
+        control.wake()
+        return true
+    }
+
+    /// Whether control has nothing of this plane to do.
+    var isQuiet: Bool { events.isEmpty && unauthenticated.isEmpty }
 
     /// Asks the plane to end. From any thread.
     func stop() {

@@ -47,8 +47,15 @@ package struct PlaneCounters: Hashable, Sendable {
     package var unboundChannel: UInt64 = 0
     /// Packets to or from a peer without a permission.
     package var notPermitted: UInt64 = 0
-    /// STUN messages for control that found its ring full, or are longer than it takes.
+    /// STUN messages of allocations for control that found its ring full; those of clients without one, and of
+    /// allocations over their share, that found theirs full; and messages that are longer than control takes.
     package var controlDropped: UInt64 = 0
+    package var unauthenticatedDropped: UInt64 = 0
+    package var controlTooLong: UInt64 = 0
+    /// Answers of control that the kernel did not take, or whose client has gone.
+    package var answersDropped: UInt64 = 0
+    /// Ends of connections and allocations of which control could not be told.
+    package var newsDropped: UInt64 = 0
     /// Datagrams that the kernel did not take.
     package var sendDropped: UInt64 = 0
     /// Packets for stream clients that do not read.
@@ -78,7 +85,12 @@ package struct PlaneCounters: Hashable, Sendable {
     package var handshakesFailed: UInt64 = 0
     package var handshakesLate: UInt64 = 0
     package var handshakesDisplaced: UInt64 = 0
-    /// Client connections, and DTLS sessions, that there are; strangers among them.
+    /// Connections and sessions that ended since nobody had authenticated on them in time, or to make room for others;
+    /// and those that are there.
+    package var unauthenticatedLate: UInt64 = 0
+    package var unauthenticatedDisplaced: UInt64 = 0
+    package var unauthenticated: UInt64 = 0
+    /// Client connections, and DTLS sessions, that there are; unauthenticated ones among them.
     package var connections: UInt64 = 0
     /// Connections to peers that there are (RFC 6062), those on their way among them; that were joined with a client's;
     /// that failed; and peers that connected without a permission, or while control had enough.
@@ -166,6 +178,8 @@ package enum PlaneCommand: Sendable, Equatable {
     case closePeer(connection: UInt32)
     /// The client goes on from another address or connection of the same plane (RFC 8016).
     case moveFlow(allocation: UInt32, flow: RelayFlow)
+    /// Closes the socket of one family of an allocation that has both.
+    case closeFamily(allocation: UInt32, TransportAddress.Family)
     /// Ends an allocation and closes its socket.
     case remove(allocation: UInt32)
     case closeStream(RelayFlow)

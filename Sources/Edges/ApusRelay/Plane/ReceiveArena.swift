@@ -64,11 +64,12 @@ package struct ReceiveArena: ~Copyable {
     package func name(_ index: Int) -> UnsafeRawPointer { UnsafeRawPointer(names + index &* Self.nameBytes) }
     @inline(__always)
     package func length(_ index: Int) -> Int { Int(messages[index].length) }
-    /// The size of each of the datagrams that stand one after another in a message; the last may be shorter.
+    /// The size of each of the datagrams that stand one after another in a message, of which the last may be shorter;
+    /// and the marks of all of them (``SendBatch/marks``).
     @inline(__always)
-    package func segment(_ index: Int) -> Int {
-        let size = Int(apus_joined_size(messages + index))
-        return size == 0 ? length(index) : size
+    package func receipt(_ index: Int) -> (segment: Int, marks: UInt32) {
+        let receipt = apus_read_receipt(messages + index)
+        return (receipt.segment == 0 ? length(index) : Int(receipt.segment), receipt.marks)
     }
     /// Whether the kernel cut a message off; it cannot, short of a kernel that joins more than an IP packet.
     @inline(__always)

@@ -69,6 +69,9 @@ package enum RelaySocket {
         }
     }
 
+    /// Has a datagram socket report TTL, DSCP and ECN of what it receives; see ``ReceiveArena/receipt(_:)``.
+    package static func reportMarks(of socket: Int32) { apus_datagram_report_marks(socket) }
+
     static func error(_ address: TransportAddress, _ number: Int32) -> ApusError {
         switch number {
         case EADDRINUSE: ApusError(.addressInUse, "the address \(address) is in use")

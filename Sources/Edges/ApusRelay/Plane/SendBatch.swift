@@ -48,7 +48,12 @@ package struct SendBatch: ~Copyable {
         var last: UInt32
         var hasHead: Bool
         var isClosed: Bool
+        var marks: UInt32
     }
+
+    /// ``marks`` of datagrams that have come to their end: they are dropped and counted.
+    package static let expired = UInt32.max
+    private static let controlBytes = Int(APUS_SEND_CONTROL_BYTES)
 
     /// Datagrams of one batch.
     package static let packetsMax = 4_096
@@ -72,6 +77,9 @@ package struct SendBatch: ~Copyable {
     private let messages: UnsafeMutablePointer<apus_message>
     private let controls: UnsafeMutableRawPointer
     private let gathered: UnsafeMutableRawPointer
+    /// TTL (hop limit) in the low byte, DSCP and ECN in the next one, of the datagrams that are added from now on; 0
+    /// for those of the socket. Datagrams of one run have the same.
+    package var marks: UInt32 = 0
     private var packetCount: UInt32 = 0
     private var datagramCount: UInt32 = 0
     private var runCount: UInt32 = 0
@@ -92,12 +100,11 @@ package struct SendBatch: ~Copyable {
         // A head and a datagram.
         vectors = .allocate(capacity: Self.runsMax * 2)
         messages = .allocate(capacity: Self.runsMax)
-        controls = .allocate(byteCount: Self.runsMax * 32, alignment: 64)
+        controls = .allocate(byteCount: Self.runsMax * Self.controlBytes, alignment: 64)
         gathered = .allocate(byteCount: Self.gatheredBytesMax, alignment: 4_096)
         for index in 0..<Self.runsMax {
             (messages + index).initialize(to: apus_message())
-            apus_segment_prepare(controls + index * 32)
-            messages[index].header.msg_control = controls + index * 32
+            apus_control_prepare(controls + index * Self.controlBytes)
         }
     }
 
@@ -128,6 +135,11 @@ package struct SendBatch: ~Copyable {
         _ base: UnsafeMutableRawPointer, _ length: UInt32, head: UInt32?, mark: inout Mark, socket: Int32,
         address: UnsafeMutablePointer<RawAddress>?, dropped: UnsafeMutablePointer<UInt64>
     ) {
+        guard marks != Self.expired else {
+            self.dropped &+= 1
+            dropped.pointee &+= 1
+            return
+        }
         let size = length &+ (head == nil ? 0 : 4)
         let packet = packetCount
         packetCount = packet &+ 1
@@ -137,7 +149,7 @@ package struct SendBatch: ~Copyable {
             let run = runs + Int(mark.run)
             if !run.pointee.isClosed, size <= run.pointee.size, size > 0, run.pointee.count < countMax,
                 run.pointee.total &+ size <= Self.runBytesMax, run.pointee.hasHead == (head != nil),
-                run.pointee.socket == socket
+                run.pointee.socket == socket, run.pointee.marks == marks
             {
                 packets[Int(run.pointee.last)].next = packet
                 run.pointee.last = packet
@@ -153,7 +165,7 @@ package struct SendBatch: ~Copyable {
         runs[Int(runCount)] = Run(
             name: name, dropped: dropped, nameLength: address?.pointee.length ?? 0, socket: socket, size: size,
             total: size, count: 1, first: packet, last: packet, hasHead: head != nil,
-            isClosed: size > segmentMax || size == 0)
+            isClosed: size > segmentMax || size == 0, marks: marks)
         runCount = runCount &+ 1
     }
 
@@ -168,7 +180,7 @@ package struct SendBatch: ~Copyable {
     package mutating func addMore(_ count: Int, stride: Int, mark: Mark) -> Int {
         guard mark.stamp == stamp else { return 0 }
         let run = runs + Int(mark.run)
-        guard run.pointee.last &+ 1 == packetCount, !run.pointee.isClosed else { return 0 }
+        guard run.pointee.last &+ 1 == packetCount, !run.pointee.isClosed, run.pointee.marks == marks else { return 0 }
         let packet = packets + Int(run.pointee.last)
         let stride = UInt32(truncatingIfNeeded: stride)
         // Nothing is shorter than its run's size unless it closed it.
@@ -228,18 +240,34 @@ package struct SendBatch: ~Copyable {
             vector[0] = iovec(iov_base: UnsafeMutableRawPointer(packet), iov_len: 4)
             vector[headCount] = iovec(iov_base: packet.pointee.base, iov_len: Int(packet.pointee.length))
             header.pointee.header.msg_iovlen = 1 &+ headCount
-            header.pointee.header.msg_control = nil
-            header.pointee.header.msg_controllen = 0
+            setControl(header, run, message, hasSegment: false)
             return
         }
         gather(run, place)
         vector[0] = iovec(iov_base: place, iov_len: Int(run.pointee.total))
         header.pointee.header.msg_iovlen = 1
-        let control = controls + message &* 32
-        (control + Int(APUS_SEGMENT_OFFSET)).storeBytes(
-            of: UInt16(truncatingIfNeeded: run.pointee.size), as: UInt16.self)
-        header.pointee.header.msg_control = control
-        header.pointee.header.msg_controllen = Int(APUS_SEGMENT_BYTES)
+        setControl(header, run, message, hasSegment: true)
+    }
+
+    /// What the kernel is told of a run: where to cut it, and its marks.
+    @inline(__always)
+    private func setControl(
+        _ header: UnsafeMutablePointer<apus_message>, _ run: UnsafeMutablePointer<Run>, _ message: Int,
+        hasSegment: Bool
+    ) {
+        let control = controls + message &* Self.controlBytes
+        var (start, end) = (Int(APUS_SEGMENT_BYTES), Int(APUS_SEGMENT_BYTES))
+        if hasSegment {
+            (control + Int(APUS_SEGMENT_OFFSET)).storeBytes(
+                of: UInt16(truncatingIfNeeded: run.pointee.size), as: UInt16.self)
+            start = 0
+        }
+        if run.pointee.marks != 0 {
+            apus_set_marks(control, run.pointee.marks)
+            end &+= Int(APUS_MARKS_BYTES)
+        }
+        header.pointee.header.msg_control = end > start ? control + start : nil
+        header.pointee.header.msg_controllen = end &- start
     }
 
     /// Copies a run's datagrams, each behind its head, to where the kernel takes them in one piece.
@@ -319,8 +347,10 @@ package struct SendBatch: ~Copyable {
         var single = message.pointee
         var vector = single.header.msg_iov[0]
         var left = Int(run.pointee.total)
-        single.header.msg_control = nil
-        single.header.msg_controllen = 0
+        // The marks stay, behind where to cut.
+        let segment = Int(APUS_SEGMENT_BYTES)
+        single.header.msg_controllen -= segment
+        single.header.msg_control = single.header.msg_controllen > 0 ? single.header.msg_control + segment : nil
         withUnsafeMutablePointer(to: &vector) { vector in
             single.header.msg_iov = vector
             while left > 0 {

@@ -45,6 +45,8 @@ package struct AllocationRow {
     package var mark = SendBatch.Mark()
     /// Where its user's tokens are, or -1 where nothing bounds them.
     package var bucket: Int32 = -1
+    /// Its share of control.
+    var controlShare = TokenBucket()
     package var traffic = RelayTraffic()
     package var reported = RelayTraffic()
     /// Where its peers see it; nil for a TCP allocation, and where there is no second family.
@@ -188,6 +190,24 @@ package struct AllocationTable: ~Copyable {
             // Where there were no room, the kernel would know the way.
             if let address { _ = byRelayed.set(slot, for: FlatTable.Key(address, scope: 0)) }
         }
+    }
+
+    /// Takes the socket of one family out of a row that has both, IPv4 first; its channels are unbound already.
+    ///
+    /// - Returns: the socket, which the caller closes; -1 where the row has one family alone.
+    mutating func removeFamily(_ slot: UInt32, _ family: TransportAddress.Family) -> Int32 {
+        let row = rows + Int(slot)
+        guard row.pointee.second >= 0 else { return -1 }
+        let closed = family == .v6 ? row.pointee.second : row.pointee.socket
+        let address = family == .v6 ? row.pointee.secondRelayed : row.pointee.relayed
+        if let address { byRelayed.remove(FlatTable.Key(address, scope: 0)) }
+        if family == .v4 {
+            row.pointee.socket = row.pointee.second
+            row.pointee.relayed = row.pointee.secondRelayed
+        }
+        row.pointee.second = -1
+        row.pointee.secondRelayed = nil
+        return closed
     }
 
     /// Gives a row its datagram client; false where the client has another allocation.

@@ -12,7 +12,6 @@ struct SessionRow {
     var allocation = FlatTable.none
     /// Whether the handshake is done.
     var isSecured = false
-    var openedAt: UInt64 = 0
     var lastHeard: UInt64 = 0
 
     mutating func free() {
@@ -33,10 +32,14 @@ struct SessionTable: ~Copyable {
     private var byNumber: FlatTable
     private var lastNumber: UInt64 = 0
     /// Sessions whose handshake is not done.
-    var handshakes = AgeList()
+    var handshakes: AdmissionStateMachine
+    /// Sessions on which nobody has authenticated.
+    var unauthenticated: AdmissionStateMachine
 
-    init(rowsMax: Int, seed: UInt64) {
-        self.rowsMax = rowsMax
+    init(configuration: PlaneConfiguration, seed: UInt64) {
+        rowsMax = configuration.sessionsMax
+        handshakes = AdmissionStateMachine(perSourceMax: configuration.handshakesPerSourceMax)
+        unauthenticated = AdmissionStateMachine(perSourceMax: configuration.unauthenticatedPerSourceMax)
         byAddress = FlatTable(countMax: rowsMax, seed: seed)
         byNumber = FlatTable(countMax: rowsMax, seed: seed &+ 1)
         rows = .allocate(capacity: rowsMax)
@@ -88,9 +91,9 @@ struct SessionTable: ~Copyable {
         rows[slot].listener = Int32(listener)
         rows[slot].flow = flow
         rows[slot].flow.connection = number
-        rows[slot].openedAt = now
         rows[slot].lastHeard = now
-        handshakes.append(slot)
+        handshakes.enter(slot, from: flow.remote, at: now)
+        unauthenticated.enter(slot, from: flow.remote, at: now)
         count += 1
         return slot
     }
@@ -98,7 +101,8 @@ struct SessionTable: ~Copyable {
     /// Frees a session and its place.
     mutating func remove(_ slot: Int) {
         rows[slot].free()
-        handshakes.remove(slot)
+        handshakes.leave(slot)
+        unauthenticated.leave(slot)
         byAddress.remove(FlatTable.Key(rows[slot].flow.remote, scope: UInt32(rows[slot].listener)))
         byNumber.remove(Self.numberKey(rows[slot].flow.connection))
         places.give(back: slot)

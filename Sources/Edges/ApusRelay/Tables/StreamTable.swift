@@ -17,6 +17,7 @@ struct StreamRow {
     /// The beginning of a message whose end has not come.
     var carry: UnsafeMutableRawPointer?
     var carryCount = 0
+    private var carryCapacity = 0
     /// Bytes for the client that the kernel has not taken.
     var output: UnsafeMutableRawPointer?
     var outputHead = 0
@@ -25,7 +26,6 @@ struct StreamRow {
     var isWaitingToWrite = false
     var isInWriteList = false
     var lastHeard: UInt64 = 0
-    var openedAt: UInt64 = 0
     /// libssl's connection where the client came over TLS and has said hello, and whether its handshake is done.
     var tls: OpaquePointer?
     var isSecured = false
@@ -35,12 +35,27 @@ struct StreamRow {
         outputCount > 0 || isWaitingToWrite || (tls.map { apus_tls_waiting($0) > 0 } ?? false)
     }
 
+    /// Bytes of the first piece of memory for a message's beginning, and for output.
+    private static let smallBytes = 2_048
+
+    /// Keeps the beginning of a message, `max` bytes at most; it does not stand in what was kept before.
+    mutating func keep(_ bytes: UnsafeRawPointer, _ count: Int, max: Int) {
+        if carryCapacity < count {
+            carry?.deallocate()
+            carryCapacity = count <= Self.smallBytes ? Self.smallBytes : max
+            carry = .allocate(byteCount: carryCapacity, alignment: 64)
+        }
+        guard let carry else { return }
+        memcpy(carry, bytes, count)
+        carryCount = count
+    }
+
     /// Whether the output takes so many bytes more within a bound; makes room for them.
     mutating func reserve(_ count: Int, max outputMax: Int) -> Bool {
         if outputCount == 0 { outputHead = 0 }
         if outputHead + outputCount + count <= outputCapacity { return true }
         guard outputCount + count <= outputMax else { return false }
-        var capacity = max(outputCapacity, 16_384)
+        var capacity = max(outputCapacity, Self.smallBytes)
         while capacity < outputCount + count { capacity *= 2 }
         if capacity == outputCapacity, let output {
             memmove(output, output + outputHead, outputCount)
@@ -72,7 +87,7 @@ struct StreamRow {
         output?.deallocate()
         carry = nil
         output = nil
-        (carryCount, outputHead, outputCount, outputCapacity) = (0, 0, 0, 0)
+        (carryCount, carryCapacity, outputHead, outputCount, outputCapacity) = (0, 0, 0, 0, 0)
     }
 }
 
@@ -105,6 +120,7 @@ struct StreamTable: ~Copyable {
     }
 
     var slots: Range<Int> { 0..<places.used }
+    var isFull: Bool { count >= rowsMax }
 
     /// The place of a connection's number, where that connection lives.
     func slot(connection: UInt64) -> Int? {

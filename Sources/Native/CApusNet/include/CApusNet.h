@@ -14,26 +14,59 @@ typedef struct apus_message {
     uint32_t length;
 } apus_message;
 
-// Bytes of a message's control buffer.
-enum { APUS_CONTROL_BYTES = 64 };
-// Where a control buffer made by apus_segment_prepare holds the segment size, and its whole length.
-enum { APUS_SEGMENT_OFFSET = 16, APUS_SEGMENT_BYTES = 24 };
+// Bytes of a received message's control buffer: what the kernel joined, TTL, and DSCP with ECN.
+enum { APUS_CONTROL_BYTES = 96 };
+// A control buffer made by apus_control_prepare: the segment size at APUS_SEGMENT_OFFSET, then the marks of both
+// families, of which a socket passes over those that are not its own.
+enum { APUS_SEGMENT_OFFSET = 16, APUS_SEGMENT_BYTES = 24, APUS_MARKS_BYTES = 96, APUS_SEND_CONTROL_BYTES = 128 };
 
 // recvmmsg and sendmmsg without waiting: the number of messages, or -errno.
 int apus_receive_messages(int fd, apus_message *messages, uint32_t count);
 int apus_send_messages(int fd, apus_message *messages, uint32_t count);
 
-// The size of the equal datagrams that the kernel joined into this message (UDP_GRO); 0 for a single one.
-static inline uint32_t apus_joined_size(const apus_message *message) {
-    if (message->header.msg_controllen < CMSG_LEN(sizeof(int))) return 0;
-    const struct cmsghdr *control = (const struct cmsghdr *)message->header.msg_control;
-    // The sockets of this project ask for no other control message, so that it is the first.
-    if (control->cmsg_level != IPPROTO_UDP || control->cmsg_type != 104) return 0;
-    return (uint32_t) * (const int *)CMSG_DATA(control);
+// What the kernel says of a received message.
+typedef struct apus_receipt {
+    // The size of the equal datagrams that it joined into this message (UDP_GRO); 0 for a single one.
+    uint32_t segment;
+    // TTL or hop limit in the low byte, DSCP and ECN in the next; 0 where the socket does not report them. Datagrams
+    // with different ones are not joined.
+    uint32_t marks;
+} apus_receipt;
+
+static inline apus_receipt apus_read_receipt(const apus_message *message) {
+    apus_receipt receipt = {0, 0};
+    const char *part = (const char *)message->header.msg_control;
+    size_t left = message->header.msg_controllen;
+    while (left >= sizeof(struct cmsghdr)) {
+        const struct cmsghdr *header = (const struct cmsghdr *)part;
+        if (header->cmsg_len < CMSG_LEN(1) || header->cmsg_len > left) break;
+        const unsigned char *value = CMSG_DATA(header);
+        uint32_t number = header->cmsg_len >= CMSG_LEN(sizeof(int)) ? (uint32_t) * (const int *)value : *value;
+        switch (header->cmsg_level << 8 | header->cmsg_type) {
+        case IPPROTO_UDP << 8 | 104: receipt.segment = number; break;
+        case IPPROTO_IP << 8 | 2: case IPPROTO_IPV6 << 8 | 52: receipt.marks |= number & 0xff; break;
+        case IPPROTO_IP << 8 | 1: case IPPROTO_IPV6 << 8 | 67: receipt.marks |= (number & 0xff) << 8; break;
+        default: break;
+        }
+        size_t step = (header->cmsg_len + 7) & ~(size_t)7;
+        if (step >= left) break;
+        part += step;
+        left -= step;
+    }
+    return receipt;
 }
 
-// Makes a control buffer that asks for UDP_SEGMENT; the size is written at APUS_SEGMENT_OFFSET as a uint16_t.
-void apus_segment_prepare(void *control);
+// Makes a control buffer of APUS_SEND_CONTROL_BYTES that asks for UDP_SEGMENT, whose size is written at
+// APUS_SEGMENT_OFFSET as a uint16_t, and for marks, which apus_set_marks writes. Either part may be left out.
+void apus_control_prepare(void *control);
+static inline void apus_set_marks(void *control, uint32_t marks) {
+    int *values = (int *)((char *)control + APUS_SEGMENT_BYTES + 16);
+    values[0] = values[12] = (int)(marks & 0xff);
+    values[6] = values[18] = (int)(marks >> 8 & 0xff);
+}
+
+// Has a socket report TTL or hop limit, and DSCP with ECN, of what it receives.
+void apus_datagram_report_marks(int fd);
 
 // 1 where the kernel joins received datagrams (UDP_GRO), cuts sent ones (UDP_SEGMENT).
 int apus_can_join(void);

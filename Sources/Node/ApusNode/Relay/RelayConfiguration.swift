@@ -62,6 +62,7 @@ package struct RelayConfiguration: Sendable {
     package var lifetimeMax = Duration.seconds(3600)
     package var isLegacyChannelAllowed = false
     package var quota = Quota()
+    package var bounds = RelayBounds()
     /// Allocations of another node whose state is kept; beyond it a new one is not.
     package var mirrorsMax = 16_384
     /// How long allocations live on at a node that leaves, and how long its process waits for them to go.
@@ -171,6 +172,7 @@ package struct RelayConfiguration: Sendable {
             throw reader.invalid("relay.lifetime_max", "10m or more are expected (RFC 8656 §7.2)")
         }
         quota = try Quota(&reader)
+        bounds = try RelayBounds(&reader)
         mirrorsMax = try reader.int("relay.mirrors_max", default: d.mirrorsMax, in: 0...65_536)
         drainLifetime = try reader.duration("relay.drain_lifetime", default: d.drainLifetime)
         drainWait = try reader.duration("relay.drain_wait", default: d.drainWait)

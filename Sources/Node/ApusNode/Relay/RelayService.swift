@@ -99,17 +99,19 @@ package final class RelayService: Service {
             configuration: turnConfiguration(doors: doors, addresses: addresses), addresses: addresses,
             userRate: RelayRate(
                 bytesPerSecond: UInt64(configuration.quota.bitsPerSecond / 8),
-                packetsPerSecond: UInt64(configuration.quota.packetsPerSecond)), log: log,
+                packetsPerSecond: UInt64(configuration.quota.packetsPerSecond)),
+            linesPerSecond: configuration.bounds.logLinesPerSecond, log: log,
             tell: { [weak self] said in self?.news.withLock { $0 }?(said) })
         var plane = PlaneConfiguration(datagramAddresses: doors, streamAddresses: doors)
         plane.externals = addresses.externals
         try secure(&plane)
+        configuration.bounds.apply(to: &plane)
         plane.allocationsMax = configuration.allocationsMax
         plane.peersMax = configuration.tcpPeersMax
         plane.peerErrorsPerSecondMax = configuration.peerErrorsPerSecond
         plane.connectedFlowsMax = configuration.connectedFlowsMax
         let threadCount = configuration.planeCount
-        plane.streamsMax = max(1, configuration.streamsMax / threadCount)
+        plane.streamsMax = configuration.bounds.streamsPerThread(of: configuration.streamsMax, threads: threadCount)
         let started = try RelayControl(planeCount: threadCount, configuration: plane) { _, _ in server }
         control.withLock { $0 = started }
         self.doors.withLock { $0 = configuration.doorsForPeers(of: started, addresses.externals) }
@@ -193,6 +195,7 @@ package final class RelayService: Service {
         doors: [TransportAddress], addresses: RelayAddresses
     ) -> TurnServerConfiguration {
         var turn = TurnServerConfiguration(credentials: keys.credentials, nonceKey: keys.nonceKey)
+        configuration.bounds.apply(to: &turn)
         turn.ticketKey = keys.ticketKey
         turn.node = node ?? UInt64.random(in: .min ... .max)
         turn.hasPeers = node != nil
@@ -201,6 +204,7 @@ package final class RelayService: Service {
         turn.peers = PeerPolicy(
             opened: Set(configuration.opened),
             own: doors + addresses.hosts + RelayConfiguration.machineAddresses() + configuration.clusterAddresses,
+            relays: addresses.hosts + configuration.clusterAddresses,
             relayPorts: configuration.ports, externals: addresses.externals)
         turn.allocationsMax = configuration.allocationsMax
         turn.allocationsPerUserMax = configuration.allocationsPerUserMax

@@ -25,6 +25,8 @@ public struct PeerPolicy: Sendable {
         case own
         /// Port 0, to which nothing can be sent.
         case noPort
+        /// A service of a cloud that gives machines their secrets; never a peer, whatever range is open.
+        case metadata
     }
 
     struct Entry: Sendable {
@@ -37,6 +39,8 @@ public struct PeerPolicy: Sendable {
     private let opened: Set<Range>
     private let own: Set<TransportAddress>
     private let hidden: Set<TransportAddress>
+    /// Own addresses at which allocations are.
+    private let relays: Set<TransportAddress>
     private let relayPorts: ClosedRange<UInt16>
     /// Addresses of the cluster's other nodes, as far as they are known; without ports.
     private(set) var others: Set<TransportAddress> = []
@@ -44,16 +48,19 @@ public struct PeerPolicy: Sendable {
     /// - Parameters:
     ///   - opened: Ranges whose addresses may be peers; none by default.
     ///   - own: Addresses of this node and of the cluster's others, of which ports do not count.
-    ///   - relayPorts: Where the relays of the cluster have their relayed addresses: these are peers even on own
-    ///     addresses, so that two relayed clients reach each other.
+    ///   - relays: Those of ``own`` at which allocations are; nil: all of them.
+    ///   - relayPorts: Where the relays of the cluster have their relayed addresses: these are peers on addresses that
+    ///     relay, so that two relayed clients reach each other.
     ///   - externals: Public addresses that this node has before a NAT, and what they are behind it. The public ones
-    ///     count as own, and are the only names of the private ones: these are refused.
+    ///     count as own and as relays', and are the only names of the private ones: these are refused.
     public init(
-        opened: Set<Range> = [], own: [TransportAddress] = [], relayPorts: ClosedRange<UInt16> = 49152...65535,
-        externals: ExternalAddresses = ExternalAddresses()
+        opened: Set<Range> = [], own: [TransportAddress] = [], relays: [TransportAddress]? = nil,
+        relayPorts: ClosedRange<UInt16> = 49152...65535, externals: ExternalAddresses = ExternalAddresses()
     ) {
+        let outer = externals.pairs.map(\.external)
         self.opened = opened
-        self.own = Set((own + externals.pairs.map(\.external)).map(\.host))
+        self.own = Set((own + outer).map(\.host))
+        self.relays = Set(((relays ?? own) + outer).map(\.host))
         hidden = Set(externals.pairs.map(\.local))
         self.relayPorts = relayPorts
     }
@@ -74,6 +81,9 @@ public struct PeerPolicy: Sendable {
 
     private func isOwn(_ host: TransportAddress) -> Bool { own.contains(host) || others.contains(host) }
 
+    /// Whether allocations of this cluster may be at a host.
+    private func isRelay(_ host: TransportAddress) -> Bool { relays.contains(host) || others.contains(host) }
+
     /// The ports of a host that may be sent to; for a host of the cluster only those of relays.
     ///
     /// Own loopback addresses count as any other loopback address where loopback is opened: who opens it runs
@@ -85,8 +95,12 @@ public struct PeerPolicy: Sendable {
 
     /// Judges a host, whatever the port: what CreatePermission asks (RFC 8656 §10.2).
     public func refusal(ofHost address: TransportAddress) -> Refusal? {
+        if Self.metadata.contains(address.host) { return .metadata }
         if hidden.contains(address.host) { return .own }
         if isOwn(address.host) {
+            // A machine has addresses at which no allocation is, and services that listen at any port of them.
+            let isOpenLoopback = Self.range(of: address) == .loopback && opened.contains(.loopback)
+            guard isRelay(address.host) || isOpenLoopback else { return .own }
             // A node may stand in a private network; its own relays are reachable there all the same. An unspecified or
             // loopback address is nobody's but the machine's own, and is never a relay for others.
             guard let range = Self.range(of: address), range == .unspecified || range == .loopback else { return nil }
@@ -122,6 +136,21 @@ public struct PeerPolicy: Sendable {
         if entry.bits <= 64 { return (address.high ^ entry.high) >> (64 - UInt64(entry.bits)) == 0 }
         return address.high == entry.high && (address.low ^ entry.low) >> (128 - UInt64(entry.bits)) == 0
     }
+
+    /// Where clouds give machines their configuration and secrets: Azure's wire server, which is no special address;
+    /// AWS (also its containers, and IPv6), Google (IPv6), Oracle and Alibaba, whose ranges an operator may open.
+    static let metadata: Set<TransportAddress> = [
+        TransportAddress(v4: 0xA83F_8110, port: 0),  // 168.63.129.16
+        TransportAddress(v4: 0xA9FE_A9FE, port: 0),  // 169.254.169.254
+        TransportAddress(v4: 0xA9FE_A9FD, port: 0),  // 169.254.169.253
+        TransportAddress(v4: 0xA9FE_AA02, port: 0),  // 169.254.170.2
+        TransportAddress(v4: 0xA9FE_AA17, port: 0),  // 169.254.170.23
+        TransportAddress(v4: 0xC000_00C0, port: 0),  // 192.0.0.192
+        TransportAddress(v4: 0x6464_64C8, port: 0),  // 100.100.100.200
+        TransportAddress(v6High: 0xfd00_0ec2_0000_0000, low: 0x254, port: 0),
+        TransportAddress(v6High: 0xfd00_0ec2_0000_0000, low: 0x23, port: 0),
+        TransportAddress(v6High: 0xfd20_00ce_0000_0000, low: 0x254, port: 0),
+    ]
 
     /// The IPv4 addresses that an IPv6 address carries: NAT64 (RFC 6052 §2.1), 6to4 (RFC 3056 §2), and client and
     /// server of Teredo (RFC 4380 §4). A v4-mapped one has become IPv4 before.

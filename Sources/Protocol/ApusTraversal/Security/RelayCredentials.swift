@@ -5,6 +5,9 @@
 /// name under a secret that issuers and relays share. Two secrets live at once, so that one can be replaced
 /// while credentials of the other are in use: issue with ``current``, accept both.
 ///
+/// Names are prepared with the OpaqueString profile, so that those that look alike because of their encoding are one
+/// name, and are compared byte for byte then (RFC 8489 §9.2.2).
+///
 /// USERHASH (RFC 8489 §14.4) hides the user name behind a digest, which a relay without a table of users cannot undo.
 /// It is understood for names that this node has seen authenticated before (``UserhashTable``); challenges do not
 /// set the security feature "username anonymity", so no client that follows RFC 8489 §9.2.5 relies on it.
@@ -24,7 +27,7 @@ public struct RelayCredentials: Sendable {
 
     /// A name and password, good until `expiry` (seconds since 1970).
     public func issue(user: String, expiry: Int64) -> (username: String, password: String) {
-        let username = "\(expiry):\(user)"
+        let username = "\(expiry):\(OpaqueString.prepare(user) ?? user)"
         return (username, Self.password(of: username, secret: current))
     }
 

@@ -172,6 +172,8 @@ public enum TurnAction: Hashable, Sendable {
     case moveFlow(AllocationID, RelayFlow)
     /// The client goes on at another plane, which gets the relayed socket; permissions and channels follow.
     case transfer(AllocationID, from: RelayFlow, to: RelayFlow)
+    /// Close the relayed address of one family; the other one goes on.
+    case closeFamily(AllocationID, TransportAddress.Family)
     case remove(AllocationID)
     case closeStream(RelayFlow)
     /// Send this to the peer, for a Send indication that the plane handed up.

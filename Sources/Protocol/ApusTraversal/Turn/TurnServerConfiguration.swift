@@ -56,6 +56,8 @@ public struct TurnServerConfiguration: Sendable {
     public var peersPerRequestMax = 16
     /// Reserved ports that wait; beyond it 508.
     public var reservationsMax = 1024
+    /// Of these, those of one user; beyond it 508.
+    public var reservationsPerUserMax = 16
     /// Mirrors of other nodes' allocations that are kept; beyond it a new one is not taken.
     public var mirrorsMax = 16_384
     /// Tickets whose allocations other nodes are asked for at once; a client that comes then is not answered and asks
@@ -69,13 +71,36 @@ public struct TurnServerConfiguration: Sendable {
     /// has served its sockets.
     public var expiriesPerTickMax = 256
 
-    /// Answers to one source that it has not authenticated for: challenges and refusals, at once and per second.
-    public var challengeBurst = 512
+    /// So many at once, and so many per second.
+    public struct Rate: Sendable, Hashable {
+        public var burst: Int
+        public var perSecond: Double
+
+        public init(burst: Int, perSecond: Double) {
+            self.burst = burst
+            self.perSecond = perSecond
+        }
+    }
+
+    /// Answers to one address that it has not authenticated for, over UDP: challenges and refusals, at once and per
+    /// second.
+    public var challengeBurst = 1_024
     public var challengesPerSecond = 128.0
+    /// The same of one address and port.
+    public var portChallenges = Rate(burst: 16, perSecond: 8)
+    /// Challenges that each Allocate with a right credential lets its address have more, and how many an address may
+    /// have so: 3,000 clients behind one NAT come back at once.
+    public var challengesPerProof = 2
+    public var challengeCreditMax = 8_192
+    /// Requests with a wrong credential of one address and port, of one address, and of one allocation, whose proof is
+    /// looked at; further ones are dropped before anything is hashed.
+    public var portProofFailures = Rate(burst: 64, perSecond: 16)
+    public var addressProofFailures = Rate(burst: 1_024, perSecond: 512)
+    public var allocationProofFailures = Rate(burst: 64, perSecond: 16)
     /// Answers to Binding requests of one source, at once and per second.
     public var bindingBurst = 1024
     public var bindingsPerSecond = 512.0
-    /// Rows of each of the two tables of sources.
+    /// Rows of each table of addresses; those of addresses with ports have eight times as many.
     public var sourceRows = 8192
 
     /// Numbers that channels may have. ``ChannelDataHeader/legacyChannelNumbers`` lets older clients choose theirs.

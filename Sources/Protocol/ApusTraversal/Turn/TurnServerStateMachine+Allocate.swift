@@ -54,9 +54,7 @@ extension TurnServerStateMachine {
             return .refused(.addressFamilyNotSupported)
         }
         if let token, reservations[token]?.user != request.caller.user { return .refused(.insufficientCapacity) }
-        if evenPort == true, reservations.count >= configuration.reservationsMax {
-            return .refused(.insufficientCapacity)
-        }
+        guard evenPort != true || mayReserve(request.caller.user) else { return .refused(.insufficientCapacity) }
         let hasSecond = second != nil && configuration.families.contains(.v6)
         let opening = Opening(
             request: request, families: hasSecond ? [family, .v6] : [family],
@@ -65,6 +63,12 @@ extension TurnServerStateMachine {
             wantsTicket: message.has(.mobilityTicket) && !isTCP, reservation: token, revived: nil,
             secondFamilyError: second != nil && !hasSecond ? .addressFamilyNotSupported : nil)
         return .accepted(opening, isEvenPort: evenPort != nil, reservesNext: evenPort == true)
+    }
+
+    /// Whether the port after a user's may be kept, within the bounds of user and node.
+    private func mayReserve(_ user: String) -> Bool {
+        reservations.count < configuration.reservationsMax
+            && reservations.values.count { $0.user == user } < configuration.reservationsPerUserMax
     }
 
     /// RFC 8656 §7.2: what is asked for, between the shortest, which is the default there, and the longest.
@@ -137,8 +141,8 @@ extension TurnServerStateMachine {
         guard case .reply(_, let bytes) = answer else { return [.closeRelay(request: number)] }
         let allocation = TurnAllocation(
             id: id, flow: request.flow, username: request.caller.username, user: request.caller.user,
-            relayed: addresses, isTCP: opening.isTCP, started: now, expiry: now + lifetime, scheduled: now + lifetime,
-            transaction: request.message.transaction, answer: bytes, ticket: ticket)
+            relayed: addresses, expiries: addresses.map { _ in now + lifetime }, isTCP: opening.isTCP, started: now,
+            scheduled: now + lifetime, transaction: request.message.transaction, answer: bytes, ticket: ticket)
         allocations[id] = allocation
         byFlow[request.flow] = id
         if let ticket { byTicket[ticket] = id }

@@ -26,7 +26,11 @@ extension TurnServerStateMachine {
         case .allocation(let id):
             guard let allocation = allocations[id], allocation.scheduled == deadline else { return [] }
             guard allocation.expiry > now else { return end(id, .expired, at: now) }
-            return expireParts(of: id, at: now)
+            var actions: [TurnAction] = []
+            for (address, expiry) in zip(allocation.relayed, allocation.expiries) where expiry <= now {
+                actions += endFamily(address.family, of: id, at: now)
+            }
+            return actions + expireParts(of: id, at: now)
         case .opening(let number):
             guard let opening = takeOpening(number) else { return [] }
             abandon(opening, at: now)
@@ -49,6 +53,22 @@ extension TurnServerStateMachine {
         case .claim(let number):
             return takeClaim(number).map { [refusal($0.request, .allocationMismatch)] } ?? []
         }
+    }
+
+    /// Ends one of two families, with its channels and permissions; the other goes on (RFC 8656 §8).
+    mutating func endFamily(
+        _ family: TransportAddress.Family, of id: AllocationID, at now: MonotonicTime
+    ) -> [TurnAction] {
+        guard let allocation = allocations[id] else { return [] }
+        var actions: [TurnAction] = []
+        for channel in allocation.channels where channel.peer.family == family {
+            actions.append(.unbindChannel(id, channel.number))
+        }
+        for permission in allocation.permissions where permission.host.family == family {
+            actions.append(.revoke(id, permission.host))
+        }
+        allocations[id]?.remove(family)
+        return actions + [.closeFamily(id, family)] + mirror(id, replacing: nil, at: now)
     }
 
     /// Permissions and channels that ended, while the allocation goes on.

@@ -4,19 +4,20 @@ import ApusCore
 extension TurnServerStateMachine {
     mutating func refresh(_ request: Request, at now: MonotonicTime) throws(ApusError) -> [TurnAction] {
         let asked = try request.message.number32(.lifetime)
+        let number = try request.message.familyNumber(.requestedAddressFamily)
+        let family = number.flatMap(TransportAddress.Family.init(rawValue:))
+        // RFC 8656 §8.2: only a family that the allocation has can be refreshed.
+        func isMissing(in allocation: TurnAllocation) -> Bool {
+            number != nil && !allocation.relayed.contains { $0.family == family }
+        }
         if let id = byFlow[request.flow], let allocation = allocations[id] {
             guard allocation.username == request.caller.username else { return [refusal(request, .wrongCredentials)] }
             // The Refresh that brought it here once more, whose answer was lost, has the same answer.
             if allocation.transaction == request.message.transaction {
                 return [.reply(request.flow, allocation.answer)]
             }
-            if let family = try request.message.familyNumber(.requestedAddressFamily) {
-                // RFC 8656 §8.2: only a family that the allocation has can be refreshed.
-                guard allocation.relayed.contains(where: { $0.family.rawValue == family }) else {
-                    return [refusal(request, .peerAddressFamilyMismatch)]
-                }
-            }
-            return refresh(id, request, asked, at: now)
+            guard !isMissing(in: allocation) else { return [refusal(request, .peerAddressFamilyMismatch)] }
+            return refresh(id, request, asked, family, at: now)
         }
         guard let value = request.message.value(of: .mobilityTicket) else {
             return [refusal(request, .allocationMismatch)]
@@ -32,16 +33,22 @@ extension TurnServerStateMachine {
         }
         if let id = byTicket[content.ticket], let allocation = allocations[id] {
             guard allocation.username == request.caller.username else { return [refusal(request, .wrongCredentials)] }
+            guard !isMissing(in: allocation) else { return [refusal(request, .peerAddressFamilyMismatch)] }
             if isDraining, asked != 0, let answer = elsewhere(request) { return [answer] }
             let moved = move(id, to: request.flow, at: now)
-            return moved + refresh(id, request, asked, at: now)
+            return moved + refresh(id, request, asked, family, at: now)
         }
         return goOn(content, request, asked, at: now)
     }
 
     private mutating func refresh(
-        _ id: AllocationID, _ request: Request, _ asked: UInt32?, at now: MonotonicTime
+        _ id: AllocationID, _ request: Request, _ asked: UInt32?, _ family: TransportAddress.Family?,
+        at now: MonotonicTime
     ) -> [TurnAction] {
+        if asked == 0, let family, allocations[id]?.relayed.count ?? 0 > 1 {
+            let answer = success(request) { $0.add(.lifetime, number: UInt32(0)) }
+            return endFamily(family, of: id, at: now) + [answer]
+        }
         if asked == 0 {
             let answer = success(request) { $0.add(.lifetime, number: UInt32(0)) }
             // Nothing passes any more once the client has its answer.
@@ -50,7 +57,7 @@ extension TurnServerStateMachine {
         // A node that leaves has its clients go on elsewhere while it still lives.
         if isDraining, allocations[id]?.ticket != nil, let answer = elsewhere(request) { return [answer] }
         let lifetime = bounded(lifetime(askedFor: asked), at: now)
-        allocations[id]?.expiry = now + lifetime
+        allocations[id]?.extend(family, to: now + lifetime)
         reschedule(id)
         // The ticket that counts comes with the answer, so that an answer that was lost loses no ticket.
         let held = request.message.has(.mobilityTicket) ? allocations[id]?.ticket : nil

@@ -8,7 +8,8 @@ public import ApusCore
 ///
 /// Whoever sends from an address that is not his gets nothing here that is worth having: until a request shows a nonce
 /// that was sent to its address, nothing is remembered of it, each answer is about as small as the question, and
-/// answers are limited per source. A request is checked in the order of its cost: shape, nonce, name, code.
+/// answers are limited per source. A request is checked in the order of its cost: shape, nonce, name, code; and a
+/// source whose codes were wrong too often has none of them looked at for a while. See ``SourceBounds``.
 ///
 /// The life of an allocation: `allocate` → opening (a question to the shell) → live → ended, by Refresh 0, by expiry,
 /// by its stream's end (unless it has a ticket), or by the node. When this node dies, its allocations end here and go
@@ -101,7 +102,8 @@ public struct TurnServerStateMachine: Sendable {
     var random: any RandomNumberGenerator & Sendable
     private var wallSeconds: Int64
     private var wallReadAt: MonotonicTime
-    var challenges: SourceLimiter
+    var challenges: SourceBounds
+    var proofFailures: SourceBounds
     var bindings: SourceLimiter
     var userhashes: UserhashTable
 
@@ -143,9 +145,14 @@ public struct TurnServerStateMachine: Sendable {
         nonce = StatelessNonce(
             key: configuration.nonceKey, lifetimeSeconds: configuration.nonceLifetime.components.seconds)
         sealer = MobilityTicketSealer(key: configuration.ticketKey)
-        challenges = SourceLimiter(
-            rowCount: configuration.sourceRows, burst: configuration.challengeBurst,
-            perSecond: configuration.challengesPerSecond, salt: random.next())
+        challenges = SourceBounds(
+            rowCount: configuration.sourceRows, port: configuration.portChallenges,
+            address: TurnServerConfiguration.Rate(
+                burst: configuration.challengeBurst, perSecond: configuration.challengesPerSecond),
+            salt: random.next())
+        proofFailures = SourceBounds(
+            rowCount: configuration.sourceRows, port: configuration.portProofFailures,
+            address: configuration.addressProofFailures, salt: random.next())
         bindings = SourceLimiter(
             rowCount: configuration.sourceRows, burst: configuration.bindingBurst,
             perSecond: configuration.bindingsPerSecond, salt: random.next())
@@ -166,6 +173,10 @@ public struct TurnServerStateMachine: Sendable {
 
     /// Challenges and refusals (401, 438, 400) that were not sent because their source had had enough, since the start.
     public var limitedChallengeCount: UInt64 { challenges.refusedCount }
+
+    /// Requests that were dropped because their source, or the allocation of their flow, had shown too many wrong
+    /// credentials, since the start.
+    public internal(set) var limitedProofCount: UInt64 = 0
 
     /// Answers to Binding requests that were not sent because their source had had enough, since the start.
     public var limitedBindingCount: UInt64 { bindings.refusedCount }
@@ -213,7 +224,7 @@ public struct TurnServerStateMachine: Sendable {
             if flow.transport == .udp, case .reply(_, let bytes) = answer, bytes.count > message.bytes.count {
                 return []
             }
-            return challenges.take(flow.remote, at: now) ? [answer] : []
+            return mayAnswer(flow, at: now) ? [answer] : []
         }
         switch authenticate(message, flow, at: now) {
         case .refused(let actions): return actions
@@ -277,7 +288,11 @@ extension TurnServerStateMachine {
         do throws(ApusError) {
             realmText = try message.text(.realm)
             nonceText = try message.text(.nonce)
-            usernameText = try message.text(.username, byteCountMax: RelayCredentials.usernameByteCountMax)
+            let name = try message.text(.username, byteCountMax: RelayCredentials.usernameByteCountMax)
+            usernameText = name.flatMap(OpaqueString.prepare)
+            guard (name == nil) == (usernameText == nil) else {
+                return unproven(message, flow, .badRequest, at: now)
+            }
             algorithm = try passwordAlgorithm(of: message)
         } catch { return unproven(message, flow, .badRequest, at: now) }
         guard let realmText, let nonceText, usernameText != nil || message.has(.userhash), let algorithm else {
@@ -286,23 +301,27 @@ extension TurnServerStateMachine {
         guard nonce.isFresh(nonceText, for: flow.nonceAddress, at: seconds) else {
             return challenge(message, flow, .staleNonce, at: now)
         }
-        guard realmText == configuration.credentials.realm,
+        guard mayProve(flow, at: now) else { return .refused([]) }
+        guard realmText.utf8.elementsEqual(configuration.credentials.realm.utf8),
             let username = usernameText ?? message.value(of: .userhash).flatMap({ userhashes[Array($0)] }),
             let (expiry, user) = RelayCredentials.parse(username)
-        else { return challenge(message, flow, .unauthenticated, at: now) }
-        guard !isRevoked(username) else { return challenge(message, flow, .unauthenticated, at: now) }
+        else { return notProven(message, flow, at: now) }
+        guard !isRevoked(username) else { return notProven(message, flow, at: now) }
         // What lives may be refreshed for a while after its credential has ended; nothing new begins with it.
         let isNew = message.method == .allocate || message.has(.mobilityTicket)
         let grace = isNew ? 0 : configuration.credentialGrace.components.seconds
-        guard seconds < expiry || seconds - expiry < grace else {
-            return challenge(message, flow, .unauthenticated, at: now)
-        }
+        guard seconds < expiry || seconds - expiry < grace else { return notProven(message, flow, at: now) }
         for key in configuration.credentials.keys(of: username, algorithm: algorithm)
         where message.verifies(integrity, key: key) {
             userhashes.insert(username, realm: configuration.credentials.realm)
+            if message.method == .allocate, flow.transport == .udp {
+                challenges.give(
+                    configuration.challengesPerProof, countMax: configuration.challengeCreditMax, to: flow.remote,
+                    at: now)
+            }
             return .accepted(Caller(username: username, user: user, key: key, integrity: integrity))
         }
-        return challenge(message, flow, .unauthenticated, at: now)
+        return notProven(message, flow, at: now)
     }
 
     /// The algorithm that the request chose; MD5 where it chose none. Our nonces always offer the choice, so one half
@@ -318,19 +337,59 @@ extension TurnServerStateMachine {
     private mutating func challenge(
         _ message: StunMessage, _ flow: RelayFlow, _ code: StunErrorCode, at now: MonotonicTime
     ) -> Verdict {
-        guard challenges.take(flow.remote, at: now) else { return .refused([]) }
+        guard mayAnswer(flow, at: now) else { return .refused([]) }
+        return .refused([challengeAnswer(message, flow, code, at: now)])
+    }
+
+    private func challengeAnswer(
+        _ message: StunMessage, _ flow: RelayFlow, _ code: StunErrorCode, at now: MonotonicTime
+    ) -> TurnAction {
         var writer = StunWriter(StunMessageType(.error, message.method), message.transaction)
         writer.add(errorCode: code)
         writer.add(.realm, text: configuration.credentials.realm)
         writer.add(.nonce, text: nonce.make(for: flow.nonceAddress, at: unixSeconds(at: now)))
         writer.add(.passwordAlgorithms, Self.passwordAlgorithms)
-        return .refused([finish(&writer, to: message, flow, nil)])
+        return finish(&writer, to: message, flow, nil)
+    }
+
+    /// Whether a source may have an answer that it has not authenticated for. Only over UDP can it be another than it
+    /// says: a handshake or a cookie has proven the others.
+    private mutating func mayAnswer(_ flow: RelayFlow, at now: MonotonicTime) -> Bool {
+        challenges.take(flow.remote, isAddressProven: flow.transport != .udp, at: now)
+    }
+
+    /// Whether the credential of a request with a fresh nonce is looked at: wrong ones are limited per source, and
+    /// those on the flow of an allocation by themselves, so that nobody's neighbour ends what lives.
+    private mutating func mayProve(_ flow: RelayFlow, at now: MonotonicTime) -> Bool {
+        let bounds = configuration.allocationProofFailures
+        let isAllowed =
+            if let id = byFlow[flow] {
+                allocations[id]?.proofFailures.has(
+                    at: now.nanoseconds, burst: Double(bounds.burst), perSecond: bounds.perSecond) ?? true
+            } else {
+                proofFailures.has(flow.remote, at: now)
+            }
+        if !isAllowed { limitedProofCount &+= 1 }
+        return isAllowed
+    }
+
+    /// 401 for a wrong credential with a fresh nonce, which has shown where its sender is: it is counted as a failed
+    /// proof, not as a challenge.
+    private mutating func notProven(_ message: StunMessage, _ flow: RelayFlow, at now: MonotonicTime) -> Verdict {
+        if let id = byFlow[flow] {
+            let bounds = configuration.allocationProofFailures
+            _ = allocations[id]?.proofFailures.take(
+                at: now.nanoseconds, burst: Double(bounds.burst), perSecond: bounds.perSecond)
+        } else {
+            _ = proofFailures.take(flow.remote, at: now)
+        }
+        return .refused([challengeAnswer(message, flow, .unauthenticated, at: now)])
     }
 
     private mutating func unproven(
         _ message: StunMessage, _ flow: RelayFlow, _ code: StunErrorCode, at now: MonotonicTime
     ) -> Verdict {
-        .refused(challenges.take(flow.remote, at: now) ? [refusal(message, flow, code)] : [])
+        .refused(mayAnswer(flow, at: now) ? [refusal(message, flow, code)] : [])
     }
 
     /// An error answer to a proven caller.
