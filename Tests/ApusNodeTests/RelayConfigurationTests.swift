@@ -40,7 +40,12 @@ struct RelayConfigurationTests {
             ("port_min: 60000\n  port_max: 50000", "relay.port_max"), ("lifetime_max: 1m", "relay.lifetime_max"),
             ("enabled: yes", "relay.enabled"), ("realm: ''", "relay.realm"),
             ("secret: a\n  secret_file: b", "relay.secret_file"), ("tls: {port: 3478}", "relay.tls.port"),
-            ("external: 10.0.0.5/fd00::5", "relay.external"), ("external: relay.example", "relay.external"),
+            ("addresses: 192.0.2.1:0", "relay.addresses"), ("addresses: 2001:db8::1:x", "relay.addresses"),
+            ("addresses: 192.0.2.1:443\n  tls: {addresses: 192.0.2.1:443}", "relay.tls.addresses"),
+            ("allow: 10.0.0.1/8", "relay.allow"), ("deny: 10.0.0.0/33", "relay.deny"),
+            ("deny: 10.0.0.0/8:0", "relay.deny"), ("proxy_from: 10.0.0.0/8:80", "relay.proxy_from"),
+            ("external: 10.0.0.5/fd00::5", "relay.external"),
+            ("external: relay.example", "relay.external"),
             ("external: 203.0.113.5/10.0.0.5 203.0.113.5/10.0.0.6", "relay.external"),
             ("external: 203.0.113.5\n  external_from: 203.0.113.9:3478", "relay.external_from"),
             ("external_from: 203.0.113.9", "relay.external_from"),
@@ -50,6 +55,21 @@ struct RelayConfigurationTests {
         let error = #expect(throws: ApusError.self) { try read("relay:\n  \(line)\n") }
         #expect(error?.code == .configurationInvalid)
         #expect(error?.message.contains("\(key): ") == true, "\(error?.message ?? "")")
+    }
+
+    @Test("Listeners have ports of their own where these are named, and every relay address that is named is used")
+    func listeners() throws {
+        let configuration = try read(
+            """
+            relay:
+              addresses: 192.0.2.1 192.0.2.1:80 [2001:db8::1]:80
+              tls: {addresses: "192.0.2.1:443 2001:db8::1"}
+              relay_addresses: 192.0.2.1 192.0.2.2 2001:db8::1
+            """)
+        #expect(configuration.doors().map(\.port) == [3478, 80, 80])
+        #expect(configuration.secureDoors().map(\.port) == [443, 5349])
+        let hosts = try configuration.relayHosts(doors: configuration.doors())
+        #expect(hosts.map(\.hostDescription) == ["192.0.2.1", "192.0.2.2", "2001:db8:0:0:0:0:0:1"])
     }
 
     @Test("Public addresses stand for the relay's own or for those behind a slash, and clients are told them")

@@ -79,7 +79,8 @@ struct RelayMessagesTests {
         let tidings = RelayTidings(
             doors: [RelayDoor(transport: .udp, address: v4), RelayDoor(transport: .tls, address: v6)],
             domain: "relay.example", isDraining: true, usage: [RelayUsage(user: "ann", allocations: 2)], isWhole: false,
-            advertised: HostPort(host: "relay.example", port: 443), addresses: [v4.host, v6.host])
+            advertised: HostPort(host: "relay.example", port: 443), addresses: [v4.host, v6.host],
+            relays: [v6.host])
         #expect(try RelayTidings(tidings.wire) == tidings)
         var wire = tidings.wire
         wire.doors.append(.with { $0.transport = 77 })
@@ -89,6 +90,9 @@ struct RelayMessagesTests {
         expectMalformed("addresses") { () throws(ApusError) in _ = try RelayTidings(many) }
         many.addresses = [Data([1])]
         expectMalformed("address") { () throws(ApusError) in _ = try RelayTidings(many) }
+        many.addresses = []
+        many.relays = Array(repeating: v4.wire, count: RelayRoster.addressesMax + 1)
+        expectMalformed("relays") { () throws(ApusError) in _ = try RelayTidings(many) }
         wire.counts = []
         expectMalformed("counts") { () throws(ApusError) in _ = try RelayTidings(wire) }
     }

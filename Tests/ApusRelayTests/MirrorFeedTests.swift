@@ -175,6 +175,17 @@ struct RelayRosterTests {
         #expect(isFirst && roster.addressesElsewhere == [address, door.address.host])
     }
 
+    @Test("A node says where its allocations are; of one that does not, they may be anywhere")
+    func relays() {
+        var roster = roster(of: "n1", ["n1", "n2", "n3"])
+        let (machine, relay) = (TransportAddress(v4: 9, port: 0), TransportAddress(v4: 10, port: 0))
+        roster.told(RelayTidings(doors: [door], addresses: [machine], relays: [relay]), by: node("n2"))
+        #expect(roster.relaysElsewhere == [relay, door.address.host])
+        #expect(roster.addressesElsewhere == [machine, door.address.host, relay])
+        roster.told(RelayTidings(doors: [door], addresses: [machine]), by: node("n3"))
+        #expect(roster.relaysElsewhere == [relay, machine, door.address.host])
+    }
+
     @Test("Users are counted over the other nodes; what changed replaces, and a life that ended is forgotten")
     func counts() {
         var roster = roster(of: "n1", ["n1", "n2", "n3"])

@@ -9,11 +9,17 @@ final class SecureClient {
 
     /// Nil where there is no handshake within five seconds. Takes any certificate where no authority is given.
     ///
-    /// - Parameter receiveBytes: of a connection, what the kernel keeps unread; as much as it likes where nil.
-    init?(_ door: TransportAddress, isDatagram: Bool, authority: String? = nil, receiveBytes: Int32? = nil) {
+    /// - Parameters:
+    ///   - receiveBytes: of a connection, what the kernel keeps unread; as much as it likes where nil.
+    ///   - prelude: what is sent before the handshake.
+    init?(
+        _ door: TransportAddress, isDatagram: Bool, authority: String? = nil, receiveBytes: Int32? = nil,
+        prelude: [UInt8] = []
+    ) {
         socket =
             isDatagram
             ? LoopbackSocket(datagramsTo: door) : LoopbackSocket(connectedTo: door, receiveBytes: receiveBytes)
+        if !prelude.isEmpty { socket.write(prelude) }
         // Writing to a connection that the relay has closed fails; it does not end the tests.
         signal(SIGPIPE, SIG_IGN)
         var reason = [CChar](repeating: 0, count: 256)

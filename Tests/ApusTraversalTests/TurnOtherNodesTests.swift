@@ -67,6 +67,25 @@ struct TurnOtherNodesTests {
         #expect(open.refusal(of: other.withPort(22)) == nil)
     }
 
+    @Test("Of another node's addresses those alone that relay are peers, and channels to the others are taken back")
+    func relays() throws {
+        let lan = TransportAddress(v4: 0x0a00_0005, port: 0)
+        var driver = TurnDriver()
+        let id = try driver.allocate()
+        _ = driver.machine.othersAreAt(reached: [lan], told: [node])
+        _ = try driver.bind(0x4000, lan.withPort(50_000))
+        _ = try driver.bind(0x4001, node.withPort(50_000))
+        let known = driver.machine.othersAreAt(reached: [lan], told: [node], relays: [node])
+        #expect(known == [.unbindChannel(id, 0x4000), .revoke(id, lan)])
+        #expect(driver.machine.othersAreAt(reached: [lan], told: [node], relays: [node]).isEmpty)
+        #expect(try driver.code(driver.bind(0x4000, lan.withPort(50_000))) == 403)
+        #expect(try driver.code(driver.bind(0x4001, node.withPort(50_000))) == 0)
+        // Who says that somebody else's address relays opens nothing.
+        let stranger = TransportAddress(v4: 0x0a00_0007, port: 50_000)
+        _ = driver.machine.othersAreAt(reached: [lan], told: [node], relays: [node, stranger])
+        #expect(try driver.code(driver.bind(0x4002, stranger)) == 403)
+    }
+
     @Test("Loopback and unspecified addresses stay as they are: refused, or open where the operator opened them")
     func loopback() throws {
         let other = TransportAddress(v4: 0x7f00_0003, port: 0)

@@ -30,6 +30,20 @@ func fuzzStun(_ input: [UInt8]) {
         precondition((try? StunMessage(answer)) != nil, "an answer cannot be read")
     }
     precondition(machine.allocationCount == 0 && machine.nextDeadline == nil, "a stranger leaves something behind")
+    readProxyHeader(input)
+}
+
+/// A header that is read as it asks to be is the same as in one piece, and bounded.
+private func readProxyHeader(_ input: [UInt8]) {
+    var count = 0
+    while case .incomplete(let wanted) = ProxyHeader(input.prefix(count)) {
+        precondition(wanted > count && wanted <= ProxyHeader.byteCountMax, "a header wants nothing, or too much")
+        guard wanted <= input.count else { return }
+        count = wanted
+    }
+    let header = ProxyHeader(input.prefix(count))
+    precondition(header == ProxyHeader(input), "a header is read otherwise in pieces")
+    if case .complete(let byteCount, _) = header { precondition(byteCount == count, "a header has another length") }
 }
 
 private func askForAll(_ message: StunMessage) {

@@ -74,4 +74,61 @@ struct ExternalTests {
         #expect(outcome.all.contains("allocated 203.0.113.11:") && outcome.all.contains("allocated 203.0.113.12:"))
         #expect(told.stop() == 0 && found.stop() == 0)
     }
+
+    @Test(
+        "Static users, lists of peers and their reload hold before the NAT, for turnutils_uclient and for aioice",
+        .enabled(
+            if: OtherClients.uclient != nil && OtherClients.python != nil && OtherClients.hasNamespaces,
+            "coturn, aioice or namespaces are missing"))
+    func operators() async throws {
+        let network = try ExternalNetwork()
+        defer { network.down() }
+        let peer = try Child(network.inside("w") + ["turnutils_peer", "-L", "203.0.113.1", "-p", "3480"])
+        defer { peer.terminate() }
+        let keys = "users_file: users\nlegacy_channels: true\nexternal: 203.0.113.11\n"
+        // A documentation range, of which the list lets in a part.
+        let relay = try await ConfiguredRelay(
+            keys: keys + "allow: 203.0.113.0/28\n", prefix: network.inside("a"), address: "10.1.0.2",
+            port: NatNetwork.relayPort
+        ) { try ConfiguredRelay.addUser("camera", "north", to: "\($0)/users") }
+        #expect(try await isAllBack(network, ["-c", "-e", "203.0.113.1", "-r", "3480"]))
+        #expect(try await isAllBack(network, ["-y"]))
+        let door = "203.0.113.11:\(NatNetwork.relayPort)"
+        let seen = try await PairSeen.meet(
+            relays: (door, door), isRelayOnly: true, credentials: ("camera", "north"),
+            prefixes: (network.inside("w"), network.inside("w")))
+        seen.expectAllMessages(relay.child.errors)
+        #expect(seen.a.local_address?.hasPrefix("203.0.113.11") == true, "\(seen)")
+
+        // The peer is denied, and from relay to relay everything goes on.
+        let busy = try Child(
+            network.inside("w") + [
+                RelayProcess.apus, "relay", "check", "--server", door, "--username", "camera", "--password", "north",
+                "--count", "400", "--interval", "20",
+            ])
+        try await eventually("the busy clients have their allocations") {
+            busy.output.components(separatedBy: "allocated").count == 3
+        }
+        try relay.write(keys + "allow: 203.0.113.0/28\ndeny: 203.0.113.1\n")
+        try await relay.reload(ReloadTests.done)
+        #expect(try await isAllBack(network, ["-c", "-e", "203.0.113.1", "-r", "3480"]), "allow goes before deny")
+        try relay.write(keys + "deny: 203.0.113.1\n")
+        try await relay.reload(ReloadTests.done)
+        #expect(try await !isAllBack(network, ["-c", "-e", "203.0.113.1", "-r", "3480"]))
+        await busy.ended()
+        #expect(busy.status == 0 && busy.output.contains("400 of 400 messages"), "\(busy.output) \(busy.errors)")
+        // The user is gone.
+        #expect(try await relay.apus(["user", "remove", "camera", "--file", relay.users]).status == 0)
+        try await relay.reload(ReloadTests.done)
+        #expect(try await !isAllBack(network, ["-y"]))
+    }
+
+    /// turnutils_uclient as the static user, from the outside.
+    private func isAllBack(_ network: ExternalNetwork, _ options: [String]) async throws -> Bool {
+        let outcome = try await Outcome.of(
+            network.inside("w") + [
+                "turnutils_uclient", "-u", "camera", "-w", "north", "-m", "2", "-n", "20", "-l", "171",
+            ] + options + ["203.0.113.11"], seconds: 15)
+        return outcome.status == 0 && outcome.all.contains("Total lost packets 0 (0.000000%)")
+    }
 }

@@ -89,6 +89,7 @@ final class Child: Sendable {
     }
 
     var isRunning: Bool { process.isRunning }
+    var id: Int32 { process.processIdentifier }
     var status: Int32 { process.terminationStatus }
     var output: String { Self.text(outputPath) }
     var errors: String { Self.text(errorPath) }

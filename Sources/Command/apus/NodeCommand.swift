@@ -34,6 +34,7 @@ struct NodeCommand: AsyncParsableCommand {
                 await RestartInPlace.waitForPorts(of: configuration)
             }
             try await NodeServer(configuration: configuration, metrics: metrics, log: log).run(
+                reload: { () throws(ApusError) in try NodeConfiguration(file: config) },
                 fenced: RestartInPlace.start)
         } catch let error as ApusError {
             log.error("The node cannot go on.", metadata: Logger.facts(of: error))

@@ -37,6 +37,12 @@ package struct HTTPSources: Sendable {
     package var drain: @Sendable () async throws(ApusError) -> Void
     /// Credentials of the relay for the bearer of a client's token; throws 12001, 12002, 10007, 21025.
     package var relayCredentials: @Sendable (_ token: String) async throws(ApusError) -> IceServers
+    /// Allocations of the node's relay; throws 21025 where it has none.
+    package var relaySessions: @Sendable (RelaySelection) async throws(ApusError) -> RelaySessions =
+        { _ throws(ApusError) in throw ApusError(.unavailable, "nothing is relayed here") }
+    /// Ends allocations of the node's relay, and tells how many; throws 21025 where it has none.
+    package var endRelaySessions: @Sendable (RelaySelection) async throws(ApusError) -> Int =
+        { _ throws(ApusError) in throw ApusError(.unavailable, "nothing is relayed here") }
 
     package init(
         health: @escaping @Sendable () async -> NodeHealth,

@@ -33,6 +33,7 @@ struct HTTPRoutes: Sendable {
         ).add(to: router)
         let admin = router.group("v1/admin").add(
             middleware: AdminGuard(authorize: sources.authorizeAdmin, logger: logger))
+        RelayRoutes(sources: sources).add(to: admin)
         admin.post("drain") { _, _ in
             do throws(ApusError) {
                 try await sources.drain()

@@ -25,7 +25,7 @@ struct NodeReport: Sendable {
 
     /// What the HTTP door asks for.
     func sources(metrics: PrometheusMetrics) -> HTTPSources {
-        HTTPSources(
+        var sources = HTTPSources(
             health: { await health() }, status: { await status() }, metrics: { metrics.text() },
             authorizeAdmin: { token throws(ApusError) in try authorize(token) },
             drain: { () throws(ApusError) in try await drain() },
@@ -35,6 +35,11 @@ struct NodeReport: Sendable {
                     .init(urls: grant.urls, username: grant.username, credential: grant.credential)
                 ])
             })
+        if let relay {
+            sources.relaySessions = { selection throws(ApusError) in try await relay.sessions(selection) }
+            sources.endRelaySessions = { selection throws(ApusError) in try await relay.end(selection) }
+        }
+        return sources
     }
 
     private var state: String {

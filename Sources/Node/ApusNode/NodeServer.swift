@@ -32,14 +32,22 @@ package struct NodeServer: Sendable {
 
     /// Runs until SIGTERM or SIGINT, then hands over and leaves.
     ///
-    /// - Parameter fenced: called where the cluster declared this life dead; it must start the process
-    ///   anew and not return to what was.
+    /// - Parameters:
+    ///   - reload: reads the configuration anew at a SIGHUP, for the relay's secrets, users, lists and certificate.
+    ///   - fenced: called where the cluster declared this life dead; it must start the process
+    ///     anew and not return to what was.
     /// - Throws: 10019, 10020, 10021, 10022 with what is wrong and where.
-    package func run(fenced: @escaping @Sendable () -> Void) async throws {
+    package func run(
+        reload: @escaping @Sendable () throws(ApusError) -> NodeConfiguration, fenced: @escaping @Sendable () -> Void
+    ) async throws {
         try DataDirectory(path: configuration.dataDirectory).claim(
             cluster: configuration.cluster, node: configuration.node)
         let fitted = try configuration.fittingDescriptors(log: log)
         let parts = try await NodeParts(fitted, metrics: metrics, log: log, fenced: fenced)
+        let reloading = await RelayReload(relay: parts.relay, log: log) { () throws(ApusError) in
+            let new = try reload()
+            return (new.relay, try new.relayKeys())
+        }
         do {
             try await parts.open()
         } catch {
@@ -51,7 +59,8 @@ package struct NodeServer: Sendable {
             metadata: [LogKey.node: "\(parts.cluster.identity)", LogKey.cluster: "\(configuration.cluster)"])
         let group = ServiceGroup(
             configuration: ServiceGroupConfiguration(
-                services: parts.services.map { .init(service: $0) }, gracefulShutdownSignals: [.sigterm, .sigint],
+                services: ([reloading] + parts.services).map { .init(service: $0) },
+                gracefulShutdownSignals: [.sigterm, .sigint],
                 logger: quiet))
         try await group.run()
         await parts.close()

@@ -7,6 +7,7 @@ struct RelayCommand: AsyncParsableCommand {
         commandName: "relay", abstract: "Relay packets for clients behind NATs (STUN and TURN).",
         subcommands: [
             RelayServeCommand.self, RelayCredentialsCommand.self, RelayCheckCommand.self, RelayStatusCommand.self,
+            RelayUserCommand.self, RelaySessionsCommand.self, RelayEndCommand.self, RelayDrainCommand.self,
         ])
 }
 

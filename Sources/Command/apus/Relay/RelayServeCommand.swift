@@ -20,6 +20,9 @@ struct RelayServeCommand: AsyncParsableCommand {
 
     @OptionGroup var credentials: RelaySecretOptions
 
+    @Option(help: "A file of static users, as `apus relay user` writes it.")
+    var users: String?
+
     @Option(help: "Where clients come, UDP and TCP: ADDRESS:PORT; may be given again. Default 0.0.0.0:3478.")
     var listen: [String] = []
 
@@ -64,6 +67,7 @@ struct RelayServeCommand: AsyncParsableCommand {
             credentials.isGivenHere || !listen.isEmpty || !relayAddress.isEmpty || threads != nil || !open.isEmpty
             || legacyChannels || http != nil || logLevel != nil || certificate != nil || privateKey != nil
             || tlsPort != nil || lifetimeMin != nil || !external.isEmpty || externalFrom != nil
+            || users != nil
         guard config == nil || !isSetHere else {
             throw ValidationError("--config excludes other options; the environment overrides its keys")
         }
@@ -85,7 +89,8 @@ struct RelayServeCommand: AsyncParsableCommand {
         var log = Logger(label: "apus.relay")
         log.logLevel = Logger.Level(rawValue: plan.logLevel) ?? .info
         try await RelayNode(
-            configuration: plan.relay, keys: plan.keys, door: plan.http, metrics: metrics, log: log
+            configuration: plan.relay, keys: plan.keys, door: plan.http, metrics: metrics, log: log,
+            read: plan.read
         ).run()
     }
 
@@ -94,11 +99,16 @@ struct RelayServeCommand: AsyncParsableCommand {
         var keys: RelayKeys
         var http: HostPort?
         var logLevel: String
+        var read: RelaySource
     }
 
     private static func plan(file: String) throws -> Plan {
         let node = try RelayNodeConfiguration(file: file)
-        return Plan(relay: node.relay, keys: try node.relayKeys(), http: node.http, logLevel: node.logLevel)
+        return Plan(relay: node.relay, keys: try node.relayKeys(), http: node.http, logLevel: node.logLevel) {
+            () throws(ApusError) in
+            let node = try RelayNodeConfiguration(file: file)
+            return (node.relay, try node.relayKeys())
+        }
     }
 
     private func plan() throws -> Plan {
@@ -125,13 +135,17 @@ struct RelayServeCommand: AsyncParsableCommand {
         relay.threadCount = threads ?? 1
         relay.realm = credentials.realm
         relay.secret = secret
+        relay.usersFile = users ?? ""
         relay.opened = try open.map { try Self.range($0) }
         relay.allocationsPerUserMax = relay.allocationsMax
         relay.quota = .none
         relay.isLegacyChannelAllowed = legacyChannels
-        let keys = try RelayKeys(root: RelayNodeConfiguration.randomRoot(), configuration: relay)
+        let root = RelayNodeConfiguration.randomRoot()
+        let keys = try RelayKeys(root: root, configuration: relay)
         let door = try http.map { try Self.hostPort($0) }
-        return Plan(relay: relay, keys: keys, http: door, logLevel: logLevel ?? "info")
+        return Plan(relay: relay, keys: keys, http: door, logLevel: logLevel ?? "info") {
+            [relay] () throws(ApusError) in (relay, try RelayKeys(root: root, configuration: relay))
+        }
     }
 
     private static func hostPort(_ text: String) throws -> HostPort {

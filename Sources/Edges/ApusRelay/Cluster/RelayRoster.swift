@@ -15,10 +15,14 @@ package struct RelayTidings: Sendable, Equatable {
     package var advertised: HostPort?
     /// Of the node's machine, for which the port says nothing; at most ``RelayRoster/addressesMax``.
     package var addresses: [TransportAddress]
+    /// Where the node's allocations are, as peers see them, without ports; at most ``RelayRoster/addressesMax``. Empty
+    /// for a node that does not say: at any of its addresses.
+    package var relays: [TransportAddress]
 
     package init(
         doors: [RelayDoor], domain: String = "", isDraining: Bool = false, usage: [RelayUsage] = [],
-        isWhole: Bool = true, advertised: HostPort? = nil, addresses: [TransportAddress] = []
+        isWhole: Bool = true, advertised: HostPort? = nil, addresses: [TransportAddress] = [],
+        relays: [TransportAddress] = []
     ) {
         self.doors = doors
         self.domain = domain
@@ -27,6 +31,7 @@ package struct RelayTidings: Sendable, Equatable {
         self.isWhole = isWhole
         self.advertised = advertised
         self.addresses = addresses
+        self.relays = relays
     }
 
     /// Where clients find this node's relay (RFC 7065): over UDP, TCP and TLS, as far as the doors are there. DTLS is
@@ -124,13 +129,20 @@ package struct RelayRoster: Sendable {
         return all.filter { !$0.urls.isEmpty }.prefix(Self.clientNodesMax).flatMap(\.urls)
     }
 
-    /// Addresses of the other nodes as they told them: of their machines and of their doors, each once, in the order of
+    /// Addresses of the other nodes as they told them: of their machines, doors and relays, each once, in the order of
     /// the nodes' names.
     package var addressesElsewhere: [TransportAddress] {
+        elsewhere { $0.addresses + $0.doors.map(\.address) + $0.relays }
+    }
+
+    /// Those of ``addressesElsewhere`` at which allocations may be.
+    package var relaysElsewhere: [TransportAddress] {
+        elsewhere { $0.relays.isEmpty ? $0.addresses + $0.doors.map(\.address) : $0.relays }
+    }
+
+    private func elsewhere(_ pick: (RelayTidings) -> [TransportAddress]) -> [TransportAddress] {
         var seen: Set<TransportAddress> = []
-        return others.flatMap { id in
-            (peers[id]?.tidings).map { $0.addresses + $0.doors.map(\.address) } ?? []
-        }.map(\.host).filter { seen.insert($0).inserted }
+        return others.compactMap { peers[$0]?.tidings }.flatMap(pick).map(\.host).filter { seen.insert($0).inserted }
     }
 
     /// Where clients are sent when this node leaves: its standby, which has their allocations.

@@ -12,6 +12,8 @@ import ApusCore
 package struct RateShares: Sendable {
     /// Users whose parts one ``rebalance(after:)`` looks at; others have their turn with the next.
     package static let rebalancesMax = 256
+    /// The number that stands for the node itself at planes; those of users begin at 1.
+    static let nodeUser: UInt32 = 0
     /// What a bound is divided into.
     private static let units = 64
     /// A plane is near its part from this share of it on.

@@ -1,3 +1,4 @@
+package import ApusCore
 package import ApusTraversal
 import Synchronization
 
@@ -47,6 +48,19 @@ package enum RelayNews: Sendable {
     case usage([RelayUsage], isWhole: Bool)
 }
 
+/// What an operator may change while the relay runs.
+package struct RelayRules: Sendable {
+    package var credentials: RelayCredentials
+    package var users: StaticUsers
+    package var peers: PeerPolicy
+
+    package init(credentials: RelayCredentials, users: StaticUsers, peers: PeerPolicy) {
+        self.credentials = credentials
+        self.users = users
+        self.peers = peers
+    }
+}
+
 /// What the rest of a node tells its relay's control thread.
 package enum RelayOrder: Sendable {
     /// Another node's allocations changed.
@@ -61,11 +75,17 @@ package enum RelayOrder: Sendable {
     /// Allocations of users at all other nodes together.
     case othersHave([String: Int])
     /// The cluster's other nodes are at these addresses: where this one reaches them, and what they tell of themselves.
-    case othersAreAt(reached: [TransportAddress], told: [TransportAddress])
+    case othersAreAt(reached: [TransportAddress], told: [TransportAddress], relays: [TransportAddress])
     /// The node leaves; new clients are to go there.
     case drain(RelayAlternate?)
     /// Allocations of these user names end, and no credentials of theirs are taken.
     case revoked(@Sendable (_ username: String) -> Bool)
+    /// Which allocations there are; called on the control thread.
+    case sessions(RelaySelection, @Sendable (RelaySessions) -> Void)
+    /// Ends allocations; told how many on the control thread.
+    case end(RelaySelection, @Sendable (Int) -> Void)
+    /// Other secrets, users and rules for peers.
+    case rules(RelayRules)
     /// How the relay stands; called on the control thread.
     case standing(@Sendable (RelayStanding) -> Void)
 }
@@ -113,7 +133,9 @@ package final class RelayInbox: Sendable {
             switch order {
             case .surrender(_, _, let answer): answer(nil)
             case .standing(let answer): answer(RelayStanding())
-            case .mirrored, .tellMirrors, .claimed, .movedAway, .othersHave, .othersAreAt, .drain, .revoked:
+            case .sessions(_, let answer): answer(RelaySessions())
+            case .end(_, let answer): answer(0)
+            case .mirrored, .tellMirrors, .claimed, .movedAway, .othersHave, .othersAreAt, .drain, .revoked, .rules:
                 break
             }
         }

@@ -141,6 +141,7 @@ package struct RelayMetrics: Sendable {
             ("too_long", { $0.controlTooLong }), ("answer", { $0.answersDropped }), ("event", { $0.newsDropped }),
             ("send", { $0.sendDropped }), ("slow_stream", { $0.slowStream }),
             ("refused_stream", { $0.refusedStreams }), ("quota", { $0.overQuota }),
+            ("node_quota", { $0.overNodeQuota }),
         ]
         dropped = parts.map { reason, part in (counter("dropped_total", [("reason", reason)]), part) }
     }

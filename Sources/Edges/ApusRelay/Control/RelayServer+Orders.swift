@@ -25,10 +25,20 @@ extension RelayServer {
         case .claimed(let number, let state): perform(machine.claimed(number, state, at: now), now, &commands)
         case .movedAway(let ticket): perform(machine.movedAway(ticket, at: now), now, &commands)
         case .othersHave(let counts): machine.othersHave(counts)
-        case .othersAreAt(let reached, let told):
-            perform(machine.othersAreAt(reached: reached, told: told), now, &commands)
+        case .othersAreAt(let reached, let told, let relays):
+            perform(machine.othersAreAt(reached: reached, told: told, relays: relays), now, &commands)
         case .drain(let alternate): machine.drain(to: alternate, at: now)
         case .revoked(let isRevoked): perform(machine.revoke(isRevoked, at: now), now, &commands)
+        case .sessions(let selection, let answer):
+            answer(machine.sessions(selection, countMax: RelaySessions.countMax, at: now))
+        case .end(let selection, let answer):
+            let (count, actions) = machine.end(selection, at: now)
+            perform(actions, now, &commands)
+            answer(count)
+        case .rules(let rules):
+            let actions = machine.rulesChanged(
+                credentials: rules.credentials, users: rules.users, peers: rules.peers, at: now)
+            perform(actions, now, &commands)
         case .standing(let answer): answer(standing())
         }
     }

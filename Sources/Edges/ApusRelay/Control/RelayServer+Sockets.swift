@@ -59,14 +59,12 @@ extension RelayServer {
             return machine.relayOpened(
                 opening.request, addresses: [addresses.externals.external(of: kept.address)], at: now)
         }
-        let hosts = opening.families.compactMap { family in addresses.hosts.first { $0.family == family } }
-        guard let host = hosts.first else {
-            return machine.relayFailed(opening.request, .familyUnsupported, at: now)
-        }
-        switch openPort(host, opening) {
+        guard let family = opening.families.first, let host = addresses.hosts.first(where: { $0.family == family })
+        else { return machine.relayFailed(opening.request, .familyUnsupported, at: now) }
+        switch openPort(family, opening) {
         case .opened(var relay):
             // The second family is a wish; the client hears where it cannot be had (RFC 8656 §7.2).
-            if hosts.count > 1, case .opened(let second) = openPort(hosts[1], opening) {
+            if opening.families.count > 1, case .opened(let second) = openPort(opening.families[1], opening) {
                 relay.second = (second.socket, second.address)
                 secondCount += 1
             }
@@ -85,6 +83,15 @@ extension RelayServer {
                 metadata: Logger.facts(of: error), now: now)
         }
         return machine.relayFailed(opening.request, .noCapacity, at: now)
+    }
+
+    /// A port of one of the family's addresses by chance, and of another one where that has no port left.
+    private mutating func openPort(_ family: TransportAddress.Family, _ opening: RelayOpening) -> Attempt {
+        for host in addresses.hosts.filter({ $0.family == family }).shuffled(using: &random) {
+            let attempt = openPort(host, opening)
+            guard case .noPort = attempt else { return attempt }
+        }
+        return .noPort
     }
 
     /// A port by chance, so that it cannot be guessed (RFC 8656 §7.2), even or with its neighbour where asked for.

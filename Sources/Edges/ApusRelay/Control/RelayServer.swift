@@ -5,7 +5,7 @@ package import Logging
 
 /// Where allocations have their relayed addresses.
 package struct RelayAddresses: Sendable {
-    /// One address of each family that the node relays from; ports do not count.
+    /// Addresses that the node relays from; ports do not count. Of several of a family an allocation has one by chance.
     package var hosts: [TransportAddress]
     /// RFC 8656 §7.2 recommends 49152...65535.
     package var ports: ClosedRange<UInt16>
@@ -100,16 +100,19 @@ package struct RelayServer: RelayController {
     private var mirrorChanges: [MirrorChange] = []
     var accounts = UserAccounts()
     var shares: RateShares
+    var nodeShares: NodeShares
     private var usageTellings = 0
     /// Until then lines may have been left out that nothing has reported.
     private var linesReportedAt = MonotonicTime(nanoseconds: 0)
 
     /// - Parameters:
     ///   - userRate: what the allocations of one user may carry together at this node, both ways.
+    ///   - nodeShares: what all allocations may carry together, as the planes began with it.
     ///   - linesPerSecond: lines about allocations that ended; more are counted.
     ///   - tell: takes news on the control thread; must hand them on and return.
     package init(
         configuration: TurnServerConfiguration, addresses: RelayAddresses, userRate: RelayRate = RelayRate(),
+        nodeShares: NodeShares = NodeShares(rate: RelayRate(), planeCount: 1),
         linesPerSecond: Int = Self.linesPerSecondMax, log: Logger,
         tell: @escaping @Sendable (RelayNews) -> Void = { _ in }
     ) {
@@ -126,6 +129,7 @@ package struct RelayServer: RelayController {
         lives = LogLimiter(log, linesMax: linesPerSecond, interval: .seconds(1))
         self.tell = tell
         shares = RateShares(rate: userRate)
+        self.nodeShares = nodeShares
         wallReadAt = now
     }
 
@@ -140,6 +144,7 @@ package struct RelayServer: RelayController {
             let more = metrics.carried(id, traffic, plane: plane, isFinal: isFinal)
             accounts.carried(id, more)
             shares.carried(id, more, plane: plane)
+            nodeShares.carried(more, plane: plane)
             let counted = machine.counted(AllocationID(rawValue: id), RelayCounters(traffic), isFinal: isFinal)
             perform(counted, now, &commands)
         case .peerArrived(let id, let peer, let socket): peerArrived(id, peer, socket: socket, now, &commands)
@@ -147,6 +152,7 @@ package struct RelayServer: RelayController {
             peerConnected(connection, socket: socket, now, &commands)
         case .peerCarried(let connection, let id, let traffic, let isFinal):
             shares.carried(connection, traffic, plane: plane, isConnection: true)
+            nodeShares.carried(traffic, plane: plane)
             peerCarried(connection, id, traffic, isFinal: isFinal, now, &commands)
         case .refused(let id):
             limited.log(
@@ -171,6 +177,7 @@ package struct RelayServer: RelayController {
     package mutating func tick(now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)]) {
         if now - wallReadAt >= Self.wallClockInterval {
             commands += shares.rebalance(after: now - wallReadAt)
+            commands += nodeShares.rebalance(after: now - wallReadAt)
             wallReadAt = now
             told = standing
             metrics.stands(

@@ -153,26 +153,39 @@ extension PacketPlane {
         if channel.pointee.heat >= Self.hotPacketCount { heatUp(slot, channel) }
     }
 
-    /// How many of so many packets of one size a user may have now; the others are counted.
+    /// How many of so many packets of one size may pass now, by what the user and the node have left; the others are
+    /// counted.
     @inline(__always)
     private mutating func packetsWithinQuota(
         _ row: UnsafeMutablePointer<AllocationRow>, _ byteCount: Int, _ count: Int
     ) -> Int {
-        guard row.pointee.bucket >= 0 else { return count }
+        guard row.pointee.bucket >= 0 || nodeBucket >= 0 else { return count }
+        return packetsWithTokens(row, byteCount, count)
+    }
+
+    @inline(never)
+    private mutating func packetsWithTokens(
+        _ row: UnsafeMutablePointer<AllocationRow>, _ byteCount: Int, _ count: Int
+    ) -> Int {
         var allowed = 0
-        while allowed < count, buckets.take(row.pointee.bucket, bytes: byteCount, at: now) { allowed &+= 1 }
-        counters.overQuota &+= UInt64(count &- allowed)
-        row.pointee.traffic.dropped &+= UInt64(count &- allowed)
+        var isOverNode = false
+        while allowed < count {
+            if row.pointee.bucket >= 0, !buckets.take(row.pointee.bucket, bytes: byteCount, at: now) { break }
+            // What the user has paid by then is lost with the packet.
+            isOverNode = nodeBucket >= 0 && !buckets.take(nodeBucket, bytes: byteCount, at: now)
+            if isOverNode { break }
+            allowed &+= 1
+        }
+        let dropped = UInt64(count &- allowed)
+        if isOverNode { counters.overNodeQuota &+= dropped } else { counters.overQuota &+= dropped }
+        row.pointee.traffic.dropped &+= dropped
         return allowed
     }
 
-    /// Takes what a packet costs from its user's bucket; false, and counted, where the bucket has too little.
+    /// Takes what a packet costs from its user's and the node's bucket; false, and counted, where one has too little.
     @inline(__always)
     mutating func isWithinQuota(_ row: UnsafeMutablePointer<AllocationRow>, _ byteCount: Int) -> Bool {
-        guard row.pointee.bucket >= 0, !buckets.take(row.pointee.bucket, bytes: byteCount, at: now) else { return true }
-        counters.overQuota &+= 1
-        row.pointee.traffic.dropped &+= 1
-        return false
+        packetsWithinQuota(row, byteCount, 1) == 1
     }
 
     /// Sends what is put together while what was received is still being looked at.
@@ -214,12 +227,15 @@ extension PacketPlane {
 
     /// Sends the data of a Send indication to its peer (RFC 8656 §11.2).
     ///
-    /// - Returns: false where it holds anything but the peer and the data: control decides about it.
+    /// - Returns: false where it holds anything but the peer and the data, or a list names ports of the peer: control
+    ///   decides about it.
     mutating func sendIndication(_ bytes: UnsafeMutableRawPointer, _ size: Int, slot: UInt32) -> Bool {
         guard let send = ClientMessage.send(bytes, size) else { return false }
         let peer = configuration.externals.local(of: send.peer)
         let row = allocations.rows + Int(slot)
-        guard allocations.isPermitted(peer: FlatTable.Key(peer, scope: slot), port: peer.port) else {
+        let key = FlatTable.Key(peer, scope: slot)
+        guard allocations.isPermitted(peer: key, port: peer.port) else {
+            if allocations.isJudged(peer: key) { return false }
             counters.notPermitted &+= 1
             row.pointee.traffic.dropped &+= 1
             return true

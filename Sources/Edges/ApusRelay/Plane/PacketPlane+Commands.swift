@@ -33,6 +33,7 @@ extension PacketPlane {
             withSlot(id) { plane, slot in plane.send(bytes, to: peer, slot, isUnfragmented: isUnfragmented) }
         case .limit(let id, let user, let rate):
             withSlot(id) { plane, slot in plane.limit(slot, user: user, rate) }
+        case .limitNode(let rate): limitNode(rate)
         case .awaitPeer(let connection, let id, let socket): awaitPeer(connection, id, socket: socket)
         case .joinPeer(let connection, let id, let flow, let socket, let limit, let answer):
             joinPeer(connection, id, flow, socket: socket, limit, answer: answer)
@@ -84,7 +85,9 @@ extension PacketPlane {
 
     private mutating func send(_ bytes: [UInt8], to peer: TransportAddress, _ slot: UInt32, isUnfragmented: Bool) {
         let row = allocations.rows + Int(slot)
-        guard allocations.isPermitted(peer: FlatTable.Key(peer, scope: slot), port: peer.port) else {
+        let key = FlatTable.Key(peer, scope: slot)
+        // Control has judged the port where lists name some.
+        guard allocations.isPermitted(peer: key, port: peer.port) || allocations.isJudged(peer: key) else {
             counters.notPermitted &+= 1
             row.pointee.traffic.dropped &+= 1
             return
@@ -181,6 +184,11 @@ extension PacketPlane {
             sessions.rows[session].allocation = FlatTable.none
             returnToAdmission(session: session)
         }
+    }
+
+    /// Sets what all allocations of this plane may carry together, where the node has a bound.
+    mutating func limitNode(_ rate: RelayRate) {
+        if nodeBucket >= 0 { buckets.set(nodeBucket, rate) }
     }
 
     private mutating func limit(_ slot: UInt32, user: UInt32, _ rate: RelayRate) {

@@ -331,10 +331,13 @@ extension PacketPlane {
         return peer < 0 || (!streams.rows[slot].isPaused && mayCarry(peer))
     }
 
-    /// Whether the user has tokens; where it has none, both directions wait for the next tick.
+    /// Whether the user and the node have tokens; where one has none, both directions wait for the next tick.
     private mutating func mayCarry(_ index: Int) -> Bool {
         let bucket = peers.rows[index].bucket
-        guard bucket >= 0, !buckets.hasBytes(bucket, at: now) else { return true }
+        let hasTokens =
+            (bucket < 0 || buckets.hasBytes(bucket, at: now))
+            && (nodeBucket < 0 || buckets.hasBytes(nodeBucket, at: now))
+        guard !hasTokens else { return true }
         peers.rows[index].isPaced = true
         advancePair(index)
         return false
@@ -343,6 +346,7 @@ extension PacketPlane {
     private mutating func carried(_ index: Int, _ count: Int) {
         peers.rows[index].lastHeard = now
         if peers.rows[index].bucket >= 0 { buckets.takeBytes(peers.rows[index].bucket, count) }
+        if nodeBucket >= 0 { buckets.takeBytes(nodeBucket, count) }
     }
 
     // MARK: Ends

@@ -110,8 +110,8 @@ extension PacketPlane {
     private mutating func toClientToo(
         _ datagrams: Datagrams, from first: Int, _ row: UnsafeMutablePointer<AllocationRow>
     ) -> Int {
-        // Of a user with a bound each packet is looked at.
-        guard row.pointee.bucket < 0, row.pointee.listener >= 0, datagrams.size > 0 else { return 0 }
+        // Of a user or a node with a bound each packet is looked at.
+        guard row.pointee.bucket < 0, nodeBucket < 0, row.pointee.listener >= 0, datagrams.size > 0 else { return 0 }
         let equalCount = datagrams.lastSize == datagrams.size ? datagrams.count : datagrams.count &- 1
         let taken = output.addMore(equalCount &- first, stride: datagrams.stride, mark: row.pointee.mark)
         row.pointee.traffic.downPackets &+= UInt64(taken)

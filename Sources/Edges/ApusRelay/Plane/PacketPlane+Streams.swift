@@ -33,7 +33,8 @@ extension PacketPlane {
                 plane: link.index, transport: streamListeners[index].isSecure ? .tls : .tcp,
                 local: streamListeners[index].address, remote: remote, connection: row.pointee.flow.connection)
             unauthenticated.enter(slot, from: remote, at: now)
-            if streamListeners[index].isSecure { beginHandshake(slot) }
+            row.pointee.awaitsProxy = isProxy(remote)
+            if streamListeners[index].isSecure, !row.pointee.awaitsProxy { beginHandshake(slot) }
             _ = apus_poll_add(poll, socket, Self.readable, Self.token(.stream, row.pointee.generation, slot))
         }
     }
@@ -47,6 +48,7 @@ extension PacketPlane {
             streams.wantsWrite(slot)
         }
         guard events & ~UInt32(APUS_WRITABLE) != 0 else { return }
+        if streams.rows[slot].awaitsProxy, !readProxyHeader(slot) { return }
         if streams.rows[slot].flow.transport == .tls { readSecureStream(slot) } else { readStream(slot) }
     }
 
@@ -202,7 +204,7 @@ extension PacketPlane {
         streams.rows[slot].peer = -1
         if peer >= 0 { endPeer(peer) }
         // Of a connection that never spoke control has not heard.
-        let isKnown = flow.transport != .tls || streams.rows[slot].isSecured
+        let isKnown = (flow.transport != .tls || streams.rows[slot].isSecured) && !streams.rows[slot].awaitsProxy
         if let tls = streams.rows[slot].tls {
             if isKnown { apus_tls_close(tls) }
             _ = apus_tls_flush(tls)

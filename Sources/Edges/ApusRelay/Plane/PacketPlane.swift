@@ -66,6 +66,8 @@ struct PacketPlane: ~Copyable {
     var peers: PeerTable
     var accepting = AcceptPause()
     var buckets: BucketTable
+    /// The bucket that all allocations draw from; -1 where the node has no bound.
+    var nodeBucket: Int32 = -1
     var errors: ErrorBounds
     var hotFlows: HotFlowTable
     /// When this round began.
@@ -123,7 +125,7 @@ struct PacketPlane: ~Copyable {
         streamListeners.initialize(repeating: none, count: streamListenerCount)
         sessionListeners.initialize(repeating: none, count: sessionListenerCount)
         allocations = AllocationTable(configuration: configuration, seed: seed)
-        buckets = BucketTable(countMax: configuration.allocationsMax + configuration.peersMax, seed: seed &+ 6)
+        buckets = BucketTable(countMax: configuration.allocationsMax + configuration.peersMax + 1, seed: seed &+ 6)
         errors = ErrorBounds(
             rowsMax: configuration.allocationsMax, perSecondMax: configuration.peerErrorsPerSecondMax)
         hotFlows = HotFlowTable(rowsMax: configuration.connectedFlowsMax)
@@ -144,6 +146,10 @@ struct PacketPlane: ~Copyable {
         _ = apus_poll_add(poll, clock, Self.readable, Self.token(.clock, 0, 0))
         _ = apus_poll_add(poll, link.plane.descriptor, Self.readable, Self.token(.wake, 0, 0))
         accepting.keepSpares()
+        if !configuration.nodeRate.isNone {
+            nodeBucket = buckets.join(user: RateShares.nodeUser, at: now)
+            limitNode(configuration.nodeRate)
+        }
         try openListeners()
     }
 

@@ -12,11 +12,15 @@ package struct PlaneConfiguration: Sendable {
     package var secureDatagramAddresses: [TransportAddress] = []
     /// What addresses of this machine are before a NAT: indications name these (RFC 8656 §11).
     package var externals = ExternalAddresses()
+    /// Proxies: connections from there begin with a ``ProxyHeader``.
+    package var proxies: [PeerRule] = []
     /// The certificate of the TLS and DTLS doors.
     package var security: DoorSecurity?
 
     /// Allocations of one plane; more are refused.
     package var allocationsMax = 16_384
+    /// What all allocations of this plane may carry together, both ways: its part of the node's bound.
+    package var nodeRate = RelayRate()
     /// Permissions of one allocation; more are refused.
     package var permissionsMax = 256
     /// Channels of one allocation; more are refused.

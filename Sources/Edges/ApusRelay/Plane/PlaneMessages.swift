@@ -74,6 +74,8 @@ package struct PlaneCounters: Hashable, Sendable {
     package var shortCircuited: UInt64 = 0
     /// Packets of users over their bits or packets per second.
     package var overQuota: UInt64 = 0
+    /// Packets over the bits per second of the node.
+    package var overNodeQuota: UInt64 = 0
     /// ICMP errors of datagrams to peers that were handed up, held back since the allocation had enough in this second,
     /// and passed over: of hosts without a permission, or of other types.
     package var peerErrors: UInt64 = 0
@@ -155,7 +157,8 @@ package enum PlaneCommand: Sendable, Equatable {
     /// second is that of the other family (ADDITIONAL-ADDRESS-FAMILY), IPv6; -1 where there is none. Those of a TCP
     /// allocation listen.
     case install(allocation: UInt32, flow: RelayFlow, socket: Int32, second: Int32 = -1, isTCP: Bool = false)
-    /// Lets a peer's address in, whatever its port (RFC 8656 §9); indications go to it at these ports alone.
+    /// Lets a peer's address in, whatever its port (RFC 8656 §9); indications go to it at these ports alone,
+    /// or to control where they are ``PeerPolicy/judgedPorts``.
     case permit(allocation: UInt32, peer: TransportAddress, ports: ClosedRange<UInt16>)
     case revoke(allocation: UInt32, peer: TransportAddress)
     /// Binds a channel number 0x4000...0x7FFF to a peer (RFC 8656 §12). It does not permit the peer.
@@ -165,6 +168,8 @@ package enum PlaneCommand: Sendable, Equatable {
     case sendToPeer(allocation: UInt32, peer: TransportAddress, bytes: [UInt8], isUnfragmented: Bool)
     /// From now on an allocation draws from the bucket of its user here, which has this rate.
     case limit(allocation: UInt32, user: UInt32, RelayRate)
+    /// From now on all allocations here may carry so much together.
+    case limitNode(RelayRate)
     /// Tells when a connection to a peer is there (RFC 6062 §5.2). The plane owns the socket until then.
     case awaitPeer(connection: UInt32, allocation: UInt32, socket: Int32)
     /// Sends the answer to a client's data connection, and makes its bytes and those of a peer each other's from then

@@ -157,6 +157,9 @@ package struct AllocationTable: ~Copyable {
         return ports != FlatTable.none && UInt32(port) >= ports >> 16 && UInt32(port) <= ports & 0xFFFF
     }
 
+    /// Whether control judges each port of a peer of a row, since the operator's lists name ports of it.
+    package func isJudged(peer key: FlatTable.Key) -> Bool { permitted.value(for: key.host) == 0 }
+
     /// Takes a row for an allocation. The caller sets its client.
     ///
     /// - Returns: ``FlatTable/none`` where the table is full or the number is in use.

@@ -26,6 +26,8 @@ struct StreamRow {
     var isWaitingToWrite = false
     var isInWriteList = false
     var lastHeard: UInt64 = 0
+    /// Whether a proxy has yet to say whose the connection is.
+    var awaitsProxy = false
     /// libssl's connection where the client came over TLS and has said hello, and whether its handshake is done.
     var tls: OpaquePointer?
     var isSecured = false

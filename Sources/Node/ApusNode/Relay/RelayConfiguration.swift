@@ -16,6 +16,10 @@ package struct RelayConfiguration: Sendable {
     package var port: UInt16 = 3478
     /// The port of the TLS and DTLS doors, at the same addresses.
     package var securePort: UInt16 = 5349
+    /// Where TLS and DTLS listen; empty: at the hosts of ``addresses``. A port of 0 stands for ``securePort``.
+    package var secureAddresses: [TransportAddress] = []
+    /// Proxies, whose connections begin with a header that names the client (PROXY protocol, version 2).
+    package var proxies: [PeerRule] = []
     /// What these doors show: PEM files. Empty where there is none: then they stay closed.
     package var certificateFile = ""
     package var keyFile = ""
@@ -24,7 +28,8 @@ package struct RelayConfiguration: Sendable {
     package var handshakeTimeout = Duration.seconds(10)
     /// DTLS sessions of each thread.
     package var sessionsMax = 4096
-    /// Where relays are, one of each family; empty: the first of each family of ``addresses``.
+    /// Where relays are; empty: the first of each family of ``addresses``. Of several of one family each allocation has
+    /// one by chance.
     package var relayAddresses: [TransportAddress] = []
     /// Public addresses of this machine before a NAT that keeps ports, each with the private one behind it; nil stands
     /// for where relays are.
@@ -40,8 +45,13 @@ package struct RelayConfiguration: Sendable {
     package var secret = ""
     /// A file with the static secret; empty where there is none.
     package var secretFile = ""
+    /// A file with users and their keys; empty where there is none.
+    package var usersFile = ""
     /// Special ranges in which peers may be.
     package var opened: [PeerPolicy.Range] = []
+    /// Peers that are let in before any other rule, and peers that are refused; the first goes before the second.
+    package var allowed: [PeerRule] = []
+    package var denied: [PeerRule] = []
     /// Addresses of the cluster's other machines.
     package var clusterAddresses: [TransportAddress] = []
     package var allocationsMax = 16_384
@@ -78,6 +88,8 @@ package struct RelayConfiguration: Sendable {
         package var packetsPerSecond = 25_000
         /// New peers at one node; a burst is ``newPeerBurst``.
         package var newPeersPerSecond = 50
+        /// Payload of all allocations of a node together, both ways; 0 stands for no bound.
+        package var nodeBitsPerSecond = 0
         package static let newPeerBurst = 256
 
         package init() {}
@@ -98,6 +110,8 @@ package struct RelayConfiguration: Sendable {
                 "relay.quota.bits_per_second", default: d.bitsPerSecond, in: 0...32_000_000_000)
             packetsPerSecond = try reader.int(
                 "relay.quota.packets_per_second", default: d.packetsPerSecond, in: 0...100_000_000)
+            nodeBitsPerSecond = try reader.int(
+                "relay.quota.node_bits_per_second", default: d.nodeBitsPerSecond, in: 0...32_000_000_000)
             newPeersPerSecond = try reader.int(
                 "relay.quota.new_peers_per_second", default: d.newPeersPerSecond, in: 0...1_000_000)
         }
@@ -112,44 +126,9 @@ package struct RelayConfiguration: Sendable {
         _ reader: inout ConfigurationReader, path: (String) -> String
     ) throws(ApusError) {
         let d = RelayConfiguration()
-        isEnabled = try reader.flag("relay.enabled", default: d.isEnabled)
-        addresses = try Self.addresses(&reader, "relay.addresses")
-        port = UInt16(try reader.int("relay.port", default: Int(d.port), in: 1...65_535))
-        securePort = UInt16(try reader.int("relay.tls.port", default: Int(d.securePort), in: 1...65_535))
-        guard securePort != port else { throw reader.invalid("relay.tls.port", "relay.port has this port already") }
-        let certificate = try reader.string("relay.tls.certificate", default: "")
-        let key = try reader.string("relay.tls.private_key", default: "")
-        guard certificate.isEmpty == key.isEmpty else {
-            throw reader.invalid(
-                certificate.isEmpty ? "relay.tls.certificate" : "relay.tls.private_key",
-                "a certificate and its key are expected, or none of them")
-        }
-        (certificateFile, keyFile) = certificate.isEmpty ? ("", "") : (path(certificate), path(key))
-        handshakesMax = try reader.int("relay.tls.handshakes_max", default: d.handshakesMax, in: 1...65_536)
-        handshakeTimeout = try reader.duration("relay.tls.handshake_timeout", default: d.handshakeTimeout)
-        sessionsMax = try reader.int("relay.tls.sessions_max", default: d.sessionsMax, in: 1...65_536)
-        relayAddresses = try Self.addresses(&reader, "relay.relay_addresses")
-        external = try Self.externals(&reader, "relay.external")
-        externalFrom = try Self.server(&reader, "relay.external_from")
-        guard external.isEmpty || externalFrom == nil else {
-            throw reader.invalid("relay.external_from", "the public addresses stand in relay.external already")
-        }
-        let first = try reader.int("relay.port_min", default: Int(d.ports.lowerBound), in: 1024...65_535)
-        let last = try reader.int("relay.port_max", default: Int(d.ports.upperBound), in: first...65_535)
-        ports = UInt16(first)...UInt16(last)
-        threadCount = try reader.int("relay.threads", default: d.threadCount, in: 0...64)
-        realm = try reader.string("relay.realm", default: d.realm)
-        guard (1...128).contains(realm.utf8.count), !realm.contains("\"") else {
-            throw reader.invalid("relay.realm", "1 to 128 bytes without a quotation mark are expected")
-        }
-        secret = try reader.string("relay.secret", default: "")
-        let file = try reader.string("relay.secret_file", default: "")
-        secretFile = file.isEmpty ? "" : path(file)
-        guard secret.isEmpty || secretFile.isEmpty else {
-            throw reader.invalid("relay.secret_file", "the secret stands in relay.secret already")
-        }
-        opened = try Self.ranges(&reader, "relay.open")
-        clusterAddresses = try Self.addresses(&reader, "relay.cluster_addresses")
+        try readListeners(&reader, path)
+        try readAddresses(&reader)
+        try readUsers(&reader, path)
         allocationsMax = try reader.int("relay.allocations_max", default: d.allocationsMax, in: 1...65_536)
         allocationsPerUserMax = try reader.int(
             "relay.allocations_per_user_max", default: d.allocationsPerUserMax, in: 1...65_536)
@@ -179,6 +158,73 @@ package struct RelayConfiguration: Sendable {
         isLegacyChannelAllowed = try reader.flag("relay.legacy_channels", default: d.isLegacyChannelAllowed)
     }
 
+    /// Where clients come, and the certificate.
+    private mutating func readListeners(
+        _ reader: inout ConfigurationReader, _ path: (String) -> String
+    ) throws(ApusError) {
+        let d = RelayConfiguration()
+        isEnabled = try reader.flag("relay.enabled", default: d.isEnabled)
+        addresses = try Self.listeners(&reader, "relay.addresses")
+        port = UInt16(try reader.int("relay.port", default: Int(d.port), in: 1...65_535))
+        securePort = UInt16(try reader.int("relay.tls.port", default: Int(d.securePort), in: 1...65_535))
+        guard securePort != port else { throw reader.invalid("relay.tls.port", "relay.port has this port already") }
+        secureAddresses = try Self.listeners(&reader, "relay.tls.addresses")
+        try checkListeners(reader)
+        proxies = try Self.rules(&reader, "relay.proxy_from")
+        guard !proxies.contains(where: \.isOfSomePorts) else {
+            throw reader.invalid("relay.proxy_from", "networks without ports are expected")
+        }
+        let certificate = try reader.string("relay.tls.certificate", default: "")
+        let key = try reader.string("relay.tls.private_key", default: "")
+        guard certificate.isEmpty == key.isEmpty else {
+            throw reader.invalid(
+                certificate.isEmpty ? "relay.tls.certificate" : "relay.tls.private_key",
+                "a certificate and its key are expected, or none of them")
+        }
+        (certificateFile, keyFile) = certificate.isEmpty ? ("", "") : (path(certificate), path(key))
+        handshakesMax = try reader.int("relay.tls.handshakes_max", default: d.handshakesMax, in: 1...65_536)
+        handshakeTimeout = try reader.duration("relay.tls.handshake_timeout", default: d.handshakeTimeout)
+        sessionsMax = try reader.int("relay.tls.sessions_max", default: d.sessionsMax, in: 1...65_536)
+    }
+
+    /// Where relays are, and what they are before a NAT.
+    private mutating func readAddresses(_ reader: inout ConfigurationReader) throws(ApusError) {
+        let d = RelayConfiguration()
+        relayAddresses = try Self.addresses(&reader, "relay.relay_addresses")
+        external = try Self.externals(&reader, "relay.external")
+        externalFrom = try Self.server(&reader, "relay.external_from")
+        guard external.isEmpty || externalFrom == nil else {
+            throw reader.invalid("relay.external_from", "the public addresses stand in relay.external already")
+        }
+        let first = try reader.int("relay.port_min", default: Int(d.ports.lowerBound), in: 1024...65_535)
+        let last = try reader.int("relay.port_max", default: Int(d.ports.upperBound), in: first...65_535)
+        ports = UInt16(first)...UInt16(last)
+    }
+
+    /// Who may come, and send where.
+    private mutating func readUsers(
+        _ reader: inout ConfigurationReader, _ path: (String) -> String
+    ) throws(ApusError) {
+        let d = RelayConfiguration()
+        threadCount = try reader.int("relay.threads", default: d.threadCount, in: 0...64)
+        realm = try reader.string("relay.realm", default: d.realm)
+        guard (1...128).contains(realm.utf8.count), !realm.contains("\"") else {
+            throw reader.invalid("relay.realm", "1 to 128 bytes without a quotation mark are expected")
+        }
+        secret = try reader.string("relay.secret", default: "")
+        let file = try reader.string("relay.secret_file", default: "")
+        secretFile = file.isEmpty ? "" : path(file)
+        guard secret.isEmpty || secretFile.isEmpty else {
+            throw reader.invalid("relay.secret_file", "the secret stands in relay.secret already")
+        }
+        let users = try reader.string("relay.users_file", default: "")
+        usersFile = users.isEmpty ? "" : path(users)
+        opened = try Self.ranges(&reader, "relay.open")
+        allowed = try Self.rules(&reader, "relay.allow")
+        denied = try Self.rules(&reader, "relay.deny")
+        clusterAddresses = try Self.addresses(&reader, "relay.cluster_addresses")
+    }
+
     private static func addresses(
         _ reader: inout ConfigurationReader, _ key: String
     ) throws(ApusError) -> [TransportAddress] {
@@ -188,6 +234,22 @@ package struct RelayConfiguration: Sendable {
                 throw reader.invalid(key, "addresses such as 192.0.2.1 or 2001:db8::1 are expected, not '\(word)'")
             }
             found.append(address)
+        }
+        return found
+    }
+
+    private static func rules(
+        _ reader: inout ConfigurationReader, _ key: String
+    ) throws(ApusError) -> [PeerRule] {
+        var found: [PeerRule] = []
+        for word in try reader.words(key, countMax: PeerPolicy.rulesMax) {
+            guard let rule = PeerRule(word) else {
+                throw reader.invalid(
+                    key,
+                    "'\(word)' is no network; they are written 192.0.2.0/24, 192.0.2.7:5000-5999, 2001:db8::/32 or "
+                        + "[2001:db8::/32]:443, with no bit of the address beyond the prefix")
+            }
+            found.append(rule)
         }
         return found
     }

@@ -14,18 +14,32 @@ package struct RelayKeys: Sendable {
     package let nonceKey: [UInt8]
     /// The key of mobility tickets, 32 bytes.
     package let ticketKey: [UInt8]
+    /// What shows an operator of a relay that runs alone: who can read its key.
+    package let operatorToken: String
     package let credentials: RelayCredentials
+    /// Users that have a key of their own.
+    package let users: StaticUsers
 
     /// - Parameter root: 32 random bytes.
-    /// - Throws: 10022 where the file of the static secret cannot be read or is empty.
+    /// - Throws: 10022 where the file of the static secret or that of the users cannot be read, or is not valid.
     package init(root: [UInt8], configuration: RelayConfiguration) throws(ApusError) {
         nonceKey = Self.derive(root, "apus relay nonces")
         ticketKey = Self.derive(root, "apus relay tickets")
+        operatorToken = Self.derive(root, "apus relay operators").map { String($0, radix: 16) }.joined(separator: "-")
         var secrets = configuration.secret.isEmpty ? [] : [Array(configuration.secret.utf8)]
         if !configuration.secretFile.isEmpty { secrets = try Self.secrets(configuration.secretFile) }
         credentials = RelayCredentials(
             realm: configuration.realm, current: secrets.first ?? Self.derive(root, "apus relay credentials"),
             previous: secrets.dropFirst().first)
+        users = try Self.users(configuration)
+    }
+
+    private static func users(_ configuration: RelayConfiguration) throws(ApusError) -> StaticUsers {
+        guard !configuration.usersFile.isEmpty else { return StaticUsers() }
+        guard let text = try? String(contentsOfFile: configuration.usersFile, encoding: .utf8) else {
+            throw ApusError(.configurationInvalid, "the relay's users \(configuration.usersFile) cannot be read")
+        }
+        return try StaticUsers(text, source: configuration.usersFile, realm: configuration.realm)
     }
 
     private static func derive(_ root: [UInt8], _ name: String) -> [UInt8] {

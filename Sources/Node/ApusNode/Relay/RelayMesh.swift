@@ -54,6 +54,8 @@ final class RelayMesh: Service {
         var mapped: [TransportAddress] = []
         /// What they tell of themselves.
         var told: [TransportAddress] = []
+        /// Of all these, where their allocations are.
+        var relays: [TransportAddress] = []
     }
 
     let relay: RelayService
@@ -165,7 +167,8 @@ final class RelayMesh: Service {
     private func ownTidings(usage: [RelayUsage], isWhole: Bool) -> RelayTidings {
         RelayTidings(
             doors: relay.doorsForPeers, domain: relay.domain, isDraining: state.withLock(\.isDraining), usage: usage,
-            isWhole: isWhole, advertised: advertised, addresses: addresses)
+            isWhole: isWhole, advertised: advertised, addresses: addresses,
+            relays: Array(relay.relayedHosts.prefix(RelayRoster.addressesMax)))
     }
 
     /// What the relay is to know of the others, where that changed.
@@ -190,10 +193,13 @@ final class RelayMesh: Service {
     private func tellPlaces() {
         let places = state.withLock { state -> Places? in
             state.places.told = state.roster.addressesElsewhere
+            state.places.relays = state.roster.relaysElsewhere
             return state.places == state.placesTaken ? nil : state.places
         }
         guard let places,
-            relay.order(.othersAreAt(reached: places.reached, told: places.mapped + places.told))
+            relay.order(
+                .othersAreAt(
+                    reached: places.reached, told: places.mapped + places.told, relays: places.relays))
         else { return }
         state.withLock { $0.placesTaken = places }
     }

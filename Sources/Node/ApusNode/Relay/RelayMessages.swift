@@ -137,6 +137,7 @@ extension RelayTidings {
             $0.whole = isWhole
             $0.advertised = advertised?.description ?? ""
             $0.addresses = addresses.map(\.wire)
+            $0.relays = relays.map(\.wire)
         }
     }
 
@@ -144,7 +145,8 @@ extension RelayTidings {
     package init(_ wire: RelayWireTidings) throws(ApusError) {
         guard wire.doors.count <= WireBound.doors, wire.users.count == wire.counts.count,
             wire.users.count <= WireBound.users, wire.domain.utf8.count <= 253,
-            wire.addresses.count <= WireBound.addresses, wire.advertised.utf8.count <= WireBound.advertisedByteCount
+            wire.addresses.count <= WireBound.addresses, wire.relays.count <= WireBound.addresses,
+            wire.advertised.utf8.count <= WireBound.advertisedByteCount
         else { throw ApusError(.malformed) }
         let doors = wire.doors.compactMap { door -> RelayDoor? in
             guard let number = UInt8(exactly: door.transport), let transport = RelayFlow.Transport(rawValue: number),
@@ -156,9 +158,13 @@ extension RelayTidings {
             doors: doors, domain: wire.domain, isDraining: wire.draining,
             usage: zip(wire.users, wire.counts).map { RelayUsage(user: $0, allocations: Int($1)) },
             isWhole: wire.whole, advertised: HostPort(wire.advertised),
-            addresses: try wire.addresses.map { bytes throws(ApusError) in
-                guard let address = TransportAddress(wire: bytes) else { throw ApusError(.malformed) }
-                return address.host
-            })
+            addresses: try Self.hosts(wire.addresses), relays: try Self.hosts(wire.relays))
+    }
+
+    private static func hosts(_ wire: [Data]) throws(ApusError) -> [TransportAddress] {
+        try wire.map { bytes throws(ApusError) in
+            guard let address = TransportAddress(wire: bytes) else { throw ApusError(.malformed) }
+            return address.host
+        }
     }
 }

@@ -1,11 +1,17 @@
 package import ApusCore
 import ApusHTTP
+import ApusRelay
 import ApusTraversal
+import Crypto
+import Foundation
 package import Logging
 import NIOCore
 import NIOPosix
 import ServiceLifecycle
 import UnixSignals
+
+/// What a relay is to have from its configuration now, read from its files.
+package typealias RelaySource = @Sendable () throws(ApusError) -> (configuration: RelayConfiguration, keys: RelayKeys)
 
 /// A relay that runs alone, with a door for operators where one is asked for: `/healthz`, `/metrics`, `/v1/status`.
 package struct RelayNode: Sendable {
@@ -15,14 +21,18 @@ package struct RelayNode: Sendable {
     private let door: HostPort?
     private let metrics: PrometheusMetrics
     private let log: Logger
+    private let read: RelaySource
+    private let operatorToken: String
     private let started = MonotonicTime.now()
 
     /// - Parameters:
     ///   - door: where operators come; nil for no door.
     ///   - metrics: the process's metrics, already made its `MetricsSystem`.
+    ///   - read: reads configuration and keys anew at a SIGHUP.
     /// - Throws: 10022 where the limit of open files is too low.
     package init(
-        configuration: RelayConfiguration, keys: RelayKeys, door: HostPort?, metrics: PrometheusMetrics, log: Logger
+        configuration: RelayConfiguration, keys: RelayKeys, door: HostPort?, metrics: PrometheusMetrics, log: Logger,
+        read: @escaping RelaySource
     ) throws(ApusError) {
         var configuration = configuration
         httpConnectionsMax = try configuration.fitDescriptors(log: log)
@@ -31,6 +41,8 @@ package struct RelayNode: Sendable {
         self.door = door
         self.metrics = metrics
         self.log = log
+        self.read = read
+        operatorToken = keys.operatorToken
     }
 
     /// Relays until SIGTERM or SIGINT.
@@ -38,6 +50,7 @@ package struct RelayNode: Sendable {
     /// - Throws: 10019 where an address is in use, 10022 where no address can be relayed from, 10018 for any other
     ///   refusal of the system.
     package func run() async throws {
+        let reload = await RelayReload(relay: service, log: log, read: read)
         try service.start()
         defer { service.stop() }
         var quiet = log
@@ -50,7 +63,9 @@ package struct RelayNode: Sendable {
                 return [HTTPDoor(configuration: configuration, sources: sources, group: group, logger: log)]
             } ?? []
         let watch = DescriptorWatch(conditions: conditions, limited: LogLimiter(log))
-        let services = doors + [watch, service]
+        let manager = ServiceNotifier(environment: ProcessInfo.processInfo.environment)
+        let watchdog: [any Service] = manager.map { [RelayWatchdog(notifier: $0, relay: service)] } ?? []
+        let services = doors + [watch, reload, service] + watchdog
         do {
             try await ServiceGroup(
                 configuration: ServiceGroupConfiguration(
@@ -65,19 +80,37 @@ package struct RelayNode: Sendable {
     }
 
     private var sources: HTTPSources {
-        HTTPSources(
+        var sources = HTTPSources(
             health: { await health() }, status: { await status() }, metrics: { metrics.text() },
-            authorizeAdmin: { _ throws(ApusError) in throw ApusError(.notAllowed, "a relay alone has no operators") },
-            drain: { () throws(ApusError) in throw ApusError(.unavailable, "a relay alone has nowhere to drain to") },
+            authorizeAdmin: { token throws(ApusError) in try authorize(token) },
+            drain: { () throws(ApusError) in try drain() },
             relayCredentials: { _ throws(ApusError) in
                 throw ApusError(.unavailable, "a relay alone knows no clients; who has its secret issues credentials")
             })
+        sources.relaySessions = { selection throws(ApusError) in try await service.sessions(selection) }
+        sources.endRelaySessions = { selection throws(ApusError) in try await service.end(selection) }
+        return sources
+    }
+
+    /// An operator is who can read the relay's key. Digests are compared, so that time tells nothing of the token.
+    private func authorize(_ token: String) throws(ApusError) {
+        guard SHA256.hash(data: Array(token.utf8)) == SHA256.hash(data: Array(operatorToken.utf8)) else {
+            throw ApusError(.notAllowed, "the token is not of this relay's operator")
+        }
+    }
+
+    /// New allocations are refused from now on; those that live end in time.
+    private func drain() throws(ApusError) {
+        guard service.order(.drain(nil)) else { throw ApusError(.unavailable, "the relay does not answer") }
+        log.notice("The relay drains: it takes no new allocation.")
     }
 
     private func health() async -> NodeHealth {
-        let isThere = await service.standing() != nil
+        let standing = await service.standing()
+        let isThere = standing != nil
         return NodeHealth(
-            healthy: isThere, state: isThere ? "up" : "stopped", reason: isThere ? nil : "the relay does not answer",
+            healthy: isThere, state: isThere ? (standing?.isDraining == true ? "draining" : "up") : "stopped",
+            reason: isThere ? nil : "the relay does not answer",
             conditions: conditions.all)
     }
 

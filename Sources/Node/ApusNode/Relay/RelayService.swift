@@ -10,8 +10,20 @@ import Synchronization
 ///
 /// Isolation: any thread. The planes and their control have threads of their own.
 package final class RelayService: Service {
+    /// Addresses of this machine.
+    private struct Places {
+        var own: [TransportAddress] = []
+        /// Those at which allocations are.
+        var relays: [TransportAddress] = []
+        /// What they are before a NAT.
+        var externals = ExternalAddresses()
+    }
+
     private let configuration: RelayConfiguration
-    private let keys: RelayKeys
+    /// What was read last.
+    private let keys: Mutex<RelayKeys>
+    /// Known once the relay is open.
+    private let places = Mutex(Places())
     private let log: Logger
     /// How tickets name this life of this node; nil for a relay that is alone.
     private let node: UInt64?
@@ -32,7 +44,7 @@ package final class RelayService: Service {
         configuration: RelayConfiguration, keys: RelayKeys, node: UInt64? = nil, domain: String = "", log: Logger
     ) {
         self.configuration = configuration
-        self.keys = keys
+        self.keys = Mutex(keys)
         self.node = node
         self.domain = domain
         self.log = log
@@ -53,7 +65,7 @@ package final class RelayService: Service {
     }
 
     /// What issues the credentials that this relay takes.
-    package var credentials: RelayCredentials { keys.credentials }
+    package var credentials: RelayCredentials { keys.withLock(\.credentials) }
 
     /// Who takes the relay's news, on its control thread; it must hand them on and return.
     package func onNews(_ take: @escaping @Sendable (RelayNews) -> Void) { news.withLock { $0 = take } }
@@ -82,8 +94,35 @@ package final class RelayService: Service {
         }
     }
 
+    /// Allocations that live here. Throws 21025 where the relay does not run or has too much to do.
+    package func sessions(_ selection: RelaySelection) async throws(ApusError) -> RelaySessions {
+        let found = await withCheckedContinuation { (continuation: CheckedContinuation<RelaySessions?, Never>) in
+            let isTaken = order(.sessions(selection) { continuation.resume(returning: $0) })
+            if !isTaken { continuation.resume(returning: nil) }
+        }
+        guard let found else { throw ApusError(.unavailable, "the relay does not answer") }
+        return found
+    }
+
+    /// Ends allocations, and tells how many. Throws as ``sessions(_:)``.
+    package func end(_ selection: RelaySelection) async throws(ApusError) -> Int {
+        let count = await withCheckedContinuation { (continuation: CheckedContinuation<Int?, Never>) in
+            let isTaken = order(.end(selection) { continuation.resume(returning: $0) })
+            if !isTaken { continuation.resume(returning: nil) }
+        }
+        guard let count else { throw ApusError(.unavailable, "the relay does not answer") }
+        log.notice("An operator ended allocations", metadata: [LogKey.count: "\(count)"])
+        return count
+    }
+
     /// What other nodes tell their clients, where these are to come here.
     package var doorsForPeers: [RelayDoor] { doors.withLock { $0 } }
+
+    /// Where allocations are, as peers see them; without ports. Empty until the relay is open.
+    package var relayedHosts: [TransportAddress] {
+        let places = places.withLock { $0 }
+        return places.relays.map { places.externals.external(of: $0).host }
+    }
 
     /// Opens the doors and begins to relay.
     ///
@@ -100,10 +139,13 @@ package final class RelayService: Service {
             userRate: RelayRate(
                 bytesPerSecond: UInt64(configuration.quota.bitsPerSecond / 8),
                 packetsPerSecond: UInt64(configuration.quota.packetsPerSecond)),
+            nodeShares: NodeShares(rate: configuration.nodeRate, planeCount: configuration.planeCount),
             linesPerSecond: configuration.bounds.logLinesPerSecond, log: log,
             tell: { [weak self] said in self?.news.withLock { $0 }?(said) })
         var plane = PlaneConfiguration(datagramAddresses: doors, streamAddresses: doors)
         plane.externals = addresses.externals
+        plane.proxies = configuration.proxies
+        plane.nodeRate = configuration.nodeRate.share(of: configuration.planeCount)
         try secure(&plane)
         configuration.bounds.apply(to: &plane)
         plane.allocationsMax = configuration.allocationsMax
@@ -127,7 +169,7 @@ package final class RelayService: Service {
                 "The relay is known by its public addresses.",
                 metadata: [LogKey.address: "\(pairs.joined(separator: " "))"])
         }
-        let secretCount = keys.credentials.current.count
+        let secretCount = credentials.current.count
         if secretCount < RelayConfiguration.secretByteCountSafe {
             log.warning("The relay's secret is short enough to be guessed.", metadata: [LogKey.count: "\(secretCount)"])
         }
@@ -191,21 +233,51 @@ package final class RelayService: Service {
         control?.stop()
     }
 
+    /// Takes the secrets, users, lists of peers and certificate of a configuration that was read anew. Every other key
+    /// waits for a restart. No allocation ends.
+    ///
+    /// - Throws: 10022 where the certificate cannot be used, or the realm or the certificate's place is another; 10007
+    ///   where the relay does not run or has too much to do. Then nothing has changed.
+    package func reload(_ new: RelayConfiguration, _ keys: RelayKeys) throws(ApusError) {
+        guard new.realm == configuration.realm else {
+            throw ApusError(.configurationInvalid, "relay.realm cannot change while the relay runs")
+        }
+        guard new.certificateFile == configuration.certificateFile, new.keyFile == configuration.keyFile else {
+            throw ApusError(.configurationInvalid, "the certificate cannot get another place while the relay runs")
+        }
+        _ = try security.withLock { $0 }?.reload()
+        let rules = RelayRules(credentials: keys.credentials, users: keys.users, peers: policy(of: new))
+        guard order(.rules(rules)) else { throw ApusError(.overloaded, "the relay takes no orders now") }
+        self.keys.withLock { $0 = keys }
+    }
+
+    /// What may be a peer, as a configuration says it.
+    private func policy(of configuration: RelayConfiguration) -> PeerPolicy {
+        let places = places.withLock { $0 }
+        return PeerPolicy(
+            opened: Set(configuration.opened), own: places.own + configuration.clusterAddresses,
+            relays: places.relays + configuration.clusterAddresses, relayPorts: self.configuration.ports,
+            allowed: configuration.allowed, denied: configuration.denied, externals: places.externals)
+    }
+
     private func turnConfiguration(
         doors: [TransportAddress], addresses: RelayAddresses
     ) -> TurnServerConfiguration {
+        let keys = keys.withLock { $0 }
         var turn = TurnServerConfiguration(credentials: keys.credentials, nonceKey: keys.nonceKey)
         configuration.bounds.apply(to: &turn)
         turn.ticketKey = keys.ticketKey
+        turn.users = keys.users
         turn.node = node ?? UInt64.random(in: .min ... .max)
         turn.hasPeers = node != nil
         turn.drainLifetime = configuration.drainLifetime
         turn.mirrorsMax = configuration.mirrorsMax
-        turn.peers = PeerPolicy(
-            opened: Set(configuration.opened),
-            own: doors + addresses.hosts + RelayConfiguration.machineAddresses() + configuration.clusterAddresses,
-            relays: addresses.hosts + configuration.clusterAddresses,
-            relayPorts: configuration.ports, externals: addresses.externals)
+        places.withLock {
+            $0 = Places(
+                own: doors + addresses.hosts + RelayConfiguration.machineAddresses(), relays: addresses.hosts,
+                externals: addresses.externals)
+        }
+        turn.peers = policy(of: configuration)
         turn.allocationsMax = configuration.allocationsMax
         turn.allocationsPerUserMax = configuration.allocationsPerUserMax
         turn.allocationsPerClusterUserMax = configuration.quota.allocationsMax
@@ -261,7 +333,10 @@ package final class RelayService: Service {
 
 extension RelayConfiguration {
     /// Threads that relay.
-    var planeCount: Int { threadCount == 0 ? System.coreCount : threadCount }
+    var planeCount: Int { max(1, min(64, threadCount == 0 ? System.coreCount : threadCount)) }
+
+    /// What all allocations of the node may carry together.
+    var nodeRate: RelayRate { RelayRate(bytesPerSecond: UInt64(quota.nodeBitsPerSecond / 8)) }
 
     /// Where clients come, with ports. A client is answered from the address that it wrote to, so that each address of
     /// the machine has a door of its own.
@@ -271,10 +346,13 @@ extension RelayConfiguration {
         return all.map { $0.port == 0 ? $0.withPort(port) : $0 }
     }
 
-    /// Where clients come with TLS and DTLS: at the same addresses.
+    /// Where clients come with TLS and DTLS: at the same addresses, unless others are named.
     package func secureDoors() -> [TransportAddress] {
+        let all = secureAddresses.isEmpty ? doors().map(\.host) : secureAddresses
         var seen: [TransportAddress] = []
-        for door in doors().map({ $0.withPort(securePort) }) where !seen.contains(door) { seen.append(door) }
+        for door in all.map({ $0.port == 0 ? $0.withPort(securePort) : $0 }) where !seen.contains(door) {
+            seen.append(door)
+        }
         return seen
     }
 
@@ -317,15 +395,15 @@ extension RelayConfiguration {
         return HostPort(host: externals.external(of: listener).hostDescription, port: Int(listener.port))
     }
 
-    /// Where relays are: at most one of each family.
+    /// Where relays are: those that are named, otherwise at most one of each family.
     ///
     /// - Throws: 10022 where that is a wildcard, to which no peer can answer.
     package func relayHosts(doors: [TransportAddress]) throws(ApusError) -> [TransportAddress] {
-        let all = relayAddresses.isEmpty ? doors : relayAddresses
-        let hosts = [TransportAddress.Family.v4, .v6].compactMap { family in
-            let own = all.filter { $0.family == family }
+        let first = [TransportAddress.Family.v4, .v6].compactMap { family in
+            let own = doors.filter { $0.family == family }
             return (own.first { PeerPolicy.range(of: $0) != .loopback } ?? own.first)?.host
         }
+        let hosts = relayAddresses.isEmpty ? first : relayAddresses.map(\.host)
         guard hosts.allSatisfy({ PeerPolicy.range(of: $0) != .unspecified }) else {
             throw ApusError(
                 .configurationInvalid,

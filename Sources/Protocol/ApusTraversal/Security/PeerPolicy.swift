@@ -5,6 +5,10 @@
 /// special-purpose registries (RFC 6890 and later entries), multicast, reserved space and the addresses of this
 /// cluster. An address that carries an IPv4 address inside (v4-mapped, NAT64, 6to4, Teredo) is judged by that one too.
 /// A configuration opens ranges by name, for use inside a LAN and for tests.
+///
+/// Lists of an operator go before the ranges, and what they allow before what they deny. The order in which a peer is
+/// judged: addresses of this cluster, allowed, denied, special ranges, everything else. The cluster's own
+/// addresses cannot be opened by a list.
 public struct PeerPolicy: Sendable {
     /// A range that can be opened by its name.
     public enum Range: String, Sendable, Hashable, CaseIterable {
@@ -23,6 +27,8 @@ public struct PeerPolicy: Sendable {
         case special(Range)
         /// An address of this cluster, at a port that is no relay's or by a name that only the cluster has.
         case own
+        /// What the operator's list denies.
+        case denied
         /// Port 0, to which nothing can be sent.
         case noPort
         /// A service of a cloud that gives machines their secrets; never a peer, whatever range is open.
@@ -36,14 +42,23 @@ public struct PeerPolicy: Sendable {
         let range: Range
     }
 
+    /// Entries of one list, at most.
+    public static let rulesMax = 256
+    /// What ``ports(of:)`` answers for a host of which no single range of ports is allowed: each is to be judged.
+    public static let judgedPorts: ClosedRange<UInt16> = 0...0
+
     private let opened: Set<Range>
+    private let allowed: [PeerRule]
+    private let denied: [PeerRule]
     private let own: Set<TransportAddress>
     private let hidden: Set<TransportAddress>
     /// Own addresses at which allocations are.
     private let relays: Set<TransportAddress>
     private let relayPorts: ClosedRange<UInt16>
     /// Addresses of the cluster's other nodes, as far as they are known; without ports.
-    private(set) var others: Set<TransportAddress> = []
+    private var others: Set<TransportAddress> = []
+    /// Those at which the other nodes' allocations are.
+    private var otherRelays: Set<TransportAddress> = []
 
     /// - Parameters:
     ///   - opened: Ranges whose addresses may be peers; none by default.
@@ -51,14 +66,19 @@ public struct PeerPolicy: Sendable {
     ///   - relays: Those of ``own`` at which allocations are; nil: all of them.
     ///   - relayPorts: Where the relays of the cluster have their relayed addresses: these are peers on addresses that
     ///     relay, so that two relayed clients reach each other.
+    ///   - allowed: Peers that are let in whatever else is said of them; at most ``rulesMax``.
+    ///   - denied: Peers that are refused unless ``allowed`` has them; at most ``rulesMax``.
     ///   - externals: Public addresses that this node has before a NAT, and what they are behind it. The public ones
     ///     count as own and as relays', and are the only names of the private ones: these are refused.
     public init(
         opened: Set<Range> = [], own: [TransportAddress] = [], relays: [TransportAddress]? = nil,
-        relayPorts: ClosedRange<UInt16> = 49152...65535, externals: ExternalAddresses = ExternalAddresses()
+        relayPorts: ClosedRange<UInt16> = 49152...65535, allowed: [PeerRule] = [], denied: [PeerRule] = [],
+        externals: ExternalAddresses = ExternalAddresses()
     ) {
         let outer = externals.pairs.map(\.external)
         self.opened = opened
+        self.allowed = Array(allowed.prefix(Self.rulesMax))
+        self.denied = Array(denied.prefix(Self.rulesMax))
         self.own = Set((own + outer).map(\.host))
         self.relays = Set(((relays ?? own) + outer).map(\.host))
         hidden = Set(externals.pairs.map(\.local))
@@ -74,27 +94,66 @@ public struct PeerPolicy: Sendable {
     /// - Parameters:
     ///   - reached: where this node reaches the others itself.
     ///   - told: what they say of themselves.
-    public mutating func setOthers(reached: [TransportAddress], told: [TransportAddress]) {
-        let known = told.filter { address in Self.range(of: address).map { opened.contains($0) } ?? true }
+    ///   - relays: of these, where their allocations are; nil: anywhere.
+    public mutating func setOthers(
+        reached: [TransportAddress], told: [TransportAddress], relays: [TransportAddress]? = nil
+    ) {
+        let known = told.filter { address in
+            let isOpen = Self.range(of: address).map { opened.contains($0) } ?? true
+            return isOpen || allowed.contains { $0.contains(host: address) }
+        }
         others = Set((reached + known).map(\.host)).filter { Self.range(of: $0) != .unspecified }
+        otherRelays = relays.map { others.intersection($0.map(\.host)) } ?? others
     }
 
     private func isOwn(_ host: TransportAddress) -> Bool { own.contains(host) || others.contains(host) }
 
     /// Whether allocations of this cluster may be at a host.
-    private func isRelay(_ host: TransportAddress) -> Bool { relays.contains(host) || others.contains(host) }
+    private func isRelay(_ host: TransportAddress) -> Bool { relays.contains(host) || otherRelays.contains(host) }
 
-    /// The ports of a host that may be sent to; for a host of the cluster only those of relays.
+    /// Takes over what is known of the other nodes, where the rules themselves are new.
+    mutating func keepOthers(of before: PeerPolicy) {
+        (others, otherRelays) = (before.others, before.otherRelays)
+    }
+
+    /// Whether the same is known of the other nodes.
+    func hasOthers(of other: PeerPolicy) -> Bool { others == other.others && otherRelays == other.otherRelays }
+
+    /// The ports of a host that may be sent to: for a host of the cluster only those of relays; ``judgedPorts`` where a
+    /// list names ports of the host.
     ///
     /// Own loopback addresses count as any other loopback address where loopback is opened: who opens it runs
     /// everything on one machine.
     public func ports(of host: TransportAddress) -> ClosedRange<UInt16> {
-        guard isOwn(host.host) else { return 1...65535 }
-        return Self.range(of: host) == .loopback && opened.contains(.loopback) ? 1...65535 : relayPorts
+        if isOwn(host.host) {
+            return Self.range(of: host) == .loopback && opened.contains(.loopback) ? PeerRule.allPorts : relayPorts
+        }
+        let hosts = [host] + Self.embedded(in: host)
+        let isJudged = (allowed + denied).contains { rule in
+            rule.isOfSomePorts && hosts.contains { rule.contains(host: $0) }
+        }
+        return isJudged ? Self.judgedPorts : PeerRule.allPorts
     }
 
-    /// Judges a host, whatever the port: what CreatePermission asks (RFC 8656 §10.2).
+    /// Judges a host, whatever the port: what CreatePermission asks (RFC 8656 §10.2). It is refused where it would be
+    /// at every port.
     public func refusal(ofHost address: TransportAddress) -> Refusal? {
+        refusal(address, isAllowed: { $0.contains(host: address) }) { !$0.isOfSomePorts && $0.contains(host: address) }
+            ?? embeddedRefusal(in: address) { refusal(ofHost: $0) }
+    }
+
+    /// Judges an address with its port: what ChannelBind, Connect and Send ask.
+    public func refusal(of address: TransportAddress) -> Refusal? {
+        guard address.port != 0 else { return .noPort }
+        if isOwn(address.host), !ports(of: address).contains(address.port) { return refusal(ofHost: address) ?? .own }
+        return refusal(address, isAllowed: { $0.contains(address) }, isDenied: { $0.contains(address) })
+            ?? embeddedRefusal(in: address) { refusal(of: $0) }
+    }
+
+    /// The order of the rules, for an address by itself.
+    private func refusal(
+        _ address: TransportAddress, isAllowed: (PeerRule) -> Bool, isDenied: (PeerRule) -> Bool
+    ) -> Refusal? {
         if Self.metadata.contains(address.host) { return .metadata }
         if hidden.contains(address.host) { return .own }
         if isOwn(address.host) {
@@ -106,19 +165,22 @@ public struct PeerPolicy: Sendable {
             guard let range = Self.range(of: address), range == .unspecified || range == .loopback else { return nil }
             return opened.contains(range) ? nil : .special(range)
         }
+        if allowed.contains(where: isAllowed) { return nil }
+        if denied.contains(where: isDenied) { return .denied }
         if let range = Self.range(of: address), !opened.contains(range) { return .special(range) }
-        for inner in Self.embedded(in: address) {
-            if let refusal = refusal(ofHost: inner) { return refusal }
-            if isOwn(inner.host) { return .own }
-        }
         return nil
     }
 
-    /// Judges an address with its port: what ChannelBind, Connect and Send ask.
-    public func refusal(of address: TransportAddress) -> Refusal? {
-        guard address.port != 0 else { return .noPort }
-        if let refusal = refusal(ofHost: address) { return refusal }
-        return ports(of: address).contains(address.port) ? nil : .own
+    /// The first refusal of an address inside this one; an own one is refused at whatever port.
+    private func embeddedRefusal(
+        in address: TransportAddress, _ judge: (TransportAddress) -> Refusal?
+    ) -> Refusal? {
+        guard !isOwn(address.host) else { return nil }
+        for inner in Self.embedded(in: address) {
+            if let refusal = judge(inner) { return refusal }
+            if isOwn(inner.host) { return .own }
+        }
+        return nil
     }
 
     /// The special range of an address; nil for one that is just an address of the Internet.

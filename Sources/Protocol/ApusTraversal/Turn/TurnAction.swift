@@ -163,7 +163,8 @@ public enum TurnAction: Hashable, Sendable {
 
     // To the plane. `request` names the opening whose sockets the allocation takes over.
     case install(AllocationID, RelayFlow, relayed: [TransportAddress], request: UInt32)
-    /// Data from and to this host may pass; to the host only at these ports.
+    /// Data from and to this host may pass; to the host only at these ports, which
+    /// ``PeerPolicy/judgedPorts`` leaves to the machine.
     case permit(AllocationID, TransportAddress, ports: ClosedRange<UInt16>)
     case revoke(AllocationID, TransportAddress)
     case bindChannel(AllocationID, UInt16, TransportAddress)

@@ -2,6 +2,8 @@
 public struct TurnServerConfiguration: Sendable {
     /// Realm and secrets of the credentials.
     public var credentials: RelayCredentials
+    /// Users whose keys stand in a file; their names go before those of time-limited credentials.
+    public var users = StaticUsers()
     /// The key of nonces, the same on all nodes of a cluster; 32 random bytes.
     public var nonceKey: [UInt8]
     /// The key of mobility tickets, the same on all nodes of a cluster; 32 random bytes. Default: made of the nonces'.
@@ -114,5 +116,19 @@ public struct TurnServerConfiguration: Sendable {
         self.credentials = credentials
         self.nonceKey = nonceKey
         ticketKey = Keyed.sha256(nonceKey, Array("apus relay tickets".utf8)[...])
+    }
+}
+
+extension TurnServerConfiguration {
+    /// Until when a user name is good, in seconds since 1970, and whose it is; nil for a name of no form that is known.
+    /// A static user's is good for ever.
+    func identity(of username: String) -> (expiry: Int64, user: String)? {
+        users.contains(username) ? (.max, username) : RelayCredentials.parse(username)
+    }
+
+    /// The keys that a user name may have.
+    func keys(of username: String, algorithm: StunPasswordAlgorithm) -> [StunKey] {
+        guard users.contains(username) else { return credentials.keys(of: username, algorithm: algorithm) }
+        return users.key(of: username, algorithm: algorithm).map { [$0] } ?? []
     }
 }

@@ -184,7 +184,7 @@ extension TurnServerStateMachine {
 
     /// A ticket as its client carries it. It ends with the credential: without that it is of no use.
     func seal(_ ticket: MobilityTicket, of caller: Caller) -> [UInt8] {
-        let expiry = RelayCredentials.parse(caller.username)?.expiry ?? 0
+        let expiry = configuration.identity(of: caller.username)?.expiry ?? 0
         return sealer.seal(
             MobilityTicketSealer.Content(
                 ticket: ticket, home: configuration.node, user: MobilityTicketSealer.digest(of: caller.username),

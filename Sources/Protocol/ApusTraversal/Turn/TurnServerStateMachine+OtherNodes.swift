@@ -8,15 +8,21 @@ extension TurnServerStateMachine {
     /// - Parameters:
     ///   - reached: where this node reaches the others itself.
     ///   - told: what they say of themselves.
+    ///   - relays: of these, where their allocations are; nil: anywhere.
     public mutating func othersAreAt(
-        reached: [TransportAddress], told: [TransportAddress]
+        reached: [TransportAddress], told: [TransportAddress], relays: [TransportAddress]? = nil
     ) -> [TurnAction] {
         let before = configuration.peers
-        configuration.peers.setOthers(reached: reached, told: told)
-        guard configuration.peers.others != before.others else { return [] }
+        configuration.peers.setOthers(reached: reached, told: told, relays: relays)
+        guard !configuration.peers.hasOthers(of: before) else { return [] }
+        return judgeAnew(before)
+    }
+
+    /// Brings what allocations have in line with the rules for peers, which have changed.
+    mutating func judgeAnew(_ before: PeerPolicy) -> [TurnAction] {
         var actions: [TurnAction] = []
         for id in allocations.keys.sorted(by: { $0.rawValue < $1.rawValue }) {
-            guard let allocation = allocations[id], !allocation.isTCP else { continue }
+            guard let allocation = allocations[id] else { continue }
             for channel in allocation.channels where configuration.peers.refusal(of: channel.peer) != nil {
                 actions.append(.unbindChannel(id, channel.number))
             }

@@ -304,14 +304,14 @@ extension TurnServerStateMachine {
         guard mayProve(flow, at: now) else { return .refused([]) }
         guard realmText.utf8.elementsEqual(configuration.credentials.realm.utf8),
             let username = usernameText ?? message.value(of: .userhash).flatMap({ userhashes[Array($0)] }),
-            let (expiry, user) = RelayCredentials.parse(username)
+            let (expiry, user) = configuration.identity(of: username)
         else { return notProven(message, flow, at: now) }
         guard !isRevoked(username) else { return notProven(message, flow, at: now) }
         // What lives may be refreshed for a while after its credential has ended; nothing new begins with it.
         let isNew = message.method == .allocate || message.has(.mobilityTicket)
         let grace = isNew ? 0 : configuration.credentialGrace.components.seconds
         guard seconds < expiry || seconds - expiry < grace else { return notProven(message, flow, at: now) }
-        for key in configuration.credentials.keys(of: username, algorithm: algorithm)
+        for key in configuration.keys(of: username, algorithm: algorithm)
         where message.verifies(integrity, key: key) {
             userhashes.insert(username, realm: configuration.credentials.realm)
             if message.method == .allocate, flow.transport == .udp {

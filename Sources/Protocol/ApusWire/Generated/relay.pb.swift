@@ -178,6 +178,9 @@ public nonisolated struct RelayWireTidings: Sendable {
   /// of the machine, for which the port says nothing: no peers but at relays' ports
   public var addresses: [Data] = []
 
+  /// where its allocations are; absent: wherever `addresses` and `doors` say
+  public var relays: [Data] = []
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -476,7 +479,7 @@ nonisolated extension RelayWireMovedAwayTaken: SwiftProtobuf.Message, SwiftProto
 
 nonisolated extension RelayWireTidings: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Tidings"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}doors\0\u{1}domain\0\u{1}draining\0\u{1}users\0\u{1}counts\0\u{1}whole\0\u{1}advertised\0\u{1}addresses\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}doors\0\u{1}domain\0\u{1}draining\0\u{1}users\0\u{1}counts\0\u{1}whole\0\u{1}advertised\0\u{1}addresses\0\u{1}relays\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -492,6 +495,7 @@ nonisolated extension RelayWireTidings: SwiftProtobuf.Message, SwiftProtobuf._Me
       case 6: try { try decoder.decodeSingularBoolField(value: &self.whole) }()
       case 7: try { try decoder.decodeSingularStringField(value: &self.advertised) }()
       case 8: try { try decoder.decodeRepeatedBytesField(value: &self.addresses) }()
+      case 9: try { try decoder.decodeRepeatedBytesField(value: &self.relays) }()
       default: break
       }
     }
@@ -522,6 +526,9 @@ nonisolated extension RelayWireTidings: SwiftProtobuf.Message, SwiftProtobuf._Me
     if !self.addresses.isEmpty {
       try visitor.visitRepeatedBytesField(value: self.addresses, fieldNumber: 8)
     }
+    if !self.relays.isEmpty {
+      try visitor.visitRepeatedBytesField(value: self.relays, fieldNumber: 9)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -534,6 +541,7 @@ nonisolated extension RelayWireTidings: SwiftProtobuf.Message, SwiftProtobuf._Me
     if lhs.whole != rhs.whole {return false}
     if lhs.advertised != rhs.advertised {return false}
     if lhs.addresses != rhs.addresses {return false}
+    if lhs.relays != rhs.relays {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

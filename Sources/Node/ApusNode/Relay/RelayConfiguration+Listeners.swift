@@ -1,0 +1,41 @@
+import ApusCore
+import ApusTraversal
+
+// Where the relay listens (`relay.addresses`, `relay.tls.addresses`).
+extension RelayConfiguration {
+    /// Listeners of one list, at most.
+    private static let listenersMax = 64
+
+    /// Addresses, each with a port where that is not the common one: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1` or
+    /// `[2001:db8::1]:443`. Without a port it is 0.
+    static func listeners(
+        _ reader: inout ConfigurationReader, _ key: String
+    ) throws(ApusError) -> [TransportAddress] {
+        var found: [TransportAddress] = []
+        for word in try reader.words(key, countMax: listenersMax) {
+            guard let listener = listener(word) else {
+                throw reader.invalid(
+                    key,
+                    "addresses such as 192.0.2.1, 192.0.2.1:80, 2001:db8::1 or [2001:db8::1]:443 are expected, not "
+                        + "'\(word)'")
+            }
+            found.append(listener)
+        }
+        return found
+    }
+
+    static func listener(_ word: String) -> TransportAddress? {
+        if let address = TransportAddress(word, port: 0) { return address }
+        guard let pair = HostPort(word), (1...65_535).contains(pair.port) else { return nil }
+        return TransportAddress(pair.host, port: UInt16(pair.port))
+    }
+
+    /// Fails with 10022 where plain and TLS clients would come to one address and port.
+    func checkListeners(_ reader: ConfigurationReader) throws(ApusError) {
+        let plain = Set(addresses.map { $0.port == 0 ? $0.withPort(port) : $0 })
+        for secure in secureAddresses.map({ $0.port == 0 ? $0.withPort(securePort) : $0 })
+        where plain.contains(secure) {
+            throw reader.invalid("relay.tls.addresses", "\(secure) stands in relay.addresses already")
+        }
+    }
+}

@@ -1,0 +1,104 @@
+package import ApusCore
+import ApusTraversal
+import Foundation
+
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
+
+/// The file of a relay's static users (`relay.users_file`), as operators edit it.
+///
+/// Lines of other users and remarks stay as they are. It is written anew beside itself and then put in its place,
+/// readable by its owner alone, so that a relay that reads it meanwhile sees the one or the other.
+package struct UsersFile: Sendable {
+    package let path: String
+    package let realm: String
+
+    package init(path: String, realm: String) {
+        self.path = path
+        self.realm = realm
+    }
+
+    /// The users; none where there is no file yet.
+    ///
+    /// - Throws: 10021 where the file cannot be read, 10022 with the line where it is not valid.
+    package func names() throws(ApusError) -> [String] { try parsed(text()).names }
+
+    /// Gives a user this password; true where the user is new.
+    ///
+    /// - Throws: 10021 where the file cannot be read or written, 10022 where it, or the name, is not valid.
+    @discardableResult
+    package func set(_ name: String, password: String) throws(ApusError) -> Bool {
+        guard StaticUsers.isName(name),
+            let line = StaticUsers.line(name: name, realm: realm, password: password)
+        else {
+            throw ApusError(
+                .configurationInvalid,
+                "a name is 1 to \(StaticUsers.nameByteCountMax) visible bytes without a colon, a password is not "
+                    + "empty, and neither has control characters")
+        }
+        let before = try text()
+        let isNew = try !parsed(before).names.contains(name)
+        var lines = Self.lines(before).filter { !Self.isOf(name, $0) }
+        lines.append(line)
+        try write(lines)
+        return isNew
+    }
+
+    /// Takes a user out; false where there was none.
+    ///
+    /// - Throws: 10021 where the file cannot be read or written, 10022 where it is not valid.
+    package func remove(_ name: String) throws(ApusError) -> Bool {
+        let before = try text()
+        guard try parsed(before).names.contains(name) else { return false }
+        try write(Self.lines(before).filter { !Self.isOf(name, $0) })
+        return true
+    }
+
+    private func parsed(_ text: String) throws(ApusError) -> StaticUsers {
+        try StaticUsers(text, source: path, realm: realm)
+    }
+
+    private static func isOf(_ name: String, _ line: String) -> Bool { line.hasPrefix("\(name):") }
+
+    private static func lines(_ text: String) -> [String] {
+        var lines = text.split(separator: "\n", omittingEmptySubsequences: false).map { String($0) }
+        while lines.last?.isEmpty == true { lines.removeLast() }
+        return lines
+    }
+
+    private func text() throws(ApusError) -> String {
+        guard FileManager.default.fileExists(atPath: path) else { return "" }
+        guard let text = try? String(contentsOfFile: path, encoding: .utf8) else {
+            throw ApusError(.storageFailed, "the relay's users \(path) cannot be read")
+        }
+        return text
+    }
+
+    private func write(_ lines: [String]) throws(ApusError) {
+        let fresh = "\(path).new-\(getpid())"
+        let text = lines.map { $0 + "\n" }.joined()
+        guard Self.make(fresh, text), rename(fresh, path) == 0 else {
+            unlink(fresh)
+            throw ApusError(.storageFailed, "the relay's users \(path) cannot be written")
+        }
+    }
+
+    /// Makes a file that is its owner's alone from its first moment on; false where it cannot be written.
+    private static func make(_ path: String, _ text: String) -> Bool {
+        unlink(path)
+        let descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0o600)
+        guard descriptor >= 0 else { return false }
+        let handle = FileHandle(fileDescriptor: descriptor, closeOnDealloc: true)
+        do {
+            try handle.write(contentsOf: Data(text.utf8))
+            try handle.synchronize()
+            try handle.close()
+            return true
+        } catch {
+            return false
+        }
+    }
+}
