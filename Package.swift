@@ -225,8 +225,8 @@ let package = Package(
         test(
             "ClusterTests",
             [
-                "ApusCore", "ApusSessions", "ApusContract", "ApusMedia", "ApusClient", "ApusTestKit", log, nioCore,
-                nioPosix, nioSSL,
+                "ApusCore", "ApusSessions", "ApusContract", "ApusMedia", "ApusClient", "ApusTestKit", "ApusTraversal",
+                log, nioCore, nioPosix, nioSSL,
             ]),
         .testTarget(
             name: "RelayClientTests", dependencies: ["ApusTestKit", nioCore, nioPosix],
