@@ -299,9 +299,9 @@ int main(int words, char **word) {
     run_flow(3);
     long left = resident_bytes();
     if (expiry > 0) expire_all();
-    printf("allocations=%d allocations_per_s=%.0f bindings_per_s=%.0f endings_per_s=%.0f bytes_per_allocation=%ld "
-        "bytes_with_channel=%ld bytes_left=%ld\n",
-        count, count / made, count / bound, count / ended, (allocated - before) / count, (channels - before) / count,
-        (left - before) / count);
+    printf("allocations=%d allocations_s=%.3f allocations_per_s=%.0f bindings_per_s=%.0f endings_per_s=%.0f "
+        "bytes_per_allocation=%ld bytes_with_channel=%ld bytes_left=%ld\n",
+        count, made, count / made, count / bound, count / ended, (allocated - before) / count,
+        (channels - before) / count, (left - before) / count);
     return 0;
 }
