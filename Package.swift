@@ -100,7 +100,7 @@ let package = Package(
 
         // Protocol: codecs and machines, no I/O.
         layer("Protocol", "ApusWire", ["ApusCore", nioCore, protobuf]),
-        layer("Protocol", "ApusContract", ["ApusCore", protobuf]),
+        layer("Protocol", "ApusContract", ["ApusCore", "ApusWire", protobuf]),
         layer("Protocol", "ApusMedia", ["ApusCore", nioCore, dequeModule]),
         layer("Protocol", "ApusTraversal", ["ApusCore", crypto]),
 
@@ -208,7 +208,10 @@ let package = Package(
         test("ApusListenerTests", ["ApusCore", "ApusListener", "ApusTestKit", nioCore, nioPosix, log]),
         test(
             "ApusSessionsTests",
-            ["ApusCore", "ApusWire", "ApusStorage", "ApusCluster", "ApusSessions", crypto, jwt, protobuf, log]),
+            [
+                "ApusCore", "ApusWire", "ApusStorage", "ApusCluster", "ApusSessions", "ApusTestKit",
+                crypto, jwt, protobuf, log,
+            ]),
         test(
             "ApusGatewayTests",
             [
@@ -220,7 +223,7 @@ let package = Package(
             "ApusNodeTests",
             [
                 "ApusCore", "ApusWire", "ApusTransport", "ApusGateway", "ApusTraversal", "ApusRelay", "ApusNode",
-                protobuf, log,
+                "ApusTestKit", protobuf, log,
             ]),
         test(
             "ClusterTests",
@@ -251,8 +254,8 @@ let package = Package(
         test(
             "ApusChannelsTests",
             [
-                "ApusCore", "ApusWire", "ApusMedia", "ApusCluster", "ApusChannels", "ApusTestKit", nioCore, nioPosix,
-                log,
+                "ApusCore", "ApusWire", "ApusMedia", "ApusTransport", "ApusCluster", "ApusChannels", "ApusTestKit",
+                nioCore, nioPosix, protobuf, log,
             ]),
         test("ApusMediaTests", ["ApusCore", "ApusMedia", "ApusTestKit", nioCore]),
         test("ApusTraversalTests", ["ApusCore", "ApusTraversal"]),

@@ -25,7 +25,7 @@ struct ChannelHomeTests {
         configuration.idleTick = .milliseconds(2)
         configuration.idleTimeout = .milliseconds(4)
         // One number that is not given back, or one hub too many, and a viewer is refused.
-        configuration.channelsMax = Self.channels.count
+        configuration.watchedMax = Self.channels.count + 1
         let node = NodeID(name: NodeName(unchecked: "n1"), incarnation: 1)
         let view = ClusterView(local: node, map: ClusterMap(cluster: ClusterID(unchecked: "test")))
         return try ChannelService(configuration: configuration, view: view, group: group, log: Logger(label: "test"))

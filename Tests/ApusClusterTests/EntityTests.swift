@@ -294,7 +294,7 @@ struct EntityTests {
 struct EntityHeaderTests {
     @Test("It is read as it was written, and every shorter form is refused with nothing taken")
     func roundTrip() {
-        let header = EntityHeader(kind: .device, shard: ShardID(4095), epoch: .max, key: "camera-1")
+        let header = EntityHeader(kind: .device, shard: ShardID(4095), epoch: WireNumber.termMax, key: "camera-1")
         var buffer = ByteBuffer()
         header.encode(into: &buffer)
         for length in 0..<buffer.readableBytes {
@@ -305,6 +305,14 @@ struct EntityHeaderTests {
         buffer.writeString("payload")
         #expect(EntityHeader(from: &buffer) == header)
         #expect(String(buffer: buffer) == "payload")
+    }
+
+    @Test("An epoch that no shard reaches is refused (D3)")
+    func epochBound() {
+        var buffer = ByteBuffer()
+        let header = EntityHeader(kind: .device, shard: ShardID(0), epoch: WireNumber.termMax + 1, key: "camera-1")
+        header.encode(into: &buffer)
+        #expect(EntityHeader(from: &buffer) == nil)
     }
 
     @Test("A shard over 4095 or an empty key is refused")

@@ -68,16 +68,18 @@ struct MediaCodecTests {
     @Test("A relay's copy keeps the payload, and stamping or repeating one copy leaves the others alone (D7)")
     func relayFrame() throws {
         var bytes = ByteBuffer()
-        Self.frames[1].encode(into: &bytes)
+        var original = Self.frames[1]
+        original.header.track = TrackConfiguration.trackCountMax - 1
+        original.encode(into: &bytes)
         var relayed = try RelayFrame(copying: bytes) { count, buffer in
             buffer.writeRepeatingByte(0, count: RelayFrame.linkHeaderByteCount)
             #expect(count == bytes.readableBytes)
         }
-        let original = relayed
+        let copy = relayed
         relayed.stamp(term: 77)
         let repeated = relayed.repeated()
         #expect(relayed.term == 77)
-        #expect(original.term == .max)
+        #expect(copy.term == .max)
         #expect(repeated.flags.contains(.repeated))
         var decoded = repeated.encoded
         decoded.moveReaderIndex(forwardBy: RelayFrame.linkHeaderByteCount)

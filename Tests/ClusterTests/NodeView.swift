@@ -17,8 +17,13 @@ struct NodeView: Sendable {
             var type: String
             var unhealthy: Bool
         }
+        struct Sessions: Decodable {
+            var devices: Int
+            var apps: Int
+        }
         var incarnation: UInt64
         var state: String
+        var sessions: Sessions
         var members: [String]
         var conditions: [Condition]?
     }

@@ -25,7 +25,7 @@ struct NodeCommand: AsyncParsableCommand {
         let configuration = try NodeConfiguration(file: config)
         let metrics = PrometheusMetrics()
         MetricsSystem.bootstrap(metrics)
-        LoggingSystem.bootstrap { StreamLogHandler.standardError(label: $0) }
+        LoggingSystem.bootstrap { EscapingLogHandler(StreamLogHandler.standardError(label: $0)) }
         var log = Logger(label: "apus")
         log.logLevel = Logger.Level(rawValue: configuration.logLevel) ?? .info
         do {

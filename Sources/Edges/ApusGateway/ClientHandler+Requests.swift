@@ -10,20 +10,19 @@ import SwiftProtobuf
 extension ClientHandler {
     /// Answers a request, or gives it to a worker that does.
     func serve(_ frame: LinkFrame) {
-        let bytes = Array(frame.payload.readableBytesView)
         let call = frame.correlation
         guard waiting.count < gateway.configuration.requestsPerConnectionMax else {
             return fail(call, ApusError(.overloaded, "too many requests of this connection wait for an answer"))
         }
         do {
             switch ClientMethod(rawValue: frame.method) {
-            case .publish: publish(try ClientPublishRequest(serializedBytes: bytes), call)
-            case .unpublish: unpublish(try ClientUnpublishRequest(serializedBytes: bytes), call)
-            case .play: play(try ClientPlayRequest(serializedBytes: bytes), call)
-            case .stop: stop(try ClientStopRequest(serializedBytes: bytes), call)
-            case .subscribe: subscribe(try ClientSubscribeRequest(serializedBytes: bytes), call)
-            case .unsubscribe: unsubscribe(try ClientUnsubscribeRequest(serializedBytes: bytes), call)
-            case .sleep: sleep(try ClientSleepRequest(serializedBytes: bytes), call)
+            case .publish: publish(try ClientPublishRequest(bounded: frame.payload), call)
+            case .unpublish: unpublish(try ClientUnpublishRequest(bounded: frame.payload), call)
+            case .play: play(try ClientPlayRequest(bounded: frame.payload), call)
+            case .stop: stop(try ClientStopRequest(bounded: frame.payload), call)
+            case .subscribe: subscribe(try ClientSubscribeRequest(bounded: frame.payload), call)
+            case .unsubscribe: unsubscribe(try ClientUnsubscribeRequest(bounded: frame.payload), call)
+            case .sleep: sleep(try ClientSleepRequest(bounded: frame.payload), call)
             case .relayCredentials: giveRelayCredentials(call)
             case .presence, .publishAck, .publishResume, .streamState, .doorsChanged, nil:
                 fail(call, ApusError(.methodUnknown, "method \(frame.method) is not known here"))
@@ -59,7 +58,7 @@ extension ClientHandler {
     // MARK: - Devices
 
     private func publish(_ request: ClientPublishRequest, _ call: UInt32) {
-        guard let device = session?.device else {
+        guard let session, let device = session.device else {
             return fail(call, ApusError(.notAllowed, "only a device publishes"))
         }
         guard let source = UInt16(exactly: request.source) else { return fail(call, ApusError(.badParameter)) }
@@ -72,12 +71,12 @@ extension ClientHandler {
             epoch: request.epoch, instance: request.instance, oldest: request.oldest, resumes: request.resumes,
             isConfirmed: isConfirmed)
         let sink = PublishedSink(handler: self, call: call)
-        gateway.service.channels.publish(channel, offer: offer, sink: sink) { [self] result in
+        gateway.service.channels.publish(channel, of: session.account, offer: offer, sink: sink) { [self] result in
             switch result {
             case .failure where !offer.isConfirmed: hold(request, call)
             case .failure(let error): fail(call, error)
             case .success(let handle):
-                guard session != nil else { return handle.close() }
+                guard self.session != nil else { return handle.close() }
                 if isConfirmed, !offer.isConfirmed { handle.confirm() }
                 published.updateValue(PublishedStream(channel: channel, handle: handle), forKey: handle.stream)?
                     .handle.close()
@@ -169,13 +168,13 @@ extension ClientHandler {
     }
 
     private func start(_ channel: ChannelID, after: FramePosition?, _ call: UInt32) {
-        guard session != nil else { return }
+        guard let account = session?.account else { return }
         guard !played.values.contains(where: { $0.channel == channel }) else {
             return fail(call, ApusError(.badParameter, "this connection already plays that channel"))
         }
         // The answer goes out before the first frame: the sink takes nothing until it is opened.
         let sink = PlayedSink(handler: self, call: call, channel: channel)
-        gateway.service.channels.play(channel, sink: sink, after: after) { [self] result in
+        gateway.service.channels.play(channel, of: account, sink: sink, after: after) { [self] result in
             switch result {
             case .failure(let error): fail(call, error)
             case .success(let receipt):

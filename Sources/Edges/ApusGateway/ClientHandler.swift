@@ -139,7 +139,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     }
 
     private func authenticate(_ frame: LinkFrame) {
-        guard let hello = try? ClientHello(serializedBytes: Array(frame.payload.readableBytesView)) else {
+        guard let hello = try? ClientHello(bounded: frame.payload) else {
             return close(ApusError(.malformed, "the hello cannot be read"))
         }
         guard hello.versionMin <= 1, hello.version >= 1 else {
@@ -166,10 +166,13 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         case .failure(let error):
             close(error)
         case .success(let opened):
+            guard gateway.authenticated(self, as: opened.session.account) else {
+                gateway.service.sessions.close(opened.session, link: self)
+                return close(ApusError(.tooManyConnections, "the account has its share of this node's connections"))
+            }
             session = opened.session
             isConfirmed = isConfirmed || opened.isConfirmed
             machine.admitted(now: .now(), tokenExpires: opened.session.token.expires)
-            gateway.authenticated(self)
             gateway.service.metrics.sessions.increment()
             let configuration = gateway.configuration
             decoder.lengthMax =
@@ -207,10 +210,14 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
 
     private func gather(_ frame: LinkFrame) {
         guard published[frame.correlation] != nil else { return }
-        do {
+        do throws(ApusError) {
             let relayed = try RelayFrame(copying: frame.payload) { byteCount, buffer in
                 LinkFrame.encodeHeader(
                     kind: .media, correlation: frame.correlation, payloadByteCount: byteCount, into: &buffer)
+            }
+            // Only relays repeat: what a publisher calls repeated would be no part of what is copied and kept.
+            guard !relayed.flags.contains(.repeated) else {
+                throw ApusError(.malformed, "a publisher repeats a frame")
             }
             pacing?.received(relayed)
             if let last = gathered.indices.last, gathered[last].stream == frame.correlation {

@@ -27,6 +27,8 @@ package final class Gateway: Service, Sendable {
     private nonisolated(unsafe) var loops: [GatewayLoop] = []  // SAFETY: written by `init` alone, unshared.
     private let listeners: Listeners
     private let ticketKeys: TLSTicketKeys?
+    /// Connections of admitted clients.
+    private let accounts: Mutex<AccountShares>
 
     /// - Parameter ticketKeys: Those of the cluster; nil: TLS sessions are not resumed.
     package init(
@@ -35,6 +37,7 @@ package final class Gateway: Service, Sendable {
     ) {
         self.ticketKeys = ticketKeys
         self.configuration = configuration
+        accounts = Mutex(AccountShares(capacity: configuration.connectionsMax))
         self.sessions = sessions
         self.channels = channels
         self.view = view
@@ -147,6 +150,12 @@ package final class Gateway: Service, Sendable {
     }
 
     var loopCount: Int { loops.count }
+
+    /// A connection's client is admitted; false, with nothing taken, where its account has its share.
+    func takePlace(for account: AccountID) -> Bool { accounts.withLock { $0.take(1, for: account) } }
+
+    /// The connection of an admitted client is gone.
+    func givePlace(of account: AccountID) { accounts.withLock { $0.change(by: -1, of: account) } }
 
     /// What a loop has to do is another now; the next connections go where there is least.
     func report(_ load: LoopPlacement.Load, of index: Int) { listeners.report(load, of: index) }

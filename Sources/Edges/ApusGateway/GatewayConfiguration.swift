@@ -9,7 +9,8 @@ package struct GatewayConfiguration: Sendable {
     /// PEM files of the door's certificate chain and key.
     package var certificateFile: String
     package var keyFile: String
-    /// The most connections at once; one more is refused. Key `connections_max`.
+    /// The most connections at once; one more is refused, and so is an account's beyond its share of them
+    /// (`AccountShares`). Key `connections_max`.
     package var connectionsMax = 15_000
     /// Connections beyond ``connectionsMax`` that are told so (21020) before they are closed; one more is closed at
     /// once. Key `refusals_max`.

@@ -134,9 +134,12 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         report()
     }
 
-    func authenticated(_ handler: ClientHandler) {
+    /// Its client is of this account from now on; false where the account has its share of the connections.
+    func authenticated(_ handler: ClientHandler, as account: AccountID) -> Bool {
+        guard service.takePlace(for: account) else { return false }
         strangers.removeAll { $0 === handler }
         report()
+        return true
     }
 
     /// True where the connection was there.
@@ -145,7 +148,11 @@ final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         connections[handler.slot] = nil
         if handler.refusal == nil { connectionCount -= 1 } else { refusingCount -= 1 }
         keepalives.remove(handler.slot)
-        if handler.session == nil { strangers.removeAll { $0 === handler } }
+        if let account = handler.session?.account {
+            service.givePlace(of: account)
+        } else {
+            strangers.removeAll { $0 === handler }
+        }
         service.metrics.connections.decrement()
         report()
         return true

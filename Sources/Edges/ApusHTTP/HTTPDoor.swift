@@ -27,16 +27,20 @@ package struct HTTPDoor: Service {
     private let group: any EventLoopGroup
     private let onListening: @Sendable (HostPort) -> Void
     private let logger: Logger
+    private let limited: LogLimiter
 
-    /// - Parameter onListening: called once with the bound address, when requests are taken.
+    /// - Parameters:
+    ///   - limited: for messages that unauthenticated clients can cause; its owner reports what was left out.
+    ///   - onListening: called once with the bound address, when requests are taken.
     package init(
         configuration: HTTPConfiguration, sources: HTTPSources, group: any EventLoopGroup, logger: Logger,
-        onListening: @escaping @Sendable (HostPort) -> Void = { _ in }
+        limited: LogLimiter? = nil, onListening: @escaping @Sendable (HostPort) -> Void = { _ in }
     ) {
         self.configuration = configuration
         self.sources = sources
         self.group = group
         self.logger = logger
+        self.limited = limited ?? LogLimiter(logger)
         self.onListening = onListening
     }
 
@@ -50,13 +54,14 @@ package struct HTTPDoor: Service {
         let bind = configuration.bind
         let onListening = onListening
         let reserve = ReservedDescriptors(count: configuration.descriptorsReserved)
-        let limited = LogLimiter(quiet)
+        let limited = limited
         let deadlines = ConnectionDeadlines(
             connectionsMax: configuration.connectionsMax, timeout: configuration.requestTimeout)
         let application = Application(
             responder: HTTPRoutes(
                 sources: sources, bodyByteCountMax: configuration.bodyByteCountMax,
-                isTokenTakenFromAnywhere: configuration.isTokenTakenFromAnywhere, logger: logger
+                isTokenTakenFromAnywhere: configuration.isTokenTakenFromAnywhere, logger: logger,
+                limited: limited
             ).router().buildResponder(),
             server: .http1(configuration: channelConfiguration(deadlines)),
             configuration: ApplicationConfiguration(

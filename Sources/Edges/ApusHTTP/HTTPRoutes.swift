@@ -11,6 +11,8 @@ struct HTTPRoutes: Sendable {
     let bodyByteCountMax: Int
     let isTokenTakenFromAnywhere: Bool
     let logger: Logger
+    /// For messages that unauthenticated clients can cause.
+    let limited: LogLimiter
 
     func router() -> Router<DoorContext> {
         let router = Router(context: DoorContext.self)
@@ -32,7 +34,7 @@ struct HTTPRoutes: Sendable {
             credentials: sources.relayCredentials, isTokenTakenFromAnywhere: isTokenTakenFromAnywhere, logger: logger
         ).add(to: router)
         let admin = router.group("v1/admin").add(
-            middleware: AdminGuard(authorize: sources.authorizeAdmin, logger: logger))
+            middleware: AdminGuard(authorize: sources.authorizeAdmin, limited: limited))
         RelayRoutes(sources: sources).add(to: admin)
         admin.post("drain") { _, _ in
             do throws(ApusError) {
@@ -94,7 +96,7 @@ struct BodyBound: RouterMiddleware {
 struct AdminGuard: RouterMiddleware {
     typealias Context = DoorContext
     let authorize: @Sendable (String) async throws(ApusError) -> Void
-    let logger: Logger
+    let limited: LogLimiter
 
     func handle(
         _ request: Request, context: Context, next: @concurrent (Request, Context) async throws -> Response
@@ -105,7 +107,7 @@ struct AdminGuard: RouterMiddleware {
             }
             try await authorize(token)
         } catch {
-            logger.warning("An administration request was refused", metadata: Logger.facts(of: error))
+            limited.log(.warning, "An administration request was refused", metadata: Logger.facts(of: error))
             var response = HTTPRoutes.json(
                 Refusal(error), status: error.code == .notAllowed ? .forbidden : .unauthorized)
             if error.code != .notAllowed { response.headers[.wwwAuthenticate] = "Bearer" }

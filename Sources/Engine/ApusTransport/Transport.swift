@@ -74,10 +74,11 @@ package final class Transport: Sendable {
     ///   - identity: this life of this node; its name is the name in its certificate.
     ///   - group: the event loops to use; they outlive the transport.
     ///   - onEvent: called on event loops; it must not block.
+    ///   - limited: for messages that unauthenticated peers can cause; its owner reports what was left out.
     package init(
         configuration: TransportConfiguration, identity: NodeID, cluster: ClusterID, group: any EventLoopGroup,
         control: any ControlHandler, media: any MediaLaneDelegate,
-        onEvent: @escaping @Sendable (TransportEvent) -> Void, logger: Logger
+        onEvent: @escaping @Sendable (TransportEvent) -> Void, logger: Logger, limited: LogLimiter? = nil
     ) {
         self.configuration = configuration
         self.identity = identity
@@ -87,7 +88,7 @@ package final class Transport: Sendable {
         self.media = media
         self.onEvent = onEvent
         self.logger = logger
-        limited = LogLimiter(logger)
+        self.limited = limited ?? LogLimiter(logger)
     }
 
     /// Opens the door for other nodes and dials the peers that were set.

@@ -78,7 +78,7 @@ final class NodeParts: Sendable {
         transport = Transport(
             configuration: configuration.transport, identity: cluster.identity, cluster: configuration.cluster,
             group: group, control: ControlRouter(cluster: cluster, dispatcher: dispatcher), media: channels,
-            onEvent: { event in clusterService.received(event) }, logger: nodeLog)
+            onEvent: { event in clusterService.received(event) }, logger: nodeLog, limited: limited)
         entities = EntityRegistry(
             view: cluster.view, transport: transport, logger: nodeLog,
             onMoved: { shard, epoch in clusterService.moved(shard, epoch) })
@@ -105,7 +105,7 @@ final class NodeParts: Sendable {
             verifier: verifier, conditions: conditions)
         http = HTTPDoor(
             configuration: configuration.httpDoor, sources: sources.sources(metrics: metrics),
-            group: httpGroup, logger: nodeLog)
+            group: httpGroup, logger: nodeLog, limited: limited)
         late.set(channels: channels, entities: entities)
     }
 

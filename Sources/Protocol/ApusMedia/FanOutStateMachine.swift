@@ -104,6 +104,12 @@ public struct FanOutStateMachine: Sendable {
     /// Takes a configuration that was repeated at the head of the upstream's stream.
     public mutating func adopt(repeated frame: RelayFrame) { ring.adopt(repeated: frame) }
 
+    /// Another bound on the bytes that are held; see ``FrameRing/limit(byteCountMax:)``.
+    public mutating func limitRing(byteCountMax: Int) {
+        ring.limit(byteCountMax: byteCountMax)
+        shared = nil
+    }
+
     /// Live joins begin at a key frame no earlier than a position; nil: at the newest that is held.
     public mutating func setLiveFloor(_ position: FramePosition?) { liveFloor = position }
 

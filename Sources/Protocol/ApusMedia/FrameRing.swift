@@ -67,6 +67,8 @@ public struct FrameRing: Sendable {
     }
 
     public let limits: FrameRingLimits
+    /// The most bytes at this moment, at most those of ``limits``; see ``limit(byteCountMax:)``.
+    public private(set) var byteCountMax: Int
     private var frames = Deque<RelayFrame>()
     /// The index of the oldest frame held.
     public private(set) var firstIndex: UInt64 = 0
@@ -79,7 +81,23 @@ public struct FrameRing: Sendable {
     /// Without an index where it was not among the frames but repeated at the head of a join.
     private var configurations: [(index: UInt64?, codec: Codec?, frame: RelayFrame)] = []
 
-    public init(limits: FrameRingLimits = FrameRingLimits()) { self.limits = limits }
+    /// Bytes of ``configurations``, whether they are among the frames or not: at most 16 KiB a track.
+    private var configurationByteCount = 0
+
+    public init(limits: FrameRingLimits = FrameRingLimits()) {
+        self.limits = limits
+        byteCountMax = limits.byteCountMax
+    }
+
+    /// Bytes that the ring keeps alive. A configuration that is also among the frames counts twice.
+    public var heldByteCount: Int { byteCount + configurationByteCount }
+
+    /// Another bound on the bytes for now: the node's rings together are near theirs. Below ``limits`` it holds for the
+    /// newest frame too: one that is larger is not kept, and receivers go on behind it.
+    public mutating func limit(byteCountMax: Int) {
+        self.byteCountMax = min(max(0, byteCountMax), limits.byteCountMax)
+        trim()
+    }
 
     /// The index that the next frame will get.
     public var endIndex: UInt64 { firstIndex + UInt64(frames.count) }
@@ -138,11 +156,13 @@ public struct FrameRing: Sendable {
             forgetConfigurations(before: frame.position.epoch)
         }
         keep(configuration: frame, at: nil)
+        trim()
     }
 
     /// A new epoch has tracks of its own; those that were repeated before its first frame stay.
     private mutating func forgetConfigurations(before epoch: UInt32) {
         configurations.removeAll { $0.frame.position.epoch < epoch }
+        countConfigurations()
         keyIndex = nil
     }
 
@@ -185,9 +205,14 @@ public struct FrameRing: Sendable {
         payload.moveReaderIndex(forwardBy: min(RelayFrame.payloadOffset, payload.readableBytes))
         let codec = (try? TrackConfiguration(decoding: payload))?.codec
         configurations.removeAll { $0.frame.track == frame.track }
-        // A publisher has at most 256 tracks, so this list is bounded by the header's `u8 track`.
+        // Frames of tracks from `TrackConfiguration.trackCountMax` on are refused where they are decoded.
         configurations.append((index, codec, frame))
         configurations.sort { $0.frame.track < $1.frame.track }
+        countConfigurations()
+    }
+
+    private mutating func countConfigurations() {
+        configurationByteCount = configurations.reduce(0) { $0 + $1.frame.encoded.readableBytes }
     }
 
     /// A key frame is a place to start where its track is video, or where there is no video.
@@ -207,10 +232,11 @@ public struct FrameRing: Sendable {
         let durationMax = limits.duration.nanoseconds / 1000
         let newest = frames.last?.ptsMicroseconds ?? 0
         while let first = frames.first {
-            let isOver = byteCount > limits.byteCountMax || frames.count > limits.frameCountMax
+            let isOver = heldByteCount > byteCountMax || frames.count > limits.frameCountMax
+            let isTooLarge = byteCountMax < limits.byteCountMax && byteCount > byteCountMax
             let isOld = newest - first.ptsMicroseconds > durationMax || first.position.epoch != last?.epoch
             let isBeforeStart = liveIndex.map { firstIndex < $0 } ?? false
-            guard (isOver && frames.count > 1) || (isOld && isBeforeStart) else { return }
+            guard (isOver && frames.count > 1) || isTooLarge || (isOld && isBeforeStart) else { return }
             byteCount -= first.encoded.readableBytes
             frames.removeFirst()
             firstIndex += 1

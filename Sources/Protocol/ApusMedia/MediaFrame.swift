@@ -49,7 +49,7 @@ public struct MediaHeader: Sendable, Hashable {
     /// The layout's version.
     public static let version: UInt8 = 1
     /// The largest sequence number: a publisher that starts at 0 never gets there, and one more never overflows.
-    public static let sequenceMax: UInt64 = 1 << 62
+    public static let sequenceMax = WireNumber.sequenceMax
     /// The largest presentation time, in microseconds either way: 142 years. Sums and differences of such
     /// times cannot overflow, so nobody behind the decoder has to check.
     public static let ptsMicrosecondsMax: Int64 = 1 << 52

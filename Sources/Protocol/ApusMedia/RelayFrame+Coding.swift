@@ -12,11 +12,22 @@ extension RelayFrame {
     /// Reads a media frame from a link frame's payload and copies it into a buffer of its own, as this
     /// node sends it on: `linkHeader` writes the 12 bytes before it. The copy frees the reader's buffer.
     ///
-    /// - Throws: 10001 or 10003, see ``MediaFrame/init(decoding:)``.
+    /// - Throws: 10001 or 10003, see ``MediaFrame/init(decoding:)``; 10001 for a track beyond
+    ///   ``TrackConfiguration/trackCountMax``, and for a configuration or a repeated frame that is no
+    ///   ``TrackConfiguration``: relays keep the newest of each track outside of what a ring forgets.
     public init(
         copying payload: ByteBuffer, linkHeader: (_ payloadByteCount: Int, _ buffer: inout ByteBuffer) -> Void
     ) throws(ApusError) {
         let frame = try MediaFrame(decoding: payload)
+        guard frame.header.track < TrackConfiguration.trackCountMax else {
+            throw ApusError(.malformed, "the media frame's track is out of bounds")
+        }
+        if !frame.header.flags.isDisjoint(with: [.configuration, .repeated]) {
+            guard frame.header.flags.contains(.configuration) else {
+                throw ApusError(.malformed, "only configurations are repeated")
+            }
+            _ = try TrackConfiguration(decoding: frame.payload)
+        }
         var encoded = ByteBufferAllocator().buffer(
             capacity: Self.linkHeaderByteCount + payload.readableBytes)
         linkHeader(payload.readableBytes, &encoded)

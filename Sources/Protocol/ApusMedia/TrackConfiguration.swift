@@ -25,6 +25,8 @@ public enum Codec: UInt8, Sendable, Hashable, CaseIterable {
 /// Layout, big endian: `u8 version`, `u8 codec`, `u8 track count`, `u8 flags` (0), `u32 width or sample rate`,
 /// `u32 height or channels`, `u32 frame rate × 1000 or samples a frame`, `u16 extra bytes`, then the extra bytes.
 public struct TrackConfiguration: Sendable, Hashable {
+    /// The most tracks of a channel; a track's number is below it.
+    public static let trackCountMax: UInt8 = 8
     /// The longest `extraData`, in bytes.
     public static let extraByteCountMax = 16_384
 

@@ -32,10 +32,10 @@ extension ClusterFailure {
 
     /// Reads a failure answer; one that cannot be read becomes 10018.
     public static func read(_ payload: ByteBuffer) -> CallFailure {
-        guard let failure = try? ClusterFailure(serializedBytes: Array(payload.readableBytesView)), failure.code != 0
+        guard let failure = try? ClusterFailure(bounded: payload), failure.code != 0
         else { return CallFailure(ApusError(.internalFailure, "the failure answer cannot be read")) }
         let error = ApusError(
-            ErrorCode(number: failure.code), failure.message.isEmpty ? nil : failure.message)
+            ErrorCode(number: failure.code), failure.message.isEmpty ? nil : ForeignText.escaped(failure.message))
         guard error.code == .moved else { return CallFailure(error) }
         return CallFailure(error, epoch: failure.epoch, owner: NodeName(rawValue: failure.owner))
     }

@@ -166,7 +166,7 @@ public struct HandshakeStateMachine: Sendable {
     }
 
     private mutating func judge(_ frame: LinkFrame, certificateName: NodeName) -> [Action] {
-        guard let hello = try? ClusterNodeHello(serializedBytes: Array(frame.payload.readableBytesView)),
+        guard let hello = try? ClusterNodeHello(bounded: frame.payload),
             let lane = hello.lane.lane, let name = NodeName(rawValue: hello.node)
         else { return fail(.malformed, ApusError(.malformed, "the hello cannot be read")) }
         guard hello.cluster == cluster.rawValue else {

@@ -19,8 +19,20 @@ package struct ChannelConfiguration: Sendable {
     package var idleTick: Duration = .milliseconds(100)
     /// How long a channel without publisher and viewers is remembered. Key `channels.idle_timeout`.
     package var idleTimeout: Duration = .seconds(60)
-    /// The most channels of a node; one more is refused with 10007. Key `channels.channels_max`.
+    /// The most channels of a node that are published here or copied here; one more is refused with 10007. Key
+    /// `channels.channels_max`. An account has at most eight ninths of what the others leave (``AccountShares``).
     package var channelsMax = 10_000
+    /// The most channels of a node that only viewers and other nodes ask for, published or not, by the same shares.
+    /// Key `channels.watched_max`.
+    package var watchedMax = 10_000
+    /// The most sources of one device in each of these tables. Key `channels.sources_max`.
+    package var sourcesMax = 256
+    /// The most bytes of frames that all channels of a node keep. Near it the rings of the accounts with the most
+    /// become shorter. Key `channels.ring_bytes_total_max`.
+    package var ringByteCountTotalMax = 2 << 30
+    /// How long a publisher waits for the answer of the channel's primary before it is refused with 10010. Key
+    /// `channels.publish_timeout`.
+    package var publishTimeout: Duration = .seconds(5)
     /// How long another node may take to answer on the media lane. Key `channels.answer_timeout`.
     package var answerTimeout: Duration = .milliseconds(500)
 

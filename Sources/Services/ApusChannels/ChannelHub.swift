@@ -17,6 +17,10 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     let channel: ChannelID
     let stream: StreamNumber
     let loop: ChannelLoop
+    /// Whose share of the node's channels and bytes this is.
+    let account: AccountID?
+    /// Which of the node's two bounds it counts against.
+    private(set) var table: ChannelTable
     var machine: ChannelStateMachine
     var door: PublisherDoor?
     /// Publishers that the machine knows, each with who is told of acknowledgements.
@@ -26,7 +30,11 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     private var copies: [CopyLink] = []
     /// As standby: who is told what this node has.
     private var copySource: (peer: MediaPeer, stream: StreamNumber, term: Epoch)?
-    private var attached: [(loop: ChannelLoop, hasReceivers: Bool)] = []
+    private var attached: [Attachment] = []
+    /// What the node's sum was last told of the ring, and when.
+    private var ringByteCount = 0
+    private var ringCountedAt = MonotonicTime.zero
+    private var isDropped = false
     private var idleSince: MonotonicTime?
     private var releasesAwaited = 0
     private var wasFed = false
@@ -38,7 +46,16 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     var service: ChannelService { loop.service }
     var log: Logger { service.log }
 
-    init(channel: ChannelID, stream: StreamNumber, loop: ChannelLoop) {
+    private struct Attachment {
+        let loop: ChannelLoop
+        var hasReceivers = false
+        /// It came, maybe again, since the loops were last asked whether they have receivers.
+        var isNew = true
+    }
+
+    init(channel: ChannelID, account: AccountID?, table: ChannelTable, stream: StreamNumber, loop: ChannelLoop) {
+        self.account = account
+        self.table = table
         self.channel = channel
         self.stream = stream
         self.loop = loop
@@ -71,6 +88,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
 
     func tick(now: MonotonicTime) {
         run(machine.tick(now: now))
+        if now - ringCountedAt >= Self.ringInterval { countRing(now: now) }
         door?.tick(now: now)
         announceFeed()
         guard machine.isIdle, door == nil, !attached.contains(where: \.hasReceivers) else {
@@ -81,15 +99,66 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
             idleSince = now
             return
         }
-        if now - since >= service.configuration.idleTimeout, releasesAwaited == 0 {
-            run(machine.letGo())
-            release()
+        let timeout = service.configuration.idleTimeout
+        if now - since >= (isOnlyWatched ? min(timeout, Self.unwatchedTimeout) : timeout) { releaseWhereIdle() }
+    }
+
+    /// A channel that was asked for and that nobody came to watch, as when the viewer left meanwhile, goes after this.
+    private static let unwatchedTimeout = Duration.seconds(2)
+
+    /// Nobody published here, and nobody copies here: without viewers there is nothing to remember.
+    private var isOnlyWatched: Bool { table == .watched }
+
+    private func releaseWhereIdle() {
+        guard machine.isIdle, door == nil, !attached.contains(where: \.hasReceivers), releasesAwaited == 0 else {
+            return
         }
+        run(machine.letGo())
+        release()
+    }
+
+    /// Somebody publishes the channel at this node, or copies it here: it counts as such from now on. False where its
+    /// account, or the node, has no room for it.
+    func claim() -> Bool {
+        guard table == .watched else { return true }
+        guard !isDropped, service.claim(self) else { return false }
+        table = .published
+        return true
+    }
+
+    /// The ring is longer or shorter than the node's sum says, by so much that it counts.
+    private func countRing() {
+        if abs(machine.ring.heldByteCount - ringByteCount) >= Self.ringStep { countRing(now: .now()) }
+    }
+
+    private func countRing(now: MonotonicTime) {
+        guard !isDropped else { return }
+        ringCountedAt = now
+        let byteCount = machine.ring.heldByteCount
+        let limit = service.ringChanged(by: byteCount - ringByteCount, of: account)
+        ringByteCount = byteCount
+        guard limit != machine.ring.byteCountMax else { return }
+        if limit < machine.ring.byteCountMax { service.metrics.ringsShortened.increment() }
+        machine.limitRing(byteCountMax: limit)
+        let channel = channel
+        onEachFanOut { $0.limitRing(byteCountMax: limit, of: channel) }
+    }
+    /// As much as a ring may differ from what the node's sum has of it, in bytes.
+    private static let ringStep = 32 << 10
+    /// How often a ring that does not change learns how long it may be.
+    private static let ringInterval = Duration.seconds(1)
+
+    /// The channel is forgotten: what it had of the node is free.
+    func dropped() {
+        _ = service.ringChanged(by: -ringByteCount, of: account)
+        ringByteCount = 0
+        isDropped = true
     }
 
     /// Forgets the channel once every loop has agreed that it has no receivers.
     private func release() {
         releasesAwaited = attached.count
+        for index in attached.indices { attached[index].isNew = false }
         guard releasesAwaited > 0 else { return loop.drop(self) }
         for entry in attached {
             let other = entry.loop
@@ -102,7 +171,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
 
     private func released(by other: ChannelLoop, isGone: Bool) {
         releasesAwaited -= 1
-        if isGone { attached.removeAll { $0.loop === other } }
+        if isGone { attached.removeAll { $0.loop === other && !$0.isNew } }
         guard releasesAwaited == 0 else { return }
         idleSince = nil
         if attached.isEmpty, machine.isIdle, door == nil { loop.drop(self) }
@@ -115,7 +184,11 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     func attach(_ other: ChannelLoop, after: FramePosition?) -> (ring: FrameRing, liveFloor: FramePosition?) {
         machine.receiverWants(after: after)
         machine.receiverHas(after)
-        if !attached.contains(where: { $0.loop === other }) { attached.append((other, false)) }
+        if let index = attached.firstIndex(where: { $0.loop === other }) {
+            attached[index].isNew = true
+        } else {
+            attached.append(Attachment(loop: other))
+        }
         idleSince = nil
         return (machine.ring, machine.liveFloor)
     }
@@ -126,6 +199,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         guard let index = attached.firstIndex(where: { $0.loop === other }) else { return }
         attached[index].hasReceivers = hasReceivers
         run(machine.receiversChanged(hasReceivers: attached.contains(where: \.hasReceivers), now: .now()))
+        if !hasReceivers, isOnlyWatched { releaseWhereIdle() }
     }
 
     /// Sends frames to the fan-outs.
@@ -180,6 +254,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
 
     func run(_ actions: [ChannelStateMachine.Action]) {
         for action in actions { run(action) }
+        countRing()
         if !wasFed { announceFeed() }
         lookInTime()
     }
@@ -243,7 +318,10 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
 
     // MARK: - Publishers, at the primary
 
+    static let noRoom = ApusError(.overloaded, "this node has no room for another channel of the account")
+
     func openIngest(_ offer: PublishOffer, peer: any IngestPeer) -> ChannelStateMachine.IngestAnswer {
+        guard claim() else { return .refused(Self.noRoom) }
         let id = service.takeIngestID()
         let (answer, actions) = machine.openIngest(
             id, offer, wallSeconds: UInt32(clamping: Int(Date().timeIntervalSince1970)), now: .now())
@@ -281,6 +359,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
                 $0.instance = publisher.instance
                 $0.stream = stream
                 if let liveFrom = machine.liveFrom { $0.liveFrom = ChannelPosition(liveFrom) }
+                $0.account = account?.rawValue ?? ""
             })
     }
 
@@ -305,6 +384,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     func openCopy(
         _ request: ChannelReplicate, from peer: MediaPeer
     ) -> ChannelStateMachine.CopyAnswer {
+        guard claim() else { return .refused(Self.noRoom) }
         let (term, stream) = (request.term, request.stream)
         let (answer, actions) = machine.openCopy(
             term: term, epoch: request.epoch, instance: request.instance,

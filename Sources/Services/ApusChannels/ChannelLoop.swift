@@ -32,7 +32,8 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
 
     /// Adds a receiver whose sink is on this loop; `completion` is called on this loop.
     func join(
-        _ channel: ChannelID, sink: any FrameSink, kind: FanOutStateMachine.Kind, after: FramePosition?,
+        _ channel: ChannelID, of account: AccountID?, sink: any FrameSink, kind: FanOutStateMachine.Kind,
+        after: FramePosition?,
         completion: @escaping @Sendable (Result<Receipt, ApusError>) -> Void
     ) {
         eventLoop.assertInEventLoop()
@@ -40,7 +41,7 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
             return completion(.success(fanOut.add(sink, kind: kind, after: after)))
         }
         service.atHome(of: channel, from: eventLoop) { home in
-            switch home.hub(for: channel) {
+            switch home.hub(for: channel, of: account) {
             case .failure(let error):
                 self.eventLoop.execute { completion(.failure(error)) }
             case .success(let hub):
@@ -58,6 +59,9 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     /// Frames that the channel accepted, from its home.
     func distribute(_ frames: [RelayFrame], of channel: ChannelID) { fanOuts[channel]?.append(frames) }
     func adopt(_ frame: RelayFrame, of channel: ChannelID) { fanOuts[channel]?.adopt(frame) }
+    func limitRing(byteCountMax: Int, of channel: ChannelID) {
+        fanOuts[channel]?.limitRing(byteCountMax: byteCountMax)
+    }
     func beginLive(at position: FramePosition?, of channel: ChannelID) { fanOuts[channel]?.beginLive(at: position) }
     func announce(_ phase: StreamPhase, of channel: ChannelID) { fanOuts[channel]?.announce(phase) }
 
@@ -88,17 +92,27 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
 
     // MARK: - Hubs, at home here
 
-    /// The channel's hub, made where there is none. Throws 10007 where the node holds too many.
-    func hub(for channel: ChannelID) -> Result<ChannelHub, ApusError> {
+    /// The channel's hub, made where there is none: as one that is only watched, until ``ChannelHub/claim()``. Throws
+    /// 10007 where the account, or the node, holds too many of those.
+    ///
+    /// - Parameter isClaimed: somebody publishes or copies it here; it is made as such.
+    func hub(
+        for channel: ChannelID, of account: AccountID?, isClaimed: Bool = false
+    ) -> Result<ChannelHub, ApusError> {
         eventLoop.assertInEventLoop()
-        if let hub = hubs[channel] { return .success(hub) }
-        guard let stream = service.takeStreamNumber() else {
-            return .failure(ApusError(.overloaded, "this node holds its largest number of channels"))
+        if let hub = hubs[channel] {
+            return isClaimed && !hub.claim() ? .failure(ChannelHub.noRoom) : .success(hub)
         }
-        let hub = ChannelHub(channel: channel, stream: stream, loop: self)
+        guard
+            let stream = service.takeStreamNumber(
+                for: channel, isClaimed ? .published : .watched, of: account)
+        else {
+            return .failure(ChannelHub.noRoom)
+        }
+        let hub = ChannelHub(
+            channel: channel, account: account, table: isClaimed ? .published : .watched, stream: stream, loop: self)
         hubs[channel] = hub
         service.stayHome(of: channel)
-        service.metrics.channels.increment()
         hub.assign()
         look(within: hub.patience)
         return .success(hub)
@@ -108,9 +122,9 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         guard hubs[hub.channel] === hub else { return }
         hubs[hub.channel] = nil
         // The number first: who finds the channel without a home may take one at once.
-        service.returnStreamNumber()
+        service.returnStreamNumber(of: hub)
         service.leaveHome(of: hub.channel)
-        service.metrics.channels.decrement()
+        hub.dropped()
     }
 
     /// The map changed: every channel looks up its shard again.

@@ -19,5 +19,14 @@ package struct ChannelMetrics: Sendable {
     /// Copies at standbys that were opened.
     package let copiesOpened = Counter(label: "apus_channel_copies_opened_total")
 
+    /// Channels that only viewers and other nodes ask for here.
+    package let watched = Meter(label: "apus_channels_watched")
+    /// Bytes of frames that this node's channels keep.
+    package let ringBytes = Meter(label: "apus_channel_ring_bytes")
+    /// Channels and publishers that were refused because their account has its share, or the node its most.
+    package let refused = Counter(label: "apus_channels_refused_total")
+    /// Times that a channel's ring became shorter for the node's bound.
+    package let ringsShortened = Counter(label: "apus_channel_rings_shortened_total")
+
     package init() {}
 }

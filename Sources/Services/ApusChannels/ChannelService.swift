@@ -3,6 +3,7 @@ package import ApusCore
 package import ApusMedia
 package import ApusTransport
 package import ApusWire
+import CoreMetrics
 package import Logging
 package import NIOCore
 import Synchronization
@@ -19,14 +20,16 @@ package final class ChannelService: Sendable {
     package let metrics = ChannelMetrics()
     let log: Logger
     private nonisolated(unsafe) var loops: [ChannelLoop] = []  // SAFETY: written by `init` alone, unshared.
-    private let shared = Mutex(Shared())
+    private let shared: Mutex<Shared>
 
     private struct Shared {
         var peers: [NodeID: MediaPeer] = [:]
         var all: [ObjectIdentifier: MediaPeer] = [:]
         /// Where channels are at home, with their hubs and all who are on the way to them counted as uses.
         var homes: [ChannelID: (loop: ChannelLoop, uses: Int)] = [:]
-        var streamCount = 0
+        var published: ChannelShares
+        var watched: ChannelShares
+        var ringBytes: AccountShares
         var nextStream: StreamNumber = 1
         var nextIngest: ChannelStateMachine.IngestID = 1
         /// Who is to become the standby of a shard; at most as many as the cluster moves at once.
@@ -38,6 +41,13 @@ package final class ChannelService: Sendable {
         configuration: ChannelConfiguration, view: ClusterView, group: any EventLoopGroup, log: Logger
     ) throws(ApusError) {
         self.configuration = configuration
+        shared = Mutex(
+            Shared(
+                published: ChannelShares(
+                    capacity: configuration.channelsMax, sourcesMax: configuration.sourcesMax),
+                watched: ChannelShares(
+                    capacity: configuration.watchedMax, sourcesMax: configuration.sourcesMax),
+                ringBytes: AccountShares(capacity: configuration.ringByteCountTotalMax)))
         self.view = view
         self.log = log
         loops = try group.makeIterator().map { eventLoop throws(ApusError) in
@@ -54,20 +64,29 @@ package final class ChannelService: Sendable {
     /// Adds a viewer, on the sink's event loop; `completion` is called there.
     ///
     /// With a position the viewer gets everything after it; else the live picture from the last key frame.
+    ///
+    /// - Parameter account: the device's, as the owner of the device says; its share of the channels is used.
     package func play(
-        _ channel: ChannelID, sink: any FrameSink, after: FramePosition?,
+        _ channel: ChannelID, of account: AccountID? = nil, sink: any FrameSink, after: FramePosition?,
         completion: @escaping @Sendable (Result<Receipt, ApusError>) -> Void
     ) {
-        loop(for: sink.eventLoop).join(channel, sink: sink, kind: .viewer, after: after, completion: completion)
+        loop(for: sink.eventLoop).join(
+            channel, of: account, sink: sink, kind: .viewer, after: after, completion: completion)
     }
 
-    /// Opens a device's stream to its channel's primary. The sink hears the rest.
+    /// Opens a device's stream to its channel's primary. The sink hears the rest: it is answered within
+    /// ``ChannelConfiguration/publishTimeout``, with 10010 where no primary answered. `completion` hears 10007 where
+    /// the account, or the node, has no room for another channel.
+    ///
+    /// - Parameter account: the device's; its share of the channels is used.
     package func publish(
-        _ channel: ChannelID, offer: PublishOffer, sink: any PublisherSink,
+        _ channel: ChannelID, of account: AccountID? = nil, offer: PublishOffer, sink: any PublisherSink,
         completion: @escaping @Sendable (Result<PublishHandle, ApusError>) -> Void
     ) {
         atHome(of: channel, from: sink.eventLoop) { home in
-            let result: Result<PublishHandle, ApusError> = home.hub(for: channel).flatMap { hub in
+            let result: Result<PublishHandle, ApusError> = home.hub(
+                for: channel, of: account, isClaimed: true
+            ).flatMap { hub in
                 if let previous = hub.door {
                     guard offer.isConfirmed || offer.instance == previous.instance else {
                         return .failure(ApusError(.unavailable, "the device's owner has not confirmed its session yet"))
@@ -138,16 +157,75 @@ package final class ChannelService: Sendable {
     /// The clock of one of the event loops.
     package func clock(of eventLoop: any EventLoop) -> LoopClock { loop(for: eventLoop).clock }
 
-    func takeStreamNumber() -> StreamNumber? {
-        shared.withLock { shared in
-            guard shared.streamCount < configuration.channelsMax else { return nil }
-            shared.streamCount += 1
+    /// A number for a new channel; nil where its device, its account or the node has no room in the table.
+    func takeStreamNumber(
+        for channel: ChannelID, _ table: ChannelTable, of account: AccountID?
+    ) -> StreamNumber? {
+        let stream = shared.withLock { shared -> StreamNumber? in
+            let isTaken =
+                switch table {
+                case .published: shared.published.take(for: channel.device, of: account)
+                case .watched: shared.watched.take(for: channel.device, of: account)
+                }
+            guard isTaken else { return nil }
             defer { shared.nextStream &+= 1 }
             return shared.nextStream
         }
+        if stream == nil { metrics.refused.increment() } else { meter(of: table).increment() }
+        return stream
     }
 
-    func returnStreamNumber() { shared.withLock { $0.streamCount -= 1 } }
+    func returnStreamNumber(of hub: ChannelHub) {
+        shared.withLock { shared in
+            switch hub.table {
+            case .published: shared.published.give(for: hub.channel.device, of: hub.account)
+            case .watched: shared.watched.give(for: hub.channel.device, of: hub.account)
+            }
+        }
+        meter(of: hub.table).decrement()
+    }
+
+    /// A channel that was only watched is published here now; false where there is no room.
+    func claim(_ hub: ChannelHub) -> Bool {
+        let isTaken = shared.withLock { shared in
+            guard shared.published.take(for: hub.channel.device, of: hub.account) else { return false }
+            shared.watched.give(for: hub.channel.device, of: hub.account)
+            return true
+        }
+        guard isTaken else {
+            metrics.refused.increment()
+            return false
+        }
+        metrics.watched.decrement()
+        metrics.channels.increment()
+        return true
+    }
+
+    private func meter(of table: ChannelTable) -> Meter {
+        switch table {
+        case .published: metrics.channels
+        case .watched: metrics.watched
+        }
+    }
+
+    /// Bytes of frames that the node's channels keep, as they last said.
+    package var ringByteCount: Int { shared.withLock { $0.ringBytes.used } }
+
+    /// A channel keeps more or fewer bytes; returns how many it may keep.
+    ///
+    /// Within the account's share that is what is configured; beyond, an equal part of the share for each of the
+    /// account's channels, so that its busiest ones become shorter first.
+    func ringChanged(by delta: Int, of account: AccountID?) -> Int {
+        metrics.ringBytes.increment(by: Double(delta))
+        let full = configuration.machine.ring.byteCountMax
+        return shared.withLock { shared in
+            shared.ringBytes.change(by: delta, of: account)
+            let limit = shared.ringBytes.limit(of: account)
+            guard shared.ringBytes.held(by: account) + full > limit else { return full }
+            let count = max(1, shared.published.held(by: account) + shared.watched.held(by: account))
+            return min(full, limit / count)
+        }
+    }
 
     func takeIngestID() -> ChannelStateMachine.IngestID {
         shared.withLock { shared in
@@ -202,6 +280,14 @@ package final class ChannelService: Sendable {
         }
         return true
     }
+}
+
+/// Which bound of the node a channel counts against.
+enum ChannelTable: Sendable {
+    /// Somebody publishes it here, or copies it here.
+    case published
+    /// Only viewers and other nodes ask for it here.
+    case watched
 }
 
 /// A channel as `status` shows it.

@@ -463,10 +463,10 @@ package struct ChannelStateMachine: Sendable {
         return [.acknowledge(ingest, epoch: publisher.epoch, next: safe)]
     }
 
-    /// The number below which a node has every frame of an epoch.
+    /// The number below which a node has every frame of an epoch; of those that this node has, whatever the other says.
     private func confirmedCount(at node: NodeID?, of epoch: UInt32) -> UInt64 {
         guard let confirmed = copy(at: node)?.confirmed, confirmed.epoch == epoch else { return 0 }
-        return confirmed.sequence + 1
+        return min(confirmed.sequence + 1, ring.next(in: epoch) ?? 0)
     }
 
     /// Looks whether the standby owes a confirmation for too long. Time in which this node itself did
@@ -785,6 +785,9 @@ package struct ChannelStateMachine: Sendable {
         isBehind = false
         wantedAfter = nil
     }
+
+    /// The node's rings together are near their bound: this one is to keep less, or may keep more again.
+    package mutating func limitRing(byteCountMax: Int) { ring.limit(byteCountMax: byteCountMax) }
 
     // MARK: - Live joins
 

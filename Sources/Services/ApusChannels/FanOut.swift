@@ -65,6 +65,7 @@ final class FanOut {
     }
 
     func adopt(_ frame: RelayFrame) { machine.adopt(repeated: frame) }
+    func limitRing(byteCountMax: Int) { machine.limitRing(byteCountMax: byteCountMax) }
 
     /// Live joins begin at a key frame no earlier than a position; who waited for one may have it now.
     func beginLive(at position: FramePosition?) {

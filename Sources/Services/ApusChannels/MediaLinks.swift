@@ -37,6 +37,7 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
             $0.stream = hub.stream
             $0.resumes = offer.resumes
             $0.unconfirmed = !offer.isConfirmed
+            $0.account = hub.account?.rawValue ?? ""
         }
         peer.eventLoop.execute { [self] in
             peer.opens(self, stream: hub.stream)
@@ -140,7 +141,7 @@ final class CopyLink: @unchecked Sendable {  // SAFETY: mutable state is used on
         guard !isOver else { return sendEnd(to: peer) }
         // The machine hears of the open copy before the first confirmation can come.
         atHome { $0.copyOpened($1, after: after) }
-        peer.join(hub.channel, kind: .standby, after: after) { [self] result in
+        peer.join(hub.channel, of: hub.account, kind: .standby, after: after, opening: { _ in }) { [self] result in
             switch result {
             case .success(let receipt):
                 if isOver { receipt.close() } else { peer.register(self, stream: hub.stream, receipt: receipt) }
@@ -221,6 +222,7 @@ final class UpstreamLink: @unchecked Sendable {  // SAFETY: mutable state is use
             $0.source = UInt32(hub.channel.source)
             $0.epoch = hub.machine.assignment.term
             if let after { $0.after = ChannelPosition(after) }
+            $0.account = hub.account?.rawValue ?? ""
         }
         peer.eventLoop.execute { [self] in
             peer.opensUpstream(self, stream: hub.stream)
@@ -267,7 +269,7 @@ final class UpstreamLink: @unchecked Sendable {  // SAFETY: mutable state is use
 
 extension MediaPeer {
     /// Asks the other node; `completion` is called on the link's loop, in the order of the answers.
-    func ask<Answer: Message>(
+    func ask<Answer: BoundedMessage>(
         _ method: MediaMethod, _ request: some Message, as answer: Answer.Type,
         completion: @escaping @Sendable (Result<Answer, ApusError>) -> Void
     ) {
@@ -280,7 +282,7 @@ extension MediaPeer {
             switch result {
             case .failure(let failure): completion(.failure(failure.error))
             case .success(let payload):
-                guard let message = try? Answer(serializedBytes: Array(payload.readableBytesView)) else {
+                guard let message = try? Answer(bounded: payload) else {
                     return completion(.failure(ApusError(.malformed)))
                 }
                 completion(.success(message))

@@ -194,21 +194,22 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
         let bytes = frame.payload
         switch MediaMethod(rawValue: frame.method) {
         case .acknowledged:
-            guard let message = try? ChannelAcknowledged(serializedBytes: Array(bytes.readableBytesView)) else {
+            guard let message = try? ChannelAcknowledged(bounded: bytes) else {
                 return
             }
             ingests[message.stream]?.acknowledged(epoch: message.epoch, next: message.next)
         case .resume:
-            guard let message = try? ChannelResume(serializedBytes: Array(bytes.readableBytesView)) else { return }
+            guard let message = try? ChannelResume(bounded: bytes) else { return }
             ingests[message.stream]?.resume(next: message.next)
         case .replicated:
-            guard let message = try? ChannelReplicated(serializedBytes: Array(bytes.readableBytesView)) else { return }
+            guard let message = try? ChannelReplicated(bounded: bytes) else { return }
             copies[message.stream]?.confirmed(epoch: message.epoch, next: message.next)
         case .ingestEnded:
-            guard let message = try? ChannelIngestEnded(serializedBytes: Array(bytes.readableBytesView)) else { return }
-            ingests[message.stream]?.lost(ApusError(ErrorCode(number: message.failure.code), message.failure.message))
+            guard let message = try? ChannelIngestEnded(bounded: bytes) else { return }
+            ingests[message.stream]?.lost(
+                ApusError(ErrorCode(number: message.failure.code), ForeignText.escaped(message.failure.message)))
         case .endIngest:
-            guard let message = try? ChannelEndIngest(serializedBytes: Array(bytes.readableBytesView)) else { return }
+            guard let message = try? ChannelEndIngest(bounded: bytes) else { return }
             switch inbound.removeValue(forKey: message.stream) {
             case .ingest(let hub, let id): hub.loop.eventLoop.execute { hub.closeIngest(id) }
             case .copy(let hub, let term):
@@ -217,17 +218,17 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
             case nil: break
             }
         case .copyRefused:
-            guard let message = try? ChannelCopyRefused(serializedBytes: Array(bytes.readableBytesView)),
+            guard let message = try? ChannelCopyRefused(bounded: bytes),
                 let copy = copies[message.stream], copy.term == message.term
             else { return }
             copy.refused()
         case .publisherChanged:
-            guard let message = try? ChannelPublisherChanged(serializedBytes: Array(bytes.readableBytesView)),
+            guard let message = try? ChannelPublisherChanged(bounded: bytes),
                 case .copy(let hub, let term) = inbound[message.stream]
             else { return }
             hub.loop.eventLoop.execute { hub.publisherChanged(message, term: term) }
         case .unsubscribe:
-            guard let message = try? ChannelUnsubscribe(serializedBytes: Array(bytes.readableBytesView)) else { return }
+            guard let message = try? ChannelUnsubscribe(bounded: bytes) else { return }
             receipts.removeValue(forKey: message.stream)?.close()
         case .subscribe, .ingest, .replicate, nil:
             break
@@ -254,21 +255,21 @@ enum MediaMethod: UInt16 {
 
 extension MediaPeer {
     private func answer(_ frame: LinkFrame) {
-        let bytes = Array(frame.payload.readableBytesView)
+        let bytes = frame.payload
         let call = frame.correlation
         switch MediaMethod(rawValue: frame.method) {
         case .subscribe:
-            guard let request = try? ChannelSubscribe(serializedBytes: bytes),
+            guard let request = try? ChannelSubscribe(bounded: bytes),
                 let channel = ChannelID(device: request.device, source: request.source)
             else { return refuse(call, ApusError(.malformed)) }
             subscribe(channel, request, call)
         case .ingest:
-            guard let request = try? ChannelIngest(serializedBytes: bytes),
+            guard let request = try? ChannelIngest(bounded: bytes),
                 let channel = ChannelID(device: request.device, source: request.source)
             else { return refuse(call, ApusError(.malformed)) }
             ingest(channel, request, call)
         case .replicate:
-            guard let request = try? ChannelReplicate(serializedBytes: bytes),
+            guard let request = try? ChannelReplicate(bounded: bytes),
                 let channel = ChannelID(device: request.device, source: request.source)
             else { return refuse(call, ApusError(.malformed)) }
             replicate(channel, request, call)
@@ -286,11 +287,13 @@ extension MediaPeer {
 
     /// Finds the channel's hub at its home and lets it answer there; `body` returns what then happens here.
     private func atHub(
-        of channel: ChannelID, _ call: UInt32,
+        of channel: ChannelID, account: String, isClaimed: Bool, _ call: UInt32,
         _ body: @escaping @Sendable (ChannelHub) -> Result<@Sendable () -> Void, ApusError>
     ) {
         service.atHome(of: channel, from: eventLoop) { [self] home in
-            let result = home.hub(for: channel).flatMap(body)
+            let result = home.hub(
+                for: channel, of: AccountID(rawValue: account), isClaimed: isClaimed
+            ).flatMap(body)
             eventLoop.execute { [self] in
                 switch result {
                 case .success(let reply): reply()
@@ -302,7 +305,7 @@ extension MediaPeer {
 
     private func subscribe(_ channel: ChannelID, _ request: ChannelSubscribe, _ call: UInt32) {
         let after = request.hasAfter ? FramePosition(request.after) : nil
-        atHub(of: channel, call) { [self] hub in
+        atHub(of: channel, account: request.account, isClaimed: false, call) { [self] hub in
             hub.machine.receiverHas(after)
             let term = hub.machine.assignment.term
             guard term >= request.epoch else {
@@ -312,15 +315,21 @@ extension MediaPeer {
                 return .failure(ApusError(.moved, "this node neither owns the channel nor stands by"))
             }
             let liveFrom = hub.machine.liveFrom
+            let account = hub.account
             return .success({ [self] in
-                send(
-                    .response, .subscribe,
-                    ChannelSubscribed.with {
-                        $0.stream = hub.stream
-                        $0.term = term
-                        if let liveFrom { $0.liveFrom = ChannelPosition(liveFrom) }
-                    }, correlation: call)
-                join(channel, kind: .edge, after: after) { _ in }
+                // The number is that of the channel that is joined: the one that was asked may be forgotten meanwhile.
+                let answer = { @Sendable [self] (stream: StreamNumber) in
+                    send(
+                        .response, .subscribe,
+                        ChannelSubscribed.with {
+                            $0.stream = stream
+                            $0.term = term
+                            if let liveFrom { $0.liveFrom = ChannelPosition(liveFrom) }
+                        }, correlation: call)
+                }
+                join(channel, of: account, kind: .edge, after: after, opening: answer) { [self] result in
+                    if case .failure(let error) = result { refuse(call, error) }
+                }
             })
         }
     }
@@ -330,7 +339,7 @@ extension MediaPeer {
             epoch: request.epoch, instance: request.instance, oldest: request.oldest, resumes: request.resumes,
             isConfirmed: !request.unconfirmed)
         let source = PeerIngest(peer: self, stream: request.stream)
-        atHub(of: channel, call) { [self] hub in
+        atHub(of: channel, account: request.account, isClaimed: true, call) { [self] hub in
             switch hub.openIngest(offer, peer: source) {
             case .refused(let error): return .failure(error)
             case .accepted(let epoch, let next, let isProtected):
@@ -350,7 +359,7 @@ extension MediaPeer {
     }
 
     private func replicate(_ channel: ChannelID, _ request: ChannelReplicate, _ call: UInt32) {
-        atHub(of: channel, call) { [self] hub in
+        atHub(of: channel, account: request.account, isClaimed: true, call) { [self] hub in
             switch hub.openCopy(request, from: self) {
             case .refused(let error): return .failure(error)
             case .accepted(let after):
@@ -370,17 +379,23 @@ extension MediaPeer {
     }
 
     /// Adds this link as a receiver of a channel.
+    ///
+    /// - Parameter opening: called with the stream's number before its first frame is sent.
     func join(
-        _ channel: ChannelID, kind: FanOutStateMachine.Kind, after: FramePosition?,
+        _ channel: ChannelID, of account: AccountID?, kind: FanOutStateMachine.Kind, after: FramePosition?,
+        opening: @escaping @Sendable (StreamNumber) -> Void,
         completion: @escaping @Sendable (Result<Receipt, ApusError>) -> Void
     ) {
         let sink = MediaPeerSink(peer: self)
-        service.loop(for: eventLoop).join(channel, sink: sink, kind: kind, after: after) { [self] result in
+        service.loop(for: eventLoop).join(
+            channel, of: account, sink: sink, kind: kind, after: after
+        ) { [self] result in
             guard !isClosed else {
                 if case .success(let receipt) = result { receipt.close() }
                 return completion(.failure(ApusError(.linkLost)))
             }
             if case .success(let receipt) = result, let stream = receipt.stream {
+                opening(stream)
                 receipt.open()
                 receipts.updateValue(receipt, forKey: stream)?.close()
             }

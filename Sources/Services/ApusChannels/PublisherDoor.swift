@@ -27,6 +27,7 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
     private var state = State.waiting(until: .zero)
     private var retryDelay: Duration
     private var wasOpened = false
+    private let since = MonotonicTime.now()
 
     init(hub: ChannelHub, sink: any PublisherSink, offer: PublishOffer) {
         self.hub = hub
@@ -55,12 +56,20 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
         open(now: now)
     }
 
-    /// Time will bring the next attempt.
+    /// Time will bring the next attempt, or the end of the publisher's patience.
     var isWaiting: Bool {
-        if case .waiting = state { true } else { false }
+        switch state {
+        case .waiting: true
+        case .opening: !wasOpened
+        case .local, .remote, .superseded, .closed: false
+        }
     }
 
     func tick(now: MonotonicTime) {
+        if isWaiting, !wasOpened, now - since >= hub.service.configuration.publishTimeout {
+            if case .opening(let link) = state { link.close() }
+            return fail(ApusError(.noRoute, "the channel's primary did not answer"))
+        }
         if case .waiting(let until) = state, now >= until { open(now: now) }
     }
 
@@ -126,7 +135,12 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
     }
 
     private func refused(_ error: ApusError, now: MonotonicTime) {
-        guard error.code == .stalePublisher else { return wait(now: now) }
+        // One that was taken before waits for room, as it waits for a primary: its device keeps its frames meanwhile.
+        guard error.code == .stalePublisher || (error.code == .overloaded && !wasOpened) else { return wait(now: now) }
+        fail(error)
+    }
+
+    private func fail(_ error: ApusError) {
         state = .closed
         let (sink, stream) = (sink, hub.stream)
         sink.eventLoop.execute { sink.publishFailed(stream, error) }

@@ -41,7 +41,7 @@ package actor IdentityActor {
             order = SessionOrder(message.order)
         } else if message.again {
             // Admitted by a node that knows of no order: below every order that an owner gave.
-            order = SessionOrder(epoch: 0, sequence: UInt64(clamping: message.sinceMs))
+            order = SessionOrder(epoch: 0, sequence: min(UInt64(clamping: message.sinceMs), WireNumber.sequenceMax))
         }
         let before = machine.memory
         let (given, actions) = machine.register(

@@ -187,7 +187,8 @@ package struct PresenceStateMachine: Sendable {
         let newest = max(memory.newest, current?.order ?? .none)
         guard newest >= next else { return next }
         // Numbers come from the wire: the last one has no next, and then the two stand beside each other.
-        return SessionOrder(epoch: newest.epoch, sequence: newest.sequence == .max ? .max : newest.sequence + 1)
+        let isLast = newest.sequence >= WireNumber.sequenceMax
+        return SessionOrder(epoch: newest.epoch, sequence: isLast ? newest.sequence : newest.sequence + 1)
     }
 
     private mutating func supersede(_ instance: UInt64) {

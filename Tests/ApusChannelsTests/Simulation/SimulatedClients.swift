@@ -7,7 +7,7 @@ import NIOCore
 /// Frames as they go over links.
 enum SimulatedFrames {
     static func decode(_ bytes: ByteBuffer) -> [RelayFrame] {
-        var decoder = LinkFrameDecoder(lengthMax: 1 << 16)
+        var decoder = LinkFrameDecoder(lengthMax: 1 << 20)
         decoder.append(bytes)
         var frames: [RelayFrame] = []
         while let frame = try? decoder.next(), let relayed = try? RelayFrame(copying: frame.payload, linkHeader: header)

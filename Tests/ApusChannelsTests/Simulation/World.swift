@@ -15,7 +15,7 @@ enum Mutant: String, CaseIterable, Sendable {
     case subscribesTooLate
     /// A node that becomes primary forgets what it held as standby.
     case promotesWithoutRing
-    /// The primary asks the publisher to go on one frame too late.
+    /// The primary asks the publisher to go on one frame too late, and only once.
     case ingestsOneTooLate
     /// The standby takes copies of any term.
     case ignoresTerms

@@ -195,7 +195,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
     private func received(_ frame: LinkFrame) {
         switch frame.kind {
         case .welcome:
-            guard let welcome = try? ClientWelcome(serializedBytes: Array(frame.payload.readableBytesView)) else {
+            guard let welcome = try? ClientWelcome(bounded: frame.payload) else {
                 lastError = ApusError(.malformed)
                 context?.close(promise: nil)
                 return
@@ -204,7 +204,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
             owner?.welcomed(self, welcome)
         case .goodbye:
             lastError = failure(in: frame)
-            endedBy = (try? ClientFailure(serializedBytes: Array(frame.payload.readableBytesView)))?.node ?? ""
+            endedBy = (try? ClientFailure(bounded: frame.payload))?.node ?? ""
             context?.close(promise: nil)
         case .response:
             guard let completion = calls.removeValue(forKey: frame.correlation) else { return }
@@ -222,10 +222,10 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
     }
 
     private func failure(in frame: LinkFrame) -> ApusError {
-        guard let failure = try? ClientFailure(serializedBytes: Array(frame.payload.readableBytesView)) else {
+        guard let failure = try? ClientFailure(bounded: frame.payload) else {
             return ApusError(.malformed)
         }
-        return ApusError(ErrorCode(number: failure.code), failure.message)
+        return ApusError(failure)
     }
 
     private func over(_ error: ApusError?) {
@@ -239,5 +239,12 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
         let pending = calls
         calls.removeAll()
         for completion in pending.values { completion(.failure(error)) }
+    }
+}
+
+extension ApusError {
+    /// What a node said; its text is escaped, since it is shown to whoever uses the client.
+    init(_ failure: ClientFailure) {
+        self.init(ErrorCode(number: failure.code), ForeignText.escaped(failure.message))
     }
 }

@@ -148,7 +148,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     }
 
     private static func relayCredentials(in bytes: ByteBuffer) -> Result<RelayCredentials, ApusError> {
-        guard let message = try? ClientRelayCredentialsResponse(serializedBytes: Array(bytes.readableBytesView)) else {
+        guard let message = try? ClientRelayCredentialsResponse(bounded: bytes) else {
             return .failure(ApusError(.malformed))
         }
         return .success(
@@ -274,7 +274,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         let request = ClientSubscribeRequest.with { $0.device = device.rawValue }
         connection.request(.subscribe, request) { [weak self] result in
             guard let self, case .success(let bytes) = result,
-                let answer = try? ClientSubscribeResponse(serializedBytes: Array(bytes.readableBytesView))
+                let answer = try? ClientSubscribeResponse(bounded: bytes)
             else { return }
             presenceCallbacks[device]?(Presence(online: answer.presence.online, time: answer.presence.time))
         }
@@ -316,7 +316,7 @@ extension ClientSession: ClientConnectionOwner {
 
     func received(_ frame: LinkFrame, on connection: ClientConnection) {
         if frame.kind == .tell, frame.method == ClientMethod.presence.rawValue {
-            guard let message = try? ClientPresence(serializedBytes: Array(frame.payload.readableBytesView)),
+            guard let message = try? ClientPresence(bounded: frame.payload),
                 let device = DeviceID(rawValue: message.device)
             else { return }
             presenceCallbacks[device]?(Presence(online: message.online, time: message.time))
@@ -324,7 +324,7 @@ extension ClientSession: ClientConnectionOwner {
         }
         guard connection === active else { return }
         if frame.kind == .tell, frame.method == ClientMethod.doorsChanged.rawValue {
-            guard let message = try? ClientDoorsChanged(serializedBytes: Array(frame.payload.readableBytesView)),
+            guard let message = try? ClientDoorsChanged(bounded: frame.payload),
                 message.leaving
             else { return }
             run(machine.sentAway(connection.id, doors: message.doors.compactMap { HostPort($0) }, now: .now()))

@@ -86,7 +86,7 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
             guard let self, connection === self.connection, !isOver else { return }
             switch result {
             case .success(let bytes):
-                guard let answer = try? ClientPlayResponse(serializedBytes: Array(bytes.readableBytesView)) else {
+                guard let answer = try? ClientPlayResponse(bounded: bytes) else {
                     return
                 }
                 stream = answer.stream
@@ -120,14 +120,14 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
             guard frame.correlation == stream else { return }
             received(frame)
         } else if frame.kind == .tell, frame.method == ClientMethod.streamState.rawValue {
-            guard let state = try? ClientStreamState(serializedBytes: Array(frame.payload.readableBytesView)),
+            guard let state = try? ClientStreamState(bounded: frame.payload),
                 state.stream == stream
             else { return }
             switch state.state {
             case .live: onEvent(.live)
             case .waiting: onEvent(.waiting)
             case .skipped: onEvent(.skipped(state.skipped))
-            case .ended: onEvent(.ended(ApusError(ErrorCode(number: state.failure.code), state.failure.message)))
+            case .ended: onEvent(.ended(ApusError(state.failure)))
             case .unspecified, .UNRECOGNIZED: break
             }
         }

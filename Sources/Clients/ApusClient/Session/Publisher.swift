@@ -199,7 +199,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
             guard let self, connection === self.connection, !isOver else { return }
             switch result {
             case .success(let bytes):
-                guard let answer = try? ClientPublishResponse(serializedBytes: Array(bytes.readableBytesView)) else {
+                guard let answer = try? ClientPublishResponse(bounded: bytes) else {
                     return
                 }
                 stream = answer.stream
@@ -264,12 +264,12 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
         let bytes = frame.payload
         switch ClientMethod(rawValue: frame.method) {
         case .publishAck:
-            guard let ack = try? ClientPublishAck(serializedBytes: Array(bytes.readableBytesView)),
+            guard let ack = try? ClientPublishAck(bounded: bytes),
                 ack.stream == stream, ack.epoch == epoch
             else { return }
             while oldest < min(ack.next, nextSequence) { dropOldest() }
         case .publishResume:
-            guard let message = try? ClientPublishResume(serializedBytes: Array(bytes.readableBytesView)),
+            guard let message = try? ClientPublishResume(bounded: bytes),
                 message.stream == stream
             else { return }
             if message.epoch > 0 { take(epoch: message.epoch) }
@@ -280,10 +280,10 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
             }
             resume(from: message.next)
         case .streamState:
-            guard let state = try? ClientStreamState(serializedBytes: Array(bytes.readableBytesView)),
+            guard let state = try? ClientStreamState(bounded: bytes),
                 state.stream == stream, state.state == .ended
             else { return }
-            refused(ApusError(ErrorCode(number: state.failure.code), state.failure.message), on: connection)
+            refused(ApusError(state.failure), on: connection)
         default:
             break
         }

@@ -74,7 +74,7 @@ struct ConnectOptions: ParsableArguments {
 
     /// The verb's own logger, to standard error.
     var log: Logger {
-        var log = Logger(label: "apus") { StreamLogHandler.standardError(label: $0) }
+        var log = Logger(label: "apus") { EscapingLogHandler(StreamLogHandler.standardError(label: $0)) }
         log.logLevel = logLevel
         return log
     }

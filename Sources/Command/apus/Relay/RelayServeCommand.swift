@@ -85,7 +85,7 @@ struct RelayServeCommand: AsyncParsableCommand {
         let plan = try config.map { try Self.plan(file: $0) } ?? self.plan()
         let metrics = PrometheusMetrics()
         MetricsSystem.bootstrap(metrics)
-        LoggingSystem.bootstrap { StreamLogHandler.standardError(label: $0) }
+        LoggingSystem.bootstrap { EscapingLogHandler(StreamLogHandler.standardError(label: $0)) }
         var log = Logger(label: "apus.relay")
         log.logLevel = Logger.Level(rawValue: plan.logLevel) ?? .info
         try await RelayNode(

@@ -1,4 +1,5 @@
 package import ApusCore
+import ApusWire
 package import NIOCore
 import SwiftProtobuf
 
@@ -33,7 +34,8 @@ package struct EntityHeader: Sendable, Equatable {
     package init?(from buffer: inout ByteBuffer) {
         var rest = buffer
         guard let (kind, shard, epoch, length) = rest.readMultipleIntegers(as: (UInt8, UInt16, UInt32, UInt8).self),
-            shard < ShardID.count, (1...63).contains(length), let key = rest.readString(length: Int(length))
+            shard < ShardID.count, epoch <= WireNumber.termMax, (1...63).contains(length),
+            let key = rest.readString(length: Int(length))
         else { return nil }
         self.init(kind: EntityKind(rawValue: kind), shard: ShardID(shard), epoch: epoch, key: key)
         buffer = rest
@@ -92,13 +94,12 @@ struct MessageBytes: SwiftProtobufContiguousBytes {
 }
 
 extension RemoteMessage {
-    /// Reads the message; 10001 where it cannot be read.
+    /// Reads the message; 10001 where it cannot be read, or a number is out of bounds.
     init(reading payload: ByteBuffer) throws(ApusError) {
-        do {
-            try self.init(serializedBytes: MessageBytes(payload))
-        } catch {
+        guard let message = try? Self(serializedBytes: MessageBytes(payload)), message.isWithinBounds else {
             throw ApusError(.malformed, "a message of the method \(Self.method) cannot be read")
         }
+        self = message
     }
 }
 

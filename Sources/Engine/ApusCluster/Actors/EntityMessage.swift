@@ -1,12 +1,29 @@
+import ApusCore
+package import ApusWire
+import NIOCore
 package import SwiftProtobuf
 
 /// A message between nodes that is handled by its method id (D1, D2).
-package protocol RemoteMessage: SwiftProtobuf.Message, Sendable {
+package protocol RemoteMessage: BoundedMessage, Sendable {
     /// What the handler answers; a tell drops it.
     associatedtype Reply: SwiftProtobuf.Message & Sendable
     /// The stable id on the wire. 0x0001–0x00ff go to a node, 0x0100 and up to an entity. An id is
     /// never used again for another message.
     static var method: UInt16 { get }
+    /// True where every number of an answer is one that an honest node can say; see `BoundedMessage`.
+    static func isWithinBounds(_ reply: Reply) -> Bool
+}
+
+extension RemoteMessage {
+    package static func isWithinBounds(_ reply: Reply) -> Bool { true }
+
+    /// Reads an answer; 10001 where it cannot be read, or a number is out of bounds.
+    static func readReply(_ payload: ByteBuffer) throws(ApusError) -> Reply {
+        guard let reply = try? Reply(serializedBytes: MessageBytes(payload)), isWithinBounds(reply) else {
+            throw ApusError(.malformed, "an answer to the method \(method) cannot be read")
+        }
+        return reply
+    }
 }
 
 /// A message to an entity, wherever it lives.

@@ -128,11 +128,7 @@ package struct EntityRef<Entity: Actor>: Sendable {
             let payload = try encode(message, epoch)
             switch await peer.call(method: M.method, payload: payload, deadline: deadline) {
             case .reply(let reply):
-                do {
-                    return .done(try M.Reply(serializedBytes: MessageBytes(reply)))
-                } catch {
-                    return .failed(ApusError(.malformed, "an answer to the method \(M.method) cannot be read"))
-                }
+                return .done(try M.readReply(reply))
             case .failure(let failure):
                 switch failure.error.code {
                 case .moved: return .elsewhere(failure.epoch)

@@ -69,11 +69,7 @@ extension Transport {
         _ peer: NodeName, _ message: M, timeout: Duration
     ) async throws(ApusError) -> M.Reply {
         let reply = try await ask(peer, method: M.method, payload: try message.encoded().buffer, timeout: timeout)
-        do {
-            return try M.Reply(serializedBytes: MessageBytes(reply))
-        } catch {
-            throw ApusError(.malformed, "an answer to the method \(M.method) cannot be read")
-        }
+        return try M.readReply(reply)
     }
 
     /// Sends a message to a node itself that wants no answer.

@@ -41,7 +41,9 @@ extension ClusterMap {
     /// - Parameter cluster: The cluster that this node belongs to.
     /// - Throws: 10011 for the map of another cluster, 10001 for bytes that are not a map.
     package init(decoding bytes: [UInt8], revision: UInt64, cluster: ClusterID) throws(ApusError) {
-        guard bytes.count <= Self.valueByteCountMax, let value = try? ClusterMapValue(serializedBytes: bytes) else {
+        guard bytes.count <= Self.valueByteCountMax, let value = try? ClusterMapValue(bounded: bytes),
+            value.members.count <= Self.memberCountMax
+        else {
             throw ApusError(.malformed, "the ownership value is not a cluster map")
         }
         guard value.cluster == cluster.rawValue else {
@@ -53,6 +55,9 @@ extension ClusterMap {
         let epochs: [UInt32] = Self.integers(in: value.epochs)
         guard owners.count == ShardID.count, standbys.count == owners.count, epochs.count == owners.count else {
             throw ApusError(.malformed, "the cluster map has \(owners.count) shards instead of \(ShardID.count)")
+        }
+        guard epochs.allSatisfy({ $0 <= WireNumber.termMax }) else {
+            throw ApusError(.malformed, "the cluster map has an epoch that is out of bounds")
         }
         var members: [Member] = []
         for member in value.members { members.append(try Member(wireValue: member)) }

@@ -132,7 +132,7 @@ extension ClusterService {
     }
 
     private func noteMapChanged(_ payload: ByteBuffer) {
-        guard let message = try? ClusterMapChanged(serializedBytes: Array(payload.readableBytesView)),
+        guard let message = try? ClusterMapChanged(bounded: payload),
             message.revision > view.map.revision
         else { return }
         thread.loop.execute { self.handle(ownership: .refresh) }
@@ -140,9 +140,7 @@ extension ClusterService {
 
     /// Takes the states of a shard that this node stands by for, from its owner.
     private func prepare(_ payload: ByteBuffer, from peer: NodeID) async throws(ApusError) -> ByteBuffer {
-        guard let message = try? ClusterHandoverPrepare(serializedBytes: Array(payload.readableBytesView)),
-            message.shard < UInt32(ShardID.count)
-        else { throw ApusError(.malformed) }
+        let message = try ClusterHandoverPrepare(bounded: payload)
         let shard = ShardID(UInt16(message.shard))
         // The owner's newest map may be one ahead of this node's: it is waited for, shorter than the owner waits.
         thread.loop.execute { self.handle(ownership: .refresh) }

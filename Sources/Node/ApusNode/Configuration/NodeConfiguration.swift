@@ -253,6 +253,11 @@ public struct NodeConfiguration: Sendable {
         channels.idleTick = try reader.duration("channels.idle_tick", default: d.idleTick)
         channels.idleTimeout = try reader.duration("channels.idle_timeout", default: d.idleTimeout)
         channels.channelsMax = try reader.int("channels.channels_max", default: d.channelsMax, in: 1...1_000_000)
+        channels.watchedMax = try reader.int("channels.watched_max", default: d.watchedMax, in: 1...1_000_000)
+        channels.sourcesMax = try reader.int("channels.sources_max", default: d.sourcesMax, in: 1...65_536)
+        channels.ringByteCountTotalMax = try reader.bytes(
+            "channels.ring_bytes_total_max", default: d.ringByteCountTotalMax)
+        channels.publishTimeout = try reader.duration("channels.publish_timeout", default: d.publishTimeout)
         channels.answerTimeout = try reader.duration("channels.answer_timeout", default: d.answerTimeout)
     }
 

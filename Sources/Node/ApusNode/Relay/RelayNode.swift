@@ -56,13 +56,17 @@ package struct RelayNode: Sendable {
         var quiet = log
         quiet.logLevel = .warning
         let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
+        let limited = LogLimiter(log)
         let doors: [any Service] =
             door.map { bind -> [any Service] in
                 var configuration = HTTPConfiguration(bind: bind)
                 configuration.connectionsMax = httpConnectionsMax
-                return [HTTPDoor(configuration: configuration, sources: sources, group: group, logger: log)]
+                return [
+                    HTTPDoor(
+                        configuration: configuration, sources: sources, group: group, logger: log, limited: limited)
+                ]
             } ?? []
-        let watch = DescriptorWatch(conditions: conditions, limited: LogLimiter(log))
+        let watch = DescriptorWatch(conditions: conditions, limited: limited)
         let manager = ServiceNotifier(environment: ProcessInfo.processInfo.environment)
         let watchdog: [any Service] = manager.map { [RelayWatchdog(notifier: $0, relay: service)] } ?? []
         let services = doors + [watch, reload, service] + watchdog

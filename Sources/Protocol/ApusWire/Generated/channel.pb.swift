@@ -74,6 +74,9 @@ public nonisolated struct ChannelSubscribe: Sendable {
   /// Clears the value of `after`. Subsequent reads from it will return its default value.
   public mutating func clearAfter() {self._after = nil}
 
+  /// whose share of the channels it is
+  public var account: String = String()
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -144,6 +147,9 @@ public nonisolated struct ChannelIngest: Sendable {
 
   /// `epoch` was given to this instance by the cluster
   public var resumes: Bool = false
+
+  /// whose share of the channels it is
+  public var account: String = String()
 
   /// the device's owner was not asked yet: only the run that is known may go on
   public var unconfirmed: Bool = false
@@ -248,6 +254,9 @@ public nonisolated struct ChannelReplicate: Sendable {
   public var hasLiveFrom: Bool {self._liveFrom != nil}
   /// Clears the value of `liveFrom`. Subsequent reads from it will return its default value.
   public mutating func clearLiveFrom() {self._liveFrom = nil}
+
+  /// whose share of the channels it is
+  public var account: String = String()
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -428,7 +437,7 @@ nonisolated extension ChannelFailure: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
 nonisolated extension ChannelSubscribe: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Subscribe"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}source\0\u{1}epoch\0\u{1}after\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}source\0\u{1}epoch\0\u{1}after\0\u{1}account\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -440,6 +449,7 @@ nonisolated extension ChannelSubscribe: SwiftProtobuf.Message, SwiftProtobuf._Me
       case 2: try { try decoder.decodeSingularUInt32Field(value: &self.source) }()
       case 3: try { try decoder.decodeSingularUInt32Field(value: &self.epoch) }()
       case 4: try { try decoder.decodeSingularMessageField(value: &self._after) }()
+      case 5: try { try decoder.decodeSingularStringField(value: &self.account) }()
       default: break
       }
     }
@@ -462,6 +472,9 @@ nonisolated extension ChannelSubscribe: SwiftProtobuf.Message, SwiftProtobuf._Me
     try { if let v = self._after {
       try visitor.visitSingularMessageField(value: v, fieldNumber: 4)
     } }()
+    if !self.account.isEmpty {
+      try visitor.visitSingularStringField(value: self.account, fieldNumber: 5)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -470,6 +483,7 @@ nonisolated extension ChannelSubscribe: SwiftProtobuf.Message, SwiftProtobuf._Me
     if lhs.source != rhs.source {return false}
     if lhs.epoch != rhs.epoch {return false}
     if lhs._after != rhs._after {return false}
+    if lhs.account != rhs.account {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -551,7 +565,7 @@ nonisolated extension ChannelUnsubscribe: SwiftProtobuf.Message, SwiftProtobuf._
 
 nonisolated extension ChannelIngest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Ingest"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}source\0\u{1}epoch\0\u{1}instance\0\u{1}oldest\0\u{1}stream\0\u{1}resumes\0\u{2}\u{8}unconfirmed\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}source\0\u{1}epoch\0\u{1}instance\0\u{1}oldest\0\u{1}stream\0\u{1}resumes\0\u{1}account\0\u{2}\u{7}unconfirmed\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -566,6 +580,7 @@ nonisolated extension ChannelIngest: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 5: try { try decoder.decodeSingularUInt64Field(value: &self.oldest) }()
       case 6: try { try decoder.decodeSingularUInt32Field(value: &self.stream) }()
       case 7: try { try decoder.decodeSingularBoolField(value: &self.resumes) }()
+      case 8: try { try decoder.decodeSingularStringField(value: &self.account) }()
       case 15: try { try decoder.decodeSingularBoolField(value: &self.unconfirmed) }()
       default: break
       }
@@ -594,6 +609,9 @@ nonisolated extension ChannelIngest: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if self.resumes != false {
       try visitor.visitSingularBoolField(value: self.resumes, fieldNumber: 7)
     }
+    if !self.account.isEmpty {
+      try visitor.visitSingularStringField(value: self.account, fieldNumber: 8)
+    }
     if self.unconfirmed != false {
       try visitor.visitSingularBoolField(value: self.unconfirmed, fieldNumber: 15)
     }
@@ -608,6 +626,7 @@ nonisolated extension ChannelIngest: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.oldest != rhs.oldest {return false}
     if lhs.stream != rhs.stream {return false}
     if lhs.resumes != rhs.resumes {return false}
+    if lhs.account != rhs.account {return false}
     if lhs.unconfirmed != rhs.unconfirmed {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
@@ -766,7 +785,7 @@ nonisolated extension ChannelResume: SwiftProtobuf.Message, SwiftProtobuf._Messa
 
 nonisolated extension ChannelReplicate: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Replicate"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}source\0\u{1}term\0\u{1}epoch\0\u{1}instance\0\u{1}stream\0\u{3}live_from\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}device\0\u{1}source\0\u{1}term\0\u{1}epoch\0\u{1}instance\0\u{1}stream\0\u{3}live_from\0\u{1}account\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -781,6 +800,7 @@ nonisolated extension ChannelReplicate: SwiftProtobuf.Message, SwiftProtobuf._Me
       case 5: try { try decoder.decodeSingularFixed64Field(value: &self.instance) }()
       case 6: try { try decoder.decodeSingularUInt32Field(value: &self.stream) }()
       case 7: try { try decoder.decodeSingularMessageField(value: &self._liveFrom) }()
+      case 8: try { try decoder.decodeSingularStringField(value: &self.account) }()
       default: break
       }
     }
@@ -812,6 +832,9 @@ nonisolated extension ChannelReplicate: SwiftProtobuf.Message, SwiftProtobuf._Me
     try { if let v = self._liveFrom {
       try visitor.visitSingularMessageField(value: v, fieldNumber: 7)
     } }()
+    if !self.account.isEmpty {
+      try visitor.visitSingularStringField(value: self.account, fieldNumber: 8)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -823,6 +846,7 @@ nonisolated extension ChannelReplicate: SwiftProtobuf.Message, SwiftProtobuf._Me
     if lhs.instance != rhs.instance {return false}
     if lhs.stream != rhs.stream {return false}
     if lhs._liveFrom != rhs._liveFrom {return false}
+    if lhs.account != rhs.account {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

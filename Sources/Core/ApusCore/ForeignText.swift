@@ -1,0 +1,81 @@
+public import Logging
+
+/// Text of others, such as user names, agents and SDP, as it may stand in a log or on a terminal.
+///
+/// A newline in it would forge a line, and an escape sequence would speak to the reader's terminal. Control characters,
+/// those that change the direction of text, and separators of lines are written as `\u{…}`; the backslash as `\\`, so
+/// that what was escaped cannot be mistaken for what was sent.
+public enum ForeignText {
+    /// The longest text that is shown, in characters; the rest is left out, and `…` says so.
+    public static let characterCountMax = 1024
+
+    /// The text without anything that is not itself shown.
+    public static func escaped(_ text: String) -> String {
+        let isPlain =
+            text.utf8.count <= characterCountMax && text.utf8.allSatisfy { (0x20..<0x7f).contains($0) && $0 != 0x5c }
+        if isPlain { return text }
+        var result = ""
+        var count = 0
+        for scalar in text.unicodeScalars {
+            guard count < characterCountMax else { return result + "…" }
+            count += 1
+            if scalar == "\\" {
+                result += "\\\\"
+            } else if isShown(scalar) {
+                result.unicodeScalars.append(scalar)
+            } else {
+                result += "\\u{\(String(scalar.value, radix: 16))}"
+            }
+        }
+        return result
+    }
+
+    private static func isShown(_ scalar: Unicode.Scalar) -> Bool {
+        switch scalar.properties.generalCategory {
+        case .control, .format, .lineSeparator, .paragraphSeparator, .surrogate, .privateUse, .unassigned: false
+        default: true
+        }
+    }
+}
+
+/// Escapes the metadata of every line before another handler writes it: no caller has to think of it, and none can
+/// forget it. Messages are constant sentences of this project or of its libraries; they are escaped too.
+public struct EscapingLogHandler: LogHandler {
+    private var base: any LogHandler
+
+    public init(_ base: any LogHandler) { self.base = base }
+
+    public var metadata: Logger.Metadata {
+        get { base.metadata }
+        set { base.metadata = newValue.mapValues(Self.escaped) }
+    }
+    public var metadataProvider: Logger.MetadataProvider? {
+        get { base.metadataProvider }
+        set { base.metadataProvider = newValue }
+    }
+    public var logLevel: Logger.Level {
+        get { base.logLevel }
+        set { base.logLevel = newValue }
+    }
+
+    public subscript(metadataKey key: String) -> Logger.Metadata.Value? {
+        get { base[metadataKey: key] }
+        set { base[metadataKey: key] = newValue.map(Self.escaped) }
+    }
+
+    public func log(event: LogEvent) {
+        var event = event
+        event.message = "\(ForeignText.escaped(event.message.description))"
+        event.metadata = event.metadata?.mapValues(Self.escaped)
+        base.log(event: event)
+    }
+
+    private static func escaped(_ value: Logger.Metadata.Value) -> Logger.Metadata.Value {
+        switch value {
+        case .string(let text): .string(ForeignText.escaped(text))
+        case .stringConvertible(let value): .string(ForeignText.escaped(value.description))
+        case .array(let values): .array(values.map(escaped))
+        case .dictionary(let values): .dictionary(values.mapValues(escaped))
+        }
+    }
+}

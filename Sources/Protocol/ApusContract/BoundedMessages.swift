@@ -1,0 +1,47 @@
+import ApusCore
+import ApusWire
+
+// The bounds of the numbers that clients and nodes say to each other, see `BoundedMessage`.
+
+extension ClientHello: BoundedMessage {}
+extension ClientUnpublishRequest: BoundedMessage {}
+extension ClientStopRequest: BoundedMessage {}
+extension ClientSubscribeRequest: BoundedMessage {}
+extension ClientUnsubscribeRequest: BoundedMessage {}
+extension ClientSleepRequest: BoundedMessage {}
+
+extension ClientPublishRequest: BoundedMessage {
+    package var isWithinBounds: Bool { source <= UInt32(UInt16.max) && oldest <= WireNumber.nextMax }
+}
+
+extension ClientPlayRequest: BoundedMessage {
+    package var isWithinBounds: Bool { source <= UInt32(UInt16.max) && after.sequence <= WireNumber.sequenceMax }
+}
+
+extension ClientPublishResponse: BoundedMessage {
+    package var isWithinBounds: Bool { next <= WireNumber.nextMax }
+}
+
+extension ClientPublishAck: BoundedMessage {
+    package var isWithinBounds: Bool { next <= WireNumber.nextMax }
+}
+
+extension ClientPublishResume: BoundedMessage {
+    package var isWithinBounds: Bool { next <= WireNumber.nextMax }
+}
+
+extension ClientWelcome: BoundedMessage {
+    /// A node that is silent for a day, or a ticket of ten years, is a mistake.
+    package var isWithinBounds: Bool {
+        keepaliveMs <= 86_400_000 && streamKeepaliveMs <= 86_400_000 && ticketSeconds <= 315_360_000
+    }
+}
+
+extension ClientPlayResponse: BoundedMessage {}
+extension ClientStreamState: BoundedMessage {}
+extension ClientPresence: BoundedMessage {}
+extension ClientSubscribeResponse: BoundedMessage {}
+extension ClientDoorsChanged: BoundedMessage {}
+extension ClientFailure: BoundedMessage {}
+
+extension ClientRelayCredentialsResponse: BoundedMessage {}

@@ -1,0 +1,37 @@
+package import ApusCore
+
+/// The places of one of a node's tables of channels: a bound on all, a share for each account, and a bound on the
+/// sources of one device, so that no device takes what the others of its account need (D13).
+///
+/// Pure: confined to whoever owns it.
+package struct ChannelShares: Sendable {
+    private var accounts: AccountShares
+    private let sourcesMax: Int
+    private var sources: [DeviceID: Int] = [:]
+
+    /// - Parameters:
+    ///   - capacity: the channels of all accounts.
+    ///   - sourcesMax: the channels of one device.
+    package init(capacity: Int, sourcesMax: Int) {
+        accounts = AccountShares(capacity: capacity)
+        self.sourcesMax = sourcesMax
+    }
+
+    /// The channels that an account has.
+    package func held(by account: AccountID?) -> Int { accounts.held(by: account) }
+
+    /// Takes a place for one more channel of a device; false, with nothing taken, beyond a bound.
+    package mutating func take(for device: DeviceID, of account: AccountID?) -> Bool {
+        let count = sources[device] ?? 0
+        guard count < sourcesMax, accounts.take(1, for: account) else { return false }
+        sources[device] = count + 1
+        return true
+    }
+
+    /// A channel of a device is gone.
+    package mutating func give(for device: DeviceID, of account: AccountID?) {
+        accounts.change(by: -1, of: account)
+        let count = (sources[device] ?? 1) - 1
+        sources[device] = count > 0 ? count : nil
+    }
+}

@@ -1,0 +1,177 @@
+import ApusClient
+import ApusContract
+import ApusCore
+import ApusMedia
+import Foundation
+import Logging
+import NIOCore
+import NIOPosix
+import Testing
+
+/// Clients with valid tokens that take what all share, beside the good clients of another account (``Witness``, D13).
+@Suite("Attacks on the channels", .serialized, .timeLimit(.minutes(5)))
+struct HubAttackTests {
+    private static let quiet = Logger(label: "test") { _ in SwiftLogNoOpLogHandler() }
+
+    @Test("A publisher of configurations that are none, and of as many bytes as it likes, takes bounded memory")
+    func configurations() async throws {
+        let cluster = try Cluster(
+            nodes: 2, basePort: 31_000, environment: ["APUS_CHANNELS_RING_BYTES_TOTAL_MAX": "64MiB"])
+        defer { cluster.down() }
+        let witness = try await Witness(cluster)
+        let before = try cluster.residentMiB(2)
+        let group = MultiThreadedEventLoopGroup(numberOfThreads: 2)
+        // One whose connection is closed for what it sends, and one that keeps to the protocol.
+        let sessions = try ["evil", "large"].map { name in
+            try session(cluster, role: .device, access: name, on: group.next())
+        }
+        for session in sessions { session.start() }
+        let liars = (0..<4).map { Publisher(session: sessions[0], source: UInt16($0)) }
+        let publishers = (0..<60).map { Publisher(session: sessions[1], source: UInt16($0)) }
+        for publisher in liars + publishers { publisher.start() }
+        let garbage = ByteBuffer(repeating: 0x5a, count: (4 << 20) - 128)
+        var (round, peak) = (0, 0)
+        let end = ContinuousClock().now + .seconds(10)
+        while ContinuousClock().now < end {
+            // What is no configuration, on every track; and frames that only are large.
+            let time = Int64(round) * 40_000
+            liars[round % liars.count].send(
+                track: UInt8(round & 0xff), ptsMicroseconds: time, dtsDeltaMicroseconds: 0, flags: .configuration,
+                payload: garbage)
+            publishers[round % publishers.count].send(
+                track: 0, ptsMicroseconds: time, dtsDeltaMicroseconds: 0, flags: .key, payload: garbage)
+            round += 1
+            if round % 16 == 0 { try witness.look() }
+            peak = max(peak, try cluster.residentMiB(2))
+            try await Task.sleep(for: .milliseconds(5))
+        }
+        for session in sessions { session.close() }
+        try await group.shutdownGracefully()
+        #expect(round > 200)
+        // The bound on rings, twice for what the allocator holds, and what sockets and links may hold.
+        #expect(peak - before < 300, "\(before) MiB before, \(peak) MiB at the peak of the second node")
+        for node in 1...2 {
+            let rings = NodeView(node, of: cluster).metric("apus_channel_ring_bytes") ?? .infinity
+            #expect(rings < Double(64 << 20))
+        }
+        try await witness.testify()
+    }
+
+    @Test("An app that asks for 10,000 sources takes no channel of another account, and leaves none behind")
+    func sources() async throws {
+        let cluster = try Cluster(nodes: 2, basePort: 31_100)
+        defer { cluster.down() }
+        let witness = try await Witness(cluster, relaySeconds: 20)
+        let group = MultiThreadedEventLoopGroup(numberOfThreads: 2)
+        // The device must be known, so it was here once.
+        let device = try session(cluster, role: .device, access: "evil", on: group.next())
+        device.start()
+        let apps = try (0..<16).map { try session(cluster, role: .app, access: "app\($0)", on: group.next()) }
+        for app in apps { app.start() }
+        try await Task.sleep(for: .seconds(1))
+        var watchedMost = 0.0
+        for first in stride(from: 0, to: 10_000, by: apps.count * 60) {
+            let players = play(from: first, apps)
+            for _ in 0..<20 {
+                watchedMost = max(watchedMost, sum(cluster, "apus_channels_watched"))
+                try await Task.sleep(for: .milliseconds(25))
+            }
+            try witness.look()
+            for player in players { player.stop() }
+        }
+        #expect(watchedMost >= 256, "the attack did not take place")
+        let refusedCount = sum(cluster, "apus_channels_refused_total")
+        #expect(refusedCount > 1_000, "\(refusedCount) were refused")
+        // A viewer that comes before its camera is served as ever, at the height of it.
+        let held = play(from: 20_000, apps)
+        try await viewerFirst(cluster)
+        #expect(held.count == apps.count * 60)
+        for app in apps { app.close() }
+        device.close()
+        let gone = await waited(.seconds(20), every: .milliseconds(100)) { sum(cluster, "apus_channels_watched") <= 4 }
+        #expect(gone != nil, "channels of viewers that left stay: \(sum(cluster, "apus_channels_watched"))")
+        try await group.shutdownGracefully()
+        try await witness.testify()
+    }
+
+    @Test("Clients of one account that take every connection they get leave room for another account's")
+    func connections() async throws {
+        let cluster = try Cluster(
+            nodes: 1, basePort: 31_300,
+            environment: ["APUS_GATEWAY_CONNECTIONS_MAX": "90", "APUS_GATEWAY_UNAUTHENTICATED_MAX": "4"])
+        defer { cluster.down() }
+        let witness = try await Witness(cluster)
+        let group = MultiThreadedEventLoopGroup(numberOfThreads: 2)
+        let apps = try (0..<100).map { try session(cluster, role: .app, access: "app\($0)", on: group.next()) }
+        for app in apps { app.start() }
+        let node = NodeView(1, of: cluster)
+        let refused = await waited(.seconds(10), every: .milliseconds(50)) {
+            (node.metric("apus_gateway_closed_total{code=\"21020\"}") ?? 0) > 20
+        }
+        #expect(refused != nil, "the attack did not take place")
+        try await witness.watch(for: .seconds(2))
+        // 8/9 of what the camera and the viewer leave, and those that have not said who they are.
+        let held = try #require(node.status).sessions.apps
+        #expect((70...79).contains(held), "\(held) sessions of apps")
+        for round in 0..<3 {
+            let late = try cluster.run("watch", "good", "--seconds", "1", "--log", cluster.file("late\(round)"))
+            #expect(late.status == 0, "\(late.all)")
+            #expect(Frames(cluster.file("late\(round)")).lines.count > 5)
+        }
+        for app in apps { app.close() }
+        try await group.shutdownGracefully()
+        try await witness.testify()
+    }
+
+    /// A device that was here once; a viewer; then the camera.
+    private func viewerFirst(_ cluster: Cluster) async throws {
+        let once = try cluster.start(
+            "device", "--id", "late", "--test-pattern", "320x240@25", "--log", cluster.file("late.sent"))
+        let came = await waited(.seconds(10)) { Frames(cluster.file("late.sent")).lines.count > 5 }
+        #expect(came != nil, "a new camera cannot publish")
+        once.terminate()
+        once.waitUntilExit()
+        try cluster.start("watch", "late", "--seconds", "30", "--log", cluster.file("late"))
+        try await Task.sleep(for: .seconds(2))
+        let before = Frames(cluster.file("late")).lines.count
+        try cluster.start("device", "--id", "late", "--test-pattern", "320x240@25")
+        let seen = await waited(.seconds(10), every: .milliseconds(50)) {
+            Frames(cluster.file("late")).lines.count > before + 25
+        }
+        #expect(seen != nil, "a viewer that came before its camera sees nothing")
+    }
+
+    // MARK: - The attacker
+
+    private func session(
+        _ cluster: Cluster, role: ClientRole, access: String, on eventLoop: any EventLoop
+    ) throws -> ClientSession {
+        let token = try cluster.run(
+            "admin", "token", "--role", role == .device ? "device" : "app", "--account", "other", "--device",
+            role == .device ? access : "evil", "--access", access)
+        try #require(token.status == 0, "\(token.all)")
+        let configuration = ClientConfiguration(
+            doors: [HostPort(host: "127.0.0.1", port: cluster.doorPort(1))],
+            authorityFile: cluster.file("pki/ca.pem"),
+            token: token.output.trimmingCharacters(in: .whitespacesAndNewlines), role: role)
+        return try ClientSession(configuration: configuration, eventLoop: eventLoop, log: Self.quiet)
+    }
+
+    /// 60 sources that nobody published, asked for by each of the apps.
+    private func play(from first: Int, _ apps: [ClientSession]) -> [Player] {
+        let players = apps.enumerated().flatMap { index, app -> [Player] in
+            (0..<60).map { offset in
+                Player(
+                    session: app, device: DeviceID(unchecked: "evil"), source: UInt16(first + index * 60 + offset),
+                    onFrame: { _ in })
+            }
+        }
+        for player in players { player.start() }
+        return players
+    }
+
+    /// A number of all nodes.
+    private func sum(_ cluster: Cluster, _ name: String) -> Double {
+        (1...2).reduce(0) { $0 + (NodeView($1, of: cluster).metric(name) ?? 0) }
+    }
+}
