@@ -246,8 +246,9 @@ let package = Package(
         .testTarget(
             name: "FuzzTests",
             dependencies: [
-                "ApusCore", "ApusWire", "ApusMedia", "ApusTraversal", "ApusRelay", "ApusSessions", "ApusNode", nioCore,
-                crypto,
+                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTraversal", "ApusRelay", "ApusSessions",
+                "ApusTransport", "ApusTLS", "ApusChannels", "ApusGateway", "ApusHTTP", "ApusNode", hummingbird,
+                hummingbirdCore, httpTypes, nioCore, nioEmbedded, nioHTTP1, protobuf, crypto, log,
             ],
             path: "Tests/Fuzz", exclude: ["Entry.swift", "Corpus", "Crashes"], swiftSettings: apusSettings),
         test("ApusStorageTests", ["ApusCore", "ApusStorage", grdb, log]),

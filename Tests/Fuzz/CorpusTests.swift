@@ -22,6 +22,13 @@ struct CorpusTests {
         Decoder(name: "stun", fuzz: fuzzStun),
         Decoder(name: "turn", fuzz: fuzzTurn),
         Decoder(name: "door", fuzz: fuzzDoor),
+        Decoder(name: "channel", fuzz: fuzzChannel),
+        Decoder(name: "messages", fuzz: fuzzMessages),
+        Decoder(name: "client", fuzz: fuzzClient),
+        Decoder(name: "token", fuzz: fuzzToken),
+        Decoder(name: "zstd", fuzz: fuzzZstd),
+        Decoder(name: "tls", fuzz: fuzzTls),
+        Decoder(name: "http", fuzz: fuzzHttp),
     ]
 
     @Test("A decoder takes every input of its corpus, whole and cut at every byte", arguments: decoders)

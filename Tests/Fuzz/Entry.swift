@@ -24,6 +24,20 @@ public func fuzzerTestOneInput(_ start: UnsafePointer<UInt8>?, _ count: Int) -> 
     fuzzTurn(input)
     #elseif FUZZ_DOOR
     fuzzDoor(input)
+    #elseif FUZZ_CHANNEL
+    fuzzChannel(input)
+    #elseif FUZZ_MESSAGES
+    fuzzMessages(input)
+    #elseif FUZZ_CLIENT
+    fuzzClient(input)
+    #elseif FUZZ_TOKEN
+    fuzzToken(input)
+    #elseif FUZZ_ZSTD
+    fuzzZstd(input)
+    #elseif FUZZ_TLS
+    fuzzTls(input)
+    #elseif FUZZ_HTTP
+    fuzzHttp(input)
     #else
     #error("scripts/fuzz names the decoder")
     #endif

@@ -10,7 +10,7 @@ import NIOCore
 /// The connections of one event loop, with the clock that watches them.
 ///
 /// Concurrency model: confined to ``eventLoop``.
-final class GatewayLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoop`.
+final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined to `eventLoop`.
     let eventLoop: any EventLoop
     private let index: Int
     unowned let service: Gateway

@@ -1,18 +1,37 @@
-import ApusCore
+package import ApusCore
 import Foundation
 import HTTPTypes
-import Hummingbird
-import Logging
-import NIOCore
+package import Hummingbird
+package import Logging
+package import NIOCore
 
 /// What the door answers to which request.
-struct HTTPRoutes: Sendable {
-    let sources: HTTPSources
-    let bodyByteCountMax: Int
-    let isTokenTakenFromAnywhere: Bool
-    let logger: Logger
-    /// For messages that unauthenticated clients can cause.
-    let limited: LogLimiter
+package struct HTTPRoutes: Sendable {
+    private let sources: HTTPSources
+    private let bodyByteCountMax: Int
+    private let isTokenTakenFromAnywhere: Bool
+    private let logger: Logger
+    private let limited: LogLimiter
+
+    /// - Parameter limited: for messages that unauthenticated clients can cause.
+    package init(
+        sources: HTTPSources, bodyByteCountMax: Int, isTokenTakenFromAnywhere: Bool, logger: Logger, limited: LogLimiter
+    ) {
+        self.sources = sources
+        self.bodyByteCountMax = bodyByteCountMax
+        self.isTokenTakenFromAnywhere = isTokenTakenFromAnywhere
+        self.logger = logger
+        self.limited = limited
+    }
+
+    /// What answers a request that was read from a channel: the routes without a listener.
+    package func responder() -> @Sendable (Request, any Channel) async throws -> Response {
+        let (responder, logger) = (router().buildResponder(), logger)
+        return { request, channel in
+            let source = ApplicationRequestContextSource(channel: channel, logger: logger)
+            return try await responder.respond(to: request, context: DoorContext(source: source))
+        }
+    }
 
     func router() -> Router<DoorContext> {
         let router = Router(context: DoorContext.self)

@@ -1,18 +1,18 @@
-import ApusCore
+package import ApusCore
 import CApusZstd
-import NIOCore
+package import NIOCore
 
 /// Compresses and decompresses payloads of the control lane with zstd level 1 (D3).
 ///
 /// Concurrency model: a value that owns two C contexts; whoever holds it, behind a lock or on one
 /// event loop, is the only one to use it.
-struct ZstdCodec: ~Copyable, Sendable {
+package struct ZstdCodec: ~Copyable, Sendable {
     // Made with their first use and freed once in deinit; nothing else sees the pointers.
     private nonisolated(unsafe) var compressor: OpaquePointer?  // SAFETY: the compiler keeps the value's use exclusive.
     private nonisolated(unsafe) var decompressor: OpaquePointer?  // SAFETY: as `compressor`.
 
     /// A codec without contexts; each is made with its first use, because an idle one holds 160 KiB.
-    init() {}
+    package init() {}
 
     deinit {
         ZSTD_freeCCtx(compressor)
@@ -20,7 +20,7 @@ struct ZstdCodec: ~Copyable, Sendable {
     }
 
     /// The compressed payload, or nil where that is not smaller.
-    mutating func compress(_ payload: ByteBuffer) -> ByteBuffer? {
+    package mutating func compress(_ payload: ByteBuffer) -> ByteBuffer? {
         if compressor == nil { compressor = ZSTD_createCCtx() }
         let bound = ZSTD_compressBound(payload.readableBytes)
         var output = ByteBufferAllocator().buffer(capacity: bound)
@@ -39,7 +39,7 @@ struct ZstdCodec: ~Copyable, Sendable {
     /// is allocated for it.
     ///
     /// - Throws: 10002 where it is over the limit or not said, 10001 where it cannot be decompressed.
-    mutating func decompress(_ payload: ByteBuffer, byteCountMax: Int) throws(ApusError) -> ByteBuffer {
+    package mutating func decompress(_ payload: ByteBuffer, byteCountMax: Int) throws(ApusError) -> ByteBuffer {
         // SAFETY: the pointer is valid for the count given, within the closure.
         let announced = payload.withUnsafeReadableBytes { ZSTD_getFrameContentSize($0.baseAddress, $0.count) }
         // The library's two error values are the largest numbers, so the one comparison covers them.
@@ -49,15 +49,18 @@ struct ZstdCodec: ~Copyable, Sendable {
         if decompressor == nil { decompressor = ZSTD_createDCtx() }
         let size = Int(announced)
         var output = ByteBufferAllocator().buffer(capacity: size)
-        let written = output.writeWithUnsafeMutableBytes(minimumWritableBytes: size) { target in
+        var isWhole = false
+        output.writeWithUnsafeMutableBytes(minimumWritableBytes: size) { target in
             // SAFETY: both pointers are valid for the counts given, within these closures.
             payload.withUnsafeReadableBytes { source in
                 let written = ZSTD_decompressDCtx(
                     decompressor, target.baseAddress, size, source.baseAddress, source.count)
-                return ZSTD_isError(written) == 0 ? written : 0
+                // An error is one of the largest numbers, and so no size that was announced.
+                isWhole = written == size
+                return isWhole ? size : 0
             }
         }
-        guard written == size else { throw ApusError(.malformed, "a compressed payload cannot be read") }
+        guard isWhole else { throw ApusError(.malformed, "a compressed payload cannot be read") }
         return output
     }
 }

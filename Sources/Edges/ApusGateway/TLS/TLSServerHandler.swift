@@ -4,6 +4,11 @@ package import ApusTLS
 import CApusMemory
 package import NIOCore
 
+/// Notes when a connection was last sent something, by its slot.
+protocol SendClock: AnyObject {
+    func sent(_ slot: Int, now: MonotonicTime)
+}
+
 /// TLS of a client's connection, on libssl: decrypts what comes, and sends what ``send(_:now:)`` is given.
 ///
 /// Sending does not go through the channel's pipeline. A viewer gets one buffer a frame, and the pipeline with its
@@ -35,7 +40,7 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
     private var session: TLSSession?
     private var addresses: TLSSession.Addresses?
     /// Where it is noted that bytes were sent.
-    var place: (loop: GatewayLoop, slot: Int)?
+    var place: (clock: any SendClock, slot: Int)?
     private var state = State.handshaking
     private var channelContext: ChannelHandlerContext?
     /// Writes that the channel has not finished; while there are any, all others queue up behind them.
@@ -184,7 +189,7 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
     package func send(_ bytes: ByteBuffer, now: MonotonicTime) {
         guard state == .open else { return }
         let waiting = bytes.withUnsafeReadableBytes { session?.write($0) } ?? nil
-        if let place { place.loop.sent(place.slot, now: now) }
+        if let place { place.clock.sent(place.slot, now: now) }
         if waiting == 0 { return }
         if isTicketHeld {
             isTicketHeld = false
