@@ -88,13 +88,13 @@ struct TurnLimitTests {
         #expect(try code(9, "bob") == 0)
     }
 
-    @Test("An address that proves nothing is challenged 1,024 times at once and 128 times a second, from any ports")
+    @Test("An address that proves nothing is challenged 2,048 times at once and 128 times a second, from any ports")
     func noAmplifier() {
         var driver = TurnDriver { $0.sourceRows = 8_192 }
         func answers() -> Int {
             (1...60_000 as ClosedRange<UInt16>).count { !plain(&driver, on: TurnDriver.flow($0)).isEmpty }
         }
-        #expect(answers() == 1_024)
+        #expect(answers() == 2_048)
         _ = driver.advance(.seconds(2))
         #expect(answers() == 256)
     }

@@ -17,7 +17,7 @@ package struct RelayBounds: Sendable {
     package var controlQueueMax = 4_096
     package var controlMessageMax = 2_048
     package var portChallenges = TurnServerConfiguration.Rate(burst: 16, perSecond: 8)
-    package var addressChallenges = TurnServerConfiguration.Rate(burst: 1_024, perSecond: 128)
+    package var addressChallenges = TurnServerConfiguration.Rate(burst: 2_048, perSecond: 128)
     package var challengesPerProof = 2
     package var challengeCreditMax = 8_192
     package var portProofFailures = TurnServerConfiguration.Rate(burst: 64, perSecond: 16)

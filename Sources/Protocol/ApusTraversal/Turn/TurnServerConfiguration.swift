@@ -86,7 +86,7 @@ public struct TurnServerConfiguration: Sendable {
 
     /// Answers to one address that it has not authenticated for, over UDP: challenges and refusals, at once and per
     /// second.
-    public var challengeBurst = 1_024
+    public var challengeBurst = 2_048
     public var challengesPerSecond = 128.0
     /// The same of one address and port.
     public var portChallenges = Rate(burst: 16, perSecond: 8)
