@@ -53,6 +53,25 @@ struct LocalOwnershipStoreTests {
         #expect(try await second.read() == OwnershipValue(revision: 1, bytes: [7]))
     }
 
+    @Test("Nobody but the node's user reads the store: 0700 and 0600")
+    func modes() async throws {
+        let scratch = try Scratch()
+        let path = scratch.path + "/ownership"
+        let store = try await Self.open(SystemStoreFiles(), path: path)
+        _ = try await store.compareAndSwap(expected: 0, value: [7])
+        func mode(_ path: String) throws -> Int {
+            try #require(FileManager.default.attributesOfItem(atPath: path)[.posixPermissions] as? NSNumber).intValue
+        }
+        #expect(try mode(path) == 0o700)
+        let files = try FileManager.default.subpathsOfDirectory(atPath: path).map { "\(path)/\($0)" }
+        #expect(!files.isEmpty)
+        for file in files {
+            var isDirectory: ObjCBool = false
+            _ = FileManager.default.fileExists(atPath: file, isDirectory: &isDirectory)
+            #expect(try mode(file) == (isDirectory.boolValue ? 0o700 : 0o600), "\(file)")
+        }
+    }
+
     @Test("Many that open a new directory at once all find the same store", arguments: 0..<20)
     func openedAtOnce(round: Int) async throws {
         let scratch = try Scratch()

@@ -66,7 +66,9 @@ struct NodeReport: Encodable, Sendable {
 
 /// Rows as text, columns padded to their widest.
 enum TextTable {
+    /// Cells may have text of others, such as the names of the relay's users.
     static func lines(_ rows: [[String]]) -> [String] {
+        let rows = rows.map { $0.map(ForeignText.escaped) }
         let columnCount = rows.map(\.count).max() ?? 0
         let widths = (0..<columnCount).map { column in
             rows.map { $0.indices.contains(column) ? $0[column].count : 0 }.max() ?? 0

@@ -139,10 +139,11 @@ final class TurnProbe {
             let isAsking = challenge == nil || error?.code == .staleNonce
             guard isAsking, let realm = try answer.text(.realm), let nonce = try answer.text(.nonce) else {
                 let number = error?.code.rawValue ?? 0
+                let reason = error.map { ForeignText.escaped($0.reason) } ?? ""
                 if error?.code == .tryAlternate { alternate = try answer.address(.alternateServer) }
                 throw ApusError(
                     number == 401 ? .tokenInvalid : .unavailable,
-                    "\(server) refuses with \(number)\(error.map { $0.reason.isEmpty ? "" : " \($0.reason)" } ?? "")")
+                    "\(server) refuses with \(number)\(reason.isEmpty ? "" : " " + reason)")
             }
             challenge = (realm, nonce)
         }

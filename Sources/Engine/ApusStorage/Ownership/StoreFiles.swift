@@ -184,7 +184,7 @@ package struct SystemStoreFiles: StoreFiles {
     }
 
     package func makeDirectory(_ path: String) throws(FileFailure) {
-        guard mkdir(path, 0o755) == 0 else { throw FileFailure(path, errno) }
+        guard mkdir(path, 0o700) == 0 else { throw FileFailure(path, errno) }
     }
 
     package func syncDirectory(_ path: String) throws(FileFailure) {
@@ -206,7 +206,7 @@ package struct SystemStoreFiles: StoreFiles {
     /// A descriptor of the reserve is given up where the process or the system has none left.
     private func opened(_ path: String, _ flags: CInt) -> CInt {
         while true {
-            let file = open(path, flags | O_CLOEXEC, 0o644)
+            let file = open(path, flags | O_CLOEXEC, 0o600)
             guard file < 0, errno == EMFILE || errno == ENFILE, reserve.release() else { return file }
         }
     }
