@@ -45,6 +45,33 @@ struct MarkTests {
         }
     }
 
+    @Test("A channel with a socket of its own carries marks over as well, when they stay and when they change")
+    func hot() throws {
+        let harness = try PlaneHarness()
+        let (client, peer) = (LoopbackSocket(), LoopbackSocket())
+        _ = try harness.installWithChannel(harness.flow(of: client), peer: peer.address)
+        for _ in 0..<1_100 {
+            client.send(PlaneHarness.channelData(0x4000, [1, 2, 3]), to: harness.door)
+            #expect(peer.receive() == [1, 2, 3])
+        }
+        #expect(harness.counters { $0.connectedFlows == 1 } != nil)
+        RelaySocket.reportMarks(of: peer.descriptor)
+        for isLater in [false, true] {
+            for (ttl, tos) in [(50 as Int32, 0xB8 as Int32), (9, 0x03), (50, 0xB8), (50, 0xB9)] {
+                set(client, ttl: ttl, tos: tos)
+                // Long enough for the socket itself to have others.
+                if isLater { usleep(1_100_000) }
+                for _ in 0..<3 {
+                    client.send(PlaneHarness.channelData(0x4000, [4, 5, 6]), to: harness.door)
+                    #expect(next(peer) == marks(ttl: UInt32(ttl) - 1, tos: UInt32(tos)))
+                }
+            }
+        }
+        set(client, ttl: 1, tos: 0)
+        client.send(PlaneHarness.channelData(0x4000, [7]), to: harness.door)
+        #expect(peer.receive(milliseconds: 100) == nil)
+    }
+
     @Test("Between the families TTL is hop limit, and the type of service is the traffic class")
     func families() throws {
         let relay = try RelayUnderTest(hosts: [

@@ -73,6 +73,16 @@ void apus_datagram_report_marks(int fd) {
     setsockopt(fd, IPPROTO_IP, IP_RECVTTL, &one, sizeof one);
 }
 
+void apus_datagram_mark(int fd, uint32_t marks) {
+    int hops = (int)(marks & 0xff), traffic = (int)(marks >> 8 & 0xff);
+    if (setsockopt(fd, IPPROTO_IPV6, IPV6_TCLASS, &traffic, sizeof traffic) == 0) {
+        setsockopt(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, &hops, sizeof hops);
+        return;
+    }
+    setsockopt(fd, IPPROTO_IP, IP_TOS, &traffic, sizeof traffic);
+    setsockopt(fd, IPPROTO_IP, IP_TTL, &hops, sizeof hops);
+}
+
 static int can(int option, int value) {
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return 0;

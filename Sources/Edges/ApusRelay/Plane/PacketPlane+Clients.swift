@@ -133,6 +133,8 @@ extension PacketPlane {
                 base: bytes + 4, size: Int(length), stride: size, count: allowed, lastSize: Int(length))
             if shortCircuit(payloads, from: slot, to: channel.pointee.peer) { return }
         }
+        let marks = output.marks
+        if marks != 0, channel.pointee.hot >= 0, socketHasMarks(Int(channel.pointee.hot)) { output.marks = 0 }
         var done = 0
         while done < allowed {
             if output.isFull { flushKeepingInput() }
@@ -146,6 +148,7 @@ extension PacketPlane {
                 done &+= output.addMore(allowed &- done, stride: size, mark: channel.pointee.mark)
             }
         }
+        output.marks = marks
         row.pointee.traffic.upPackets &+= UInt64(allowed)
         row.pointee.traffic.upBytes &+= UInt64(length) &* UInt64(allowed)
         guard channel.pointee.hot < 0 else { return }

@@ -26,6 +26,28 @@ extension PacketPlane {
         channel.pointee.socket = socket
     }
 
+    /// How long a socket keeps its marks at least; datagrams with others say so themselves.
+    private static var markInterval: UInt64 { 1_000_000_000 }
+
+    /// Whether a channel's socket gives its datagrams the marks of those that come now. A datagram that says its marks
+    /// itself costs the kernel a look for the way, which a connected socket is to save.
+    @inline(__always)
+    mutating func socketHasMarks(_ index: Int) -> Bool {
+        hotFlows.rows[index].marks == output.marks || setSocketMarks(index)
+    }
+
+    @inline(never)
+    private mutating func setSocketMarks(_ index: Int) -> Bool {
+        let row = hotFlows.rows + index
+        guard output.marks != SendBatch.expired, now &- row.pointee.markedAt >= Self.markInterval else { return false }
+        // What waits has the marks of before.
+        flushKeepingInput()
+        apus_datagram_mark(row.pointee.socket, output.marks)
+        row.pointee.marks = output.marks
+        row.pointee.markedAt = now
+        return true
+    }
+
     private func connectedSocket(_ slot: UInt32, to channel: ChannelRow) -> Int32? {
         let own = allocations.rows[Int(slot)].socket(to: channel.peer.family)
         guard let local = RawAddress.local(of: own) else { return nil }

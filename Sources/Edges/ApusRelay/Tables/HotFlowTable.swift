@@ -11,6 +11,10 @@ struct HotFlowTable: ~Copyable {
         var generation: UInt32 = 0
         /// The row of its allocation.
         var allocation: UInt32 = 0
+        /// What the socket gives to datagrams (``SendBatch/marks``), 0 as long as that is the system's own, and since
+        /// when.
+        var marks: UInt32 = 0
+        var markedAt: UInt64 = 0
     }
 
     let rows: UnsafeMutablePointer<Row>
@@ -38,6 +42,7 @@ struct HotFlowTable: ~Copyable {
         rows[index].socket = socket
         rows[index].generation &+= 1
         rows[index].allocation = allocation
+        (rows[index].marks, rows[index].markedAt) = (0, 0)
         count += 1
         return index
     }

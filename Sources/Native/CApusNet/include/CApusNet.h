@@ -67,6 +67,8 @@ static inline void apus_set_marks(void *control, uint32_t marks) {
 
 // Has a socket report TTL or hop limit, and DSCP with ECN, of what it receives.
 void apus_datagram_report_marks(int fd);
+// Gives marks to whatever a datagram socket sends without marks of its own.
+void apus_datagram_mark(int fd, uint32_t marks);
 
 // 1 where the kernel joins received datagrams (UDP_GRO), cuts sent ones (UDP_SEGMENT).
 int apus_can_join(void);
