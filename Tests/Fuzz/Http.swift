@@ -68,6 +68,8 @@ private func answer(_ read: Read, isOnThisMachine: Bool) {
             path: read.head.uri, headerFields: fields),
         body: RequestBody(buffer: read.body))
     let channel = EmbeddedChannel()
+    // A channel that is not closed keeps itself.
+    defer { _ = try? channel.finish(acceptAlreadyClosed: true) }
     channel.remoteAddress = try? SocketAddress(ipAddress: isOnThisMachine ? "127.0.0.1" : "10.0.0.9", port: 4000)
     let before = seen.counts
     let status = Inline.run { () async -> Int in
