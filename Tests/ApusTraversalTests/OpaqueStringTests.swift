@@ -41,6 +41,34 @@ struct OpaqueStringTests {
         #expect(try code(wire: name, key: name) == 400)
     }
 
+    /// An Allocate with this name, a nonce and a code that nobody looks at.
+    private func unsigned(_ name: String, nonce: String, _ driver: inout TurnDriver) throws -> UInt16? {
+        var writer = StunWriter(StunMessageType(.request, .allocate), driver.transaction())
+        writer.add(requestedTransport: 17)
+        writer.add(.username, text: name)
+        writer.add(.realm, text: "apus")
+        writer.add(.nonce, text: nonce)
+        writer.addIntegrity(.sha1, key: StunKey(username: name, realm: "apus", password: "wrong"))
+        return try driver.code(driver.send(writer, on: TurnDriver.flow()))
+    }
+
+    @Test("No name is prepared before its sender has shown where it is, since that costs more than all else (438)")
+    func afterNonce() throws {
+        var driver = TurnDriver()
+        #expect(try unsigned("a\u{ad}b", nonce: "old", &driver) == 438)
+        #expect(try unsigned("a\u{ad}b", nonce: try driver.nonce(for: TurnDriver.flow()), &driver) == 400)
+    }
+
+    @Test("What is no name counts as a wrong credential: 64 of one client are looked at, then 16 a second")
+    func bounded() throws {
+        var driver = TurnDriver()
+        let nonce = try driver.nonce(for: TurnDriver.flow())
+        var answered = 0
+        for _ in 0..<500 where try unsigned("a\u{ad}b", nonce: nonce, &driver) == 400 { answered += 1 }
+        #expect(answered == 64)
+        #expect(driver.machine.limitedProofCount == 436)
+    }
+
     @Test("An issued name is prepared, so that its holder's is the one on the wire")
     func issued() {
         let issued = TurnDriver.credentials.issue(user: "e\u{301}va", expiry: 9)

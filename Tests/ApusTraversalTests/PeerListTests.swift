@@ -72,6 +72,23 @@ struct PeerListTests {
         #expect(try !isLetIn(nothing, "2606:4700::1", 80))
     }
 
+    @Test("A list that allows everything opens no loopback and no unspecified address: these are the machine itself")
+    func machineItself() throws {
+        let wide = PeerPolicy(own: [TransportAddress(v4: 0x7F00_0001, port: 0)], allowed: try rules("0.0.0.0/0 ::/0"))
+        for host in [
+            "127.0.0.1", "127.0.0.2", "127.255.255.254", "0.0.0.0", "0.1.2.3", "::", "::1", "64:ff9b::127.0.0.2",
+            "2002:7f00:2::1",
+        ] {
+            #expect(try !isLetIn(wide, host, 8_080), "\(host)")
+            let address = try #require(TransportAddress(host, port: 8_080))
+            #expect(wide.refusal(ofHost: address) != nil, "\(host)")
+        }
+        #expect(try isLetIn(wide, "10.0.0.9", 8_080) && isLetIn(wide, "fd00::9", 8_080))
+        // Who opens loopback by its name runs everything on one machine; lists narrow it as any other range.
+        let opened = PeerPolicy(opened: [.loopback], denied: try rules("127.0.0.8/29"))
+        #expect(try isLetIn(opened, "127.0.0.2", 80) && !isLetIn(opened, "127.0.0.9", 80))
+    }
+
     @Test("A denied IPv4 address is refused inside an IPv6 one too, at its ports")
     func embedded() throws {
         let policy = PeerPolicy(opened: [.nat64], denied: try rules("8.8.8.8:53"))

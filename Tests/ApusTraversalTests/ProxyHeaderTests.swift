@@ -53,14 +53,22 @@ struct ProxyHeaderTests {
     func refused(bytes: [UInt8]) { #expect(ProxyHeader(bytes) == .invalid) }
 
     @Test("Every header that differs in a bit is another client, other values, or none", arguments: [v4, v6])
-    func flipped(header: [UInt8]) {
+    func flipped(header: [UInt8]) throws {
+        guard case .complete(_, let original?) = ProxyHeader(header) else { throw CancellationError() }
+        let size = original.bytes.count
         for bit in 0..<(header.count * 8) {
             var other = header
             other[bit / 8] ^= 1 << (bit % 8)
             switch ProxyHeader(other) {
             case .invalid: #expect(bit < 16 * 8)
             case .incomplete(let wanted): #expect(wanted > header.count && wanted <= ProxyHeader.byteCountMax)
-            case .complete(let count, _): #expect(count <= header.count)
+            case .complete(let count, let client):
+                #expect(count == header.count)
+                // The command, which says that the proxy speaks for itself then, the client's address, and its port.
+                let isOfClient =
+                    bit / 8 == 12 || (16..<16 + size).contains(bit / 8)
+                    || (16 + 2 * size..<18 + 2 * size).contains(bit / 8)
+                #expect((client != original) == isOfClient, "bit \(bit)")
             }
         }
     }

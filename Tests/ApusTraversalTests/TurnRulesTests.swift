@@ -27,6 +27,43 @@ struct TurnRulesTests {
         #expect(narrowed == [.revoke(id, other.host), .permit(id, other.host, ports: PeerPolicy.judgedPorts)])
     }
 
+    @Test("A reload closes TCP connections to peers that are refused now, and answers a Connect that waits (403)")
+    func connections() throws {
+        var driver = TurnDriver { $0.isTCPAllowed = true }
+        let (control, data) = (TurnDriver.flow(1, transport: .tcp), TurnDriver.flow(2, transport: .tcp))
+        let id = try driver.allocate(on: control, transport: 6)
+        func connect(_ to: TransportAddress) throws -> UInt32 {
+            let actions = try driver.ask(.connect, on: control) { $0.add(.xorPeerAddress, xorAddress: to) }
+            for case .connectPeer(_, let number, _) in actions { return number }
+            throw CancellationError()
+        }
+        let joined = try connect(peer)
+        _ = driver.machine.peerConnected(joined, at: driver.now)
+        driver.nonces[data] = try driver.nonce(for: control)
+        _ = try driver.ask(.connectionBind, on: data) { $0.add(.connectionID, number: joined) }
+        let pending = try connect(peer.withPort(22))
+        _ = try connect(other)
+        // Who connects to the client does so from a port that no list names.
+        #expect(
+            try driver.code(driver.ask(.createPermission, on: control) { $0.add(.xorPeerAddress, xorAddress: other) })
+                == 0)
+        let arrived = driver.machine.peerArrived(
+            id, other.withPort(40_000), transaction: driver.transaction(), at: driver.now)
+        #expect(arrived.connection != nil)
+        let rules = try ["8.8.8.0/24", "9.9.9.9:40000"].map { try #require(PeerRule($0)) }
+        let actions = driver.machine.rulesChanged(
+            credentials: TurnDriver.credentials, users: StaticUsers(), peers: PeerPolicy(denied: rules), at: driver.now)
+        let closed = actions.filter { if case .closePeer = $0 { true } else { false } }
+        #expect(closed == [.closePeer(id, connection: joined), .closePeer(id, connection: pending)])
+        #expect(actions.contains(.closeStream(data)))
+        #expect(try driver.code(actions) == 403)
+        #expect(driver.machine.streamClosed(data, at: driver.now).isEmpty)
+        let port = PeerPolicy(denied: [try #require(PeerRule("9.9.9.9:5000"))])
+        let narrowed = driver.machine.rulesChanged(
+            credentials: TurnDriver.credentials, users: StaticUsers(), peers: port, at: driver.now)
+        #expect(narrowed.count { if case .closePeer = $0 { true } else { false } } == 1, "that to the port")
+    }
+
     @Test("What the cluster's other nodes are at stays known over a reload")
     func others() throws {
         var driver = TurnDriver()

@@ -8,7 +8,7 @@
 ///
 /// Lists of an operator go before the ranges, and what they allow before what they deny. The order in which a peer is
 /// judged: addresses of this cluster, allowed, denied, special ranges, everything else. The cluster's own
-/// addresses cannot be opened by a list.
+/// addresses cannot be opened by a list, nor can loopback and unspecified ones, which are the machine's own as well.
 public struct PeerPolicy: Sendable {
     /// A range that can be opened by its name.
     public enum Range: String, Sendable, Hashable, CaseIterable {
@@ -164,6 +164,10 @@ public struct PeerPolicy: Sendable {
             // loopback address is nobody's but the machine's own, and is never a relay for others.
             guard let range = Self.range(of: address), range == .unspecified || range == .loopback else { return nil }
             return opened.contains(range) ? nil : .special(range)
+        }
+        // The whole of 127.0.0.0/8 is the machine itself, and so is 0.0.0.0 to the kernel: no list opens its services.
+        if let range = Self.range(of: address), range == .unspecified || range == .loopback, !opened.contains(range) {
+            return .special(range)
         }
         if allowed.contains(where: isAllowed) { return nil }
         if denied.contains(where: isDenied) { return .denied }

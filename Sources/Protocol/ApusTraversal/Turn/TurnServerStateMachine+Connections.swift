@@ -12,6 +12,8 @@ struct TurnConnection: Sendable {
 
     let allocation: AllocationID
     let peer: TransportAddress
+    /// Whether the client asked for it; otherwise the peer came, from whatever port.
+    let isAskedFor: Bool
     var state: State
     var deadline: MonotonicTime
 }
@@ -120,13 +122,34 @@ extension TurnServerStateMachine {
         return actions
     }
 
+    /// Ends the connections of an allocation to peers that are refused now; a Connect that waits is answered.
+    mutating func closeRefusedPeers(of allocation: TurnAllocation) -> [TurnAction] {
+        var actions: [TurnAction] = []
+        for number in allocation.connections {
+            guard let known = connections[number],
+                (known.isAskedFor
+                    ? configuration.peers.refusal(of: known.peer) : configuration.peers.refusal(ofHost: known.peer))
+                    != nil, let connection = takeConnection(number)
+            else { continue }
+            actions.append(.closePeer(allocation.id, connection: number))
+            switch connection.state {
+            case .connecting(let request): actions.append(refusal(request, .forbidden))
+            case .waiting: break
+            case .joined(let flow): actions.append(.closeStream(flow))
+            }
+        }
+        return actions
+    }
+
     /// Numbers are not guessable: who has one and a credential may bind it (RFC 6062 §5.4).
     private mutating func addConnection(
         _ id: AllocationID, _ peer: TransportAddress, _ state: TurnConnection.State, at now: MonotonicTime
     ) -> UInt32 {
         var number = UInt32(truncatingIfNeeded: random.next())
         while connections[number] != nil { number &+= 1 }
-        connections[number] = TurnConnection(allocation: id, peer: peer, state: state, deadline: now)
+        let isAskedFor = if case .connecting = state { true } else { false }
+        connections[number] = TurnConnection(
+            allocation: id, peer: peer, isAskedFor: isAskedFor, state: state, deadline: now)
         allocations[id]?.connections.append(number)
         setDeadline(of: number, at: now)
         return number

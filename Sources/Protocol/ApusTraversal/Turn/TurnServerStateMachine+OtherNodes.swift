@@ -3,7 +3,8 @@ extension TurnServerStateMachine {
     /// The cluster's other nodes are at these addresses, and at no others any more.
     ///
     /// What allocations have of them already is judged anew: channels to what may be no peer now are unbound, and
-    /// permissions reach the ports of relays alone, or wherever they may where a node has gone.
+    /// permissions reach the ports of relays alone, or wherever they may where a node has gone. TCP connections to what
+    /// may be no peer now are closed.
     ///
     /// - Parameters:
     ///   - reached: where this node reaches the others itself.
@@ -36,6 +37,7 @@ extension TurnServerStateMachine {
                 if !isRefused { actions.append(.permit(id, host, ports: peers.ports(of: host))) }
             }
             allocations[id]?.permissions.removeAll { peers.refusal(ofHost: $0.host) != nil }
+            actions += closeRefusedPeers(of: allocation)
         }
         return actions
     }

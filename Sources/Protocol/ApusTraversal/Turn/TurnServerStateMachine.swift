@@ -288,11 +288,7 @@ extension TurnServerStateMachine {
         do throws(ApusError) {
             realmText = try message.text(.realm)
             nonceText = try message.text(.nonce)
-            let name = try message.text(.username, byteCountMax: RelayCredentials.usernameByteCountMax)
-            usernameText = name.flatMap(OpaqueString.prepare)
-            guard (name == nil) == (usernameText == nil) else {
-                return unproven(message, flow, .badRequest, at: now)
-            }
+            usernameText = try message.text(.username, byteCountMax: RelayCredentials.usernameByteCountMax)
             algorithm = try passwordAlgorithm(of: message)
         } catch { return unproven(message, flow, .badRequest, at: now) }
         guard let realmText, let nonceText, usernameText != nil || message.has(.userhash), let algorithm else {
@@ -302,8 +298,14 @@ extension TurnServerStateMachine {
             return challenge(message, flow, .staleNonce, at: now)
         }
         guard mayProve(flow, at: now) else { return .refused([]) }
+        // Long names cost more to prepare than all the rest: of senders that showed where they are, and bounded.
+        let prepared = usernameText.flatMap(OpaqueString.prepare)
+        guard (usernameText == nil) == (prepared == nil) else {
+            countFailure(flow, at: now)
+            return .refused([refusal(message, flow, .badRequest)])
+        }
         guard realmText.utf8.elementsEqual(configuration.credentials.realm.utf8),
-            let username = usernameText ?? message.value(of: .userhash).flatMap({ userhashes[Array($0)] }),
+            let username = prepared ?? message.value(of: .userhash).flatMap({ userhashes[Array($0)] }),
             let (expiry, user) = configuration.identity(of: username)
         else { return notProven(message, flow, at: now) }
         guard !isRevoked(username) else { return notProven(message, flow, at: now) }
@@ -376,6 +378,12 @@ extension TurnServerStateMachine {
     /// 401 for a wrong credential with a fresh nonce, which has shown where its sender is: it is counted as a failed
     /// proof, not as a challenge.
     private mutating func notProven(_ message: StunMessage, _ flow: RelayFlow, at now: MonotonicTime) -> Verdict {
+        countFailure(flow, at: now)
+        return .refused([challengeAnswer(message, flow, .unauthenticated, at: now)])
+    }
+
+    /// Counts a wrong credential for the allocation of its flow, or for its source.
+    private mutating func countFailure(_ flow: RelayFlow, at now: MonotonicTime) {
         if let id = byFlow[flow] {
             let bounds = configuration.allocationProofFailures
             _ = allocations[id]?.proofFailures.take(
@@ -383,7 +391,6 @@ extension TurnServerStateMachine {
         } else {
             _ = proofFailures.take(flow.remote, at: now)
         }
-        return .refused([challengeAnswer(message, flow, .unauthenticated, at: now)])
     }
 
     private mutating func unproven(
