@@ -42,6 +42,8 @@ struct RelayConfigurationTests {
             ("secret: a\n  secret_file: b", "relay.secret_file"), ("tls: {port: 3478}", "relay.tls.port"),
             ("addresses: 192.0.2.1:0", "relay.addresses"), ("addresses: 2001:db8::1:x", "relay.addresses"),
             ("addresses: 192.0.2.1:443\n  tls: {addresses: 192.0.2.1:443}", "relay.tls.addresses"),
+            ("addresses: 192.0.2.1:443\n  tls: {port: 443}", "relay.tls.port"),
+            ("tls: {addresses: 192.0.2.1:3478}", "relay.tls.addresses"),
             ("allow: 10.0.0.1/8", "relay.allow"), ("deny: 10.0.0.0/33", "relay.deny"),
             ("deny: 10.0.0.0/8:0", "relay.deny"), ("proxy_from: 10.0.0.0/8:80", "relay.proxy_from"),
             ("external: 10.0.0.5/fd00::5", "relay.external"),
@@ -92,7 +94,8 @@ struct RelayConfigurationTests {
 
     @Test("The TLS and DTLS doors are at the addresses of the others, each once, where there is a certificate")
     func secureDoors() throws {
-        let plain = try read("relay: {addresses: 192.0.2.1 192.0.2.1 2001:db8::1}")
+        let plain = try read("relay: {addresses: 192.0.2.1 192.0.2.1:3478 2001:db8::1}")
+        #expect(plain.doors().map(\.family) == [.v4, .v6])
         #expect(plain.firstSecureDoor() == nil)
         #expect(plain.secureDoors().map(\.port) == [5349, 5349])
         let configuration = try read(

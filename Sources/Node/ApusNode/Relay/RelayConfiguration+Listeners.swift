@@ -30,12 +30,25 @@ extension RelayConfiguration {
         return TransportAddress(pair.host, port: UInt16(pair.port))
     }
 
-    /// Fails with 10022 where plain and TLS clients would come to one address and port.
+    /// Each address and port once: clients at a listener that is open twice would come to one and be known at the other.
+    static func once(_ listeners: [TransportAddress]) -> [TransportAddress] {
+        var seen: Set<TransportAddress> = []
+        return listeners.filter { seen.insert($0).inserted }
+    }
+
+    /// Fails with 10022 where two listeners would share one address and port, of which the kernel would give each some
+    /// of the clients.
     func checkListeners(_ reader: ConfigurationReader) throws(ApusError) {
         let plain = Set(addresses.map { $0.port == 0 ? $0.withPort(port) : $0 })
-        for secure in secureAddresses.map({ $0.port == 0 ? $0.withPort(securePort) : $0 })
-        where plain.contains(secure) {
-            throw reader.invalid("relay.tls.addresses", "\(secure) stands in relay.addresses already")
+        let isNamed = !secureAddresses.isEmpty
+        let key = isNamed ? "relay.tls.addresses" : "relay.tls.port"
+        for listener in (isNamed ? secureAddresses : addresses.map(\.host)).map({
+            $0.port == 0 ? $0.withPort(securePort) : $0
+        }) {
+            // Without `relay.addresses` every address of the machine has the common port.
+            guard !plain.contains(listener), !addresses.isEmpty || listener.port != port else {
+                throw reader.invalid(key, "\(listener) is a listener of relay.addresses and relay.port already")
+            }
         }
     }
 }

@@ -343,17 +343,13 @@ extension RelayConfiguration {
     package func doors() -> [TransportAddress] {
         let loopback = TransportAddress(v4: 0x7f00_0001, port: 0)
         let all = addresses.isEmpty ? Self.outerAddresses() + [loopback] : addresses
-        return all.map { $0.port == 0 ? $0.withPort(port) : $0 }
+        return Self.once(all.map { $0.port == 0 ? $0.withPort(port) : $0 })
     }
 
     /// Where clients come with TLS and DTLS: at the same addresses, unless others are named.
     package func secureDoors() -> [TransportAddress] {
         let all = secureAddresses.isEmpty ? doors().map(\.host) : secureAddresses
-        var seen: [TransportAddress] = []
-        for door in all.map({ $0.port == 0 ? $0.withPort(securePort) : $0 }) where !seen.contains(door) {
-            seen.append(door)
-        }
-        return seen
+        return Self.once(all.map { $0.port == 0 ? $0.withPort(securePort) : $0 })
     }
 
     /// What clients are told where the operator says nothing else: the first door.

@@ -10,8 +10,9 @@ import Musl
 
 /// The file of a relay's static users (`relay.users_file`), as operators edit it.
 ///
-/// Lines of other users and remarks stay as they are. It is written anew beside itself and then put in its place,
-/// readable by its owner alone, so that a relay that reads it meanwhile sees the one or the other.
+/// Lines of other users and remarks stay as they are. It is written anew beside itself and then put in its place, so
+/// that a relay that reads it meanwhile sees the one or the other. A new file is readable by its owner alone; one that
+/// is there keeps owner and group, and what the group may read, so that a relay of another user reads it on.
 package struct UsersFile: Sendable {
     package let path: String
     package let realm: String
@@ -64,7 +65,8 @@ package struct UsersFile: Sendable {
     private static func isOf(_ name: String, _ line: String) -> Bool { line.hasPrefix("\(name):") }
 
     private static func lines(_ text: String) -> [String] {
-        var lines = text.split(separator: "\n", omittingEmptySubsequences: false).map { String($0) }
+        // As ``StaticUsers`` reads them: CR LF is one end too.
+        var lines = text.split(omittingEmptySubsequences: false, whereSeparator: \.isNewline).map { String($0) }
         while lines.last?.isEmpty == true { lines.removeLast() }
         return lines
     }
@@ -78,20 +80,32 @@ package struct UsersFile: Sendable {
     }
 
     private func write(_ lines: [String]) throws(ApusError) {
+        // Where a link stands, the file that it leads to is written.
+        let path = URL(fileURLWithPath: path).resolvingSymlinksInPath().path
         let fresh = "\(path).new-\(getpid())"
         let text = lines.map { $0 + "\n" }.joined()
-        guard Self.make(fresh, text), rename(fresh, path) == 0 else {
+        guard Self.make(fresh, like: path, text), rename(fresh, path) == 0 else {
             unlink(fresh)
-            throw ApusError(.storageFailed, "the relay's users \(path) cannot be written")
+            throw ApusError(
+                .storageFailed, "the relay's users \(path) cannot be written, or not as a file of its owner and group")
         }
     }
 
-    /// Makes a file that is its owner's alone from its first moment on; false where it cannot be written.
-    private static func make(_ path: String, _ text: String) -> Bool {
+    /// Makes a file that is its owner's alone from its first moment on, and belongs to whom another one does if that is
+    /// there; false where it cannot be written.
+    private static func make(_ path: String, like old: String, _ text: String) -> Bool {
         unlink(path)
         let descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0o600)
         guard descriptor >= 0 else { return false }
         let handle = FileHandle(fileDescriptor: descriptor, closeOnDealloc: true)
+        var (before, made) = (stat(), stat())
+        if stat(old, &before) == 0 {
+            guard fstat(descriptor, &made) == 0 else { return false }
+            let isOthers = before.st_uid != made.st_uid || before.st_gid != made.st_gid
+            guard !isOthers || fchown(descriptor, before.st_uid, before.st_gid) == 0,
+                fchmod(descriptor, 0o600 | before.st_mode & 0o040) == 0
+            else { return false }
+        }
         do {
             try handle.write(contentsOf: Data(text.utf8))
             try handle.synchronize()
