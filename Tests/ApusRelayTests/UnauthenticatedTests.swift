@@ -73,7 +73,9 @@ struct UnauthenticatedTests {
         let stranger = LoopbackSocket(connectedTo: harness.streamDoor)
         // A request of 60,000 bytes that would be kept until its end.
         stranger.write([0, 3, 0xEA, 0x60, 0x21, 0x12, 0xA4, 0x42] + .init(repeating: 0, count: 2_100))
+        // A reset or an end, for which the plane's counters say that it was no timeout.
         #expect(stranger.receive() ?? [] == [])
+        #expect(harness.counters { $0.malformed == 1 && $0.connections == 0 } != nil)
         let peer = LoopbackSocket()
         let good = try PlaneClient(harness, .tcp)
         _ = try harness.installWithChannel(good.flow, peer: peer.address)
