@@ -30,7 +30,8 @@ extension RelayConfiguration {
         return TransportAddress(pair.host, port: UInt16(pair.port))
     }
 
-    /// Each address and port once: clients at a listener that is open twice would come to one and be known at the other.
+    /// Each address and port once: clients of a listener that is open twice would come to one and be known at the
+    /// other.
     static func once(_ listeners: [TransportAddress]) -> [TransportAddress] {
         var seen: Set<TransportAddress> = []
         return listeners.filter { seen.insert($0).inserted }
