@@ -5,11 +5,13 @@
 #include <errno.h>
 #include <execinfo.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -141,6 +143,10 @@ static void crashed(int number, siginfo_t *info, void *context) {
         sigaddset(&alarm_only, SIGALRM);
         pthread_sigmask(SIG_UNBLOCK, &alarm_only, NULL);
         alarm(SECONDS_MAX);
+        // Whoever takes over from this process needs the processors more than this does.
+        struct sched_param ordinary = {0};
+        sched_setscheduler(0, SCHED_OTHER, &ordinary);
+        setpriority(PRIO_PROCESS, 0, 19);
         void *frames[FRAMES_MAX];
         int count = backtrace(frames, FRAMES_MAX);
         backtrace_symbols_fd(frames, count, 2);
