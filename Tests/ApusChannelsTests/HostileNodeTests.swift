@@ -154,38 +154,24 @@ private struct HostilePair {
 
 /// Answers every request with extreme numbers, and sends such tells behind.
 private final class HostileNode: MediaLaneDelegate {
-    enum Method: UInt16 {
-        case subscribe = 1
-        case unsubscribe = 2
-        case ingest = 3
-        case endIngest = 4
-        case acknowledged = 5
-        case resume = 6
-        case replicate = 7
-        case replicated = 8
-        case ingestEnded = 9
-        case publisherChanged = 10
-        case copyRefused = 11
-    }
-
     private struct State {
         var connection: MediaConnection?
-        var answered: [Method: Set<UInt32>] = [:]
+        var answered: [MediaMethod: Set<UInt32>] = [:]
         var tellsPending = 0
     }
     private let state = Mutex(State())
 
     var connection: MediaConnection? { state.withLock { $0.connection } }
     var isQuiet: Bool { state.withLock { $0.tellsPending == 0 } }
-    func answered(_ method: Method) -> Int { state.withLock { $0.answered[method]?.count ?? 0 } }
+    func answered(_ method: MediaMethod) -> Int { state.withLock { $0.answered[method]?.count ?? 0 } }
 
-    static func variantCount(_ method: Method) -> Int {
+    static func variantCount(_ method: MediaMethod) -> Int {
         WireExtremes.variants(of: answer(method, epoch: 1, stream: 1)).count
     }
 
     static func bytes(_ message: some Message) -> [UInt8] { (try? message.serializedBytes()) ?? [] }
 
-    static func answer(_ method: Method, epoch: UInt32, stream: UInt32) -> [UInt8] {
+    static func answer(_ method: MediaMethod, epoch: UInt32, stream: UInt32) -> [UInt8] {
         let position = ChannelPosition.with {
             $0.epoch = epoch
             $0.sequence = 5
@@ -241,13 +227,13 @@ private final class HostileNode: MediaLaneDelegate {
                 $0.liveFrom = position
             }
             return [
-                (Method.subscribe.rawValue, bytes(subscribe)), (Method.ingest.rawValue, bytes(ingest)),
-                (Method.replicate.rawValue, bytes(replicate)),
+                (MediaMethod.subscribe.rawValue, bytes(subscribe)), (MediaMethod.ingest.rawValue, bytes(ingest)),
+                (MediaMethod.replicate.rawValue, bytes(replicate)),
             ]
         }
     }
 
-    static func tells(after method: Method, epoch: UInt32, stream: UInt32) -> [(Method, [UInt8])] {
+    static func tells(after method: MediaMethod, epoch: UInt32, stream: UInt32) -> [(MediaMethod, [UInt8])] {
         switch method {
         case .replicate:
             let replicated = ChannelReplicated.with {
@@ -292,7 +278,7 @@ private final class HostileNode: MediaLaneDelegate {
     func opened(_ connection: MediaConnection) { state.withLock { $0.connection = connection } }
 
     func received(_ frame: LinkFrame, on connection: MediaConnection) {
-        guard frame.kind == .request, let method = Method(rawValue: frame.method) else { return }
+        guard frame.kind == .request, let method = MediaMethod(rawValue: frame.method) else { return }
         let request = Array(frame.payload.readableBytesView)
         let (source, epoch, stream) = Self.read(request, of: method)
         guard source < 50_000 else {
@@ -319,7 +305,9 @@ private final class HostileNode: MediaLaneDelegate {
         }
     }
 
-    private static func read(_ bytes: [UInt8], of method: Method) -> (source: UInt32, epoch: UInt32, stream: UInt32) {
+    private static func read(
+        _ bytes: [UInt8], of method: MediaMethod
+    ) -> (source: UInt32, epoch: UInt32, stream: UInt32) {
         switch method {
         case .replicate:
             guard let request = try? ChannelReplicate(serializedBytes: bytes) else { break }

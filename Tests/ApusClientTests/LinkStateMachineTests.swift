@@ -105,12 +105,25 @@ struct LinkStateMachineTests {
     @Test("A client that hears its node looks again when the silence would be too long, and often while it is")
     func alarm() {
         var machine = machine()
+        // A stream that is asked for before the start connects nothing.
+        machine.streamsWanted(true, now: time(0))
+        #expect(machine.nextTick(now: time(0)) == nil)
         _ = machine.start(now: time(0))
         #expect(machine.nextTick(now: time(0)) == time(20))
         machine = online()
         #expect(machine.nextTick(now: time(10)) == time(5 + 180))
         machine.heard(1, now: time(100))
         #expect(machine.nextTick(now: time(185)) == time(100 + 180))
+        // A hello that took long made the line seem long, until a ping shows it.
+        var slow = self.machine()
+        _ = slow.start(now: time(0))
+        let greeted = greet(1, &slow, from: 0, stage: 300)
+        _ = slow.welcomed(1, Self.welcome, now: time(greeted + 300))
+        slow.streamsWanted(true, now: time(900))
+        slow.streamOpened(1, now: time(900))
+        #expect(slow.nextTick(now: time(900)) == time(900 + 80 + 600))
+        slow.ponged(1, roundTrip: .milliseconds(1))
+        #expect(slow.nextTick(now: time(900)) == time(900 + 180))
         // Without a stream the node may be silent for 12 s, and two round trips more.
         machine.streamsWanted(false, now: time(200))
         #expect(machine.nextTick(now: time(200)) == time(100 + 12_002))

@@ -92,8 +92,8 @@ public struct FrameRing: Sendable {
     /// Bytes that the ring keeps alive. A configuration that is also among the frames counts twice.
     public var heldByteCount: Int { byteCount + configurationByteCount }
 
-    /// Another bound on the bytes for now: the node's rings together are near theirs. Below ``limits`` it holds for the
-    /// newest frame too: one that is larger is not kept, and receivers go on behind it.
+    /// Sets the bound on the bytes, which is smaller while the node's rings together are near theirs. Below ``limits``
+    /// it holds for the newest frame too: one that is larger is not kept, and receivers go on behind it.
     public mutating func limit(byteCountMax: Int) {
         self.byteCountMax = min(max(0, byteCountMax), limits.byteCountMax)
         trim()

@@ -237,7 +237,7 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
 }
 
 /// The messages of the media lane; numbers as in `proto/apus/channel.proto`.
-enum MediaMethod: UInt16 {
+package enum MediaMethod: UInt16 {
     case subscribe = 1
     case unsubscribe = 2
     case ingest = 3

@@ -12,12 +12,7 @@
 set -euo pipefail
 verb=$1 name=$2
 
-down() {
-    local part
-    for part in a b na nb w; do ip netns del "$name-$part" 2>/dev/null || true; done
-}
-
-inside() { ip netns exec "$name-$1" "${@:2}"; }
+. "$(dirname "$0")/two_nats.sh"
 
 # nat PART HOST NUMBER KIND DOOR
 nat() {
@@ -34,20 +29,7 @@ nat() {
     tls) allowed="ip daddr 203.0.113.1 tcp dport 5349 accept" ;;
     *) echo "unknown door: $5" >&2; exit 64 ;;
     esac
-    ip netns add "$name-$nat"
-    ip netns add "$name-$host"
-    ip -n "$name-$nat" link add lan type veth peer name eth0 netns "$name-$host"
-    ip -n "$name-$nat" link add wan type veth peer name "$nat" netns "$name-w"
-    ip -n "$name-w" link set "$nat" master wan up
-    ip -n "$name-$nat" address add "203.0.113.1$number/24" dev wan
-    ip -n "$name-$nat" address add "10.$number.0.1/24" dev lan
-    ip -n "$name-$nat" link set wan up
-    ip -n "$name-$nat" link set lan up
-    ip -n "$name-$host" link set lo up
-    ip -n "$name-$host" address add "10.$number.0.2/24" dev eth0
-    ip -n "$name-$host" link set eth0 up
-    ip -n "$name-$host" route add default via "10.$number.0.1"
-    inside "$nat" sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'
+    host "$nat" "$host" "$number"
     # What nobody behind the NAT asked for is dropped before it makes an entry that would take a port.
     inside "$nat" nft -f - <<RULES
 table ip nat {
@@ -66,12 +48,7 @@ RULES
 
 case "$verb" in
 up)
-    trap 'status=$?; [ $status -eq 0 ] || down; exit $status' EXIT
-    ip netns add "$name-w"
-    ip -n "$name-w" link set lo up
-    ip -n "$name-w" link add wan type bridge
-    ip -n "$name-w" address add 203.0.113.1/24 dev wan
-    ip -n "$name-w" link set wan up
+    world
     nat na a 1 "$3" "$5"
     nat nb b 2 "$4" "$5"
     ;;

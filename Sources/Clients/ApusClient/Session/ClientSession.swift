@@ -307,6 +307,8 @@ extension ClientSession: ClientConnectionOwner {
 
     func ponged(_ connection: ClientConnection, roundTrip: Duration) {
         machine.ponged(connection.id, roundTrip: roundTrip)
+        // On a line that is shorter than it seemed the silence that counts is shorter too.
+        schedule()
     }
 
     func streamOpened(_ connection: ClientConnection) {

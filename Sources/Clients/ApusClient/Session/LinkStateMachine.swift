@@ -148,6 +148,7 @@ public struct LinkStateMachine: Sendable {
     private var notBefore = MonotonicTime.zero
     private var lostSince: MonotonicTime?
     private var reported: LinkState?
+    private var isStarted = false
     private var isStopped = false
     private var hasStreams = false
 
@@ -164,6 +165,7 @@ public struct LinkStateMachine: Sendable {
     public var attemptCount: Int { attempts.count }
 
     public mutating func start(now: MonotonicTime) -> [Action] {
+        isStarted = true
         lostSince = now
         return connectNext(now: now)
     }
@@ -312,11 +314,12 @@ public struct LinkStateMachine: Sendable {
         return actions
     }
 
-    /// When ``tick(now:)`` is due next, if nothing happens before; nil once the session is over.
+    /// When ``tick(now:)`` is due next, if nothing happens before; nil before ``start(now:)`` and once the
+    /// session is over.
     ///
     /// While the active node is heard that is when its silence would be too long: a client that is well sleeps.
     public func nextTick(now: MonotonicTime) -> MonotonicTime? {
-        guard !isStopped else { return nil }
+        guard isStarted, !isStopped else { return nil }
         if attempts.isEmpty, let active, !isSilent(active, now: now) {
             return active.lastHeard + silenceMax(of: active)
         }
