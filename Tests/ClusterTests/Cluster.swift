@@ -76,10 +76,12 @@ final class Cluster {
         try #require(up.status == 0, "\(up.all)")
     }
 
+    /// Ends everything. `APUS_TEST_KEEP` set keeps the directory with its logs, to find out why a test failed.
     func down() {
         for child in children where child.isRunning { child.terminate() }
         for child in children { child.waitUntilExit() }
         _ = try? Self.run(["cluster", "down", "--dir", directory])
+        if ProcessInfo.processInfo.environment["APUS_TEST_KEEP"] != nil { return }
         try? FileManager.default.removeItem(atPath: directory)
     }
 
@@ -212,6 +214,15 @@ struct Frames {
     var lostCount: Int {
         guard let first = lines.first, let last = lines.last else { return 0 }
         return Int(last.seq - first.seq) + 1 - Set(lines.map(\.seq)).count
+    }
+
+    /// Where frames are missing, for a test that failed: the numbers on both sides, and the milliseconds between them.
+    var gaps: String {
+        let start = lines.first?.at_ns ?? 0
+        return zip(lines, lines.dropFirst()).filter { $1.seq > $0.seq + 1 }.map { before, after in
+            let (from, to) = ((before.at_ns - start) / 1_000_000, (after.at_ns - start) / 1_000_000)
+            return "\(before.seq)…\(after.seq) at \(from)…\(to) ms"
+        }.joined(separator: ", ")
     }
 
     var doubledCount: Int { lines.count - Set(lines.map(\.seq)).count }

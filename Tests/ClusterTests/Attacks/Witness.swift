@@ -41,7 +41,9 @@ final class Witness {
         let sent = cluster.file("good.sent")
         let began = await waited(.seconds(10)) { Frames(sent).lines.count > 5 }
         try #require(began != nil, "the good camera sent nothing before the attack")
-        viewer = try cluster.start("watch", device, "--seconds", "120", "--log", cluster.file("good.seen"))
+        viewer = try cluster.start(
+            ["watch", device, "--seconds", "120", "--log", cluster.file("good.seen")],
+            output: cluster.file("good.viewer"), errors: cluster.file("good.viewer.errors"))
         // 50 messages a second, each there and back before the next.
         relay = try cluster.start(
             ["relay", "check", "--count", "\(messageCount)", "--interval", "20"], output: cluster.file("good.relay"),
@@ -83,7 +85,9 @@ final class Witness {
         viewer.waitUntilExit()
         let (sent, seen) = (Frames(cluster.file("good.sent")), Frames(cluster.file("good.seen")))
         let logged = Cluster.text(cluster.file("n1/log")).utf8.count { $0 == UInt8(ascii: "\n") } - linesBefore
-        #expect(seen.lostCount == 0 && seen.doubledCount == 0, sourceLocation: sourceLocation)
+        #expect(
+            seen.lostCount == 0 && seen.doubledCount == 0,
+            "\(seen.gaps); \(Cluster.text(cluster.file("good.viewer.errors")))", sourceLocation: sourceLocation)
         #expect(seen.differing(from: sent) == 0, sourceLocation: sourceLocation)
         // The viewer was still there at the end of the attack.
         let behind = Int(sent.lines.last?.seq ?? 0) - Int(seen.lines.last?.seq ?? 0)
