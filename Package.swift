@@ -134,7 +134,7 @@ let package = Package(
             "Services", "ApusChannels",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusCluster", "ApusSessions",
-                "CApusMemory", nioCore, protobuf, log, coreMetrics,
+                "CApusMemory", nioCore, protobuf, dequeModule, log, coreMetrics,
             ]),
 
         // Edges: sockets for devices, apps and operators.

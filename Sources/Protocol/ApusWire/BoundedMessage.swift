@@ -76,6 +76,9 @@ extension ChannelReplicated: BoundedMessage {
 
 extension ChannelPublisherChanged: BoundedMessage {}
 
+/// Compared with what was sent.
+extension ChannelWorkedOff: BoundedMessage {}
+
 extension ChannelCopyRefused: BoundedMessage {
     package var isWithinBounds: Bool { term <= WireNumber.termMax }
 }

@@ -30,6 +30,13 @@ package struct ChannelConfiguration: Sendable {
     /// The most bytes of frames that all channels of a node keep. Near it the rings of the accounts with the most
     /// become shorter. Key `channels.ring_bytes_total_max`.
     package var ringByteCountTotalMax = 2 << 30
+    /// The most bytes of publishers' frames that wait for their turn on a link to another node; what is beyond it is
+    /// asked of the publishers again. An account has at most eight ninths of what the others leave. Key
+    /// `channels.link_waiting_bytes_max`.
+    package var linkWaitingByteCountMax = 16 << 20
+    /// Bytes of frames on their way to another node that has not worked them off. More wait where accounts have turns.
+    /// Key `channels.link_window`.
+    package var linkWindowByteCount = 4 << 20
     /// How long a publisher waits for the answer of the channel's primary before it is refused with 10010. Key
     /// `channels.publish_timeout`.
     package var publishTimeout: Duration = .seconds(5)

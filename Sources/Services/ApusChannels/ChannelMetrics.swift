@@ -23,6 +23,8 @@ package struct ChannelMetrics: Sendable {
     package let watched = Meter(label: "apus_channels_watched")
     /// Bytes of frames that this node's channels keep.
     package let ringBytes = Meter(label: "apus_channel_ring_bytes")
+    /// Bytes of publishers' frames that wait for their turn on links to other nodes.
+    package let linkWaitingBytes = Meter(label: "apus_channel_link_waiting_bytes")
     /// Channels and publishers that were refused because their account has its share, or the node its most.
     package let refused = Counter(label: "apus_channels_refused_total")
     /// Times that a channel's ring became shorter for the node's bound.

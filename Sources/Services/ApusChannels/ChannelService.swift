@@ -354,6 +354,7 @@ extension ChannelService: MediaLaneDelegate {
             shared.all[ObjectIdentifier(connection)] = peer
             if connection.isInitiator { shared.peers[connection.peer] = peer }
         }
+        peer.eventLoop.execute { peer.report() }
     }
 
     package func received(_ frame: LinkFrame, on connection: MediaConnection) { peer(at: connection)?.received(frame) }

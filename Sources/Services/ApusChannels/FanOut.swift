@@ -85,6 +85,15 @@ final class FanOut {
         count(serve(index, now: .now()))
     }
 
+    /// It is the receiver's turn on a port that it shares with others.
+    func takeTurn(_ id: FanOutStateMachine.ReceiverID) -> (byteCount: Int, hasMore: Bool) {
+        guard let index = rows.firstIndex(where: { $0.id == id }), rows[index].isOpen,
+            let batch = sendBatch(at: index, now: .now())
+        else { return (0, false) }
+        count(batch.byteCount)
+        return batch
+    }
+
     func announce(_ phase: StreamPhase) {
         for row in rows where row.isOpen { row.sink.streamChanged(stream, to: phase) }
     }
@@ -127,16 +136,25 @@ final class FanOut {
         let row = rows[index]
         guard row.isOpen else { return 0 }
         var byteCount = 0
-        while row.port.isWritable, let batch = machine.nextBatch(at: index) {
-            if batch.skippedCount > 0 {
-                loop.service.metrics.framesSkipped.increment(by: Int64(clamping: batch.skippedCount))
-                row.sink.streamChanged(stream, to: .skipped(batch.skippedCount))
-            }
-            row.port.send(batch.bytes, now: now)
-            byteCount += batch.bytes.readableBytes
-            guard batch.hasMore, isThere(row.id, at: index) else { break }
+        while row.port.isWritable {
+            guard let batch = sendBatch(at: index, now: now) else { return byteCount }
+            byteCount += batch.byteCount
+            guard batch.hasMore, isThere(row.id, at: index) else { return byteCount }
         }
+        row.sink.fellBehind()
         return byteCount
+    }
+
+    /// Sends a receiver its next batch; nil where it has everything.
+    private func sendBatch(at index: Int, now: MonotonicTime) -> (byteCount: Int, hasMore: Bool)? {
+        guard let batch = machine.nextBatch(at: index) else { return nil }
+        let row = rows[index]
+        if batch.skippedCount > 0 {
+            loop.service.metrics.framesSkipped.increment(by: Int64(clamping: batch.skippedCount))
+            row.sink.streamChanged(stream, to: .skipped(batch.skippedCount))
+        }
+        row.port.send(batch.bytes, now: now)
+        return (batch.bytes.readableBytes, batch.hasMore)
     }
 }
 
@@ -168,6 +186,12 @@ package final class Receipt: Sendable {
     package func becameWritable() {
         eventLoop.assertInEventLoop()
         fanOut?.becameWritable(id)
+    }
+
+    /// Sends one batch, because it is the receiver's turn; says how many bytes it had, and whether more is ready.
+    func takeTurn() -> (byteCount: Int, hasMore: Bool) {
+        eventLoop.assertInEventLoop()
+        return fanOut?.takeTurn(id) ?? (0, false)
     }
 
     /// The receiver leaves; harmless when repeated.

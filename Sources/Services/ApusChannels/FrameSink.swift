@@ -11,6 +11,8 @@ package protocol FrameSink: AnyObject, Sendable {
     var port: any FramePort { get }
     /// The stream went live, waits, ended, or left frames out; not called before ``Receipt/open()``.
     func streamChanged(_ stream: StreamNumber, to state: StreamPhase)
+    /// The port took not all that the receiver could have.
+    func fellBehind()
 }
 
 /// What a sink's bytes go through: the way out of one connection.
@@ -28,6 +30,11 @@ package protocol FramePort: AnyObject, Sendable {
 extension FramePort {
     /// Where receivers are few, their objects are not cold.
     package func prefetch() {}
+}
+
+extension FrameSink {
+    /// A connection of its own needs no turn: it says itself when it takes bytes again.
+    package func fellBehind() {}
 }
 
 extension FrameSink where Self: FramePort {

@@ -2,6 +2,7 @@ import ApusCore
 import ApusMedia
 import ApusTransport
 import ApusWire
+import DequeModule
 import NIOCore
 import SwiftProtobuf
 
@@ -15,14 +16,19 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
     private let hub: ChannelHub
     private let door: PublisherDoor
     private let peer: MediaPeer?
+    /// Frames that wait for this stream's turn on the link, in order.
+    private var waiting: Deque<RelayFrame> = []
+    /// The first frame that was left to the device, which still holds it, for want of room.
     private var droppedFrom: UInt64?
     private var isOver = false
     private var isAnswered = false
+    private let account: AccountID?
 
     init(node: NodeID, hub: ChannelHub, door: PublisherDoor) {
         self.node = node
         self.hub = hub
         self.door = door
+        account = hub.account
         peer = hub.service.peer(of: node)
     }
 
@@ -57,31 +63,60 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
         }
     }
 
-    /// Sends frames on; where the link is behind they are left to the device, which still holds them.
+    /// Sends frames on. Where the link is behind they wait for their turn, as many as the account's share holds; the
+    /// rest is left to the device, which still has them.
     func send(_ frames: [RelayFrame]) {
         guard let peer else { return }
         peer.eventLoop.execute { [self] in
             guard !isOver else { return }
-            if let from = droppedFrom, peer.connection.isWritable {
-                droppedFrom = nil
-                return resume(next: from)
-            }
             for frame in frames {
-                guard peer.connection.isWritable else {
-                    droppedFrom = min(droppedFrom ?? .max, frame.position.sequence)
-                    continue
+                if let from = droppedFrom {
+                    droppedFrom = min(from, frame.position.sequence)
+                } else if waiting.isEmpty, peer.isFree {
+                    peer.write(frame.encoded)
+                } else if peer.holds(frame.encoded.readableBytes, of: account) {
+                    waiting.append(frame)
+                } else {
+                    droppedFrom = frame.position.sequence
                 }
-                peer.connection.write(frame.encoded)
             }
             peer.connection.flush()
+            if !waiting.isEmpty || droppedFrom != nil { peer.wait(.ingest(hub.stream), of: account) }
         }
+    }
+
+    /// It is the stream's turn on the link: sends some of what waits, and then asks the device for what was left to it.
+    func takeTurn() -> (byteCount: Int, hasMore: Bool) {
+        guard let peer, !isOver else { return (0, false) }
+        var byteCount = 0
+        while byteCount < Self.turnByteCount, let frame = waiting.popFirst() {
+            byteCount += frame.encoded.readableBytes
+            peer.write(frame.encoded)
+        }
+        peer.connection.flush()
+        peer.holdsNoMore(byteCount, of: account)
+        if waiting.isEmpty, let from = droppedFrom {
+            droppedFrom = nil
+            resume(next: from)
+        }
+        return (byteCount, !waiting.isEmpty)
+    }
+    /// As much as the link's buffer takes before it is behind.
+    private static let turnByteCount = 64 << 10
+
+    /// Nothing more is sent.
+    private func end() {
+        isOver = true
+        guard let peer else { return }
+        peer.holdsNoMore(waiting.reduce(0) { $0 + $1.encoded.readableBytes }, of: account)
+        waiting.removeAll()
     }
 
     func close() {
         guard let peer else { return }
         peer.eventLoop.execute { [self] in
             guard !isOver else { return }
-            isOver = true
+            end()
             peer.forget(self, stream: hub.stream)
             // Before the answer the other node may not know the stream yet: the answer then brings the end.
             if isAnswered { sendEnd(to: peer) }
@@ -97,7 +132,7 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
     func acknowledged(epoch: UInt32, next: UInt64) { atHome { door, _ in door.acknowledged(epoch: epoch, next: next) } }
     func resume(next: UInt64) { atHome { door, _ in door.resume(next: next) } }
     func lost(_ error: ApusError) {
-        isOver = true
+        end()
         atHome { $0.ingestLost($1, error) }
     }
 

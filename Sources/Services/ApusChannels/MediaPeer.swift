@@ -6,6 +6,7 @@ import CoreMetrics
 import Logging
 import NIOCore
 import SwiftProtobuf
+import Synchronization
 
 /// One media link to another node, with the streams on it (D7).
 ///
@@ -32,11 +33,27 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
     private var newestUpstream: [StreamNumber: AnyObject] = [:]
     /// The link is gone: what is answered after that has to be undone.
     private var isClosed = false
+    /// Streams that have more to send than the link took.
+    private var turns = LinkTurns<Turn>()
+    private var isServing = false
+    private var window: LinkWindow
+    /// Bytes of frames from the other node that their channels have.
+    private let workedOff = Atomic<UInt64>(0)
+    /// Frames of publishers that wait for their turn; see ``ChannelConfiguration/linkWaitingByteCountMax``.
+    private var waitingShares: AccountShares
     private var gathered: [(stream: StreamNumber, frames: [RelayFrame])] = []
+
+    /// A stream of this side that sends on the link: a channel's frames for the other node, or a publisher's.
+    enum Turn: Hashable {
+        case receiver(StreamNumber)
+        case ingest(StreamNumber)
+    }
 
     init(connection: MediaConnection, service: ChannelService) {
         self.connection = connection
         self.service = service
+        waitingShares = AccountShares(capacity: service.configuration.linkWaitingByteCountMax)
+        window = LinkWindow(byteCount: service.configuration.linkWindowByteCount)
     }
 
     var eventLoop: any EventLoop { connection.eventLoop }
@@ -133,9 +150,53 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
         for batch in batches { deliver(batch.frames, of: batch.stream) }
     }
 
+    // MARK: - Turns
+
+    /// Frames can be written at once: the link takes them, and no stream waits for its turn.
+    var isFree: Bool { isWritable && turns.isEmpty && !isClosed }
+    private var isWritable: Bool { connection.isWritable && window.hasRoom }
+
+    /// Writes frames of one stream, at once or in its turn.
+    func write(_ frames: ByteBuffer) {
+        if connection.write(frames) { window.sent(frames.readableBytes) }
+    }
+
+    /// A stream has frames that the link does not take now.
+    func wait(_ turn: Turn, of account: AccountID?) {
+        guard !isClosed else { return }
+        turns.wait(turn, of: account)
+        // What others wrote may have left since.
+        if isWritable { eventLoop.execute { [self] in writabilityChanged() } }
+    }
+
+    /// Takes room for frames of a publisher that wait; false where its account has its share.
+    func holds(_ byteCount: Int, of account: AccountID?) -> Bool {
+        guard waitingShares.take(byteCount, for: account) else { return false }
+        service.metrics.linkWaitingBytes.increment(by: Double(byteCount))
+        return true
+    }
+
+    /// Frames that waited are written, or given up.
+    func holdsNoMore(_ byteCount: Int, of account: AccountID?) {
+        waitingShares.change(by: -byteCount, of: account)
+        service.metrics.linkWaitingBytes.decrement(by: Double(byteCount))
+    }
+
+    /// Gives the streams that wait their turns, until the link takes no more. A write can come back here.
     func writabilityChanged() {
-        guard connection.isWritable else { return }
-        for receipt in receipts.values { receipt.becameWritable() }
+        guard !isServing else { return }
+        isServing = true
+        defer { isServing = false }
+        while isWritable, let (turn, account) = turns.next() {
+            let batch: (byteCount: Int, hasMore: Bool)? =
+                switch turn {
+                case .receiver(let stream): receipts[stream]?.takeTurn()
+                case .ingest(let stream): ingests[stream]?.takeTurn()
+                }
+            guard let batch else { continue }
+            turns.sent(batch.byteCount, of: account)
+            if batch.hasMore { turns.wait(turn, of: account) }
+        }
     }
 
     func closed() {
@@ -155,8 +216,24 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
         }
     }
 
+    /// Says how many bytes were worked off; the first time it says that this node does say it.
+    func report() {
+        guard !isClosed else { return }
+        let byteCount = workedOff.load(ordering: .relaxed)
+        send(.tell, .workedOff, ChannelWorkedOff.with { $0.byteCount = byteCount })
+    }
+
+    /// Frames came to their channel, on any loop.
+    private func worked(off byteCount: Int) {
+        let (before, now) = workedOff.wrappingAdd(UInt64(byteCount), ordering: .relaxed)
+        let step = UInt64(max(1, service.configuration.linkWindowByteCount / 16))
+        if before / step != now / step { eventLoop.execute { [self] in report() } }
+    }
+
     private func gather(_ frame: LinkFrame) {
-        guard let source = inbound[frame.correlation] else { return }
+        guard let source = inbound[frame.correlation] else {
+            return worked(off: LinkFrame.headerByteCount + frame.payload.readableBytes)
+        }
         let hub =
             switch source {
             case .ingest(let hub, _), .copy(let hub, _): hub
@@ -182,11 +259,24 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
     }
 
     private func deliver(_ frames: [RelayFrame], of stream: StreamNumber) {
+        let byteCount = frames.reduce(0) { $0 + $1.encoded.readableBytes }
         switch inbound[stream] {
-        case .ingest(let hub, let id): hub.loop.eventLoop.execute { hub.ingest(id, frames) }
-        case .copy(let hub, let term): hub.loop.eventLoop.execute { hub.copied(frames, term: term) }
-        case .upstream(let link): link.hub.loop.eventLoop.execute { link.hub.received(link, frames) }
-        case nil: break
+        case .ingest(let hub, let id):
+            hub.loop.eventLoop.execute { [self] in
+                hub.ingest(id, frames)
+                worked(off: byteCount)
+            }
+        case .copy(let hub, let term):
+            hub.loop.eventLoop.execute { [self] in
+                hub.copied(frames, term: term)
+                worked(off: byteCount)
+            }
+        case .upstream(let link):
+            link.hub.loop.eventLoop.execute { [self] in
+                link.hub.received(link, frames)
+                worked(off: byteCount)
+            }
+        case nil: worked(off: byteCount)
         }
     }
 
@@ -227,6 +317,11 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
                 case .copy(let hub, let term) = inbound[message.stream]
             else { return }
             hub.loop.eventLoop.execute { hub.publisherChanged(message, term: term) }
+        case .workedOff:
+            guard let message = try? ChannelWorkedOff(bounded: bytes), window.workedOff(message.byteCount) else {
+                return
+            }
+            writabilityChanged()
         case .unsubscribe:
             guard let message = try? ChannelUnsubscribe(bounded: bytes) else { return }
             receipts.removeValue(forKey: message.stream)?.close()
@@ -249,6 +344,7 @@ package enum MediaMethod: UInt16 {
     case ingestEnded = 9
     case publisherChanged = 10
     case copyRefused = 11
+    case workedOff = 12
 }
 
 // MARK: - Requests of the other side
@@ -274,8 +370,7 @@ extension MediaPeer {
             else { return refuse(call, ApusError(.malformed)) }
             replicate(channel, request, call)
         case .unsubscribe, .endIngest, .acknowledged, .resume, .replicated, .ingestEnded, .publisherChanged,
-            .copyRefused,
-            nil:
+            .copyRefused, .workedOff, nil:
             refuse(call, ApusError(.methodUnknown))
         }
     }
@@ -386,7 +481,7 @@ extension MediaPeer {
         opening: @escaping @Sendable (StreamNumber) -> Void,
         completion: @escaping @Sendable (Result<Receipt, ApusError>) -> Void
     ) {
-        let sink = MediaPeerSink(peer: self)
+        let sink = MediaPeerSink(peer: self, account: account)
         service.loop(for: eventLoop).join(
             channel, of: account, sink: sink, kind: kind, after: after
         ) { [self] result in
@@ -396,8 +491,9 @@ extension MediaPeer {
             }
             if case .success(let receipt) = result, let stream = receipt.stream {
                 opening(stream)
-                receipt.open()
                 receipts.updateValue(receipt, forKey: stream)?.close()
+                sink.stream = stream
+                receipt.open()
             }
             completion(result)
         }
@@ -405,13 +501,22 @@ extension MediaPeer {
 }
 
 /// A media link as the receiver of one channel.
-final class MediaPeerSink: FrameSink, FramePort {
+final class MediaPeerSink: FrameSink, FramePort, @unchecked Sendable {  // SAFETY: confined to the peer's event loop.
     private let peer: MediaPeer
-    init(peer: MediaPeer) { self.peer = peer }
+    private let account: AccountID?
+    /// Set before the receiver is open.
+    var stream: StreamNumber = 0
+
+    init(peer: MediaPeer, account: AccountID?) {
+        self.peer = peer
+        self.account = account
+    }
+
     var eventLoop: any EventLoop { peer.eventLoop }
-    var isWritable: Bool { peer.connection.isWritable }
+    var isWritable: Bool { peer.isFree }
+    func fellBehind() { peer.wait(.receiver(stream), of: account) }
     func send(_ bytes: ByteBuffer, now: MonotonicTime) {
-        peer.connection.write(bytes)
+        peer.write(bytes)
         peer.connection.flush()
     }
     /// Other nodes see from their own links whether a channel is fed.

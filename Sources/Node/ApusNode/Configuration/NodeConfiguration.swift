@@ -257,6 +257,9 @@ public struct NodeConfiguration: Sendable {
         channels.sourcesMax = try reader.int("channels.sources_max", default: d.sourcesMax, in: 1...65_536)
         channels.ringByteCountTotalMax = try reader.bytes(
             "channels.ring_bytes_total_max", default: d.ringByteCountTotalMax)
+        channels.linkWaitingByteCountMax = try reader.bytes(
+            "channels.link_waiting_bytes_max", default: d.linkWaitingByteCountMax)
+        channels.linkWindowByteCount = try reader.bytes("channels.link_window", default: d.linkWindowByteCount)
         channels.publishTimeout = try reader.duration("channels.publish_timeout", default: d.publishTimeout)
         channels.answerTimeout = try reader.duration("channels.answer_timeout", default: d.answerTimeout)
     }

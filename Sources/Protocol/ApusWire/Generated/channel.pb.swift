@@ -337,6 +337,19 @@ public nonisolated struct ChannelCopyRefused: Sendable {
   public init() {}
 }
 
+/// ---- 12 WorkedOff: tell: bytes of media frames that this side has worked off since the link is open
+public nonisolated struct ChannelWorkedOff: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  public var byteCount: UInt64 = 0
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
 /// ---- 9 IngestEnded: tell, primary to the publisher's door: the stream is no longer taken
 public nonisolated struct ChannelIngestEnded: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
@@ -996,6 +1009,36 @@ nonisolated extension ChannelCopyRefused: SwiftProtobuf.Message, SwiftProtobuf._
   public static func ==(lhs: ChannelCopyRefused, rhs: ChannelCopyRefused) -> Bool {
     if lhs.stream != rhs.stream {return false}
     if lhs.term != rhs.term {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ChannelWorkedOff: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".WorkedOff"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{3}byte_count\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularUInt64Field(value: &self.byteCount) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.byteCount != 0 {
+      try visitor.visitSingularUInt64Field(value: self.byteCount, fieldNumber: 1)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ChannelWorkedOff, rhs: ChannelWorkedOff) -> Bool {
+    if lhs.byteCount != rhs.byteCount {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
