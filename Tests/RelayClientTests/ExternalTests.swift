@@ -76,6 +76,42 @@ struct ExternalTests {
     }
 
     @Test(
+        "Two agents of libnice meet on relays of the public address",
+        .enabled(
+            if: OtherClients.niceAgent != nil && OtherClients.python != nil && OtherClients.hasNamespaces,
+            "libnice or namespaces are missing"))
+    func libnice() async throws {
+        let network = try ExternalNetwork()
+        defer { network.down() }
+        let relay = try await network.relay("a", 1, ["--external", "203.0.113.11", "--threads", "2"])
+        let door = "203.0.113.11:\(NatNetwork.relayPort)"
+        let seen = try await PairSeen.meet(
+            relays: (door, door), isRelayOnly: true, prefixes: (network.inside("w"), network.inside("w")),
+            isOnLibnice: true)
+        seen.expectAllMessages(relay.log)
+        for side in [seen.a, seen.b] {
+            #expect(side.local == "relay" && side.local_address?.hasPrefix("203.0.113.11:") == true, "\(seen)")
+        }
+        #expect(relay.stop() == 0)
+    }
+
+    @Test(
+        "Two peer connections of Chromium meet on relays of the public address, with messages and video",
+        .enabled(
+            if: OtherClients.chromium != nil && OtherClients.python != nil && OtherClients.hasNamespaces,
+            "Chromium or namespaces are missing"))
+    func chromium() async throws {
+        let network = try ExternalNetwork()
+        defer { network.down() }
+        let relay = try await network.relay("a", 1, ["--external", "203.0.113.11", "--threads", "2"])
+        let seen = try await BrowserSeen.meet(
+            urls: ["turn:203.0.113.11:\(NatNetwork.relayPort)?transport=udp"], prefix: network.inside("w"),
+            log: { relay.log })
+        #expect(seen.types == ["relay"] && seen.messages == 50 && seen.frames >= 10, "\(seen) \(relay.log)")
+        #expect(relay.stop() == 0)
+    }
+
+    @Test(
         "Static users, lists of peers and their reload hold before the NAT, for turnutils_uclient and for aioice",
         .enabled(
             if: OtherClients.uclient != nil && OtherClients.python != nil && OtherClients.hasNamespaces,

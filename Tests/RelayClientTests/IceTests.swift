@@ -25,7 +25,7 @@ struct PairSeen: Decodable {
 
     static let messageCount = 100
 
-    /// Runs two aioice agents to their ends.
+    /// Runs two agents to their ends, of aioice or of libnice.
     ///
     /// - Parameters:
     ///   - relays: where A's relay is and where B's.
@@ -34,15 +34,16 @@ struct PairSeen: Decodable {
     static func meet(
         relays: (a: String, b: String), transport: String = "udp", isRelayOnly: Bool = false,
         authority: String? = nil, credentials: (user: String, password: String)? = nil,
-        prefixes: (a: [String], b: [String]) = ([], [])
+        prefixes: (a: [String], b: [String]) = ([], []), isOnLibnice: Bool = false
     ) async throws -> PairSeen {
         let python = try #require(OtherClients.python)
+        let program =
+            isOnLibnice ? [try #require(OtherClients.niceAgent)] : [python, OtherClients.script("ice_agent.py")]
         let issued = if let credentials { credentials } else { try await RelayProcess.credentials() }
         func agent(_ relay: String, _ prefix: [String]) -> [String] {
-            prefix + (authority.map { ["env", "SSL_CERT_FILE=\($0)"] } ?? []) + [
-                python, OtherClients.script("ice_agent.py"), "--relay", relay, "--transport", transport, "--user",
-                issued.user, "--password", issued.password, "--messages", "\(messageCount)",
-            ] + (isRelayOnly ? ["--relay-only"] : [])
+            prefix + (authority.map { ["env", "SSL_CERT_FILE=\($0)"] } ?? []) + program + [
+                "--relay", relay, "--user", issued.user, "--password", issued.password, "--messages", "\(messageCount)",
+            ] + (isOnLibnice ? [] : ["--transport", transport]) + (isRelayOnly ? ["--relay-only"] : [])
         }
         let outcome = try await Outcome.of(
             [python, OtherClients.script("ice_pair.py")] + agent(relays.a, prefixes.a) + ["--controlling", "--"]
@@ -55,6 +56,32 @@ struct PairSeen: Decodable {
     func expectAllMessages(_ log: String = "") {
         #expect(a.messages == Self.messageCount, "\(self) \(log)")
         #expect(b.messages == Self.messageCount, "\(self) \(log)")
+    }
+}
+
+/// What two peer connections in one page of a headless Chromium saw, as Clients/browser_pair.py prints it.
+struct BrowserSeen: Decodable {
+    var types: [String]
+    var protocols: [String]
+    var messages: Int
+    var frames: Int
+
+    /// Runs the browser to its end.
+    ///
+    /// - Parameters:
+    ///   - urls: the relays of the two, or one for both.
+    ///   - prefix: what runs the browser, such as in a network namespace.
+    static func meet(urls: [String], prefix: [String] = [], log: () -> String) async throws -> BrowserSeen {
+        let python = try #require(OtherClients.python)
+        let browser = try #require(OtherClients.chromium)
+        let (first, last) = (try #require(urls.first), try #require(urls.last))
+        let issued = try await RelayProcess.credentials()
+        let outcome = try await Outcome.of(
+            prefix + [
+                python, OtherClients.script("browser_pair.py"), browser, first, last, issued.user, issued.password,
+            ])
+        try #require(outcome.status == 0, "\(outcome.all) \(log())")
+        return try JSONDecoder().decode(BrowserSeen.self, from: Data(outcome.output.utf8))
     }
 }
 
@@ -116,27 +143,14 @@ struct IceTests {
         #expect(second.stop() == 0)
     }
 
-    private struct Browser: Decodable {
-        var types: [String]
-        var protocols: [String]
-        var messages: Int
-        var frames: Int
-    }
-
     @Test(
         "Two peer connections of headless Chromium with relay candidates only exchange messages and camera video",
         .enabled(if: hasAgents && OtherClients.chromium != nil, "Chromium or openssl is not installed"),
         arguments: ["udp", "tcp", "tls"])
     func chromium(transport: String) async throws {
-        let python = try #require(OtherClients.python)
-        let browser = try #require(OtherClients.chromium)
         let (first, second) = try await relays(transport)
-        let issued = try await RelayProcess.credentials()
-        let outcome = try await Outcome.of(
-            [python, OtherClients.script("browser_pair.py"), browser] + [first, second].map { $0.url(transport) }
-                + [issued.user, issued.password])
-        try #require(outcome.status == 0, "\(outcome.all) \(first.log) \(second.log)")
-        let seen = try JSONDecoder().decode(Browser.self, from: Data(outcome.output.utf8))
+        let seen = try await BrowserSeen.meet(
+            urls: [first, second].map { $0.url(transport) }, log: { first.log + second.log })
         #expect(seen.types == ["relay"], "\(seen)")
         #expect(seen.protocols == [transport], "\(seen)")
         #expect(seen.messages == 50, "\(seen)")

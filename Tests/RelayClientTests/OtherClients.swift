@@ -10,15 +10,24 @@ enum OtherClients {
     static let chromium = find("chromium")
 
     /// A Python that has aioice and aiortc.
-    static let python: String? = {
-        let folder = URL(fileURLWithPath: #filePath).deletingLastPathComponent()
-        let top = folder.appending(path: "../..").standardizedFileURL
-        let paths: [String?] = [
-            ProcessInfo.processInfo.environment["APUS_RELAY_CLIENTS"],
-            top.appending(path: ".build/relay-clients/bin/python").path,
+    static let python = made("bin/python")
+
+    /// An agent on libnice (Clients/nice_agent.c).
+    static let niceAgent = made("nice_agent")
+
+    /// What scripts/lib/relay-clients.sh made, in the folder whose Python APUS_RELAY_CLIENTS names.
+    private static func made(_ path: String) -> String? {
+        let tests = URL(fileURLWithPath: #filePath).deletingLastPathComponent()
+        let folders = [
+            ProcessInfo.processInfo.environment["APUS_RELAY_CLIENTS"].map {
+                URL(fileURLWithPath: $0).deletingLastPathComponent().deletingLastPathComponent()
+            },
+            tests.appending(path: "../../.build/relay-clients").standardizedFileURL,
         ]
-        return paths.compactMap { $0 }.first { FileManager.default.isExecutableFile(atPath: $0) }
-    }()
+        return folders.compactMap { $0?.appending(path: path).path }.first {
+            FileManager.default.isExecutableFile(atPath: $0)
+        }
+    }
 
     /// Whether network namespaces with address translation can be made here: root, ip, nft and the kernel's parts.
     static let hasNamespaces: Bool = {

@@ -1,6 +1,7 @@
 # Gets the relay's clients that others made, and prints the Python that has aioice and aiortc.
 # turnutils_uclient and its peer come from Debian's coturn, nft and ip from nftables and iproute2, the browser from
-# chromium (some 100 MB); the Python is a virtual environment in the build folder. Whatever cannot be had is said,
+# chromium (some 100 MB), libnice from libnice-dev; the Python is a virtual environment in the build folder, and so is
+# the agent on libnice, which is compiled. Whatever cannot be had is said,
 # and the tests that want it are left out. Run, or source and call `relay_clients`.
 
 relay_client_packages() {
@@ -23,6 +24,17 @@ relay_client_packages() {
     fi
 }
 
+# The agent on libnice beside the Python.
+nice_agent() {
+    local source=Tests/RelayClientTests/Clients/nice_agent.c words
+    [ "$1/nice_agent" -nt "$source" ] && return 0
+    pkg-config --exists nice 2>/dev/null || (require_packages libnice-dev pkg-config) || return 1
+    command -v cc >/dev/null || (require_packages gcc) || return 1
+    words=$(pkg-config --cflags --libs nice) || return 1
+    # shellcheck disable=SC2086
+    cc -O1 -o "$1/nice_agent" "$source" $words >&2
+}
+
 relay_clients() {
     relay_client_packages
     local folder=$PWD/.build/relay-clients
@@ -38,6 +50,7 @@ relay_clients() {
         fi
         printf '%s\n' "$wanted" >"$folder/wanted"
     fi
+    nice_agent "$folder" || say "Tests with libnice are left out."
     printf '%s\n' "$folder/bin/python"
 }
 

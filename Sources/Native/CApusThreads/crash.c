@@ -19,8 +19,9 @@
 // Everything in this file that runs in the handler is async-signal-safe (signal-safety(7)): system calls, and
 // backtrace(3), whose library is loaded when the handler is installed.
 
-// REST: the real-time signal, counted from the first, that stops a thread for good.
-enum { FRAMES_MAX = 64, SECONDS_MAX = 2, DESCRIPTORS_MAX = 1 << 16, REST = 7 };
+// REST: the signal that stops a thread for good. Dispatch's workers, and threads that they start, block all signals but
+// those of faults and this one.
+enum { FRAMES_MAX = 64, SECONDS_MAX = 2, DESCRIPTORS_MAX = 1 << 16, REST = SIGPROF };
 
 static const int crashes[] = {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGFPE};
 enum { CRASH_COUNT = sizeof crashes / sizeof crashes[0] };
@@ -64,7 +65,7 @@ static void rest(int number) {
 }
 
 static void stop_thread(int thread) {
-    if (thread != syscall(SYS_gettid)) syscall(SYS_tgkill, getpid(), thread, SIGRTMIN + REST);
+    if (thread != syscall(SYS_gettid)) syscall(SYS_tgkill, getpid(), thread, REST);
 }
 
 // A listener refuses from then on, and peers of a connection see its end. The descriptor stays open: nothing gets its
@@ -81,7 +82,10 @@ static void shut_listener(int fd) {
 
 // Listeners first: a peer whose link ends dials again, and a refusal tells it that this process is dead.
 static void shut_sockets(void) {
-    // No other thread goes on, so that none opens again what is shut: a listener, or a link to a peer.
+    // No other thread goes on, so that none opens again what is shut, or ends the process before it has said why.
+    struct sigaction resting = {.sa_handler = rest};
+    sigfillset(&resting.sa_mask);
+    sigaction(REST, &resting, NULL);
     each_number("/proc/self/task", stop_thread);
     if (each_number("/proc/self/fd", shut_listener) == 0) {
         each_number("/proc/self/fd", shut_socket);
@@ -164,8 +168,6 @@ void apus_crash_install(int chains) {
     void *frame;
     (void)backtrace(&frame, 1);
     is_chained = chains;
-    struct sigaction resting = {.sa_handler = rest};
-    sigaction(SIGRTMIN + REST, &resting, NULL);
     for (int index = 0; index < CRASH_COUNT; index++) {
         struct sigaction action = {.sa_sigaction = crashed, .sa_flags = SA_SIGINFO | SA_ONSTACK};
         // One crash at a time in a thread; another signal of the list must not interrupt the handler.
