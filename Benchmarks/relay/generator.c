@@ -1,8 +1,9 @@
-// Loads a TURN server with allocations that send to one peer, and counts and checks what arrives there.
-//     generator PORT PID TRANSPORT SHAPE ALLOCATIONS BURST SIZE SECONDS WINDOW RATE
-// TRANSPORT is udp or tcp; SHAPE is plain (each datagram by itself), joined (a burst in one UDP_SEGMENT message) or
-// paired (plain, and the peer is a client of the server too: packets go from relay to relay). WINDOW bounds packets that are under way, RATE packets per second (0: as fast as the window
-// allows). One line of key=value pairs goes to standard output.
+// Loads a TURN server with allocations that have one peer, and counts and checks what arrives at the other end.
+//     generator PORT PID TRANSPORT SHAPE DIRECTION ALLOCATIONS BURST SIZE SECONDS WINDOW RATE
+// TRANSPORT, the clients', is udp or tcp. SHAPE is plain (each datagram by itself), joined (a burst in one UDP_SEGMENT
+// message) or paired (plain, and the peer is a client of the server too: packets go from relay to relay). DIRECTION is
+// up (from the clients to the peer) or down (from the peer to the clients). WINDOW bounds packets that are under way,
+// RATE packets per second (0: as fast as the window allows). One line of key=value pairs goes to standard output.
 //
 // Allocations use long-term credentials (RFC 8489 §9.2) where the server asks for them: TURN_USER and
 // TURN_PASSWORD of the environment.
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,15 +27,28 @@
 #define CHANNEL 0x4000
 
 static struct {
-    int port, pid, tcp, joined, paired, allocations, burst, size;
+    int port, pid, tcp, joined, paired, down, allocations, burst, size;
     double seconds;
     long window, rate;
 } load;
 
-static int *clients;
+// One end of an allocation, and where its peers see it.
+struct client {
+    int fd;
+    struct sockaddr_in relayed;
+    // The beginning of a frame whose end has not come, of a client over TCP.
+    unsigned char kept[2048];
+    int kept_count;
+};
+
+static struct client *clients;
 static int peer;
+// Watches the clients, in direction down.
+static int poller;
 static unsigned char *pattern;
 static unsigned char *outgoing;
+// Bytes of ChannelData's header in what is sent.
+static int head;
 static uint64_t next_number;
 static long under_way, received, bad, sent, given_up;
 static uint64_t last_arrival;
@@ -77,16 +92,21 @@ static int loopback_socket(int type, int bytes) {
     return fd;
 }
 
+static void take_joined(int fd) {
+    int one = 1;
+    setsockopt(fd, IPPROTO_UDP, UDP_GRO, &one, sizeof one);
+}
+
 static void open_peer(void) {
     peer = loopback_socket(SOCK_DGRAM, 32 << 20);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     if (bind(peer, (struct sockaddr *)&address, sizeof address) < 0) fail("bind");
-    int one = 1;
-    setsockopt(peer, IPPROTO_UDP, UDP_GRO, &one, sizeof one);
+    take_joined(peer);
 }
 
 static void open_clients(void) {
     clients = calloc(load.allocations, sizeof *clients);
+    poller = epoll_create1(EPOLL_CLOEXEC);
     struct sockaddr_in server = {
         .sin_family = AF_INET, .sin_port = htons(load.port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct sockaddr_in address;
@@ -97,18 +117,24 @@ static void open_clients(void) {
         address = turn_allocate(peer, 0);
     }
     for (int i = 0; i < load.allocations; i++) {
-        clients[i] = loopback_socket(load.tcp ? SOCK_STREAM : SOCK_DGRAM, 1 << 20);
-        if (connect(clients[i], (struct sockaddr *)&server, sizeof server) < 0) fail("connect");
-        struct sockaddr_in relayed = turn_allocate(clients[i], load.tcp);
-        turn_bind(clients[i], load.tcp, CHANNEL, &address);
-        if (load.paired) turn_bind(peer, 0, CHANNEL + i, &relayed);
+        int fd = loopback_socket(load.tcp ? SOCK_STREAM : SOCK_DGRAM, load.down ? 8 << 20 : 1 << 20);
+        if (connect(fd, (struct sockaddr *)&server, sizeof server) < 0) fail("connect");
+        clients[i].fd = fd;
+        clients[i].relayed = turn_allocate(fd, load.tcp);
+        turn_bind(fd, load.tcp, CHANNEL, &address);
+        if (load.paired) turn_bind(peer, 0, CHANNEL + i, &clients[i].relayed);
+        if (!load.down) continue;
+        if (!load.tcp) take_joined(fd);
+        struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
+        if (epoll_ctl(poller, EPOLL_CTL_ADD, fd, &event) < 0) fail("epoll_ctl");
     }
 }
 
 static void check(const unsigned char *bytes, int count, uint64_t now) {
     uint64_t stamp;
-    if (load.paired) {
-        if ((int)get16(bytes) < CHANNEL || (int)get16(bytes) >= CHANNEL + load.allocations) count = 0;
+    if (load.paired || load.down) {
+        int number = get16(bytes), last = load.paired ? CHANNEL + load.allocations - 1 : CHANNEL;
+        if (number < CHANNEL || number > last || (int)get16(bytes + 2) != count - 4) count = 0;
         bytes += 4, count -= 4;
     }
     memcpy(&stamp, bytes + 8, 8);
@@ -119,14 +145,14 @@ static void check(const unsigned char *bytes, int count, uint64_t now) {
     }
     received++;
     under_way--;
-    if ((received & 15) == 0) {
+    if (load.window == 1 || (received & 15) == 0) {
         uint64_t delay = (now - stamp) / 1000;
         delays[delay_count++ & 65535] = delay > UINT32_MAX ? UINT32_MAX : delay;
     }
 }
 
-// Takes what arrived at the peer. Returns the number of messages.
-static int drain(void) {
+// Takes datagrams that arrived. Returns the number of messages.
+static int drain_datagrams(int fd) {
     static unsigned char buffers[BATCH][BUFFER + 448];
     static struct mmsghdr messages[BATCH];
     static struct iovec vectors[BATCH];
@@ -136,7 +162,7 @@ static int drain(void) {
         messages[i].msg_hdr = (struct msghdr){
             .msg_iov = &vectors[i], .msg_iovlen = 1, .msg_control = controls[i], .msg_controllen = 64};
     }
-    int count = recvmmsg(peer, messages, BATCH, MSG_DONTWAIT, NULL);
+    int count = recvmmsg(fd, messages, BATCH, MSG_DONTWAIT, NULL);
     if (count <= 0) return 0;
     uint64_t now = now_ns();
     last_arrival = now;
@@ -150,9 +176,39 @@ static int drain(void) {
     return count;
 }
 
+// Takes frames that arrived at a client over TCP. Returns 1, or 0 where there is nothing.
+static int drain_stream(struct client *client) {
+    static unsigned char buffer[sizeof client->kept + 262144];
+    memcpy(buffer, client->kept, client->kept_count);
+    ssize_t count = recv(client->fd, buffer + client->kept_count, sizeof buffer - sizeof client->kept, MSG_DONTWAIT);
+    if (count == 0) fail("the server closed a connection");
+    if (count < 0) return 0;
+    uint64_t now = now_ns();
+    last_arrival = now;
+    int length = client->kept_count + count, offset = 0, whole = 4 + load.size;
+    for (; length - offset >= whole; offset += whole) check(buffer + offset, whole, now);
+    client->kept_count = length - offset;
+    memcpy(client->kept, buffer + offset, client->kept_count);
+    return 1;
+}
+
+// Takes what arrived at the other end. Returns 0 where there is nothing.
+static int drain(void) {
+    if (!load.down) return drain_datagrams(peer);
+    if (load.allocations == 1) return load.tcp ? drain_stream(clients) : drain_datagrams(clients->fd);
+    struct epoll_event ready[BATCH];
+    int count = epoll_wait(poller, ready, BATCH, 0);
+    for (int i = 0; i < count; i++) {
+        struct client *client = &clients[ready[i].data.u32];
+        if (load.tcp) drain_stream(client);
+        else drain_datagrams(client->fd);
+    }
+    return count > 0;
+}
+
 static void stamp(unsigned char *packet, uint64_t now) {
-    memcpy(packet + 4 + 8, &now, 8);
-    memcpy(packet + 4 + 16, &next_number, 8);
+    memcpy(packet + head + 8, &now, 8);
+    memcpy(packet + head + 16, &next_number, 8);
     next_number++;
 }
 
@@ -160,27 +216,27 @@ static void prepare(void) {
     pattern = malloc(load.size);
     for (int i = 0; i < load.size; i++) pattern[i] = (unsigned char)(i * 167 + 13);
     memcpy(pattern, "APUSLOAD", 8);
-    int whole = 4 + load.size;
+    head = load.down ? 0 : 4;
+    int whole = head + load.size;
     outgoing = malloc((size_t)whole * load.burst);
     for (int i = 0; i < load.burst; i++) {
         unsigned char *packet = outgoing + (size_t)i * whole;
-        packet[0] = 0x40, packet[1] = 0;
-        packet[2] = load.size >> 8, packet[3] = load.size & 255;
-        memcpy(packet + 4, pattern, load.size);
+        if (head > 0) put16(packet, CHANNEL), put16(packet + 2, load.size);
+        memcpy(packet + head, pattern, load.size);
     }
 }
 
-// Sends one burst of a client. Returns the packets that the kernel took.
-static int send_burst(int client) {
+// Sends one burst of a client, or of the peer to it. Returns the packets that the kernel took.
+static int send_burst(struct client *client) {
     static struct mmsghdr messages[BATCH];
     static struct iovec vectors[BATCH];
-    int whole = 4 + load.size;
+    int whole = head + load.size;
     uint64_t now = now_ns();
     for (int i = 0; i < load.burst; i++) stamp(outgoing + (size_t)i * whole, now);
-    if (load.tcp) {
+    if (load.tcp && !load.down) {
         size_t length = (size_t)whole * load.burst, done = 0;
         while (done < length) {
-            ssize_t count = send(client, outgoing + done, length - done, MSG_DONTWAIT | MSG_NOSIGNAL);
+            ssize_t count = send(client->fd, outgoing + done, length - done, MSG_DONTWAIT | MSG_NOSIGNAL);
             if (count > 0) done += count;
             else if (errno != EAGAIN) fail("send");
             else if (done == 0) return 0;
@@ -188,24 +244,29 @@ static int send_burst(int client) {
         }
         return load.burst;
     }
+    int fd = load.down ? peer : client->fd;
+    void *name = load.down ? &client->relayed : NULL;
+    socklen_t name_length = load.down ? sizeof client->relayed : 0;
     if (load.joined) {
         struct iovec vector = {outgoing, (size_t)whole * load.burst};
         unsigned char control[CMSG_SPACE(sizeof(uint16_t))] = {0};
         struct msghdr message = {
-            .msg_iov = &vector, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+            .msg_name = name, .msg_namelen = name_length, .msg_iov = &vector, .msg_iovlen = 1,
+            .msg_control = control, .msg_controllen = sizeof control};
         struct cmsghdr *header = CMSG_FIRSTHDR(&message);
         header->cmsg_level = IPPROTO_UDP;
         header->cmsg_type = UDP_SEGMENT;
         header->cmsg_len = CMSG_LEN(sizeof(uint16_t));
         uint16_t size = whole;
         memcpy(CMSG_DATA(header), &size, sizeof size);
-        return sendmsg(client, &message, MSG_DONTWAIT) < 0 ? 0 : load.burst;
+        return sendmsg(fd, &message, MSG_DONTWAIT) < 0 ? 0 : load.burst;
     }
     for (int i = 0; i < load.burst; i++) {
         vectors[i] = (struct iovec){outgoing + (size_t)i * whole, whole};
-        messages[i].msg_hdr = (struct msghdr){.msg_iov = &vectors[i], .msg_iovlen = 1};
+        messages[i].msg_hdr = (struct msghdr){
+            .msg_name = name, .msg_namelen = name_length, .msg_iov = &vectors[i], .msg_iovlen = 1};
     }
-    int count = sendmmsg(client, messages, load.burst, MSG_DONTWAIT);
+    int count = sendmmsg(fd, messages, load.burst, MSG_DONTWAIT);
     return count < 0 ? 0 : count;
 }
 
@@ -219,7 +280,7 @@ static void run(double seconds) {
             ? sent - begun < (long)((now - start) / 1e9 * load.rate)
             : under_way + load.burst <= load.window;
         if (room) {
-            int count = send_burst(clients[client]);
+            int count = send_burst(&clients[client]);
             sent += count;
             under_way += count;
             client = client + 1 == load.allocations ? 0 : client + 1;
@@ -240,17 +301,19 @@ static int by_size(const void *a, const void *b) {
 }
 
 int main(int count, char **words) {
-    if (count != 11) {
-        fprintf(stderr, "usage: generator PORT PID TRANSPORT SHAPE ALLOCATIONS BURST SIZE SECONDS WINDOW RATE\n");
+    if (count != 12) {
+        fprintf(
+            stderr, "usage: generator PORT PID TRANSPORT SHAPE DIRECTION ALLOCATIONS BURST SIZE SECONDS WINDOW RATE\n");
         return 64;
     }
     load.port = atoi(words[1]), load.pid = atoi(words[2]);
     load.tcp = strcmp(words[3], "tcp") == 0;
     load.joined = strcmp(words[4], "joined") == 0, load.paired = strcmp(words[4], "paired") == 0;
-    load.allocations = atoi(words[5]), load.burst = atoi(words[6]), load.size = atoi(words[7]);
-    load.seconds = atof(words[8]), load.window = atol(words[9]), load.rate = atol(words[10]);
-    if (load.allocations < 1 || load.burst < 1 || load.burst > BATCH || load.size < 32 || load.size > 1400 || load.allocations > 4096 ||
-        (load.tcp && load.size % 4 != 0)) {
+    load.down = strcmp(words[5], "down") == 0;
+    load.allocations = atoi(words[6]), load.burst = atoi(words[7]), load.size = atoi(words[8]);
+    load.seconds = atof(words[9]), load.window = atol(words[10]), load.rate = atol(words[11]);
+    if (load.allocations < 1 || load.burst < 1 || load.burst > BATCH || load.size < 32 || load.size > 1400 ||
+        load.allocations > 4096 || (load.tcp && load.size % 4 != 0) || (load.paired && load.down)) {
         fprintf(stderr, "generator: a parameter is out of range\n");
         return 64;
     }
