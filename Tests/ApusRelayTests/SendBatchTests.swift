@@ -14,14 +14,14 @@ struct SendBatchTests {
     }
 
     private func send(
-        _ sizes: [Int], head: UInt32? = nil, canSegment: Bool = true, isRefused: Bool = false
+        _ sizes: [Int], head: UInt32? = nil, canSegment: Bool = true, isRefused: Bool = false, runCountMax: Int = 64
     ) -> Outcome {
         let sender = LoopbackSocket()
         // The kernel cuts nothing for a socket that sends no checksums.
         var one: Int32 = isRefused ? 1 : 0
         setsockopt(sender.descriptor, SOL_SOCKET, SO_NO_CHECK, &one, socklen_t(MemoryLayout<Int32>.size))
         let receiver = LoopbackSocket()
-        var batch = SendBatch(segmentMax: 1_452, canSegment: canSegment)
+        var batch = SendBatch(segmentMax: 1_452, canSegment: canSegment, runCountMax: runCountMax)
         let memory = UnsafeMutableRawPointer.allocate(byteCount: 262_144, alignment: 64)
         let address = UnsafeMutablePointer<RawAddress>.allocate(capacity: 1)
         address.initialize(to: RawAddress(receiver.address))
@@ -78,6 +78,21 @@ struct SendBatchTests {
         let outcome = send([100, 100, 40], head: UInt32(0x4000_0064).bigEndian)
         #expect(outcome.runs == 1)
         #expect(outcome.received == expected([100, 100, 40], head: [0x40, 0, 0, 100]))
+    }
+
+    @Test("A datagram by itself has its head before it, whether it is copied or not", arguments: [40, 3_000])
+    func head(size: Int) {
+        let outcome = send([size], head: UInt32(0x4000_0000).bigEndian)
+        #expect(outcome.received == expected([size], head: [0x40, 0, 0, 0]))
+    }
+
+    @Test("A run has 128 datagrams where it may; a kernel that cuts 64 gets them one by one")
+    func longRun() {
+        let sizes = [Int](repeating: 20, count: 129)
+        let outcome = send(sizes, runCountMax: 128)
+        #expect(outcome.runs == 2)
+        #expect(outcome.received == expected(sizes))
+        #expect(outcome.dropped == 0)
     }
 
     @Test(

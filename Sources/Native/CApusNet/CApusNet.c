@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
@@ -25,10 +26,10 @@
 _Static_assert(sizeof(apus_message) == sizeof(struct mmsghdr), "a message is a struct mmsghdr");
 _Static_assert(
     offsetof(apus_message, length) == offsetof(struct mmsghdr, msg_len), "a message is a struct mmsghdr");
-_Static_assert(CMSG_LEN(0) == APUS_SEGMENT_OFFSET, "the segment size follows the control header");
-_Static_assert(CMSG_SPACE(sizeof(uint16_t)) == APUS_SEGMENT_BYTES, "a control message of one uint16_t");
-_Static_assert(CMSG_SPACE(sizeof(int)) == APUS_SEGMENT_BYTES, "a control message of one int");
-_Static_assert(APUS_SEGMENT_BYTES + APUS_MARKS_BYTES <= APUS_SEND_CONTROL_BYTES, "room for all control messages");
+_Static_assert(CMSG_LEN(0) == APUS_PART_VALUE, "a value follows the control header");
+_Static_assert(CMSG_SPACE(sizeof(uint16_t)) == APUS_PART_BYTES, "a control message of one uint16_t");
+_Static_assert(CMSG_SPACE(sizeof(int)) == APUS_PART_BYTES, "a control message of one int");
+_Static_assert(APUS_PART_COUNT * APUS_PART_BYTES <= APUS_SEND_CONTROL_BYTES, "room for all control messages");
 _Static_assert(UDP_GRO == 104, "the number in the header");
 _Static_assert(IP_TOS == 1 && IP_TTL == 2, "the numbers in the header");
 _Static_assert(IPV6_HOPLIMIT == 52 && IPV6_TCLASS == 67, "the numbers in the header");
@@ -43,12 +44,20 @@ int apus_receive_messages(int fd, apus_message *messages, uint32_t count) {
 }
 
 int apus_send_messages(int fd, apus_message *messages, uint32_t count) {
+    const struct msghdr *first = &messages[0].header;
+    // One datagram from one piece of memory: the kernel need not read what describes it.
+    if (count == 1 && first->msg_iovlen == 1 && first->msg_controllen == 0) {
+        long sent = syscall(
+            SYS_sendto, fd, first->msg_iov->iov_base, first->msg_iov->iov_len, MSG_DONTWAIT | MSG_NOSIGNAL,
+            first->msg_name, first->msg_namelen);
+        return sent < 0 ? -errno : 1;
+    }
     long result = syscall(SYS_sendmmsg, fd, messages, count, MSG_DONTWAIT | MSG_NOSIGNAL);
     return result < 0 ? -errno : (int)result;
 }
 
 static void prepare(void *control, size_t index, int level, int type, size_t count) {
-    struct cmsghdr *header = (struct cmsghdr *)((char *)control + index * APUS_SEGMENT_BYTES);
+    struct cmsghdr *header = (struct cmsghdr *)((char *)control + index * APUS_PART_BYTES);
     header->cmsg_level = level;
     header->cmsg_type = type;
     header->cmsg_len = CMSG_LEN(count);
@@ -56,11 +65,13 @@ static void prepare(void *control, size_t index, int level, int type, size_t cou
 
 void apus_control_prepare(void *control) {
     memset(control, 0, APUS_SEND_CONTROL_BYTES);
-    prepare(control, 0, IPPROTO_UDP, UDP_SEGMENT, sizeof(uint16_t));
-    prepare(control, 1, IPPROTO_IP, IP_TTL, sizeof(int));
-    prepare(control, 2, IPPROTO_IP, IP_TOS, sizeof(int));
-    prepare(control, 3, IPPROTO_IPV6, IPV6_HOPLIMIT, sizeof(int));
-    prepare(control, 4, IPPROTO_IPV6, IPV6_TCLASS, sizeof(int));
+    prepare(control, 0, IPPROTO_IPV6, IPV6_TCLASS, sizeof(int));
+    prepare(control, 1, IPPROTO_IPV6, IPV6_HOPLIMIT, sizeof(int));
+    prepare(control, APUS_SEGMENT_PART, IPPROTO_UDP, UDP_SEGMENT, sizeof(uint16_t));
+    prepare(control, 3, IPPROTO_IP, IP_TTL, sizeof(int));
+    prepare(control, 4, IPPROTO_IP, IP_TOS, sizeof(int));
+    prepare(control, 5, IPPROTO_IPV6, IPV6_HOPLIMIT, sizeof(int));
+    prepare(control, 6, IPPROTO_IPV6, IPV6_TCLASS, sizeof(int));
 }
 
 void apus_datagram_report_marks(int fd) {
@@ -93,6 +104,23 @@ static int can(int option, int value) {
 
 int apus_can_join(void) { return can(UDP_GRO, 1); }
 int apus_can_segment(void) { return can(UDP_SEGMENT, 1200); }
+
+// Linux cuts up to 64, since 6.9 up to 128; it says so of no socket, so that one of the loopback sends itself as many.
+int apus_segments_max(void) {
+    enum { LEAST = 64, MOST = 128 };
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), size = 1;
+    if (fd < 0) return LEAST;
+    char bytes[MOST] = {0};
+    int is_sent = bind(fd, (struct sockaddr *)&address, length) == 0
+        && getsockname(fd, (struct sockaddr *)&address, &length) == 0
+        && connect(fd, (struct sockaddr *)&address, length) == 0
+        && setsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &size, sizeof size) == 0
+        && send(fd, bytes, sizeof bytes, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof bytes;
+    close(fd);
+    return is_sent ? MOST : LEAST;
+}
 
 static void set_buffer(int fd, int forced, int plain, int bytes) {
     if (bytes <= 0) return;
@@ -372,6 +400,19 @@ void apus_wake_clear(int fd) {
 }
 
 void apus_pause(void) { usleep(1000); }
+
+void apus_rest_prepare(void) { prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL); }
+
+void apus_rest(int microseconds) {
+    struct timespec time = {.tv_nsec = microseconds * 1000L};
+    syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &time, NULL);
+}
+
+uint64_t apus_thread_time(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
 
 void apus_raise_descriptors(void) {
     struct rlimit files;

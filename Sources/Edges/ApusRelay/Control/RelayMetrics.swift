@@ -51,6 +51,8 @@ package struct RelayMetrics: Sendable {
     private let mirrors: Gauge
     /// Runs of packets that the kernel refused to cut and that were sent one by one.
     private let unsegmented: Counter
+    /// Rests of the threads that relay, for more packets to gather.
+    private let rests: Counter
     /// Channels that have a socket connected to their peer.
     private let connectedFlows: Gauge
     /// Packets between two allocations of one plane.
@@ -108,6 +110,7 @@ package struct RelayMetrics: Sendable {
             factory: factory)
         unsegmented = counter("unsegmented_total")
         shortCircuited = counter("short_circuited_total")
+        rests = counter("rests_total")
         connectedFlows = Gauge(label: "apus_relay_connected_flows", factory: factory)
         connections = Gauge(label: "apus_relay_connections", factory: factory)
         sessions = Gauge(label: "apus_relay_dtls_sessions", factory: factory)
@@ -196,6 +199,7 @@ package struct RelayMetrics: Sendable {
         add(unsegmented, now.unsegmented, before.unsegmented)
         add(exhausted, now.exhaustedStreams, before.exhaustedStreams)
         add(shortCircuited, now.shortCircuited, before.shortCircuited)
+        add(rests, now.rests, before.rests)
         planes[plane] = now
         connections.record(planes.values.reduce(0) { $0 + $1.connections })
         connectedFlows.record(planes.values.reduce(0) { $0 + $1.connectedFlows })

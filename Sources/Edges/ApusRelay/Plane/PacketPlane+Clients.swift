@@ -10,6 +10,7 @@ extension PacketPlane {
         for _ in 0..<Self.listenerRounds {
             let count = arena.receive(socket, first: 0, count: ReceiveArena.depth)
             guard count > 0 else { return }
+            received &+= count
             var message = 0
             while message < count {
                 receivedFromClient(message, listener: index)
@@ -18,6 +19,7 @@ extension PacketPlane {
             sendOutput()
             if count < ReceiveArena.depth { return }
         }
+        isBehind = true
     }
 
     /// One message: datagrams of one client, all of the same size but the last.
@@ -128,6 +130,7 @@ extension PacketPlane {
             return
         }
         let allowed = packetsWithinQuota(row, Int(length), count)
+        carried &+= UInt64(allowed)
         if channel.pointee.isOwnHost {
             let payloads = Datagrams(
                 base: bytes + 4, size: Int(length), stride: size, count: allowed, lastSize: Int(length))
@@ -159,7 +162,7 @@ extension PacketPlane {
     /// How many of so many packets of one size may pass now, by what the user and the node have left; the others are
     /// counted.
     @inline(__always)
-    private mutating func packetsWithinQuota(
+    mutating func packetsWithinQuota(
         _ row: UnsafeMutablePointer<AllocationRow>, _ byteCount: Int, _ count: Int
     ) -> Int {
         guard row.pointee.bucket >= 0 || nodeBucket >= 0 else { return count }
@@ -170,18 +173,18 @@ extension PacketPlane {
     private mutating func packetsWithTokens(
         _ row: UnsafeMutablePointer<AllocationRow>, _ byteCount: Int, _ count: Int
     ) -> Int {
-        var allowed = 0
-        var isOverNode = false
-        while allowed < count {
-            if row.pointee.bucket >= 0, !buckets.take(row.pointee.bucket, bytes: byteCount, at: now) { break }
-            // What the user has paid by then is lost with the packet.
-            isOverNode = nodeBucket >= 0 && !buckets.take(nodeBucket, bytes: byteCount, at: now)
-            if isOverNode { break }
-            allowed &+= 1
+        var paid = count
+        if row.pointee.bucket >= 0 {
+            paid = buckets.take(row.pointee.bucket, bytes: byteCount, count: count, at: now)
+            counters.overQuota &+= UInt64(count &- paid)
         }
-        let dropped = UInt64(count &- allowed)
-        if isOverNode { counters.overNodeQuota &+= dropped } else { counters.overQuota &+= dropped }
-        row.pointee.traffic.dropped &+= dropped
+        var allowed = paid
+        if nodeBucket >= 0 {
+            // What the user has paid is lost with the packet.
+            allowed = buckets.take(nodeBucket, bytes: byteCount, count: paid, at: now)
+            counters.overNodeQuota &+= UInt64(paid &- allowed)
+        }
+        row.pointee.traffic.dropped &+= UInt64(count &- allowed)
         return allowed
     }
 

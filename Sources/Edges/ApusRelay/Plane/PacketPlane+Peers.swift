@@ -22,7 +22,10 @@ extension PacketPlane {
     mutating func readRelay(_ slot: Int, _ socket: Int32) {
         if ReceiveArena.depth &- arenaUsed < Self.relayDepthMin { sendOutput() }
         let first = arenaUsed
-        let count = arena.receive(socket, first: first, count: ReceiveArena.depth &- first)
+        let row = allocations.rows + slot
+        let depth = row.pointee.reads.isMany(in: round) ? ReceiveArena.depth &- first : 1
+        let count = arena.receive(socket, first: first, count: depth)
+        row.pointee.reads.had(count)
         guard count > 0 else {
             if count < 0, -count != Int(EAGAIN), -count != Int(EINTR) {
                 receivingFailed(slot, socket, Int32(-count))
@@ -30,6 +33,8 @@ extension PacketPlane {
             return
         }
         arenaUsed = first &+ count
+        received &+= count
+        if count == depth, count > 1 { isBehind = true }
         for message in first..<first &+ count { receivedFromPeer(message, slot: slot) }
     }
 
@@ -64,18 +69,34 @@ extension PacketPlane {
             return
         }
         let number = allocations.channelNumber(peer: key)
+        let equalCount = datagrams.lastSize == datagrams.size ? datagrams.count : datagrams.count &- 1
+        if equalCount > 0 {
+            let allowed = packetsWithinQuota(row, datagrams.size, equalCount)
+            deliver(datagrams.base, datagrams.size, stride: datagrams.stride, count: allowed, number, key, row)
+        }
+        if equalCount < datagrams.count, isWithinQuota(row, datagrams.lastSize) {
+            let last = datagrams.base + equalCount &* datagrams.stride
+            deliver(last, datagrams.lastSize, stride: datagrams.stride, count: 1, number, key, row)
+        }
+    }
+
+    /// Hands datagrams of one size to the client, over the peer's channel or as Data indications where it has none.
+    @inline(__always)
+    private mutating func deliver(
+        _ base: UnsafeMutableRawPointer, _ size: Int, stride: Int, count: Int, _ number: UInt32, _ key: FlatTable.Key,
+        _ row: UnsafeMutablePointer<AllocationRow>
+    ) {
+        carried &+= UInt64(count)
+        let head = (number << 16 | UInt32(truncatingIfNeeded: size)).bigEndian
         var index = 0
-        while index < datagrams.count {
-            let bytes = datagrams.base + index &* datagrams.stride
-            let size = index == datagrams.count &- 1 ? datagrams.lastSize : datagrams.size
+        while index < count {
+            let bytes = base + index &* stride
             index &+= 1
-            guard isWithinQuota(row, size) else { continue }
             if number == FlatTable.none {
                 dataIndication(bytes, size, key.address, row)
             } else {
-                let head = (number << 16 | UInt32(truncatingIfNeeded: size)).bigEndian
                 toClient(bytes, size, head: head, row)
-                if index < datagrams.count { index &+= toClientToo(datagrams, from: index, row) }
+                if index < count { index &+= toClientToo(count &- index, size, stride: stride, row) }
             }
         }
     }
@@ -102,20 +123,17 @@ extension PacketPlane {
             dropped: Self.pointer(&row.pointee.traffic.dropped))
     }
 
-    /// Datagrams of the same size behind the one that was put together last for a client of the datagram door.
+    /// Datagrams of the same size behind the one that was put together last, for a client that came over UDP.
     ///
-    /// - Parameter first: the first of them.
     /// - Returns: how many of them were taken.
     @inline(__always)
     private mutating func toClientToo(
-        _ datagrams: Datagrams, from first: Int, _ row: UnsafeMutablePointer<AllocationRow>
+        _ count: Int, _ size: Int, stride: Int, _ row: UnsafeMutablePointer<AllocationRow>
     ) -> Int {
-        // Of a user or a node with a bound each packet is looked at.
-        guard row.pointee.bucket < 0, nodeBucket < 0, row.pointee.listener >= 0, datagrams.size > 0 else { return 0 }
-        let equalCount = datagrams.lastSize == datagrams.size ? datagrams.count : datagrams.count &- 1
-        let taken = output.addMore(equalCount &- first, stride: datagrams.stride, mark: row.pointee.mark)
+        guard row.pointee.listener >= 0, size > 0 else { return 0 }
+        let taken = output.addMore(count, stride: stride, mark: row.pointee.mark)
         row.pointee.traffic.downPackets &+= UInt64(taken)
-        row.pointee.traffic.downBytes &+= UInt64(taken &* datagrams.size)
+        row.pointee.traffic.downBytes &+= UInt64(taken &* size)
         return taken
     }
 

@@ -18,11 +18,13 @@ extension PacketPlane {
         for _ in 0..<Self.listenerRounds {
             let count = arena.receive(socket, first: 0, count: ReceiveArena.depth)
             guard count > 0 else { return }
+            received &+= count
             plaintextUsed = 0
             for message in 0..<count { receivedRecords(message, listener: index) }
             sendOutput()
             if count < ReceiveArena.depth { return }
         }
+        isBehind = true
     }
 
     /// One message: datagrams of one client, all of the same size but the last.

@@ -48,6 +48,7 @@ extension PacketPlane {
             streams.wantsWrite(slot)
         }
         guard events & ~UInt32(APUS_WRITABLE) != 0 else { return }
+        received &+= 1
         if streams.rows[slot].awaitsProxy, !readProxyHeader(slot) { return }
         if streams.rows[slot].flow.transport == .tls { readSecureStream(slot) } else { readStream(slot) }
     }

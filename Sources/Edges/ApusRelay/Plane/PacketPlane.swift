@@ -93,6 +93,12 @@ struct PacketPlane: ~Copyable {
     var transaction: UInt64
     var lastTick: UInt64 = 0
     var tickCount = 0
+    var rests = RestStateMachine()
+    /// Of this round: its number, messages that the kernel gave, packets that were relayed, and whether it left some.
+    var round: UInt32 = 0
+    var received = 0
+    var carried: UInt64 = 0
+    var isBehind = false
 
     static let streamReadMax = 262_144
     static let carryMax = 65_536 + 32
@@ -137,7 +143,8 @@ struct PacketPlane: ~Copyable {
         unauthenticated = AdmissionStateMachine(perSourceMax: configuration.unauthenticatedPerSourceMax)
         output = SendBatch(
             segmentMax: configuration.segmentMax,
-            canSegment: configuration.usesOffload && apus_can_segment() == 1)
+            canSegment: configuration.usesOffload && apus_can_segment() == 1,
+            runCountMax: Int(apus_segments_max()))
         transaction = seed | 1
         contexts = configuration.security?.contexts()
         guard poll >= 0, clock >= 0 else {
@@ -230,6 +237,7 @@ struct PacketPlane: ~Copyable {
     /// Relays until its link says to stop.
     mutating func run() {
         lastTick = MonotonicTime.now().nanoseconds
+        apus_rest_prepare()
         while !link.isStopping {
             link.plane.willSleep()
             let isIdle = hasNothing
@@ -257,6 +265,7 @@ struct PacketPlane: ~Copyable {
                 lastTick = now &- sinceTick % Self.tickInterval
                 tick(now)
             }
+            endRound()
         }
     }
 

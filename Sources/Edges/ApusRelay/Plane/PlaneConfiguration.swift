@@ -71,6 +71,8 @@ package struct PlaneConfiguration: Sendable {
     package var segmentMax = 1_452
     /// Whether DSCP, ECN and TTL of datagrams are carried over (RFC 8656 §14); else the machine's own are sent.
     package var carriesMarks = true
+    /// How long the plane rests between rounds where that saves CPU time; see ``RestStateMachine``. 0: never.
+    package var restMicroseconds = 50
     /// Whether joined receiving and cut sending are used where the kernel has them.
     package var usesOffload = true
 

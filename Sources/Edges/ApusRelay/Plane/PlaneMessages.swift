@@ -70,6 +70,8 @@ package struct PlaneCounters: Hashable, Sendable {
     package var unsegmented: UInt64 = 0
     /// Channels with a socket of their own, now.
     package var connectedFlows: UInt64 = 0
+    /// Rests between rounds, for more packets to gather.
+    package var rests: UInt64 = 0
     /// Packets that went from one allocation to another of the same plane, past the kernel.
     package var shortCircuited: UInt64 = 0
     /// Packets of users over their bits or packets per second.

@@ -59,10 +59,12 @@ package struct SendBatch: ~Copyable {
     package static let packetsMax = 4_096
     /// Runs of one batch; the kernel takes as many messages at once.
     package static let runsMax = 1_024
-    /// Datagrams of one run: the least that kernels with UDP_SEGMENT take.
-    package static let runCountMax: UInt32 = 64
+    /// Datagrams of one run that every kernel with UDP_SEGMENT takes.
+    package static let runCountMax = 64
     /// Bytes of one run, below an IP packet's with room for its headers.
     package static let runBytesMax: UInt32 = 65_000
+    /// A datagram with a head is copied behind it up to this size: two pieces of memory cost the kernel more.
+    private static let headedBytesMax: UInt32 = 2_048
     /// Bytes of runs that are copied together before they are sent: one run at least, and few enough to stay near.
     private static let gatheredBytesMax = 131_072
     private static let none = UInt32.max
@@ -92,9 +94,10 @@ package struct SendBatch: ~Copyable {
     /// - Parameters:
     ///   - segmentMax: the longest datagram that is put into a run with others.
     ///   - canSegment: whether the kernel cuts runs; without it each datagram is a message.
-    package init(segmentMax: Int, canSegment: Bool) {
+    ///   - runCountMax: datagrams of one run that the kernel takes.
+    package init(segmentMax: Int, canSegment: Bool, runCountMax: Int = Self.runCountMax) {
         self.segmentMax = UInt32(segmentMax)
-        countMax = canSegment ? Self.runCountMax : 1
+        countMax = canSegment ? UInt32(runCountMax) : 1
         packets = .allocate(capacity: Self.packetsMax)
         runs = .allocate(capacity: Self.runsMax)
         // A head and a datagram.
@@ -209,7 +212,7 @@ package struct SendBatch: ~Copyable {
             let socket = runs[run].socket
             var used = 0
             while run < count, runs[run].socket == socket {
-                let total = runs[run].count > 1 ? Int(runs[run].total) : 0
+                let total = Self.isCopied(runs + run) ? Int(runs[run].total) : 0
                 guard used &+ total <= Self.gatheredBytesMax else { break }
                 fill(run - first, with: run, gathered + used)
                 used &+= total
@@ -224,7 +227,13 @@ package struct SendBatch: ~Copyable {
         if stamp == 0 { stamp = 1 }
     }
 
-    /// - Parameter place: room for the run's bytes, where it has more than one datagram.
+    /// Whether a run's datagrams are copied together, each behind its head.
+    @inline(__always)
+    private static func isCopied(_ run: UnsafeMutablePointer<Run>) -> Bool {
+        run.pointee.count > 1 || (run.pointee.hasHead && run.pointee.size <= headedBytesMax)
+    }
+
+    /// - Parameter place: room for the run's bytes, where they are copied.
     @inline(__always)
     private func fill(_ message: Int, with index: Int, _ place: UnsafeMutableRawPointer) {
         let run = runs + index
@@ -233,41 +242,51 @@ package struct SendBatch: ~Copyable {
         header.pointee.header.msg_name = run.pointee.name
         header.pointee.header.msg_namelen = run.pointee.nameLength
         header.pointee.header.msg_iov = vector
-        guard run.pointee.count > 1 else {
+        guard Self.isCopied(run) else {
             let packet = packets + Int(run.pointee.first)
             let headCount = run.pointee.hasHead ? 1 : 0
             // SAFETY: the head is the first member of memory that this batch owns.
             vector[0] = iovec(iov_base: UnsafeMutableRawPointer(packet), iov_len: 4)
             vector[headCount] = iovec(iov_base: packet.pointee.base, iov_len: Int(packet.pointee.length))
             header.pointee.header.msg_iovlen = 1 &+ headCount
-            setControl(header, run, message, hasSegment: false)
+            setControl(header, run, message)
             return
         }
         gather(run, place)
         vector[0] = iovec(iov_base: place, iov_len: Int(run.pointee.total))
         header.pointee.header.msg_iovlen = 1
-        setControl(header, run, message, hasSegment: true)
+        setControl(header, run, message)
     }
 
-    /// What the kernel is told of a run: where to cut it, and its marks.
+    /// What the kernel is told of a run: where to cut it, and its marks. As little as will do: one part costs the
+    /// kernel no memory of its own.
     @inline(__always)
     private func setControl(
-        _ header: UnsafeMutablePointer<apus_message>, _ run: UnsafeMutablePointer<Run>, _ message: Int,
-        hasSegment: Bool
+        _ header: UnsafeMutablePointer<apus_message>, _ run: UnsafeMutablePointer<Run>, _ message: Int
     ) {
         let control = controls + message &* Self.controlBytes
-        var (start, end) = (Int(APUS_SEGMENT_BYTES), Int(APUS_SEGMENT_BYTES))
-        if hasSegment {
-            (control + Int(APUS_SEGMENT_OFFSET)).storeBytes(
-                of: UInt16(truncatingIfNeeded: run.pointee.size), as: UInt16.self)
-            start = 0
+        let segment = Int(APUS_SEGMENT_PART)
+        var (start, end) = (segment &+ 1, segment &+ 1)
+        if run.pointee.count > 1 {
+            apus_set_segment(control, UInt16(truncatingIfNeeded: run.pointee.size))
+            start = segment
         }
         if run.pointee.marks != 0 {
             apus_set_marks(control, run.pointee.marks)
-            end &+= Int(APUS_MARKS_BYTES)
+            // Sockets that are not connected have 0 for DSCP and ECN themselves.
+            let isPlain = run.pointee.marks & 0xFF00 == 0
+            // SAFETY: a name is a RawAddress, which begins with the family.
+            switch run.pointee.name.map({ Int32($0.load(as: UInt16.self)) }) {
+            case AF_INET: end = segment &+ (isPlain ? 2 : 3)
+            case AF_INET6:
+                end = start == segment ? segment &+ 1 : segment
+                start = isPlain ? 1 : 0
+            default: end = Int(APUS_PART_COUNT)
+            }
         }
-        header.pointee.header.msg_control = end > start ? control + start : nil
-        header.pointee.header.msg_controllen = end &- start
+        let size = Int(APUS_PART_BYTES)
+        header.pointee.header.msg_control = end > start ? control + start &* size : nil
+        header.pointee.header.msg_controllen = (end &- start) &* size
     }
 
     /// Copies a run's datagrams, each behind its head, to where the kernel takes them in one piece.
@@ -319,7 +338,7 @@ package struct SendBatch: ~Copyable {
             case EINVAL, EMSGSIZE, EIO, EOPNOTSUPP:
                 if run.pointee.count > 1 {
                     unsegmented &+= 1
-                    sendSingly(messages + done, run)
+                    sendSingly(done, run)
                     done += 1
                     retries = 0
                     continue
@@ -343,14 +362,12 @@ package struct SendBatch: ~Copyable {
 
     /// Sends the datagrams of a run, which were copied together, each by itself: its size is more than the way takes in
     /// one piece, or the device cannot cut.
-    private mutating func sendSingly(_ message: UnsafeMutablePointer<apus_message>, _ run: UnsafeMutablePointer<Run>) {
-        var single = message.pointee
+    private mutating func sendSingly(_ message: Int, _ run: UnsafeMutablePointer<Run>) {
+        var single = messages[message]
         var vector = single.header.msg_iov[0]
         var left = Int(run.pointee.total)
-        // The marks stay, behind where to cut.
-        let segment = Int(APUS_SEGMENT_BYTES)
-        single.header.msg_controllen -= segment
-        single.header.msg_control = single.header.msg_controllen > 0 ? single.header.msg_control + segment : nil
+        // The marks stay.
+        apus_set_segment(controls + message &* Self.controlBytes, 0)
         withUnsafeMutablePointer(to: &vector) { vector in
             single.header.msg_iov = vector
             while left > 0 {

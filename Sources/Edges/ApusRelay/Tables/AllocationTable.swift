@@ -47,6 +47,8 @@ package struct AllocationRow {
     package var bucket: Int32 = -1
     /// Its share of control.
     var controlShare = TokenBucket()
+    /// How its sockets are read.
+    var reads = ReadDepth()
     package var traffic = RelayTraffic()
     package var reported = RelayTraffic()
     /// Where its peers see it; nil for a TCP allocation, and where there is no second family.

@@ -23,7 +23,8 @@ package struct RelayRate: Hashable, Sendable {
 /// The token buckets of one plane: one for each user that has a bound, which all its allocations here draw from.
 ///
 /// Tokens are counted in billionths, so that refilling is one multiplication and nothing is lost in rounding, however
-/// often it happens. A packet costs two comparisons and two subtractions; time is read once a round. Nothing is shared
+/// often it happens. Packets of one size that come together cost two comparisons and two subtractions, however many
+/// they are; time is read once a round. Nothing is shared
 /// with other planes: control gives each its part of the user's bound.
 ///
 /// Concurrency model: confined to the plane's thread.
@@ -131,17 +132,24 @@ struct BucketTable: ~Copyable {
             bucket.pointee.packets &+ elapsed &* Int64(bucket.pointee.rate.packetsPerSecond))
     }
 
-    /// Takes what one packet costs; false where the bucket has not enough.
+    /// Takes what packets of one size cost, as many of them as the bucket has enough for.
+    ///
+    /// - Parameter count: how many there are, 65,536 at most.
+    /// - Returns: how many of them it had enough for.
     @inline(__always)
-    func take(_ slot: Int32, bytes: Int, at now: UInt64) -> Bool {
+    func take(_ slot: Int32, bytes: Int, count: Int, at now: UInt64) -> Int {
         let bucket = buckets + Int(slot)
         Self.refill(bucket, at: now)
         let cost = Int64(bytes) &* Self.unit
-        guard bucket.pointee.rate.bytesPerSecond == 0 || bucket.pointee.bytes >= cost,
-            bucket.pointee.rate.packetsPerSecond == 0 || bucket.pointee.packets >= Self.unit
-        else { return false }
-        if bucket.pointee.rate.bytesPerSecond > 0 { bucket.pointee.bytes &-= cost }
-        if bucket.pointee.rate.packetsPerSecond > 0 { bucket.pointee.packets &-= Self.unit }
-        return true
+        var allowed = Int64(count)
+        let hasBytes = bucket.pointee.rate.bytesPerSecond > 0
+        if hasBytes, bucket.pointee.bytes < allowed &* cost { allowed = max(0, bucket.pointee.bytes) / cost }
+        let hasPackets = bucket.pointee.rate.packetsPerSecond > 0
+        if hasPackets, bucket.pointee.packets < allowed &* Self.unit {
+            allowed = max(0, bucket.pointee.packets) / Self.unit
+        }
+        if hasBytes { bucket.pointee.bytes &-= allowed &* cost }
+        if hasPackets { bucket.pointee.packets &-= allowed &* Self.unit }
+        return Int(allowed)
     }
 }

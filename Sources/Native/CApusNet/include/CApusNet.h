@@ -16,11 +16,15 @@ typedef struct apus_message {
 
 // Bytes of a received message's control buffer: what the kernel joined, TTL, and DSCP with ECN.
 enum { APUS_CONTROL_BYTES = 96 };
-// A control buffer made by apus_control_prepare: the segment size at APUS_SEGMENT_OFFSET, then the marks of both
-// families, of which a socket passes over those that are not its own.
-enum { APUS_SEGMENT_OFFSET = 16, APUS_SEGMENT_BYTES = 24, APUS_MARKS_BYTES = 96, APUS_SEND_CONTROL_BYTES = 128 };
+// A control buffer made by apus_control_prepare, of parts of APUS_PART_BYTES that stand so that whatever belongs together
+// is in one piece: IPv6's traffic class and hop limit, the segment size, IPv4's TTL and TOS, and once more IPv6's hop
+// limit and traffic class for sockets whose family is not known: a socket passes over marks of the other family.
+enum {
+    APUS_PART_BYTES = 24, APUS_PART_VALUE = 16, APUS_SEGMENT_PART = 2, APUS_PART_COUNT = 7,
+    APUS_SEND_CONTROL_BYTES = 192
+};
 
-// recvmmsg and sendmmsg without waiting: the number of messages, or -errno.
+// recvmmsg and sendmmsg (of a single datagram sendto) without waiting: the number of messages, or -errno.
 int apus_receive_messages(int fd, apus_message *messages, uint32_t count);
 int apus_send_messages(int fd, apus_message *messages, uint32_t count);
 
@@ -56,13 +60,17 @@ static inline apus_receipt apus_read_receipt(const apus_message *message) {
     return receipt;
 }
 
-// Makes a control buffer of APUS_SEND_CONTROL_BYTES that asks for UDP_SEGMENT, whose size is written at
-// APUS_SEGMENT_OFFSET as a uint16_t, and for marks, which apus_set_marks writes. Either part may be left out.
+// Makes a control buffer of APUS_SEND_CONTROL_BYTES that asks for UDP_SEGMENT, whose size apus_set_segment writes (0:
+// do not cut), and for marks, which apus_set_marks writes. Parts may be left out.
 void apus_control_prepare(void *control);
+static inline void apus_set_segment(void *control, uint16_t size) {
+    *(uint16_t *)((char *)control + APUS_SEGMENT_PART * APUS_PART_BYTES + APUS_PART_VALUE) = size;
+}
 static inline void apus_set_marks(void *control, uint32_t marks) {
-    int *values = (int *)((char *)control + APUS_SEGMENT_BYTES + 16);
-    values[0] = values[12] = (int)(marks & 0xff);
-    values[6] = values[18] = (int)(marks >> 8 & 0xff);
+    enum { STEP = APUS_PART_BYTES / sizeof(int) };
+    int *values = (int *)((char *)control + APUS_PART_VALUE);
+    values[1 * STEP] = values[3 * STEP] = values[5 * STEP] = (int)(marks & 0xff);
+    values[0] = values[4 * STEP] = values[6 * STEP] = (int)(marks >> 8 & 0xff);
 }
 
 // Has a socket report TTL or hop limit, and DSCP with ECN, of what it receives.
@@ -73,6 +81,8 @@ void apus_datagram_mark(int fd, uint32_t marks);
 // 1 where the kernel joins received datagrams (UDP_GRO), cuts sent ones (UDP_SEGMENT).
 int apus_can_join(void);
 int apus_can_segment(void);
+// Datagrams that the kernel cuts out of one message at most, as far as 128 go; 64 where it cannot be tried.
+int apus_segments_max(void);
 
 // A bound, non-blocking datagram socket. Bytes of kernel buffers are what is asked for where the
 // process may, else the most that the system gives.
@@ -159,6 +169,12 @@ void apus_wake_clear(int fd);
 
 // Sleeps for a millisecond: what a thread does that waits for another one's room.
 void apus_pause(void);
+
+// A short sleep of the calling thread, which apus_rest_prepare has made exact: without, Linux adds up to 50 microseconds.
+void apus_rest_prepare(void);
+void apus_rest(int microseconds);
+// CPU time that the calling thread has used, in nanoseconds.
+uint64_t apus_thread_time(void);
 
 // Lets the process have as many descriptors as the system allows it: each allocation has one.
 void apus_raise_descriptors(void);

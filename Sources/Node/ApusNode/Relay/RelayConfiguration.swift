@@ -67,6 +67,8 @@ package struct RelayConfiguration: Sendable {
     package var tcpPeersPerAllocationMax = 16
     /// Channels that have a socket connected to their peer, since they carry much, of each thread; 0 for none.
     package var connectedFlowsMax = 1_024
+    /// How long a thread that relays rests between rounds, where that saves CPU time; 0 for never.
+    package var restMicroseconds = 50
     /// ICMP errors of peers that one allocation's client is told of in a second; 0 for none.
     package var peerErrorsPerSecond = 16
     package var lifetimeMax = Duration.seconds(3600)
@@ -144,6 +146,7 @@ package struct RelayConfiguration: Sendable {
             "relay.tcp_peers_per_allocation_max", default: d.tcpPeersPerAllocationMax, in: 1...256)
         connectedFlowsMax = try reader.int(
             "relay.connected_flows_max", default: d.connectedFlowsMax, in: 0...16_384)
+        restMicroseconds = try reader.int("relay.rest_microseconds", default: d.restMicroseconds, in: 0...1_000)
         peerErrorsPerSecond = try reader.int(
             "relay.peer_errors_per_second", default: d.peerErrorsPerSecond, in: 0...10_000)
         lifetimeMax = try reader.duration("relay.lifetime_max", default: d.lifetimeMax)

@@ -152,6 +152,7 @@ package final class RelayService: Service {
         plane.peersMax = configuration.tcpPeersMax
         plane.peerErrorsPerSecondMax = configuration.peerErrorsPerSecond
         plane.connectedFlowsMax = configuration.connectedFlowsMax
+        plane.restMicroseconds = configuration.restMicroseconds
         let threadCount = configuration.planeCount
         plane.streamsMax = configuration.bounds.streamsPerThread(of: configuration.streamsMax, threads: threadCount)
         let started = try RelayControl(planeCount: threadCount, configuration: plane) { _, _ in server }
