@@ -86,6 +86,35 @@ struct TurnOtherNodesTests {
         #expect(try driver.code(driver.bind(0x4002, stranger)) == 403)
     }
 
+    @Test("What a node says of itself opens nothing that this node's lists or ranges close, at no port")
+    func tellingOnlyCloses() throws {
+        let claimed = try #require(TransportAddress("9.9.9.9", port: 50_000))
+        let denied = [try #require(PeerRule("9.9.0.0/16"))]
+        var listed = PeerPolicy(denied: denied)
+        listed.setOthers(reached: [], told: [claimed], relays: [claimed])
+        #expect(listed.refusal(of: claimed) == .denied && listed.refusal(ofHost: claimed) == .denied)
+        listed.setOthers(reached: [claimed], told: [], relays: [claimed])
+        #expect(listed.refusal(of: claimed) == .denied, "nor where it was reached")
+        // The operator's own word does.
+        let named = PeerPolicy(own: [claimed], denied: denied)
+        #expect(named.refusal(of: claimed) == nil && named.refusal(of: claimed.withPort(22)) == .own)
+
+        let lan = TransportAddress(v4: 0x0a00_0006, port: 50_000)
+        var oneService = PeerPolicy(allowed: [try #require(PeerRule("10.0.0.6:7000"))])
+        oneService.setOthers(reached: [], told: [lan], relays: [lan])
+        #expect(oneService.refusal(of: lan) == .special(.private))
+        #expect(oneService.refusal(of: lan.withPort(7_000)) == .own, "and it closes what was open")
+        #expect(oneService.ports(of: lan) == PeerPolicy.judgedPorts)
+
+        // An address of this machine at which no allocation is.
+        let (relay, other) = (
+            TransportAddress(v4: 0x0a00_0005, port: 0), TransportAddress(v4: 0xc0a8_0709, port: 50_000)
+        )
+        var own = PeerPolicy(opened: [.private], own: [relay, other], relays: [relay])
+        own.setOthers(reached: [], told: [other], relays: [other])
+        #expect(own.refusal(of: other) == .own && own.refusal(ofHost: other) == .own)
+    }
+
     @Test("Loopback and unspecified addresses stay as they are: refused, or open where the operator opened them")
     func loopback() throws {
         let other = TransportAddress(v4: 0x7f00_0003, port: 0)

@@ -46,6 +46,9 @@ final class ControlLink: LaneSession, Sendable {
     /// The handshake finished on this channel. On the loop.
     func opened(_ channel: any Channel) { state.withLock { $0.channel = channel } }
 
+    /// Whether the handshake is done and the connection has not ended.
+    var isOpen: Bool { state.withLock { $0.channel != nil } }
+
     // MARK: Calls
 
     /// Sends a request and waits for its end. Cancelling the task ends the call with 10006 and tells

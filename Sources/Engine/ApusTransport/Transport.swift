@@ -199,5 +199,14 @@ package final class Transport: Sendable {
     /// once the peer was dropped or replaced: then ask for it again.
     package func route(to peer: NodeName) -> PeerRoute? { link(to: peer).map { PeerRoute(link: $0) } }
 
+    /// Where this node has reached that incarnation of a peer: the address that it dialled for the control link that is
+    /// up, at which the peer showed its certificate. Nil where no link is up.
+    package func linkedAddress(of peer: NodeID) -> HostPort? {
+        guard let links = state.withLock({ $0.links[peer.name] }), links.peer.id == peer, links.control.isOpen else {
+            return nil
+        }
+        return links.peer.address
+    }
+
     private func link(to peer: NodeName) -> ControlLink? { state.withLock { $0.links[peer]?.control } }
 }

@@ -22,6 +22,8 @@ import Synchronization
 final class RelayMesh: Service {
     /// Who a node is does not change while it lives, but what was told can get lost: it is told again this often.
     private static let doorsInterval = Duration.seconds(10)
+    /// How often nodes that have not been reached yet are looked for among the links.
+    private static let reachInterval = Duration.milliseconds(500)
     /// How long the standby may take to answer a batch, and each node to answer a claim.
     private static let mirrorTimeout = Duration.seconds(2)
     private static let claimTimeout = Duration.milliseconds(500)
@@ -41,21 +43,9 @@ final class RelayMesh: Service {
         var alternate: RelayAlternate?
         /// What the relay was told last of the users elsewhere.
         var elsewhere: [String: Int] = [:]
-        var places = Places()
+        var places = RelayPlaces()
         /// What the relay took of them.
-        var placesTaken = Places()
-    }
-
-    /// Where the other nodes are, for what may be a peer.
-    private struct Places: Equatable {
-        /// Where this node reaches them.
-        var reached: [TransportAddress] = []
-        /// Their other doors, as the map says.
-        var mapped: [TransportAddress] = []
-        /// What they tell of themselves.
-        var told: [TransportAddress] = []
-        /// Of all these, where their allocations are.
-        var relays: [TransportAddress] = []
+        var placesTaken = RelayPlaces()
     }
 
     let relay: RelayService
@@ -119,6 +109,9 @@ final class RelayMesh: Service {
                 group.addTask {
                     while (try? await Task.sleep(for: Self.doorsInterval)) != nil { self.tellDoors() }
                 }
+                group.addTask {
+                    while (try? await Task.sleep(for: Self.reachInterval)) != nil { self.tellPlaces() }
+                }
                 for await item in self.work {
                     group.addTask { await self.perform(item) }
                 }
@@ -131,7 +124,13 @@ final class RelayMesh: Service {
     private func mapChanged(_ map: ClusterMap) {
         let members = map.members.filter(\.state.isAlive).map { (id: $0.id, isUp: $0.state == .up) }
         let isLeaving = map.members.contains { $0.id == view.local && $0.state != .up }
-        let others = map.members.filter { $0.state.isAlive && $0.id != view.local }.map(\.addresses)
+        let others = map.members.filter { $0.state.isAlive && $0.id != view.local }.map { member in
+            RelayPlaces.Member(
+                id: member.id, transport: TransportAddress(member.addresses.transport.host, port: 0),
+                listeners: [member.addresses.clients, member.addresses.http].compactMap {
+                    TransportAddress($0.host, port: 0)
+                })
+        }
         let (actions, hasToTell) = state.withLock { state -> ([MirrorFeedStateMachine.Action], Bool) in
             // A node that has left keeps what it knew: its last clients are sent after it.
             guard members.contains(where: { $0.id == view.local }) else { return ([], false) }
@@ -139,9 +138,7 @@ final class RelayMesh: Service {
             state.roster.membersChanged(members)
             let isNews = isLeaving && !state.isDraining
             state.isDraining = state.isDraining || isLeaving
-            state.places.reached = others.compactMap { TransportAddress($0.transport.host, port: 0) }
-            state.places.mapped = others.flatMap { [$0.clients, $0.http] }
-                .compactMap { TransportAddress($0.host, port: 0) }
+            state.places.membersChanged(others)
             let isHeardByNew = state.roster.others.contains { !before.contains($0) }
             return (state.feed.standbyChanged(to: state.roster.standby), isNews || isHeardByNew)
         }
@@ -191,7 +188,11 @@ final class RelayMesh: Service {
 
     /// Where the others are, where that changed since the relay took it.
     private func tellPlaces() {
-        let places = state.withLock { state -> Places? in
+        let found = state.withLock(\.places.unreached).compactMap { id in
+            transport.linkedAddress(of: id).flatMap { TransportAddress($0.host, port: 0) }.map { (id, $0) }
+        }
+        let places = state.withLock { state -> RelayPlaces? in
+            for (id, address) in found { state.places.reached(id, at: address) }
             state.places.told = state.roster.addressesElsewhere
             state.places.relays = state.roster.relaysElsewhere
             return state.places == state.placesTaken ? nil : state.places
@@ -199,7 +200,7 @@ final class RelayMesh: Service {
         guard let places,
             relay.order(
                 .othersAreAt(
-                    reached: places.reached, told: places.mapped + places.told, relays: places.relays))
+                    reached: places.reached, told: places.claimed, relays: places.relays))
         else { return }
         state.withLock { $0.placesTaken = places }
     }

@@ -7,8 +7,9 @@
 /// A configuration opens ranges by name, for use inside a LAN and for tests.
 ///
 /// Lists of an operator go before the ranges, and what they allow before what they deny. The order in which a peer is
-/// judged: addresses of this cluster, allowed, denied, special ranges, everything else. The cluster's own
-/// addresses cannot be opened by a list, nor can loopback and unspecified ones, which are the machine's own as well.
+/// judged: addresses of this node, addresses of other nodes (which only narrow what follows), allowed, denied, special
+/// ranges, everything else. The cluster's own addresses cannot be opened by a list, nor can loopback and unspecified
+/// ones, which are the machine's own as well.
 public struct PeerPolicy: Sendable {
     /// A range that can be opened by its name.
     public enum Range: String, Sendable, Hashable, CaseIterable {
@@ -59,6 +60,8 @@ public struct PeerPolicy: Sendable {
     private var others: Set<TransportAddress> = []
     /// Those at which the other nodes' allocations are.
     private var otherRelays: Set<TransportAddress> = []
+    /// Those at which this node has reached another one itself.
+    private var reached: Set<TransportAddress> = []
 
     /// - Parameters:
     ///   - opened: Ranges whose addresses may be peers; none by default.
@@ -87,12 +90,14 @@ public struct PeerPolicy: Sendable {
 
     /// The cluster's other nodes are at these addresses, and no more at those of before; ports do not count.
     ///
-    /// An address at which this node reaches another is that node's, whatever its range. One that a node only tells of
-    /// itself may be somebody else's seen from here, where it is in a private range: it counts where it is an address
-    /// of the Internet, or in a range that is opened, so that telling can only close what was open.
+    /// What a node says of itself only closes: at an address that is another node's, the ports of relays alone are left
+    /// of what the lists and ranges open. A special range is open at an address where this node has reached the other
+    /// one itself, so that nodes of one private network relay to each other; a list that denies it closes it there too.
+    /// What is only told in a special range may be somebody else's machine seen from here: it counts where the range
+    /// or a list opens it.
     ///
     /// - Parameters:
-    ///   - reached: where this node reaches the others itself.
+    ///   - reached: where this node has reached the others, with their certificates shown.
     ///   - told: what they say of themselves.
     ///   - relays: of these, where their allocations are; nil: anywhere.
     public mutating func setOthers(
@@ -104,35 +109,42 @@ public struct PeerPolicy: Sendable {
         }
         others = Set((reached + known).map(\.host)).filter { Self.range(of: $0) != .unspecified }
         otherRelays = relays.map { others.intersection($0.map(\.host)) } ?? others
+        self.reached = Set(reached.map(\.host))
     }
 
     private func isOwn(_ host: TransportAddress) -> Bool { own.contains(host) || others.contains(host) }
 
-    /// Whether allocations of this cluster may be at a host.
-    private func isRelay(_ host: TransportAddress) -> Bool { relays.contains(host) || otherRelays.contains(host) }
+    /// Whether allocations of this cluster may be at a host. Of this node's own addresses no other node says it.
+    private func isRelay(_ host: TransportAddress) -> Bool {
+        own.contains(host) ? relays.contains(host) : otherRelays.contains(host)
+    }
+
+    /// Own loopback addresses count as any other loopback address where loopback is opened: who opens it runs
+    /// everything on one machine.
+    private func isOpenLoopback(_ host: TransportAddress) -> Bool {
+        Self.range(of: host) == .loopback && opened.contains(.loopback)
+    }
 
     /// Takes over what is known of the other nodes, where the rules themselves are new.
     mutating func keepOthers(of before: PeerPolicy) {
-        (others, otherRelays) = (before.others, before.otherRelays)
+        (others, otherRelays, reached) = (before.others, before.otherRelays, before.reached)
     }
 
     /// Whether the same is known of the other nodes.
-    func hasOthers(of other: PeerPolicy) -> Bool { others == other.others && otherRelays == other.otherRelays }
+    func hasOthers(of other: PeerPolicy) -> Bool {
+        others == other.others && otherRelays == other.otherRelays && reached == other.reached
+    }
 
     /// The ports of a host that may be sent to: for a host of the cluster only those of relays; ``judgedPorts`` where a
-    /// list names ports of the host.
-    ///
-    /// Own loopback addresses count as any other loopback address where loopback is opened: who opens it runs
-    /// everything on one machine.
+    /// list names ports of the host. Lists say nothing of this node's own addresses.
     public func ports(of host: TransportAddress) -> ClosedRange<UInt16> {
-        if isOwn(host.host) {
-            return Self.range(of: host) == .loopback && opened.contains(.loopback) ? PeerRule.allPorts : relayPorts
-        }
+        if own.contains(host.host) { return isOpenLoopback(host) ? PeerRule.allPorts : relayPorts }
         let hosts = [host] + Self.embedded(in: host)
         let isJudged = (allowed + denied).contains { rule in
             rule.isOfSomePorts && hosts.contains { rule.contains(host: $0) }
         }
-        return isJudged ? Self.judgedPorts : PeerRule.allPorts
+        if isJudged { return Self.judgedPorts }
+        return others.contains(host.host) && !isOpenLoopback(host) ? relayPorts : PeerRule.allPorts
     }
 
     /// Judges a host, whatever the port: what CreatePermission asks (RFC 8656 §10.2). It is refused where it would be
@@ -145,7 +157,9 @@ public struct PeerPolicy: Sendable {
     /// Judges an address with its port: what ChannelBind, Connect and Send ask.
     public func refusal(of address: TransportAddress) -> Refusal? {
         guard address.port != 0 else { return .noPort }
-        if isOwn(address.host), !ports(of: address).contains(address.port) { return refusal(ofHost: address) ?? .own }
+        if isOwn(address.host), !isOpenLoopback(address), !relayPorts.contains(address.port) {
+            return refusal(ofHost: address) ?? .own
+        }
         return refusal(address, isAllowed: { $0.contains(address) }, isDenied: { $0.contains(address) })
             ?? embeddedRefusal(in: address) { refusal(of: $0) }
     }
@@ -158,8 +172,9 @@ public struct PeerPolicy: Sendable {
         if hidden.contains(address.host) { return .own }
         if isOwn(address.host) {
             // A machine has addresses at which no allocation is, and services that listen at any port of them.
-            let isOpenLoopback = Self.range(of: address) == .loopback && opened.contains(.loopback)
-            guard isRelay(address.host) || isOpenLoopback else { return .own }
+            guard isRelay(address.host) || isOpenLoopback(address) else { return .own }
+        }
+        if own.contains(address.host) {
             // A node may stand in a private network; its own relays are reachable there all the same. An unspecified or
             // loopback address is nobody's but the machine's own, and is never a relay for others.
             guard let range = Self.range(of: address), range == .unspecified || range == .loopback else { return nil }
@@ -171,6 +186,7 @@ public struct PeerPolicy: Sendable {
         }
         if allowed.contains(where: isAllowed) { return nil }
         if denied.contains(where: isDenied) { return .denied }
+        if reached.contains(address.host) { return nil }
         if let range = Self.range(of: address), !opened.contains(range) { return .special(range) }
         return nil
     }
