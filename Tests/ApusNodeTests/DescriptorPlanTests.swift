@@ -2,6 +2,7 @@ import ApusCore
 import ApusGateway
 import ApusNode
 import ApusTransport
+import ApusTraversal
 import Testing
 
 @Suite("A node's bounds and its limit of open files")
@@ -67,6 +68,33 @@ struct DescriptorPlanTests {
     @Test("A limit that is too low for anything stops the start with 10022")
     func tooLow() throws {
         #expect(throws: ApusError(.configurationInvalid)) { try configuration().fitting(around(128)) }
+    }
+
+    @Test(
+        "Listeners of TLS and DTLS are counted where there is a certificate, at the addresses that are named for them")
+    func secureListeners() throws {
+        func left(_ change: (inout RelayConfiguration) -> Void) throws -> Int {
+            var relay = RelayConfiguration()
+            relay.threadCount = 4
+            // So that a descriptor more or less is seen.
+            (relay.allocationsMax, relay.tcpPeersMax, relay.connectedFlowsMax) = (8, 0, 0)
+            (relay.streamsMax) = 1_000_000
+            change(&relay)
+            _ = try relay.fit(around(20_000))
+            return relay.streamsMax
+        }
+        let plain = try left { _ in }
+        let same = try left { $0.certificateFile = "a" }
+        let named = try left {
+            $0.certificateFile = "a"
+            $0.secureAddresses = (0..<50).map { TransportAddress(v4: 0x0a00_0001 + $0, port: 443) }
+        }
+        #expect(plain - same == 4 * 2 * 2, "two addresses at four threads, TLS and DTLS")
+        #expect(same - named == 4 * 2 * 48)
+        let closed = try left {
+            $0.secureAddresses = (0..<50).map { TransportAddress(v4: 0x0a00_0001 + $0, port: 443) }
+        }
+        #expect(closed == plain, "none is opened without a certificate")
     }
 
     @Test("A relay that runs alone has the descriptors for itself")

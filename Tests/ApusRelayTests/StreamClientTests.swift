@@ -102,6 +102,29 @@ struct StreamClientTests {
         #expect(harness.counters { $0.refusedStreams == 0 && $0.unauthenticatedDisplaced == 1 } != nil)
     }
 
+    @Test("D13: threads that may each have more than their share have no more together than the node may")
+    func shared() throws {
+        let budget = StreamBudget(countMax: 3)
+        func harness() throws -> PlaneHarness {
+            try PlaneHarness {
+                $0.streamsMax = 3
+                $0.streamBudget = budget
+            }
+        }
+        let (first, second) = (try harness(), try harness())
+        let (peer, other) = (LoopbackSocket(), LoopbackSocket())
+        let one = try connect(first, peer: peer), two = try connect(first, peer: other)
+        let three = try connect(second, peer: peer)
+        let refused = LoopbackSocket(connectedTo: second.streamDoor)
+        #expect(refused.receive() == [])
+        #expect(second.counters { $0.refusedStreams == 1 } != nil)
+        // One that has ended leaves its place to any thread.
+        first.command(.closeStream(one.1))
+        #expect(one.0.receive() == [])
+        _ = try connect(second, peer: other)
+        withExtendedLifetime((two, three)) {}
+    }
+
     @Test("D13: where every connection has an allocation, one over the bound is not taken")
     func full() throws {
         let harness = try PlaneHarness { $0.streamsMax = 1 }

@@ -136,7 +136,8 @@ struct PacketPlane: ~Copyable {
             rowsMax: configuration.allocationsMax, perSecondMax: configuration.peerErrorsPerSecondMax)
         hotFlows = HotFlowTable(rowsMax: configuration.connectedFlowsMax)
         now = MonotonicTime.now().nanoseconds
-        streams = StreamTable(rowsMax: configuration.streamsMax, seed: seed &+ 4)
+        streams = StreamTable(
+            rowsMax: configuration.streamsMax, budget: configuration.streamBudget, seed: seed &+ 4)
         peers = PeerTable(rowsMax: configuration.peersMax, seed: seed &+ 7)
         sessions = SessionTable(configuration: configuration, seed: seed &+ 5)
         streamHandshakes = AdmissionStateMachine(perSourceMax: configuration.handshakesPerSourceMax)

@@ -27,6 +27,8 @@ package struct PlaneConfiguration: Sendable {
     package var channelsMax = 256
     /// Client connections of one plane; more are closed at once.
     package var streamsMax = 4_096
+    /// Client connections of all planes that share it; more are closed at once.
+    package var streamBudget = StreamBudget()
     /// Connections of one plane to peers (RFC 6062); more fail.
     package var peersMax = 4_096
     /// DTLS sessions of one plane, about 40 KiB each; clients beyond get none.

@@ -99,6 +99,8 @@ struct StreamRow {
 struct StreamTable: ~Copyable {
     let rows: UnsafeMutablePointer<StreamRow>
     private let rowsMax: Int
+    /// What the planes of the node have together.
+    private let budget: StreamBudget
     private var places = Places()
     private(set) var count = 0
     private var byNumber: FlatTable
@@ -106,14 +108,16 @@ struct StreamTable: ~Copyable {
     /// Connections with bytes to write at the end of this round.
     private var writeList: [Int] = []
 
-    init(rowsMax: Int, seed: UInt64) {
+    init(rowsMax: Int, budget: StreamBudget, seed: UInt64) {
         self.rowsMax = rowsMax
+        self.budget = budget
         byNumber = FlatTable(countMax: rowsMax, seed: seed)
         rows = .allocate(capacity: rowsMax)
         writeList.reserveCapacity(rowsMax)
     }
 
     deinit {
+        budget.giveBack(count)
         for slot in 0..<places.used {
             if rows[slot].socket >= 0 { apus_close(rows[slot].socket) }
             rows[slot].free()
@@ -122,7 +126,7 @@ struct StreamTable: ~Copyable {
     }
 
     var slots: Range<Int> { 0..<places.used }
-    var isFull: Bool { count >= rowsMax }
+    var isFull: Bool { count >= rowsMax || budget.isFull }
 
     /// The place of a connection's number, where that connection lives.
     func slot(connection: UInt64) -> Int? {
@@ -135,11 +139,11 @@ struct StreamTable: ~Copyable {
         byNumber.value(for: FlatTable.Key(number: UInt32(truncatingIfNeeded: number))) != FlatTable.none
     }
 
-    /// Takes a place and gives the connection its number, in its flow; nil where all are taken.
+    /// Takes a place and gives the connection its number, in its flow; nil where all are taken, here or at the node.
     mutating func insert(socket: Int32) -> Int? {
         var number = lastNumber
         repeat { number &+= 1 } while isTaken(number)
-        guard count < rowsMax else { return nil }
+        guard count < rowsMax, budget.take() else { return nil }
         let (slot, isNew) = places.take()
         if isNew { (rows + slot).initialize(to: StreamRow()) }
         let generation = rows[slot].generation &+ 1
@@ -152,6 +156,7 @@ struct StreamTable: ~Copyable {
             // The socket stays the caller's.
             rows[slot].socket = -1
             places.give(back: slot)
+            budget.giveBack()
             return nil
         }
         count += 1
@@ -166,6 +171,7 @@ struct StreamTable: ~Copyable {
         rows[slot].free()
         places.give(back: slot)
         count -= 1
+        budget.giveBack()
     }
 
     /// Remembers that a connection has bytes to write.

@@ -23,7 +23,7 @@ package struct DescriptorPlan: Sendable, Equatable {
         package var limit: Int
         package var inUse: Int
         package var coreCount: Int
-        /// Addresses at which the relay listens.
+        /// Addresses at which the relay listens without TLS.
         package var relayAddressCount: Int
 
         package init(limit: Int, inUse: Int, coreCount: Int, relayAddressCount: Int) {
@@ -36,8 +36,8 @@ package struct DescriptorPlan: Sendable, Equatable {
 
     /// Epoll, wake-up and timer of an event loop or of a plane.
     private static let perLoop = 3
-    /// UDP, TCP, DTLS and TLS.
-    private static let listenersPerRelayAddress = 4
+    /// UDP and TCP, or DTLS and TLS.
+    private static let listenersPerRelayAddress = 2
     /// SQLite files with their logs and indexes, heartbeats, the state directory, standard input and output.
     private static let filesOfNode = 24
 
@@ -55,8 +55,11 @@ package struct DescriptorPlan: Sendable, Equatable {
 
     static func fixedOfRelay(_ relay: RelayConfiguration, _ around: Surroundings) -> Int {
         let planes = relay.threadCount == 0 ? around.coreCount : relay.threadCount
+        // TLS and DTLS listen at the same hosts unless others are named.
+        let secureCount = relay.secureAddresses.isEmpty ? around.relayAddressCount : relay.secureAddresses.count
+        let addressCount = around.relayAddressCount + (relay.certificateFile.isEmpty ? 0 : secureCount)
         // A plane's poll, clock, wake-up and spares, and its listeners; control's poll and wake-up.
-        return planes * (perLoop + 4 + listenersPerRelayAddress * around.relayAddressCount) + 2
+        return planes * (perLoop + 4 + listenersPerRelayAddress * addressCount) + 2
     }
 
     static func shares(of relay: RelayConfiguration, planes: Int) -> [DescriptorShare] {

@@ -155,6 +155,7 @@ package final class RelayService: Service {
         plane.restMicroseconds = configuration.restMicroseconds
         let threadCount = configuration.planeCount
         plane.streamsMax = configuration.bounds.streamsPerThread(of: configuration.streamsMax, threads: threadCount)
+        plane.streamBudget = StreamBudget(countMax: configuration.streamsMax)
         let started = try RelayControl(planeCount: threadCount, configuration: plane) { _, _ in server }
         control.withLock { $0 = started }
         self.doors.withLock { $0 = configuration.doorsForPeers(of: started, addresses.externals) }
