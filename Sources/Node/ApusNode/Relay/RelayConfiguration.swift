@@ -93,6 +93,8 @@ package struct RelayConfiguration: Sendable {
         /// Payload of all allocations of a node together, both ways; 0 stands for no bound.
         package var nodeBitsPerSecond = 0
         package static let newPeerBurst = 256
+        /// The least rate that can be set, in bits per second: one call of voice.
+        package static let bitsPerSecondMin = 64_000
 
         package init() {}
 
@@ -108,14 +110,25 @@ package struct RelayConfiguration: Sendable {
             let d = Quota()
             allocationsMax = try reader.int(
                 "relay.quota.allocations_max", default: d.allocationsMax, in: 0...1_000_000)
-            bitsPerSecond = try reader.int(
-                "relay.quota.bits_per_second", default: d.bitsPerSecond, in: 0...32_000_000_000)
+            bitsPerSecond = try Self.rate(&reader, "relay.quota.bits_per_second", default: d.bitsPerSecond)
             packetsPerSecond = try reader.int(
                 "relay.quota.packets_per_second", default: d.packetsPerSecond, in: 0...100_000_000)
-            nodeBitsPerSecond = try reader.int(
-                "relay.quota.node_bits_per_second", default: d.nodeBitsPerSecond, in: 0...32_000_000_000)
+            nodeBitsPerSecond = try Self.rate(
+                &reader, "relay.quota.node_bits_per_second", default: d.nodeBitsPerSecond)
             newPeersPerSecond = try reader.int(
                 "relay.quota.new_peers_per_second", default: d.newPeersPerSecond, in: 0...1_000_000)
+        }
+
+        /// A rate in bits per second. One that rounds to no byte would be no bound at all.
+        private static func rate(
+            _ reader: inout ConfigurationReader, _ key: String, default fallback: Int
+        ) throws(ApusError) -> Int {
+            let rate = try reader.int(key, default: fallback, in: 0...32_000_000_000)
+            guard rate == 0 || rate >= bitsPerSecondMin else {
+                throw reader.invalid(
+                    key, "bits per second are expected, \(bitsPerSecondMin) or more, or 0 for no bound, not \(rate)")
+            }
+            return rate
         }
     }
 
