@@ -134,7 +134,9 @@ struct RelayDrainCommand: AsyncParsableCommand {
         _ = try await relay.ask(.POST, "/v1/admin/drain", as: Taken.self)
         let deadline = ContinuousClock.now + .seconds(wait)
         while true {
-            let left = try await relay.ask(.GET, "/v1/admin/relay/sessions", as: RelaySessions.self).count
+            // Its count alone: a list of thousands, many times a second, would keep control from its clients.
+            let left = try await relay.ask(.GET, "/v1/status", as: NodeStatus.self).relay?.allocations
+            guard let left else { throw ApusError(.unavailable, "the relay does not answer") }
             guard left > 0 else { break }
             guard ContinuousClock.now < deadline else {
                 throw ApusError(.deadlineExceeded, "\(left) allocations are left after \(wait) s")
