@@ -79,8 +79,19 @@ struct OperatorTests {
         let (relay, config) = try await relay()
         let other = "\(relay.folder)/other.yaml"
         let text = try String(contentsOfFile: config[1], encoding: .utf8)
+        let elsewhere = "\(relay.folder)/elsewhere"
         try text.replacing("data_directory: data", with: "data_directory: elsewhere")
             .write(toFile: other, atomically: true, encoding: .utf8)
+        // Before the first start there is no key, and nobody but the relay makes one.
+        for verb in [
+            ["sessions"], ["end", "--user", "first"], ["drain"], ["credentials", "--user", "first"], ["check"],
+        ] {
+            let outcome = try await relay.apus(verb + ["--config", other])
+            #expect(outcome.status != 0 && outcome.errors.contains("relay.key is not there"), "\(outcome.all)")
+            #expect(!FileManager.default.fileExists(atPath: elsewhere), "\(verb)")
+        }
+        try FileManager.default.createDirectory(atPath: elsewhere, withIntermediateDirectories: true)
+        #expect(FileManager.default.createFile(atPath: "\(elsewhere)/relay.key", contents: Data(count: 32)))
         for verb in [["sessions"], ["end", "--user", "first"], ["drain"]] {
             let outcome = try await relay.apus(verb + ["--config", other])
             #expect(outcome.status != 0 && outcome.errors.contains("403"), "\(outcome.all)")

@@ -131,6 +131,48 @@ struct ReloadTests {
         #expect(busy.output.contains("10000 of 10000 messages"), "\(busy.output)")
     }
 
+    @Test("A file of secrets that everybody can read is named in the log; one that others can write is not taken")
+    func openFiles() async throws {
+        let relay = try await ConfiguredRelay(keys: keys) { folder in
+            try ConfiguredRelay.addUser("first", "north", to: "\(folder)/users")
+            #expect(chmod("\(folder)/users", 0o644) == 0)
+        }
+        let line = "A file with secrets of the relay can be read by every user of the machine"
+        #expect(relay.child.errors.contains(line), "\(relay.child.errors)")
+        #expect(chmod(relay.users, 0o640) == 0)
+        try await relay.reload(Self.done)
+        #expect(relay.child.errors.components(separatedBy: line).count == 2, "the group alone may read")
+        #expect(chmod(relay.users, 0o604) == 0)
+        try await relay.reload(line)
+        for mode in [0o620, 0o602] as [mode_t] {
+            #expect(chmod(relay.users, mode) == 0)
+            try await relay.reload(Self.failed)
+            #expect(relay.child.errors.contains("can be written by others than its owner"), "\(relay.child.errors)")
+        }
+        #expect(try await relay.check("first", "north").status == 0, "nothing has changed")
+    }
+
+    @Test("Of twenty users that are added at once none is lost")
+    func together() async throws {
+        let folder = FileManager.default.temporaryDirectory.appending(path: "apus-users-\(UUID().uuidString)").path
+        defer { try? FileManager.default.removeItem(atPath: folder) }
+        try FileManager.default.createDirectory(atPath: folder, withIntermediateDirectories: true)
+        let names = (10..<30).map { "camera\($0)" }
+        await withTaskGroup(of: Void.self) { group in
+            for name in names {
+                group.addTask {
+                    let command =
+                        "echo north | '\(RelayProcess.apus)' relay user add \(name) --file '\(folder)/users'"
+                    let outcome = try? await Outcome.of(["sh", "-c", command])
+                    #expect(outcome?.status == 0, "\(outcome?.all ?? "")")
+                }
+            }
+        }
+        let listed = try await Outcome.of([RelayProcess.apus, "relay", "user", "list", "--file", "\(folder)/users"])
+        #expect(listed.output.split(separator: "\n").map(String.init) == names)
+        #expect(try FileManager.default.contentsOfDirectory(atPath: folder) == ["users"])
+    }
+
     @Test("Lists of peers count from SIGHUP on; a reload that fails says where and changes nothing")
     func lists() async throws {
         let relay = try await ConfiguredRelay(keys: keys) { folder in

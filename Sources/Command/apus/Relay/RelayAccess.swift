@@ -42,7 +42,7 @@ struct RelayAccess: Sendable {
         let node = try RelayNodeConfiguration(file: file)
         doors = node.relay.firstDoor().map { [$0] } ?? []
         secureDoors = node.relay.firstSecureDoor().map { [$0] } ?? []
-        credentials = try node.relayKeys().credentials
+        credentials = try node.relayCredentials()
     }
 
     init(secret: String, realm: String, doors: [HostPort]) {

@@ -69,7 +69,7 @@ struct RelayOperator: Sendable {
         guard let http = node.http else {
             throw ApusError(.unavailable, "the relay of \(file) has no HTTP listener: set `http`")
         }
-        self.init(name: "relay", address: http, token: try node.relayKeys().operatorToken)
+        self.init(name: "relay", address: http, token: try node.relayOperatorToken())
     }
 
     /// - Throws: 21022, 10005 where it does not answer, 21025 with what it said where it refuses.

@@ -104,7 +104,7 @@ struct RelayServeCommand: AsyncParsableCommand {
 
     private static func plan(file: String) throws -> Plan {
         let node = try RelayNodeConfiguration(file: file)
-        return Plan(relay: node.relay, keys: try node.relayKeys(), http: node.http, logLevel: node.logLevel) {
+        return Plan(relay: node.relay, keys: try node.makeRelayKeys(), http: node.http, logLevel: node.logLevel) {
             () throws(ApusError) in
             let node = try RelayNodeConfiguration(file: file)
             return (node.relay, try node.relayKeys())

@@ -1,5 +1,12 @@
 package import ApusCore
+package import ApusTraversal
 import Foundation
+
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
 
 /// A node that is a relay and nothing more, from one YAML file and the environment: `cluster-configs/relay-only.yaml`.
 ///
@@ -38,25 +45,63 @@ package struct RelayNodeConfiguration: Sendable {
 
     private var keyFile: String { "\(dataDirectory)/relay.key" }
 
-    /// The relay's keys; their root is made where it is missing, readable by its owner alone.
+    /// The relay's keys; nothing is made. Commands of operators, who may be other users than the relay's, and reloads
+    /// read them so.
     ///
-    /// - Throws: 10021 where the data directory cannot be written, 10022 where the secret cannot be read.
-    package func relayKeys() throws(ApusError) -> RelayKeys {
-        let files = FileManager.default
-        if let root = files.contents(atPath: keyFile) {
-            guard root.count == 32 else { throw ApusError(.storageFailed, "\(keyFile) does not hold 32 bytes") }
-            return try RelayKeys(root: Array(root), configuration: relay)
+    /// - Throws: 10021 where the key is not there or cannot be read, 10022 where the secret or the users cannot be
+    ///   read.
+    package func relayKeys() throws(ApusError) -> RelayKeys { try RelayKeys(root: root(), configuration: relay) }
+
+    /// The same at the relay's start: the root is made where it is missing, readable by its owner alone.
+    ///
+    /// - Throws: 10021 where the data directory cannot be written; as ``relayKeys()``.
+    package func makeRelayKeys() throws(ApusError) -> RelayKeys {
+        var facts = stat()
+        if stat(keyFile, &facts) != 0, errno == ENOENT { try makeRoot() }
+        return try relayKeys()
+    }
+
+    /// What issues credentials that the relay takes. Throws as ``relayKeys()``; a static secret needs no key.
+    package func relayCredentials() throws(ApusError) -> RelayCredentials {
+        let needsRoot = relay.secret.isEmpty && relay.secretFile.isEmpty
+        return try RelayKeys.credentials(root: needsRoot ? root() : [], configuration: relay)
+    }
+
+    /// What shows the relay's operator. Throws 10021 as ``relayKeys()``.
+    package func relayOperatorToken() throws(ApusError) -> String { RelayKeys.operatorToken(root: try root()) }
+
+    private func root() throws(ApusError) -> [UInt8] {
+        let descriptor = open(keyFile, O_RDONLY | O_CLOEXEC)
+        guard descriptor >= 0 else {
+            let reason = errno
+            let words =
+                reason == ENOENT
+                ? "is not there: the relay makes it at its first start, as its own user"
+                : "cannot be read (\(String(cString: strerror(reason)))): only the relay's user may, and root"
+            throw ApusError(.storageFailed, "\(keyFile) \(words)")
         }
-        let root = Self.randomRoot()
+        let root = try? FileHandle(fileDescriptor: descriptor, closeOnDealloc: true).readToEnd()
+        guard let root, root.count == 32 else { throw ApusError(.storageFailed, "\(keyFile) does not hold 32 bytes") }
+        return Array(root)
+    }
+
+    /// Makes the key whole or not at all; one that another process made meanwhile stays.
+    private func makeRoot() throws(ApusError) {
         do {
-            try files.createDirectory(atPath: dataDirectory, withIntermediateDirectories: true)
+            try FileManager.default.createDirectory(atPath: dataDirectory, withIntermediateDirectories: true)
         } catch {
             throw ApusError(.storageFailed, "\(dataDirectory) cannot be made: \(error.localizedDescription)")
         }
-        guard files.createFile(atPath: keyFile, contents: Data(root), attributes: [.posixPermissions: 0o600]) else {
-            throw ApusError(.storageFailed, "\(keyFile) cannot be written")
+        let fresh = "\(keyFile).new-\(getpid())"
+        unlink(fresh)
+        defer { unlink(fresh) }
+        let descriptor = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0o600)
+        let root = Self.randomRoot()
+        let isWritten = descriptor >= 0 && write(descriptor, root, root.count) == root.count && fsync(descriptor) == 0
+        if descriptor >= 0 { close(descriptor) }
+        guard isWritten, link(fresh, keyFile) == 0 || errno == EEXIST else {
+            throw ApusError(.storageFailed, "\(keyFile) cannot be written: \(String(cString: strerror(errno)))")
         }
-        return try RelayKeys(root: root, configuration: relay)
     }
 
     /// 32 bytes from the system.

@@ -11,9 +11,13 @@ import Musl
 /// The file of a relay's static users (`relay.users_file`), as operators edit it.
 ///
 /// Lines of other users and remarks stay as they are. It is written anew beside itself and then put in its place, so
-/// that a relay that reads it meanwhile sees the one or the other. A new file is readable by its owner alone; one that
-/// is there keeps owner and group, and what the group may read, so that a relay of another user reads it on.
+/// that a relay that reads it meanwhile sees the one or the other. Edits at one time wait for each other. A new file is
+/// readable by its owner alone; one that is there keeps owner and group, and what the group may read, so that a relay
+/// of another user reads it on.
 package struct UsersFile: Sendable {
+    /// How long an edit waits for others.
+    private static let lockTimeout = Duration.seconds(30)
+
     package let path: String
     package let realm: String
 
@@ -29,7 +33,8 @@ package struct UsersFile: Sendable {
 
     /// Gives a user this password; true where the user is new.
     ///
-    /// - Throws: 10021 where the file cannot be read or written, 10022 where it, or the name, is not valid.
+    /// - Throws: 10021 where the file cannot be read or written, or others edit it for too long; 10022 where it, or the
+    ///   name, is not valid.
     @discardableResult
     package func set(_ name: String, password: String) throws(ApusError) -> Bool {
         guard StaticUsers.isName(name),
@@ -40,6 +45,8 @@ package struct UsersFile: Sendable {
                 "a name is 1 to \(StaticUsers.nameByteCountMax) visible bytes without a colon, a password is not "
                     + "empty, and neither has control characters")
         }
+        let lock = try takeLock()
+        defer { close(lock) }
         let before = try text()
         let isNew = try !parsed(before).names.contains(name)
         var lines = Self.lines(before).filter { !Self.isOf(name, $0) }
@@ -50,12 +57,39 @@ package struct UsersFile: Sendable {
 
     /// Takes a user out; false where there was none.
     ///
-    /// - Throws: 10021 where the file cannot be read or written, 10022 where it is not valid.
+    /// - Throws: 10021 where the file cannot be read or written, or others edit it for too long; 10022 where it is not
+    ///   valid.
     package func remove(_ name: String) throws(ApusError) -> Bool {
+        let lock = try takeLock()
+        defer { close(lock) }
         let before = try text()
         guard try parsed(before).names.contains(name) else { return false }
         try write(Self.lines(before).filter { !Self.isOf(name, $0) })
         return true
+    }
+
+    /// Where a link stands, the file that it leads to is written.
+    private var target: String { URL(fileURLWithPath: path).resolvingSymlinksInPath().path }
+
+    /// Keeps other edits out until the descriptor is closed, however this process ends. The folder is locked, since an
+    /// edit puts another file in the place of the one that is there.
+    private func takeLock() throws(ApusError) -> CInt {
+        let folder = URL(fileURLWithPath: target).deletingLastPathComponent().path
+        let descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+        guard descriptor >= 0 else {
+            throw ApusError(
+                .storageFailed,
+                "the folder \(folder) of the relay's users cannot be opened: \(String(cString: strerror(errno)))")
+        }
+        let deadline = MonotonicTime.now() + Self.lockTimeout
+        while flock(descriptor, LOCK_EX | LOCK_NB) != 0 {
+            guard errno == EWOULDBLOCK || errno == EINTR, MonotonicTime.now() < deadline else {
+                close(descriptor)
+                throw ApusError(.storageFailed, "another command edits the relay's users \(path)")
+            }
+            usleep(10_000)
+        }
+        return descriptor
     }
 
     private func parsed(_ text: String) throws(ApusError) -> StaticUsers {
@@ -80,8 +114,7 @@ package struct UsersFile: Sendable {
     }
 
     private func write(_ lines: [String]) throws(ApusError) {
-        // Where a link stands, the file that it leads to is written.
-        let path = URL(fileURLWithPath: path).resolvingSymlinksInPath().path
+        let path = target
         let fresh = "\(path).new-\(getpid())"
         let text = lines.map { $0 + "\n" }.joined()
         guard Self.make(fresh, like: path, text), rename(fresh, path) == 0 else {
