@@ -51,6 +51,8 @@ struct RelayConfigurationTests {
             ("external: 203.0.113.5/10.0.0.5 203.0.113.5/10.0.0.6", "relay.external"),
             ("external: 203.0.113.5\n  external_from: 203.0.113.9:3478", "relay.external_from"),
             ("external_from: 203.0.113.9", "relay.external_from"),
+            ("nat64_prefixes: '2001:db8::/95'", "relay.nat64_prefixes"),
+            ("nat64_prefixes: 10.0.0.0/32", "relay.nat64_prefixes"),
             ("quota: {node_bits_per_second: 7}", "relay.quota.node_bits_per_second"),
             ("quota: {node_bits_per_second: 63999}", "relay.quota.node_bits_per_second"),
             ("quota: {bits_per_second: 1}", "relay.quota.bits_per_second"),

@@ -90,7 +90,8 @@ struct ExternalAddressTests {
         let control = try start(planes: 1)
         defer { control.stop() }
         let server = control.planes[0].datagramAddresses[0]
-        #expect(try ExternalLookup.ask(server, from: local, timeout: .seconds(5)).host == local)
+        let answer = try ExternalLookup.ask(server, from: local, timeout: .seconds(5))
+        #expect(answer.seen.host == local && answer.isPortKept)
         let silent = LoopbackSocket()
         let error = #expect(throws: ApusError.self) {
             try ExternalLookup.ask(silent.address, from: local, timeout: .milliseconds(400))

@@ -60,6 +60,57 @@ struct PeerPolicyTests {
         }
     }
 
+    @Test(
+        "The IPv4 address is found at every length of a NAT64's prefix (RFC 6052 §2.4)",
+        arguments: [
+            ("2001:db8::/32", "2001:db8:c000:221::"), ("2001:db8:100::/40", "2001:db8:1c0:2:21::"),
+            ("2001:db8:122::/48", "2001:db8:122:c000:2:2100::"), ("2001:db8:122:300::/56", "2001:db8:122:3c0:0:221::"),
+            ("2001:db8:122:344::/64", "2001:db8:122:344:c0:2:2100::"),
+            ("2001:db8:122:344::/96", "2001:db8:122:344::192.0.2.33"),
+        ])
+    func nat64Prefixes(prefix: String, text: String) throws {
+        let address = try #require(TransportAddress(text, port: 80))
+        let ranges: Set<PeerPolicy.Range> = [.documentation]
+        let denied = [try #require(PeerRule("192.0.2.33"))]
+        let nat64 = [try #require(Nat64Prefix(prefix))]
+        #expect(PeerPolicy(opened: ranges, denied: denied).refusal(of: address) == nil, "nothing is looked for inside")
+        let policy = PeerPolicy(opened: ranges, denied: denied, nat64: nat64)
+        #expect(policy.refusal(of: address) == .denied && policy.refusal(ofHost: address) == .denied)
+        let own = try #require(TransportAddress("192.0.2.33", port: 0))
+        #expect(PeerPolicy(opened: ranges, own: [own], nat64: nat64).refusal(of: address) == .own)
+        let other = PeerPolicy(opened: ranges, denied: [try #require(PeerRule("192.0.2.32"))], nat64: nat64)
+        #expect(other.refusal(of: address) == nil)
+    }
+
+    @Test(
+        "What is no prefix of a NAT64 is none",
+        arguments: [
+            "", "2001:db8::", "2001:db8::/33", "2001:db8::/0", "2001:db8::/128", "2001:db8:1::/32", "2001:db8::1/96",
+            "2001:db8:0:0:100::/96", "10.0.0.0/32", "::ffff:10.0.0.0/96", "2001:db8::/096", "2001:db8::/96/96",
+        ])
+    func noPrefix(text: String) { #expect(Nat64Prefix(text) == nil) }
+
+    @Test("The prefix for a network's own NAT64 is looked into at every length that it may have (RFC 8215)")
+    func localNat64() throws {
+        // The range is closed unless it is opened with the other private ones; the inside is judged all the same.
+        let policy = PeerPolicy(opened: [.private], denied: [try #require(PeerRule("8.8.8.8"))])
+        for text in [
+            "64:ff9b:1::127.0.0.1", "64:ff9b:1::169.254.169.254", "64:ff9b:1:abcd::8.8.8.8", "64:ff9b:1:7f00:0:100::",
+            "64:ff9b:1:7f::1:0:0", "64:ff9b:1:0:7f:0:100:0", "64:ff9b:1:808:8:800::", "64:ff9b:1::",
+        ] {
+            let address = try #require(TransportAddress(text, port: 80))
+            #expect(policy.refusal(of: address) != nil, "\(text)")
+        }
+        for text in ["64:ff9b:1::8.8.4.4", "64:ff9b:1::10.0.0.1", "64:ff9b:1:808:4:400::"] {
+            let address = try #require(TransportAddress(text, port: 80))
+            #expect(policy.refusal(of: address) == nil, "\(text)")
+        }
+        // Where its length is told nothing has to be guessed.
+        let told = PeerPolicy(opened: [.private], nat64: [try #require(Nat64Prefix("64:ff9b:1:7f00::/96"))])
+        let address = try #require(TransportAddress("64:ff9b:1:7f00:0:0:808:404", port: 80))
+        #expect(policy.refusal(of: address) != nil && told.refusal(of: address) == nil)
+    }
+
     @Test("An own address at which no allocation is, is no peer at any port; one that relays is at the relays' ports")
     func ownWithoutRelay() throws {
         let relay = try #require(TransportAddress("10.0.0.5", port: 0))

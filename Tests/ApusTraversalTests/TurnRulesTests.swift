@@ -27,6 +27,64 @@ struct TurnRulesTests {
         #expect(narrowed == [.revoke(id, other.host), .permit(id, other.host, ports: PeerPolicy.judgedPorts)])
     }
 
+    /// Many allocations, each with a channel and so a permission.
+    private func crowd(_ count: Int) throws -> TurnDriver {
+        var driver = TurnDriver {
+            $0.allocationsPerUserMax = count
+            ($0.challengeBurst, $0.portChallenges) = (10 * count, .init(burst: 10 * count, perSecond: 1))
+        }
+        for number in 0..<count {
+            let flow = TurnDriver.flow(UInt16(1_000 + number))
+            try driver.allocate(on: flow)
+            let bound = try driver.ask(.channelBind, on: flow) { writer in
+                writer.add(channelNumber: 0x4000)
+                writer.add(.xorPeerAddress, xorAddress: peer)
+            }
+            try #require(try driver.code(bound) == 0)
+        }
+        return driver
+    }
+
+    @Test("Rules that change are applied to thousands of allocations in steps, each allocation once")
+    func steps() throws {
+        let count = 5_000
+        var driver = try crowd(count)
+        let denied = PeerPolicy(denied: [try #require(PeerRule("8.8.8.0/24"))])
+        var step = driver.machine.rulesChanged(
+            credentials: TurnDriver.credentials, users: StaticUsers(), peers: denied, at: driver.now)
+        var (unbound, revoked, stepCount) = (Set<AllocationID>(), 0, 0)
+        while true {
+            // A channel and a permission each: no more than one ring of commands takes beside others.
+            #expect(step.count <= 256)
+            for case .unbindChannel(let id, 0x4000) in step { unbound.insert(id) }
+            for case .revoke in step { revoked += 1 }
+            stepCount += 1
+            guard driver.machine.isJudging else { break }
+            step = driver.machine.judgeMore()
+        }
+        #expect(unbound.count == count && revoked == count && stepCount > 50)
+        #expect(driver.machine.judgeMore().isEmpty)
+    }
+
+    @Test("Rules that change again before all is judged leave nothing judged by the former ones")
+    func changedAgain() throws {
+        let count = 1_000
+        var driver = try crowd(count)
+        let denied = PeerPolicy(denied: [try #require(PeerRule("8.8.8.0/24"))])
+        let port = PeerPolicy(denied: [try #require(PeerRule("8.8.8.8:22"))])
+        var actions = driver.machine.rulesChanged(
+            credentials: TurnDriver.credentials, users: StaticUsers(), peers: port, at: driver.now)
+        let first = Set(actions.compactMap { if case .permit(let id, _, _) = $0 { id } else { nil } })
+        #expect(!first.isEmpty && first.count < count && driver.machine.isJudging)
+        actions = driver.machine.rulesChanged(
+            credentials: TurnDriver.credentials, users: StaticUsers(), peers: denied, at: driver.now)
+        let second = Set(actions.compactMap { if case .revoke(let id, _) = $0 { id } else { nil } })
+        #expect(second.isDisjoint(with: first), "those that wait go first")
+        while driver.machine.isJudging { actions += driver.machine.judgeMore() }
+        let all = Set(actions.compactMap { if case .revoke(let id, _) = $0 { id } else { nil } })
+        #expect(all.count == count)
+    }
+
     @Test("A reload closes TCP connections to peers that are refused now, and answers a Connect that waits (403)")
     func connections() throws {
         var driver = TurnDriver { $0.isTCPAllowed = true }

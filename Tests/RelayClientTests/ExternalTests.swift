@@ -112,6 +112,62 @@ struct ExternalTests {
     }
 
     @Test(
+        "A NAT that changes ports is told of in the log and the status: peers do not reach relayed addresses behind it",
+        .enabled(if: OtherClients.hasNamespaces, "network namespaces with nftables cannot be made here"),
+        arguments: [NatNetwork.Kind.random, .preserving])
+    func changedPorts(_ kind: NatNetwork.Kind) async throws {
+        let network = try NatNetwork(a: kind, b: .preserving, door: "any")
+        defer { network.down() }
+        let server = try await RelayProcess(
+            address: NatNetwork.relayAddress, port: NatNetwork.relayPort, opened: "documentation",
+            prefix: network.inside("w"))
+        let relay = try await RelayProcess(
+            address: "10.1.0.2", port: NatNetwork.relayPort, opened: "documentation",
+            options: ["--external-from", server.door("udp"), "--http", "10.1.0.2:26001"], prefix: network.inside("a"))
+        let isTold = relay.log.contains(
+            "The NAT before the relay changes ports, so that peers do not reach relayed addresses")
+        #expect(isTold == (kind == .random), "\(relay.log)")
+        var status = ""
+        try await eventually("the relay says how it is") {
+            status = try await Outcome.of(network.inside("a") + ["curl", "-s", "http://10.1.0.2:26001/v1/status"])
+                .output
+            return status.contains("conditions")
+        }
+        #expect(status.contains("relay_ports") == (kind == .random), "\(status)")
+        #expect(relay.stop() == 0 && server.stop() == 0)
+    }
+
+    @Test(
+        "An address that the machine gets later is its own, and no peer at its services' ports",
+        .enabled(if: OtherClients.hasNamespaces, "network namespaces with nftables cannot be made here"))
+    func newAddress() async throws {
+        let network = try NatNetwork(a: .preserving, b: .preserving, door: "any")
+        defer { network.down() }
+        let relay = try await RelayProcess(
+            address: NatNetwork.relayAddress, port: NatNetwork.relayPort, opened: "documentation",
+            prefix: network.inside("w"))
+        func isPeer(_ peer: String) async throws -> Bool {
+            let outcome = try await Outcome.of(
+                network.inside("w") + [
+                    RelayProcess.apus, "relay", "check", "--secret", RelayProcess.secret, "--realm", "test", "--server",
+                    relay.door("udp"), "--peer", peer,
+                ])
+            return outcome.status == 0
+        }
+        let later = "203.0.113.77"
+        #expect(try await isPeer("\(later):22"))
+        let added = try await Outcome.of(network.inside("w") + ["ip", "address", "add", "\(later)/32", "dev", "lo"])
+        #expect(added.status == 0, "\(added.all)")
+        try await eventually("the relay knows its new address") { try await !isPeer("\(later):22") }
+        #expect(try await !isPeer("\(later):50000"), "no allocation is there")
+        // And somebody else's again when the machine has it no more.
+        let removed = try await Outcome.of(network.inside("w") + ["ip", "address", "del", "\(later)/32", "dev", "lo"])
+        #expect(removed.status == 0, "\(removed.all)")
+        try await eventually("the relay has seen it go") { try await isPeer("\(later):22") }
+        #expect(relay.stop() == 0)
+    }
+
+    @Test(
         "Static users, lists of peers and their reload hold before the NAT, for turnutils_uclient and for aioice",
         .enabled(
             if: OtherClients.uclient != nil && OtherClients.python != nil && OtherClients.hasNamespaces,

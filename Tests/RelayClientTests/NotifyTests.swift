@@ -72,7 +72,21 @@ struct NotifyTests {
         try await eventually("it is alive again") { manager.states.count > before }
         relay.child.terminate()
         #expect(relay.child.status == 0, "\(relay.child.errors)")
-        #expect(manager.states.last == "STOPPING=1")
+        #expect(manager.states.last?.hasPrefix("STOPPING=1") == true)
+    }
+
+    @Test("Where its clients may take longer to go than the manager waits, it asks for that time when it stops")
+    func longStop() async throws {
+        let manager = try NotifySocket()
+        let relay = try await ConfiguredRelay(
+            keys: "open: loopback\ndrain_wait: 20m\n", prefix: ["NOTIFY_SOCKET=\(manager.path)"])
+        try await eventually("the relay is ready") { manager.states.first == "READY=1" }
+        relay.child.terminate()
+        #expect(relay.child.status == 0, "\(relay.child.errors)")
+        let last = try #require(manager.states.last).split(separator: "\n")
+        #expect(last.first == "STOPPING=1")
+        let asked = last.compactMap { $0.hasPrefix("EXTEND_TIMEOUT_USEC=") ? Int($0.dropFirst(20)) : nil }
+        #expect(asked.count == 1 && asked.allSatisfy { $0 >= 1_200_000_000 && $0 < 1_300_000_000 }, "\(last)")
     }
 
     @Test("A manager that is not there stops nothing")
@@ -88,7 +102,8 @@ struct NotifyTests {
         let lines = try String(contentsOfFile: Self.unit, encoding: .utf8).split(separator: "\n").map { String($0) }
         for line in [
             "Type=notify", "WatchdogSec=30s", "ExecReload=/bin/kill -HUP $MAINPID", "NoNewPrivileges=yes",
-            "ProtectSystem=strict", "MemoryDenyWriteExecute=yes", "CapabilityBoundingSet=CAP_NET_BIND_SERVICE",
+            "ProtectSystem=strict", "TimeoutStopSec=30s", "MemoryDenyWriteExecute=yes",
+            "CapabilityBoundingSet=CAP_NET_BIND_SERVICE",
         ] {
             #expect(lines.contains(line), "\(line)")
         }

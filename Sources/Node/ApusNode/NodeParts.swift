@@ -83,7 +83,8 @@ final class NodeParts: Sendable {
             view: cluster.view, transport: transport, logger: nodeLog,
             onMoved: { shard, epoch in clusterService.moved(shard, epoch) })
         dispatcher.connect(entities)
-        relay = try RelayService.make(configuration, clusterKey: key, node: cluster.identity, log: nodeLog)
+        relay = try RelayService.make(
+            configuration, clusterKey: key, node: cluster.identity, conditions: conditions, log: nodeLog)
         relayMesh = relay.map { [cluster, transport] in
             RelayMesh(
                 relay: $0, advertised: configuration.advertisedRelay, view: cluster.view, transport: transport,

@@ -7,7 +7,15 @@ package enum ExternalLookup {
     /// The first wait for an answer; each further one is twice as long (RFC 8489 §6.2.1).
     private static let firstWait = Duration.milliseconds(250)
 
-    /// The address that the server sees; its port says nothing.
+    /// What a server answered.
+    package struct Answer: Sendable {
+        /// The address that it sees.
+        package let seen: TransportAddress
+        /// Whether the port is that of the socket. Behind a NAT that gives others, relayed addresses cannot be reached.
+        package let isPortKept: Bool
+    }
+
+    /// The address that the server sees, asked from a port that the system gives.
     ///
     /// Blocks the thread until the answer or the timeout.
     ///
@@ -15,7 +23,7 @@ package enum ExternalLookup {
     /// - Throws: 10018 where no socket can be had, 21002 where no answer comes in time.
     package static func ask(
         _ server: TransportAddress, from host: TransportAddress, timeout: Duration
-    ) throws(ApusError) -> TransportAddress {
+    ) throws(ApusError) -> Answer {
         let opened = try RelaySocket.open(host.withPort(0), bufferBytes: 65_536)
         defer { RelaySocket.close(opened.socket) }
         var random = SystemRandomNumberGenerator()
@@ -31,7 +39,7 @@ package enum ExternalLookup {
                     answer.transaction == transaction, let seen = try? answer.xorAddress(.xorMappedAddress),
                     seen.family == host.family
                 else { continue }
-                return seen
+                return Answer(seen: seen, isPortKept: seen.port == opened.address.port)
             }
             wait = wait * 2
         }

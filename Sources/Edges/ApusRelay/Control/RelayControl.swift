@@ -27,11 +27,18 @@ package protocol RelayController: Sendable {
     mutating func finish(now: MonotonicTime)
     /// When the next tick has something to do; nil where it has none until an event comes.
     func nextTick(now: MonotonicTime) -> MonotonicTime?
+    /// Whether work is left that is done in steps, between which events have their turn.
+    var hasWork: Bool { get }
+    /// One step of it.
+    mutating func work(now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)])
 }
 
 extension RelayController {
     /// Every interval, whether there is something to do or not.
     package func nextTick(now: MonotonicTime) -> MonotonicTime? { now + RelayControl.tickInterval }
+
+    package var hasWork: Bool { false }
+    package mutating func work(now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)]) {}
 
     /// Nothing that lives here has to be ended.
     package var isEmpty: Bool { true }
@@ -143,7 +150,8 @@ package final class RelayControl: Sendable {
             var lastTick = MonotonicTime.now()
             while !isStopping() {
                 waker.willSleep()
-                let isQuiet = links.allSatisfy(\.isQuiet) && inbox.isEmpty && !isStopping()
+                let isQuiet =
+                    links.allSatisfy(\.isQuiet) && inbox.isEmpty && !controller.hasWork && !isStopping()
                 let milliseconds = isQuiet ? timeout(since: lastTick) : 0
                 var ready = apus_ready()
                 let woken = apus_poll_wait(poll, &ready, 1, milliseconds)
@@ -158,6 +166,9 @@ package final class RelayControl: Sendable {
                 for link in links { take(link, now) }
                 for link in links { takeUnauthenticated(link, now) }
                 for order in inbox.take() { controller.handle(order, now: now, into: &commands) }
+                handDown()
+                guard controller.hasWork else { continue }
+                controller.work(now: now, into: &commands)
                 handDown()
             }
             windDown(poll)

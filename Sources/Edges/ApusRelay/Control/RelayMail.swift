@@ -86,6 +86,8 @@ package enum RelayOrder: Sendable {
     case end(RelaySelection, @Sendable (Int) -> Void)
     /// Other secrets, users and rules for peers.
     case rules(RelayRules)
+    /// Other rules for peers.
+    case peers(PeerPolicy)
     /// How the relay stands; called on the control thread.
     case standing(@Sendable (RelayStanding) -> Void)
 }
@@ -135,7 +137,8 @@ package final class RelayInbox: Sendable {
             case .standing(let answer): answer(RelayStanding())
             case .sessions(_, let answer): answer(RelaySessions())
             case .end(_, let answer): answer(0)
-            case .mirrored, .tellMirrors, .claimed, .movedAway, .othersHave, .othersAreAt, .drain, .revoked, .rules:
+            case .mirrored, .tellMirrors, .claimed, .movedAway, .othersHave, .othersAreAt, .drain, .revoked, .rules,
+                .peers:
                 break
             }
         }

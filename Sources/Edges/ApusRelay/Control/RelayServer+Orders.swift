@@ -39,8 +39,18 @@ extension RelayServer {
             let actions = machine.rulesChanged(
                 credentials: rules.credentials, users: rules.users, peers: rules.peers, at: now)
             perform(actions, now, &commands)
+        case .peers(let peers): perform(machine.peersChanged(peers), now, &commands)
         case .standing(let answer): answer(standing())
         }
+    }
+}
+
+/// Rules for peers that have changed are applied to what allocations have between the events.
+extension RelayServer {
+    package var hasWork: Bool { machine.isJudging }
+
+    package mutating func work(now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)]) {
+        perform(machine.judgeMore(), now, &commands)
     }
 }
 

@@ -1,3 +1,4 @@
+import ApusCore
 import Glibc
 
 /// Tells the service manager that started this process how it goes (sd_notify(3)): a datagram to `$NOTIFY_SOCKET`.
@@ -30,8 +31,12 @@ package struct ServiceNotifier: Sendable {
     }
 
     /// Tells one state; false where nobody took it.
+    ///
+    /// - Parameter span: how long the state may last from now on, where that is more than the manager's own time-out
+    ///   (EXTEND_TIMEOUT_USEC).
     @discardableResult
-    package func tell(_ state: State) -> Bool {
+    package func tell(_ state: State, extendedBy span: Duration? = nil) -> Bool {
+        let more = span.map { "\nEXTEND_TIMEOUT_USEC=\($0.nanoseconds / 1_000)" } ?? ""
         let socket = Glibc.socket(
             AF_UNIX, Int32(SOCK_DGRAM.rawValue | SOCK_CLOEXEC.rawValue | SOCK_NONBLOCK.rawValue), 0)
         guard socket >= 0 else { return false }
@@ -39,7 +44,7 @@ package struct ServiceNotifier: Sendable {
         var address = sockaddr_un()
         address.sun_family = sa_family_t(AF_UNIX)
         let length = MemoryLayout<sa_family_t>.size + path.count
-        let text = Array(state.rawValue.utf8)
+        let text = Array((state.rawValue + more).utf8)
         // SAFETY: the path has at most 107 bytes of the 108 of `sun_path`; the rest stays 0. `@` stands for the 0 that
         // begins the name of a socket without a file. The pointers do not leave the closures.
         let sent = withUnsafeMutableBytes(of: &address) { bytes in

@@ -6,8 +6,8 @@ import Synchronization
 /// The certificate and the settings of the TLS and DTLS doors, shared by all planes: TLS 1.3, and 1.2 for clients
 /// that have no newer one (RFC 8489 §6.2.3); DTLS 1.2, the newest that libssl has.
 ///
-/// A certificate that was renewed is read with ``reload()``; planes take it within a tick, and clients that are there
-/// already keep what they have.
+/// A certificate that was renewed is read with ``reload()``, or ``renewal()`` and ``use(_:)``; planes take it within a
+/// tick, and clients that are there already keep what they have.
 ///
 /// Concurrency model: any thread.
 package final class DoorSecurity: Sendable {
@@ -43,7 +43,7 @@ package final class DoorSecurity: Sendable {
     }
 
     /// What tells one state of a file from another.
-    private struct Stamp: Equatable, Sendable {
+    fileprivate struct Stamp: Equatable, Sendable {
         var inode: UInt64
         var size: Int
         var seconds: Int
@@ -59,7 +59,7 @@ package final class DoorSecurity: Sendable {
         }
     }
 
-    private struct State: Sendable {
+    fileprivate struct State: Sendable {
         var contexts: Contexts
         var stamps: [Stamp?]
     }
@@ -79,17 +79,39 @@ package final class DoorSecurity: Sendable {
         state = Mutex(State(contexts: try Contexts(certificateFile, keyFile, version: 0), stamps: stamps))
     }
 
-    /// Reads the files again where they have changed.
+    /// A certificate that was read and proved usable, and that no client has seen yet.
+    package struct Renewal: Sendable {
+        fileprivate let state: State
+    }
+
+    /// Reads the files again where they have changed; nothing else changes before ``use(_:)``.
+    ///
+    /// - Returns: nil where there is nothing new.
+    /// - Throws: 10022 where they cannot be used.
+    package func renewal() throws(ApusError) -> Renewal? {
+        let stamps = [Stamp(certificateFile), Stamp(keyFile)]
+        guard stamps != state.withLock({ $0.stamps }) else { return nil }
+        let version = current.load(ordering: .relaxed) + 1
+        return Renewal(state: State(contexts: try Contexts(certificateFile, keyFile, version: version), stamps: stamps))
+    }
+
+    /// Shows this certificate to clients that come from now on; one that is older than what they see changes nothing.
+    package func use(_ renewal: Renewal) {
+        let isNewer = state.withLock { state in
+            guard renewal.state.contexts.version > state.contexts.version else { return false }
+            state = renewal.state
+            return true
+        }
+        if isNewer { current.store(renewal.state.contexts.version, ordering: .releasing) }
+    }
+
+    /// Reads the files again where they have changed, and uses them.
     ///
     /// - Returns: whether there is something new.
     /// - Throws: 10022 where they cannot be used; what was read before stays.
     package func reload() throws(ApusError) -> Bool {
-        let stamps = [Stamp(certificateFile), Stamp(keyFile)]
-        guard stamps != state.withLock({ $0.stamps }) else { return false }
-        let version = current.load(ordering: .relaxed) + 1
-        let contexts = try Contexts(certificateFile, keyFile, version: version)
-        state.withLock { $0 = State(contexts: contexts, stamps: stamps) }
-        current.store(version, ordering: .releasing)
+        guard let renewal = try renewal() else { return false }
+        use(renewal)
         return true
     }
 

@@ -22,6 +22,8 @@ package struct RelayBounds: Sendable {
     package var challengeCreditMax = 8_192
     package var portProofFailures = TurnServerConfiguration.Rate(burst: 64, perSecond: 16)
     package var addressProofFailures = TurnServerConfiguration.Rate(burst: 1_024, perSecond: 512)
+    /// How often a client is looked at although its address has nothing left.
+    package var proofReserveInterval = Duration.seconds(10)
     package var allocationProofFailures = TurnServerConfiguration.Rate(burst: 64, perSecond: 16)
     package var bindings = TurnServerConfiguration.Rate(burst: 1_024, perSecond: 512)
     package var sourcesMax = 8_192
@@ -60,6 +62,11 @@ package struct RelayBounds: Sendable {
             "relay.challenges.credit_max", default: d.challengeCreditMax, in: 0...1_000_000)
         portProofFailures = try Self.rate(&reader, "relay.wrong_credentials.client", d.portProofFailures)
         addressProofFailures = try Self.rate(&reader, "relay.wrong_credentials.address", d.addressProofFailures)
+        proofReserveInterval = try reader.duration(
+            "relay.wrong_credentials.client_reserve_interval", default: d.proofReserveInterval)
+        guard proofReserveInterval >= .milliseconds(100), proofReserveInterval <= .seconds(3_600) else {
+            throw reader.invalid("relay.wrong_credentials.client_reserve_interval", "100ms to 1h are expected")
+        }
         allocationProofFailures = try Self.rate(
             &reader, "relay.wrong_credentials.allocation", d.allocationProofFailures)
         bindings = try Self.rate(&reader, "relay.bindings.address", d.bindings)
@@ -91,6 +98,8 @@ package struct RelayBounds: Sendable {
         (turn.challengesPerProof, turn.challengeCreditMax) = (challengesPerProof, challengeCreditMax)
         turn.portProofFailures = portProofFailures
         turn.addressProofFailures = addressProofFailures
+        turn.proofReserve = TurnServerConfiguration.Rate(
+            burst: 1, perSecond: 1_000 / proofReserveInterval.milliseconds)
         turn.allocationProofFailures = allocationProofFailures
         (turn.bindingBurst, turn.bindingsPerSecond) = (bindings.burst, bindings.perSecond)
         turn.sourceRows = sourcesMax

@@ -73,29 +73,40 @@ extension RelayConfiguration {
         return ExternalAddresses(pairs)
     }
 
+    /// What is before the NAT.
+    struct FoundExternals {
+        var addresses: ExternalAddresses
+        /// Addresses of relays whose NAT gives packets other ports.
+        var withOtherPorts: [TransportAddress] = []
+    }
+
     /// The pairs of the configuration, or what the STUN server of ``externalFrom`` sees relays at.
     ///
-    /// Blocks for as long as the server takes, at most five seconds for each address.
+    /// The server is asked from two ports: a NAT may keep one by chance. Blocks for as long as the server takes, at
+    /// most ten seconds for each address.
     ///
     /// - Throws: 10022 where a public address has no private one, or the server has no address of a relay's family;
     ///   21002 where it does not answer.
-    func findExternalAddresses(hosts: [TransportAddress]) throws(ApusError) -> ExternalAddresses {
-        guard let externalFrom else { return try externalAddresses(hosts: hosts) }
+    func findExternalAddresses(hosts: [TransportAddress]) throws(ApusError) -> FoundExternals {
+        guard let externalFrom else { return FoundExternals(addresses: try externalAddresses(hosts: hosts)) }
         let servers = Self.resolve(externalFrom)
         var pairs: [ExternalAddresses.Pair] = []
+        var withOtherPorts: [TransportAddress] = []
         var askedCount = 0
         for host in hosts {
             guard let server = servers.first(where: { $0.family == host.family }) else { continue }
             askedCount += 1
-            let seen = try ExternalLookup.ask(server, from: host, timeout: Self.lookupTimeout)
-            if seen.host != host.host { pairs.append(.init(external: seen, local: host)) }
+            let first = try ExternalLookup.ask(server, from: host, timeout: Self.lookupTimeout)
+            let second = try ExternalLookup.ask(server, from: host, timeout: Self.lookupTimeout)
+            if first.seen.host != host.host { pairs.append(.init(external: first.seen, local: host)) }
+            if !first.isPortKept || !second.isPortKept { withOtherPorts.append(host) }
         }
         guard askedCount > 0 else {
             throw ApusError(
                 .configurationInvalid,
                 "relay.external_from: \(externalFrom) has no address of a family that this relay has")
         }
-        return ExternalAddresses(pairs)
+        return FoundExternals(addresses: ExternalAddresses(pairs), withOtherPorts: withOtherPorts)
     }
 
     private static func resolve(_ server: HostPort) -> [TransportAddress] {

@@ -52,6 +52,8 @@ package struct RelayConfiguration: Sendable {
     /// Peers that are let in before any other rule, and peers that are refused; the first goes before the second.
     package var allowed: [PeerRule] = []
     package var denied: [PeerRule] = []
+    /// Networks that a NAT64 translates, beside the well-known ones: the IPv4 addresses inside are judged too.
+    package var nat64Prefixes: [Nat64Prefix] = []
     /// Addresses of the cluster's other machines.
     package var clusterAddresses: [TransportAddress] = []
     package var allocationsMax = 16_384
@@ -238,6 +240,7 @@ package struct RelayConfiguration: Sendable {
         opened = try Self.ranges(&reader, "relay.open")
         allowed = try Self.rules(&reader, "relay.allow")
         denied = try Self.rules(&reader, "relay.deny")
+        nat64Prefixes = try Self.prefixes(&reader, "relay.nat64_prefixes")
         clusterAddresses = try Self.addresses(&reader, "relay.cluster_addresses")
     }
 
@@ -266,6 +269,22 @@ package struct RelayConfiguration: Sendable {
                         + "[2001:db8::/32]:443, with no bit of the address beyond the prefix")
             }
             found.append(rule)
+        }
+        return found
+    }
+
+    private static func prefixes(
+        _ reader: inout ConfigurationReader, _ key: String
+    ) throws(ApusError) -> [Nat64Prefix] {
+        var found: [Nat64Prefix] = []
+        for word in try reader.words(key, countMax: wordsMax) {
+            guard let prefix = Nat64Prefix(word) else {
+                throw reader.invalid(
+                    key,
+                    "'\(word)' is no prefix of a NAT64; they are written 2001:db8:64::/96, with 32, 40, 48, 56, 64 or "
+                        + "96 bits and none beyond")
+            }
+            found.append(prefix)
         }
         return found
     }

@@ -50,8 +50,6 @@ final class RelayMesh: Service {
 
     let relay: RelayService
     private let advertised: HostPort?
-    /// Of this machine, those that others can tell apart from their own.
-    private let addresses: [TransportAddress]
     let view: ClusterView
     private let transport: Transport
     private let log: Logger
@@ -69,7 +67,6 @@ final class RelayMesh: Service {
     ) {
         self.relay = relay
         self.advertised = advertised
-        addresses = Array(RelayConfiguration.outerAddresses().prefix(RelayRoster.addressesMax))
         self.view = view
         self.transport = transport
         self.log = log
@@ -164,7 +161,8 @@ final class RelayMesh: Service {
     private func ownTidings(usage: [RelayUsage], isWhole: Bool) -> RelayTidings {
         RelayTidings(
             doors: relay.doorsForPeers, domain: relay.domain, isDraining: state.withLock(\.isDraining), usage: usage,
-            isWhole: isWhole, advertised: advertised, addresses: addresses,
+            isWhole: isWhole, advertised: advertised,
+            addresses: Array(relay.outerAddresses.prefix(RelayRoster.addressesMax)),
             relays: Array(relay.relayedHosts.prefix(RelayRoster.addressesMax)))
     }
 

@@ -36,8 +36,8 @@ package struct RelayNode: Sendable {
     ) throws(ApusError) {
         var configuration = configuration
         httpConnectionsMax = try configuration.fitDescriptors(log: log)
-        service = RelayService(configuration: configuration, keys: keys, log: log)
         conditions = NodeConditions(log: log)
+        service = RelayService(configuration: configuration, keys: keys, conditions: conditions, log: log)
         self.door = door
         self.metrics = metrics
         self.log = log

@@ -10,20 +10,35 @@ import Synchronization
 ///
 /// Isolation: any thread. The planes and their control have threads of their own.
 package final class RelayService: Service {
-    /// Addresses of this machine.
-    private struct Places {
-        var own: [TransportAddress] = []
+    /// What the rules for peers are made of.
+    private struct Rules {
+        /// Whose lists and ranges hold: the one that was read last.
+        var configuration: RelayConfiguration
+        /// Ports at which relays are, of the start.
+        let relayPorts: ClosedRange<UInt16>
+        /// Where the relay listens and where allocations are.
+        var listeners: [TransportAddress] = []
+        /// Every address of this machine, as it was read last.
+        var machine = RelayConfiguration.machineAddresses()
         /// Those at which allocations are.
         var relays: [TransportAddress] = []
         /// What they are before a NAT.
         var externals = ExternalAddresses()
+
+        var peers: PeerPolicy {
+            let others = configuration.clusterAddresses
+            return PeerPolicy(
+                opened: Set(configuration.opened), own: listeners + relays + machine + others,
+                relays: relays + others, relayPorts: relayPorts, allowed: configuration.allowed,
+                denied: configuration.denied, nat64: configuration.nat64Prefixes, externals: externals)
+        }
     }
 
     private let configuration: RelayConfiguration
     /// What was read last.
     private let keys: Mutex<RelayKeys>
-    /// Known once the relay is open.
-    private let places = Mutex(Places())
+    /// Orders that come of it are given while it is held, so that control has them in one order.
+    private let rules: Mutex<Rules>
     private let log: Logger
     /// How tickets name this life of this node; nil for a relay that is alone.
     private let node: UInt64?
@@ -36,14 +51,21 @@ package final class RelayService: Service {
     private let security = Mutex<DoorSecurity?>(nil)
     /// How often the certificate's files are looked at.
     private static let certificateInterval = Duration.seconds(60)
+    /// How often the machine's addresses are read: for so long a new one may be a peer that it must not be.
+    private static let machineInterval = Duration.seconds(1)
+    private let conditions: NodeConditions?
 
     /// - Parameters:
     ///   - node: how tickets name this life of this node; nil for a relay that is alone.
     ///   - domain: the name by which clients know this node; empty where it has none.
+    ///   - conditions: where what keeps the relay from its full service is said.
     package init(
-        configuration: RelayConfiguration, keys: RelayKeys, node: UInt64? = nil, domain: String = "", log: Logger
+        configuration: RelayConfiguration, keys: RelayKeys, node: UInt64? = nil, domain: String = "",
+        conditions: NodeConditions? = nil, log: Logger
     ) {
         self.configuration = configuration
+        self.conditions = conditions
+        rules = Mutex(Rules(configuration: configuration, relayPorts: configuration.ports))
         self.keys = Mutex(keys)
         self.node = node
         self.domain = domain
@@ -54,14 +76,14 @@ package final class RelayService: Service {
     ///
     /// - Throws: 10022 for a secret that cannot be read.
     static func make(
-        _ configuration: NodeConfiguration, clusterKey: [UInt8], node: NodeID, log: Logger
+        _ configuration: NodeConfiguration, clusterKey: [UInt8], node: NodeID, conditions: NodeConditions, log: Logger
     ) throws(ApusError) -> RelayService? {
         guard configuration.relay.isEnabled else { return nil }
         let keys = try RelayKeys(root: clusterKey, configuration: configuration.relay)
         let name = configuration.advertisedRelay?.host ?? ""
         return RelayService(
             configuration: configuration.relay, keys: keys, node: RelayMesh.tag(of: node),
-            domain: TransportAddress(name, port: 0) == nil ? name : "", log: log)
+            domain: TransportAddress(name, port: 0) == nil ? name : "", conditions: conditions, log: log)
     }
 
     /// What issues the credentials that this relay takes.
@@ -115,13 +137,20 @@ package final class RelayService: Service {
         return count
     }
 
+    /// How long the end of a relay that drains waits for its clients.
+    var drainWait: Duration { configuration.drainWait }
+
     /// What other nodes tell their clients, where these are to come here.
     package var doorsForPeers: [RelayDoor] { doors.withLock { $0 } }
 
     /// Where allocations are, as peers see them; without ports. Empty until the relay is open.
     package var relayedHosts: [TransportAddress] {
-        let places = places.withLock { $0 }
-        return places.relays.map { places.externals.external(of: $0).host }
+        rules.withLock { rules in rules.relays.map { rules.externals.external(of: $0).host } }
+    }
+
+    /// The addresses at which others reach this machine, as they were read last.
+    package var outerAddresses: [TransportAddress] {
+        rules.withLock(\.machine).filter(RelayConfiguration.isOuter)
     }
 
     /// Opens the doors and begins to relay.
@@ -133,7 +162,9 @@ package final class RelayService: Service {
         let hosts = try configuration.relayHosts(doors: doors)
         var addresses = RelayAddresses(hosts: hosts, ports: configuration.ports)
         addresses.socketsMax = configuration.allocationsMax
-        addresses.externals = try configuration.findExternalAddresses(hosts: hosts)
+        let found = try configuration.findExternalAddresses(hosts: hosts)
+        addresses.externals = found.addresses
+        if !found.withOtherPorts.isEmpty { warnOfPorts(found.withOtherPorts) }
         let server = RelayServer(
             configuration: turnConfiguration(doors: doors, addresses: addresses), addresses: addresses,
             userRate: RelayRate(
@@ -175,6 +206,7 @@ package final class RelayService: Service {
         if secretCount < RelayConfiguration.secretByteCountSafe {
             log.warning("The relay's secret is short enough to be guessed.", metadata: [LogKey.count: "\(secretCount)"])
         }
+        warnOfExposedFiles(keys.withLock { $0 })
         let secure = started.planes[0].secureStreamAddresses
         if secure.isEmpty {
             log.notice("The relay has no certificate, so that its TLS and DTLS doors stay closed.")
@@ -190,10 +222,28 @@ package final class RelayService: Service {
         }
     }
 
+    private static let portsCondition = NodeConditions.Kind("relay_ports", isUnhealthy: false)
+
+    /// Relayed addresses that a NAT gives other ports are none that a peer can reach.
+    private func warnOfPorts(_ hosts: [TransportAddress]) {
+        let names = hosts.map(\.hostDescription).joined(separator: " ")
+        log.warning(
+            "The NAT before the relay changes ports, so that peers do not reach relayed addresses",
+            metadata: [LogKey.address: "\(names)"])
+        conditions?.raise(
+            Self.portsCondition,
+            "the NAT before \(names) changes ports: peers do not reach relayed addresses; make it 1:1, or forward the "
+                + "ports of relays as they are")
+    }
+
     /// Relays until the node leaves.
     package func run() async throws {
         // The threads are the relay's own; a cancellation ends the wait as well as a shutdown.
-        await cancelWhenGracefulShutdown { await self.watchCertificate() }
+        await cancelWhenGracefulShutdown {
+            async let machine: Void = self.watchMachine()
+            await self.watchCertificate()
+            await machine
+        }
         await waitUntilEmpty()
         stop()
     }
@@ -226,6 +276,25 @@ package final class RelayService: Service {
         }
     }
 
+    /// Reads the machine's addresses from time to time, until it is cancelled. A new one is the machine's own from then
+    /// on, and no peer: its services would be open to every client.
+    private func watchMachine() async {
+        while (try? await Task.sleep(for: Self.machineInterval)) != nil {
+            // Empty where the system does not tell: what was known stays.
+            let machine = RelayConfiguration.machineAddresses()
+            let isNew = rules.withLock { rules in
+                guard !machine.isEmpty, Set(machine) != Set(rules.machine) else { return false }
+                var new = rules
+                new.machine = machine
+                // What control does not take now it is told a second later.
+                guard order(.peers(new.peers)) else { return false }
+                rules = new
+                return true
+            }
+            if isNew { log.info("The machine has other addresses", metadata: [LogKey.count: "\(machine.count)"]) }
+        }
+    }
+
     /// Closes the doors and ends every allocation. May be called again.
     package func stop() {
         let control = control.withLock { control -> RelayControl? in
@@ -247,19 +316,30 @@ package final class RelayService: Service {
         guard new.certificateFile == configuration.certificateFile, new.keyFile == configuration.keyFile else {
             throw ApusError(.configurationInvalid, "the certificate cannot get another place while the relay runs")
         }
-        _ = try security.withLock { $0 }?.reload()
-        let rules = RelayRules(credentials: keys.credentials, users: keys.users, peers: policy(of: new))
-        guard order(.rules(rules)) else { throw ApusError(.overloaded, "the relay takes no orders now") }
+        let security = security.withLock { $0 }
+        let renewal = try security?.renewal()
+        let isTaken = rules.withLock { rules in
+            var changed = rules
+            changed.configuration = new
+            let all = RelayRules(credentials: keys.credentials, users: keys.users, peers: changed.peers)
+            guard order(.rules(all)) else { return false }
+            rules = changed
+            return true
+        }
+        guard isTaken else { throw ApusError(.overloaded, "the relay takes no orders now") }
+        // Only now: nothing has changed where anything could not be read or taken.
+        if let renewal { security?.use(renewal) }
         self.keys.withLock { $0 = keys }
+        warnOfExposedFiles(keys)
     }
 
-    /// What may be a peer, as a configuration says it.
-    private func policy(of configuration: RelayConfiguration) -> PeerPolicy {
-        let places = places.withLock { $0 }
-        return PeerPolicy(
-            opened: Set(configuration.opened), own: places.own + configuration.clusterAddresses,
-            relays: places.relays + configuration.clusterAddresses, relayPorts: self.configuration.ports,
-            allowed: configuration.allowed, denied: configuration.denied, externals: places.externals)
+    /// A secret that every user of the machine can read is not taken silently.
+    private func warnOfExposedFiles(_ keys: RelayKeys) {
+        for path in keys.exposedFiles {
+            log.warning(
+                "A file with secrets of the relay can be read by every user of the machine",
+                metadata: [LogKey.path: "\(path)"])
+        }
     }
 
     private func turnConfiguration(
@@ -274,12 +354,11 @@ package final class RelayService: Service {
         turn.hasPeers = node != nil
         turn.drainLifetime = configuration.drainLifetime
         turn.mirrorsMax = configuration.mirrorsMax
-        places.withLock {
-            $0 = Places(
-                own: doors + addresses.hosts + RelayConfiguration.machineAddresses(), relays: addresses.hosts,
-                externals: addresses.externals)
+        turn.peers = rules.withLock { rules in
+            (rules.listeners, rules.relays, rules.externals) = (doors, addresses.hosts, addresses.externals)
+            rules.machine = RelayConfiguration.machineAddresses()
+            return rules.peers
         }
-        turn.peers = policy(of: configuration)
         turn.allocationsMax = configuration.allocationsMax
         turn.allocationsPerUserMax = configuration.allocationsPerUserMax
         turn.allocationsPerClusterUserMax = configuration.quota.allocationsMax
@@ -421,11 +500,13 @@ extension RelayConfiguration {
 
     /// The addresses at which others reach this machine.
     static func outerAddresses() -> [TransportAddress] {
-        machineAddresses().filter { address in
-            switch PeerPolicy.range(of: address) {
-            case nil, .private, .carrierGrade: true
-            default: false
-            }
+        machineAddresses().filter(isOuter)
+    }
+
+    static func isOuter(_ address: TransportAddress) -> Bool {
+        switch PeerPolicy.range(of: address) {
+        case nil, .private, .carrierGrade: true
+        default: false
         }
     }
 }

@@ -8,6 +8,9 @@ import ServiceLifecycle
 /// Alive means that the control thread answered; one that hangs is not told alive, so that the manager starts the relay
 /// anew.
 struct RelayWatchdog: Service {
+    /// What stopping takes beside the wait for clients of a relay that drains: listeners that close, lines of the log.
+    static let stopMargin = Duration.seconds(15)
+
     let notifier: ServiceNotifier
     let relay: RelayService
 
@@ -23,6 +26,6 @@ struct RelayWatchdog: Service {
                 if await relay.standing() != nil { notifier.tell(.watchdog) }
             } while (try? await Task.sleep(for: interval / 2)) != nil
         }
-        notifier.tell(.stopping)
+        notifier.tell(.stopping, extendedBy: relay.drainWait + Self.stopMargin)
     }
 }

@@ -56,6 +56,8 @@ public struct PeerPolicy: Sendable {
     /// Own addresses at which allocations are.
     private let relays: Set<TransportAddress>
     private let relayPorts: ClosedRange<UInt16>
+    /// Networks that a NAT64 translates, beside the well-known ones.
+    private let nat64: [Nat64Prefix]
     /// Addresses of the cluster's other nodes, as far as they are known; without ports.
     private var others: Set<TransportAddress> = []
     /// Those at which the other nodes' allocations are.
@@ -71,12 +73,13 @@ public struct PeerPolicy: Sendable {
     ///     relay, so that two relayed clients reach each other.
     ///   - allowed: Peers that are let in whatever else is said of them; at most ``rulesMax``.
     ///   - denied: Peers that are refused unless ``allowed`` has them; at most ``rulesMax``.
+    ///   - nat64: Networks that a NAT64 translates, beside 64:ff9b::/96 and 64:ff9b:1::/48; at most ``rulesMax``.
     ///   - externals: Public addresses that this node has before a NAT, and what they are behind it. The public ones
     ///     count as own and as relays', and are the only names of the private ones: these are refused.
     public init(
         opened: Set<Range> = [], own: [TransportAddress] = [], relays: [TransportAddress]? = nil,
         relayPorts: ClosedRange<UInt16> = 49152...65535, allowed: [PeerRule] = [], denied: [PeerRule] = [],
-        externals: ExternalAddresses = ExternalAddresses()
+        nat64: [Nat64Prefix] = [], externals: ExternalAddresses = ExternalAddresses()
     ) {
         let outer = externals.pairs.map(\.external)
         self.opened = opened
@@ -86,6 +89,7 @@ public struct PeerPolicy: Sendable {
         self.relays = Set(((relays ?? own) + outer).map(\.host))
         hidden = Set(externals.pairs.map(\.local))
         self.relayPorts = relayPorts
+        self.nat64 = Array(nat64.prefix(Self.rulesMax))
     }
 
     /// The cluster's other nodes are at these addresses, and no more at those of before; ports do not count.
@@ -139,11 +143,11 @@ public struct PeerPolicy: Sendable {
     /// list names ports of the host. Lists say nothing of this node's own addresses.
     public func ports(of host: TransportAddress) -> ClosedRange<UInt16> {
         if own.contains(host.host) { return isOpenLoopback(host) ? PeerRule.allPorts : relayPorts }
-        let hosts = [host] + Self.embedded(in: host)
-        let isJudged = (allowed + denied).contains { rule in
-            rule.isOfSomePorts && hosts.contains { rule.contains(host: $0) }
+        let hosts = [host] + embedded(in: host)
+        func isJudged(by rules: [PeerRule]) -> Bool {
+            rules.contains { rule in rule.isOfSomePorts && hosts.contains { rule.contains(host: $0) } }
         }
-        if isJudged { return Self.judgedPorts }
+        if isJudged(by: allowed) || isJudged(by: denied) { return Self.judgedPorts }
         return others.contains(host.host) && !isOpenLoopback(host) ? relayPorts : PeerRule.allPorts
     }
 
@@ -196,7 +200,7 @@ public struct PeerPolicy: Sendable {
         in address: TransportAddress, _ judge: (TransportAddress) -> Refusal?
     ) -> Refusal? {
         guard !isOwn(address.host) else { return nil }
-        for inner in Self.embedded(in: address) {
+        for inner in embedded(in: address) {
             if let refusal = judge(inner) { return refusal }
             if isOwn(inner.host) { return .own }
         }
@@ -234,14 +238,15 @@ public struct PeerPolicy: Sendable {
         TransportAddress(v6High: 0xfd20_00ce_0000_0000, low: 0x254, port: 0),
     ]
 
-    /// The IPv4 addresses that an IPv6 address carries: NAT64 (RFC 6052 §2.1), 6to4 (RFC 3056 §2), and client and
-    /// server of Teredo (RFC 4380 §4). A v4-mapped one has become IPv4 before.
-    static func embedded(in address: TransportAddress) -> [TransportAddress] {
+    /// The IPv4 addresses that an IPv6 address carries: NAT64 (RFC 6052 §2.2, RFC 8215), 6to4 (RFC 3056 §2), and client
+    /// and server of Teredo (RFC 4380 §4). A v4-mapped one has become IPv4 before.
+    func embedded(in address: TransportAddress) -> [TransportAddress] {
         guard address.family == .v6 else { return [] }
         let low = UInt32(truncatingIfNeeded: address.low)
-        if address.high == 0x0064_ff9b_0000_0000, address.low >> 32 == 0 {
-            return [TransportAddress(v4: low, port: address.port)]
-        }
+        let named = nat64.filter { $0.contains(address) }
+        if !named.isEmpty { return named.map { $0.v4(in: address) } }
+        if Nat64Prefix.wellKnown.contains(address) { return [Nat64Prefix.wellKnown.v4(in: address)] }
+        if Nat64Prefix.local.contains(address) { return Nat64Prefix.candidates(in: address) }
         if address.high >> 48 == 0x2002 {
             return [TransportAddress(v4: UInt32(truncatingIfNeeded: address.high >> 16), port: address.port)]
         }

@@ -95,37 +95,48 @@ struct SourceLimiter: Sendable {
 /// many clients may be (NAT).
 ///
 /// The first keeps a client from taking what belongs to its neighbours, the second bounds what is done for an address
-/// at all, whatever ports a datagram says it is from.
+/// at all, whatever ports a datagram says it is from. A reserve of each port, where there is one, stands in for the
+/// bound of the address: every token that is taken is taken of it too, so that a client has it that takes none.
 struct SourceBounds: Sendable {
     private var ports: SourceLimiter
     private var addresses: SourceLimiter
+    private var reserves: SourceLimiter?
     /// How often there was no token, since the start.
     private(set) var refusedCount: UInt64 = 0
     /// Rows of the table of ports for each row of the table of addresses.
     private static let portsPerAddress = 8
 
-    init(rowCount: Int, port: TurnServerConfiguration.Rate, address: TurnServerConfiguration.Rate, salt: UInt64) {
+    init(
+        rowCount: Int, port: TurnServerConfiguration.Rate, address: TurnServerConfiguration.Rate,
+        reserve: TurnServerConfiguration.Rate? = nil, salt: UInt64
+    ) {
         ports = SourceLimiter(
             rowCount: rowCount * Self.portsPerAddress, burst: port.burst, perSecond: port.perSecond,
             scope: .addressAndPort, salt: salt)
         addresses = SourceLimiter(
             rowCount: rowCount, burst: address.burst, perSecond: address.perSecond, salt: salt &+ 1)
+        reserves = reserve.map {
+            SourceLimiter(
+                rowCount: rowCount * Self.portsPerAddress, burst: $0.burst, perSecond: $0.perSecond,
+                scope: .addressAndPort, salt: salt &+ 2)
+        }
     }
 
-    /// Whether a source has a token of each; none is taken.
+    /// Whether a source has a token of each, or of the reserve in the place of the address's; none is taken.
     mutating func has(_ source: TransportAddress, at now: MonotonicTime) -> Bool {
-        ports.has(source, at: now) && addresses.has(source, at: now)
+        ports.has(source, at: now) && (addresses.has(source, at: now) || reserves?.has(source, at: now) == true)
     }
 
     /// Takes a token of each; false, and none taken, where one is missing.
     ///
     /// - Parameter isAddressProven: the source is who it says it is, so that only its own bound counts.
     mutating func take(_ source: TransportAddress, isAddressProven: Bool = false, at now: MonotonicTime) -> Bool {
-        guard ports.has(source, at: now), isAddressProven || addresses.has(source, at: now) else {
+        guard ports.has(source, at: now), isAddressProven || has(source, at: now) else {
             refusedCount &+= 1
             return false
         }
         _ = ports.take(source, at: now)
+        _ = reserves?.take(source, at: now)
         if !isAddressProven { _ = addresses.take(source, at: now) }
         return true
     }

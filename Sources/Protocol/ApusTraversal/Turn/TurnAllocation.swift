@@ -5,6 +5,8 @@ struct TurnAllocation: Sendable {
     struct Permission: Sendable {
         let host: TransportAddress
         var expiry: MonotonicTime
+        /// What the plane knows.
+        var ports: ClosedRange<UInt16>
     }
 
     struct Channel: Sendable {

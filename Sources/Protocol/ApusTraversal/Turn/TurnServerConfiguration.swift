@@ -98,6 +98,9 @@ public struct TurnServerConfiguration: Sendable {
     /// looked at; further ones are dropped before anything is hashed.
     public var portProofFailures = Rate(burst: 64, perSecond: 16)
     public var addressProofFailures = Rate(burst: 1_024, perSecond: 512)
+    /// What an address and port has beside that of its address: neighbours that show wrong credentials leave it to a
+    /// client that shows none.
+    public var proofReserve = Rate(burst: 1, perSecond: 0.1)
     public var allocationProofFailures = Rate(burst: 64, perSecond: 16)
     /// Answers to Binding requests of one source, at once and per second.
     public var bindingBurst = 1024

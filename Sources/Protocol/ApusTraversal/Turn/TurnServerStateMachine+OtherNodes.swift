@@ -2,9 +2,9 @@
 extension TurnServerStateMachine {
     /// The cluster's other nodes are at these addresses, and at no others any more.
     ///
-    /// What allocations have of them already is judged anew: channels to what may be no peer now are unbound, and
-    /// permissions reach the ports of relays alone, or wherever they may where a node has gone. TCP connections to what
-    /// may be no peer now are closed.
+    /// What allocations have of them already is judged anew, in steps (``judgeMore()``): channels to what may be no
+    /// peer now are unbound, and permissions reach the ports of relays alone, or wherever they may where a node has
+    /// gone. TCP connections to what may be no peer now are closed.
     ///
     /// - Parameters:
     ///   - reached: where this node reaches the others itself.
@@ -15,30 +15,6 @@ extension TurnServerStateMachine {
     ) -> [TurnAction] {
         let before = configuration.peers
         configuration.peers.setOthers(reached: reached, told: told, relays: relays)
-        guard !configuration.peers.hasOthers(of: before) else { return [] }
-        return judgeAnew(before)
-    }
-
-    /// Brings what allocations have in line with the rules for peers, which have changed.
-    mutating func judgeAnew(_ before: PeerPolicy) -> [TurnAction] {
-        var actions: [TurnAction] = []
-        for id in allocations.keys.sorted(by: { $0.rawValue < $1.rawValue }) {
-            guard let allocation = allocations[id] else { continue }
-            for channel in allocation.channels where configuration.peers.refusal(of: channel.peer) != nil {
-                actions.append(.unbindChannel(id, channel.number))
-            }
-            let peers = configuration.peers
-            allocations[id]?.channels.removeAll { peers.refusal(of: $0.peer) != nil }
-            for permission in allocation.permissions {
-                let host = permission.host
-                let isRefused = peers.refusal(ofHost: host) != nil
-                guard isRefused || before.ports(of: host) != peers.ports(of: host) else { continue }
-                actions.append(.revoke(id, host))
-                if !isRefused { actions.append(.permit(id, host, ports: peers.ports(of: host))) }
-            }
-            allocations[id]?.permissions.removeAll { peers.refusal(ofHost: $0.host) != nil }
-            actions += closeRefusedPeers(of: allocation)
-        }
-        return actions
+        return configuration.peers.hasOthers(of: before) ? [] : judgeAnew()
     }
 }

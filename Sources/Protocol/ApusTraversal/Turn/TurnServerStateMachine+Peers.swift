@@ -78,8 +78,9 @@ extension TurnServerStateMachine {
             allocations[id]?.permissions[index].expiry = expiry
             return []
         }
-        allocations[id]?.permissions.append(TurnAllocation.Permission(host: peer.host, expiry: expiry))
-        return [.permit(id, peer.host, ports: configuration.peers.ports(of: peer))]
+        let ports = configuration.peers.ports(of: peer)
+        allocations[id]?.permissions.append(TurnAllocation.Permission(host: peer.host, expiry: expiry, ports: ports))
+        return [.permit(id, peer.host, ports: ports)]
     }
 
     /// A Send indication that the plane did not take itself (RFC 8656 §11.2). Refusals are silent.

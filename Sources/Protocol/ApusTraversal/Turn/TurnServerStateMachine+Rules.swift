@@ -4,17 +4,75 @@ public import ApusCore
 extension TurnServerStateMachine {
     /// Takes other secrets, users and rules for peers, of the same realm. No allocation ends.
     ///
-    /// What allocations have is judged anew: channels, permissions and TCP connections to peers that are refused now
-    /// are taken back. A client whose user or secret is gone is refused at its next request; its allocation ends with
-    /// its lifetime.
+    /// What allocations have is judged anew, in steps (``judgeMore()``): channels, permissions and TCP connections to
+    /// peers that are refused now are taken back. A client whose user or secret is gone is refused at its next request;
+    /// its allocation ends with its lifetime.
     public mutating func rulesChanged(
         credentials: RelayCredentials, users: StaticUsers, peers: PeerPolicy, at now: MonotonicTime
     ) -> [TurnAction] {
         configuration.credentials = credentials
         configuration.users = users
+        return peersChanged(peers)
+    }
+
+    /// Takes other rules for peers; what allocations have is judged anew as
+    /// ``rulesChanged(credentials:users:peers:at:)`` does.
+    public mutating func peersChanged(_ peers: PeerPolicy) -> [TurnAction] {
         let before = configuration.peers
         configuration.peers = peers
         configuration.peers.keepOthers(of: before)
-        return judgeAnew(before)
+        return judgeAnew()
+    }
+
+    /// Channels, permissions and connections that one step judges, at least; a step ends with an allocation.
+    static let judgedPerStep = 256
+
+    /// Whether allocations wait to be judged by rules that have changed; ``judgeMore()`` is due then.
+    public var isJudging: Bool { !toJudge.isEmpty }
+
+    /// Begins to bring what allocations have in line with the rules for peers, which have changed, and does the first
+    /// step. New requests are judged by the new rules at once.
+    mutating func judgeAnew() -> [TurnAction] {
+        // Where rules change faster than all can be judged, those that waited for the last ones go first.
+        let waiting = Set(toJudge)
+        let others = allocations.keys.filter { !waiting.contains($0) }.sorted { $0.rawValue > $1.rawValue }
+        toJudge = others + toJudge
+        return judgeMore()
+    }
+
+    /// One step: the rules may have 512 entries and a node 65,536 allocations, which together take seconds.
+    public mutating func judgeMore() -> [TurnAction] {
+        var actions: [TurnAction] = []
+        var count = 0
+        while count < Self.judgedPerStep, let id = toJudge.popLast() {
+            guard let allocation = allocations[id] else { continue }
+            count += 1 + allocation.channels.count + allocation.permissions.count + allocation.connections.count
+            actions += judge(allocation)
+        }
+        return actions
+    }
+
+    private mutating func judge(_ allocation: TurnAllocation) -> [TurnAction] {
+        let (id, peers) = (allocation.id, configuration.peers)
+        var actions: [TurnAction] = []
+        let channels = allocation.channels.filter { channel in
+            guard peers.refusal(of: channel.peer) != nil else { return true }
+            actions.append(.unbindChannel(id, channel.number))
+            return false
+        }
+        var permissions: [TurnAllocation.Permission] = []
+        for var permission in allocation.permissions {
+            let isRefused = peers.refusal(ofHost: permission.host) != nil
+            let ports = peers.ports(of: permission.host)
+            if isRefused || ports != permission.ports {
+                actions.append(.revoke(id, permission.host))
+                if !isRefused { actions.append(.permit(id, permission.host, ports: ports)) }
+            }
+            permission.ports = ports
+            if !isRefused { permissions.append(permission) }
+        }
+        allocations[id]?.channels = channels
+        allocations[id]?.permissions = permissions
+        return actions + closeRefusedPeers(of: allocation)
     }
 }

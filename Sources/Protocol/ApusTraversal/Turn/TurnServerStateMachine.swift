@@ -124,6 +124,8 @@ public struct TurnServerStateMachine: Sendable {
     var changedUsers: Set<String> = []
     var endings: [AllocationID: Ending] = [:]
     var connections: [UInt32: TurnConnection] = [:]
+    /// Allocations that rules for peers which have changed are yet to judge, the next one last.
+    var toJudge: [AllocationID] = []
     var heap = DeadlineHeap<Subject>()
     var lastAllocation: UInt32 = 0
     var lastOpening: UInt32 = 0
@@ -152,7 +154,7 @@ public struct TurnServerStateMachine: Sendable {
             salt: random.next())
         proofFailures = SourceBounds(
             rowCount: configuration.sourceRows, port: configuration.portProofFailures,
-            address: configuration.addressProofFailures, salt: random.next())
+            address: configuration.addressProofFailures, reserve: configuration.proofReserve, salt: random.next())
         bindings = SourceLimiter(
             rowCount: configuration.sourceRows, burst: configuration.bindingBurst,
             perSecond: configuration.bindingsPerSecond, salt: random.next())
@@ -224,7 +226,7 @@ public struct TurnServerStateMachine: Sendable {
             if flow.transport == .udp, case .reply(_, let bytes) = answer, bytes.count > message.bytes.count {
                 return []
             }
-            return mayAnswer(flow, at: now) ? [answer] : []
+            return unauthenticatedAnswer(answer, to: message, flow, at: now)
         }
         switch authenticate(message, flow, at: now) {
         case .refused(let actions): return actions
@@ -339,8 +341,17 @@ extension TurnServerStateMachine {
     private mutating func challenge(
         _ message: StunMessage, _ flow: RelayFlow, _ code: StunErrorCode, at now: MonotonicTime
     ) -> Verdict {
-        guard mayAnswer(flow, at: now) else { return .refused([]) }
-        return .refused([challengeAnswer(message, flow, code, at: now)])
+        .refused(unauthenticatedAnswer(challengeAnswer(message, flow, code, at: now), to: message, flow, at: now))
+    }
+
+    /// An answer to a source that has shown nothing. One that is no longer than its question makes nothing larger,
+    /// whoever is said to have sent it: it is bounded by nothing but control's second place, so that nobody who forges
+    /// a client's address keeps its 438 from it, which what it has depends on. Others are counted for their source.
+    private mutating func unauthenticatedAnswer(
+        _ answer: TurnAction, to message: StunMessage, _ flow: RelayFlow, at now: MonotonicTime
+    ) -> [TurnAction] {
+        if case .reply(_, let bytes) = answer, bytes.count <= message.bytes.count { return [answer] }
+        return mayAnswer(flow, at: now) ? [answer] : []
     }
 
     private func challengeAnswer(
@@ -396,7 +407,7 @@ extension TurnServerStateMachine {
     private mutating func unproven(
         _ message: StunMessage, _ flow: RelayFlow, _ code: StunErrorCode, at now: MonotonicTime
     ) -> Verdict {
-        .refused(mayAnswer(flow, at: now) ? [refusal(message, flow, code)] : [])
+        .refused(unauthenticatedAnswer(refusal(message, flow, code), to: message, flow, at: now))
     }
 
     /// An error answer to a proven caller.
