@@ -48,6 +48,8 @@ struct RelayStarvationTests {
         }
         for client in bad { #expect(try client.code(.allocate) { $0.add(requestedTransport: 17) } == 401) }
         let datagrams = bad.map { ($0.socket.descriptor, $0.request(.allocate) { $0.add(requestedTransport: 17) }) }
+        // The flood knows their descriptors alone: released, they would be somebody else's.
+        defer { withExtendedLifetime(bad) {} }
         let flood = Flood()
         let thread = try flood.start(datagrams, perMillisecond: 40)
         defer {
@@ -80,6 +82,45 @@ struct RelayStarvationTests {
             isAllocated = answer.kind == .success
         }
         #expect(isAllocated)
+    }
+
+    @Test("Wrong integrity codes of many ports of one address: a new client at that address comes in at once")
+    func neighbours() throws {
+        let relay = try RelayUnderTest()
+        defer { relay.control.stop() }
+        // More ports than the address's share has looks for.
+        let bad = (0..<96).map { _ in
+            TurnTestClient(LoopbackSocket(datagramsTo: relay.door), door: nil, ("4000000000:bad", "wrong"))
+        }
+        for client in bad { #expect(try client.code(.allocate) { $0.add(requestedTransport: 17) } == 401) }
+        let datagrams = bad.map { ($0.socket.descriptor, $0.request(.allocate) { $0.add(requestedTransport: 17) }) }
+        // As above.
+        defer { withExtendedLifetime(bad) {} }
+        let flood = Flood()
+        let thread = try flood.start(datagrams, perMillisecond: 8)
+        defer {
+            flood.stop()
+            thread.join()
+        }
+        while flood.sent.load(ordering: .relaxed) < 5_000 { usleep(1_000) }
+        var attempts: [Int] = []
+        for number in 0..<10 {
+            let client = relay.client(user: "good\(number)")
+            var count = 0
+            var isAllocated = false
+            while !isAllocated, count < 7 {
+                count += 1
+                client.send(client.request(.allocate) { $0.add(requestedTransport: 17) })
+                guard let bytes = client.socket.receive(milliseconds: 500) else { continue }
+                let answer = try StunMessage(bytes)
+                if client.nonce == nil { client.nonce = try answer.text(.nonce) }
+                isAllocated = answer.kind == .success
+            }
+            #expect(isAllocated, "client \(number) of the same address")
+            attempts.append(count)
+        }
+        // A challenge, and the answer to it.
+        #expect(attempts.allSatisfy { $0 <= 3 }, "\(attempts)")
     }
 
     @Test("3,000 clients behind one address have their allocations after one retransmission at most")

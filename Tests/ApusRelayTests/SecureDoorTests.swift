@@ -45,6 +45,27 @@ struct SecureDoorTests {
         }
     }
 
+    @Test("A renewal that was read is shown to nobody before it is used")
+    func renewalWaits() throws {
+        let (old, new) = (try TestCertificate(), try TestCertificate())
+        let security = try DoorSecurity(certificateFile: old.certificate, keyFile: old.key)
+        let harness = try PlaneHarness.secured { $0.security = security }
+        let before = "\(old.certificate).before"
+        try replace(before, old.certificate)
+        try replace(old.certificate, new.certificate)
+        try replace(old.key, new.key)
+        let renewal = try #require(try security.renewal())
+        pause(milliseconds: 300)
+        #expect(SecureClient(harness.secureDoor, isDatagram: false, authority: before) != nil)
+        security.use(renewal)
+        pause(milliseconds: 300)
+        #expect(SecureClient(harness.secureDoor, isDatagram: false, authority: new.certificate) != nil)
+        #expect(try security.renewal() == nil, "nothing is new any more")
+        // One that was read before another came into use is out of date.
+        security.use(renewal)
+        #expect(SecureClient(harness.secureDoor, isDatagram: false, authority: new.certificate) != nil)
+    }
+
     private func replace(_ file: String, _ other: String) throws {
         try Data(contentsOf: URL(fileURLWithPath: other)).write(to: URL(fileURLWithPath: file), options: .atomic)
     }
