@@ -199,6 +199,9 @@ let package = Package(
         // Testing.
         layer("Testing", "ApusTestKit", ["ApusCore", nioCore]),
         layer("Testing", "ApusSimulation", ["ApusCore", "ApusWire", "ApusCluster"]),
+        .target(
+            name: "CApusTestTLS", path: "Sources/Testing/CApusTestTLS",
+            linkerSettings: [.linkedLibrary("ssl"), .linkedLibrary("crypto")]),
 
         test(
             "ApusRelayTests",
@@ -247,8 +250,9 @@ let package = Package(
             name: "FuzzTests",
             dependencies: [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTraversal", "ApusRelay", "ApusSessions",
-                "ApusTransport", "ApusTLS", "ApusChannels", "ApusGateway", "ApusHTTP", "ApusNode", hummingbird,
-                hummingbirdCore, httpTypes, nioCore, nioEmbedded, nioHTTP1, protobuf, crypto, log,
+                "ApusTransport", "ApusTLS", "ApusChannels", "ApusGateway", "ApusHTTP", "ApusNode", "CApusTLS",
+                "CApusTestTLS", hummingbird, hummingbirdCore, httpTypes, nioCore, nioEmbedded, nioHTTP1, protobuf,
+                crypto, log,
             ],
             path: "Tests/Fuzz", exclude: ["Entry.swift", "Corpus", "Crashes"], swiftSettings: apusSettings),
         test("ApusStorageTests", ["ApusCore", "ApusStorage", grdb, log]),

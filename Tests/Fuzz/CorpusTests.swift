@@ -28,6 +28,7 @@ struct CorpusTests {
         Decoder(name: "token", fuzz: fuzzToken),
         Decoder(name: "zstd", fuzz: fuzzZstd),
         Decoder(name: "tls", fuzz: fuzzTls),
+        Decoder(name: "dtls", fuzz: fuzzDtls),
         Decoder(name: "http", fuzz: fuzzHttp),
     ]
 

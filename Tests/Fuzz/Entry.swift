@@ -36,6 +36,8 @@ public func fuzzerTestOneInput(_ start: UnsafePointer<UInt8>?, _ count: Int) -> 
     fuzzZstd(input)
     #elseif FUZZ_TLS
     fuzzTls(input)
+    #elseif FUZZ_DTLS
+    fuzzDtls(input)
     #elseif FUZZ_HTTP
     fuzzHttp(input)
     #else
