@@ -13,6 +13,17 @@ import UnixSignals
 /// What a relay is to have from its configuration now, read from its files.
 package typealias RelaySource = @Sendable () throws(ApusError) -> (configuration: RelayConfiguration, keys: RelayKeys)
 
+/// Ends its group at the first SIGTERM or SIGINT from ``init()`` on, also at one that came before the group ran.
+private struct EndSignals: Service {
+    private let signals: UnixSignalsSequence
+
+    init() async { signals = await UnixSignalsSequence(trapping: .sigterm, .sigint) }
+
+    func run() async throws {
+        for await _ in signals.cancelOnGracefulShutdown() { return }
+    }
+}
+
 /// A relay that runs alone, with a door for operators where one is asked for: `/healthz`, `/metrics`, `/v1/status`.
 package struct RelayNode: Sendable {
     private let service: RelayService
@@ -51,6 +62,8 @@ package struct RelayNode: Sendable {
     ///   refusal of the system.
     package func run() async throws {
         let reload = await RelayReload(relay: service, log: log, read: read)
+        // Before anybody can see that the relay is open: whoever ends it then ends it in order.
+        let ending = await EndSignals()
         try service.start()
         defer { service.stop() }
         var quiet = log
@@ -71,10 +84,11 @@ package struct RelayNode: Sendable {
         let watchdog: [any Service] = manager.map { [RelayWatchdog(notifier: $0, relay: service)] } ?? []
         let services = doors + [watch, reload, service] + watchdog
         do {
+            let end = ServiceGroupConfiguration.ServiceConfiguration(
+                service: ending, successTerminationBehavior: .gracefullyShutdownGroup)
             try await ServiceGroup(
                 configuration: ServiceGroupConfiguration(
-                    services: services.map { .init(service: $0) }, gracefulShutdownSignals: [.sigterm, .sigint],
-                    logger: quiet)
+                    services: services.map { .init(service: $0) } + [end], logger: quiet)
             ).run()
         } catch {
             try? await group.shutdownGracefully()
