@@ -109,6 +109,17 @@ final class LoopbackSocket {
         max(0, Glibc.send(descriptor, bytes, bytes.count, Int32(MSG_NOSIGNAL) | Int32(MSG_DONTWAIT)))
     }
 
+    /// Whether the other end's kernel has all that was written.
+    func hasSentAll(within milliseconds: Int) -> Bool {
+        var waiting: Int32 = 0
+        for _ in 0..<milliseconds {
+            // SIOCOUTQ of Linux.
+            guard ioctl(descriptor, UInt(TIOCOUTQ), &waiting) == 0, waiting > 0 else { return waiting == 0 }
+            usleep(1_000)
+        }
+        return false
+    }
+
     deinit { close(descriptor) }
 
     private static func withAddress<Result>(

@@ -239,7 +239,8 @@ struct PeerStreamTests {
             if sent < bytes.count { sent += data.socket.writeNow(Array(bytes[sent...])) }
             if let more = peer.receive(milliseconds: 10) { received += more }
         }
-        #expect(received == bytes)
+        let isWhole = received == bytes
+        #expect(isWhole, "\(received.count) bytes")
         #expect(MonotonicTime.now() - started > .milliseconds(600))
         withExtendedLifetime(client) {}
     }

@@ -86,10 +86,12 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
     }
 
     /// It is the stream's turn on the link: sends some of what waits, and then asks the device for what was left to it.
-    func takeTurn() -> (byteCount: Int, hasMore: Bool) {
+    ///
+    /// - Parameter quantum: ends its turn once it has sent so many bytes.
+    func takeTurn(_ quantum: Int) -> (byteCount: Int, hasMore: Bool) {
         guard let peer, !isOver else { return (0, false) }
         var byteCount = 0
-        while byteCount < Self.turnByteCount, let frame = waiting.popFirst() {
+        while byteCount < quantum, let frame = waiting.popFirst() {
             byteCount += frame.encoded.readableBytes
             peer.write(frame.encoded)
         }
@@ -101,8 +103,6 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
         }
         return (byteCount, !waiting.isEmpty)
     }
-    /// As much as the link's buffer takes before it is behind.
-    private static let turnByteCount = 64 << 10
 
     /// Nothing more is sent.
     private func end() {

@@ -191,7 +191,7 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
             let batch: (byteCount: Int, hasMore: Bool)? =
                 switch turn {
                 case .receiver(let stream): receipts[stream]?.takeTurn()
-                case .ingest(let stream): ingests[stream]?.takeTurn()
+                case .ingest(let stream): ingests[stream]?.takeTurn(turns.quantum)
                 }
             guard let batch else { continue }
             turns.sent(batch.byteCount, of: account)

@@ -12,7 +12,7 @@ package struct ReadDepth: Sendable {
     private var readsLeft: UInt8 = 0
     private var lastRound: UInt32 = 0
 
-    /// Whether all are asked for now.
+    /// Whether this read asks for as many as there is room for.
     ///
     /// - Parameter round: the number of this round; each has the next one.
     @inline(__always)

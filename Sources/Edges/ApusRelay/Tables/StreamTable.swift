@@ -164,14 +164,17 @@ struct StreamTable: ~Copyable {
     }
 
     /// Closes a connection and frees its place.
+    ///
+    /// The place first: a client that sees its connection end may have the place of it at once, at any plane.
     mutating func remove(_ slot: Int) {
-        apus_close(rows[slot].socket)
+        let socket = rows[slot].socket
         byNumber.remove(FlatTable.Key(number: UInt32(truncatingIfNeeded: rows[slot].flow.connection)))
         rows[slot].socket = -1
         rows[slot].free()
         places.give(back: slot)
         count -= 1
         budget.giveBack()
+        apus_close(socket)
     }
 
     /// Remembers that a connection has bytes to write.

@@ -113,6 +113,22 @@ public struct ConfigurationReader {
         return words
     }
 
+    /// A value for each word; none by default.
+    ///
+    /// - Parameters:
+    ///   - value: what a word says; nil where it says nothing.
+    ///   - expected: what is wrong with such a word, for the error 10022.
+    public mutating func values<Value>(
+        _ key: String, countMax: Int, _ value: (String) -> Value?, _ expected: (String) -> String
+    ) throws(ApusError) -> [Value] {
+        var found: [Value] = []
+        for word in try words(key, countMax: countMax) {
+            guard let value = value(word) else { throw invalid(key, expected(word)) }
+            found.append(value)
+        }
+        return found
+    }
+
     /// One of a few words.
     public mutating func choice(_ key: String, of words: [String], default fallback: String) throws(ApusError) -> String
     {

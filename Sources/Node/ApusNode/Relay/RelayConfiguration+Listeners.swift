@@ -11,17 +11,9 @@ extension RelayConfiguration {
     static func listeners(
         _ reader: inout ConfigurationReader, _ key: String
     ) throws(ApusError) -> [TransportAddress] {
-        var found: [TransportAddress] = []
-        for word in try reader.words(key, countMax: listenersMax) {
-            guard let listener = listener(word) else {
-                throw reader.invalid(
-                    key,
-                    "addresses such as 192.0.2.1, 192.0.2.1:80, 2001:db8::1 or [2001:db8::1]:443 are expected, not "
-                        + "'\(word)'")
-            }
-            found.append(listener)
+        try reader.values(key, countMax: listenersMax, { listener($0) }) { word in
+            "addresses such as 192.0.2.1, 192.0.2.1:80, 2001:db8::1 or [2001:db8::1]:443 are expected, not '\(word)'"
         }
-        return found
     }
 
     static func listener(_ word: String) -> TransportAddress? {

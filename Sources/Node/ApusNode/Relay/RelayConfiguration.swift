@@ -247,59 +247,34 @@ package struct RelayConfiguration: Sendable {
     private static func addresses(
         _ reader: inout ConfigurationReader, _ key: String
     ) throws(ApusError) -> [TransportAddress] {
-        var found: [TransportAddress] = []
-        for word in try reader.words(key, countMax: wordsMax) {
-            guard let address = TransportAddress(word, port: 0) else {
-                throw reader.invalid(key, "addresses such as 192.0.2.1 or 2001:db8::1 are expected, not '\(word)'")
-            }
-            found.append(address)
+        try reader.values(key, countMax: wordsMax, { TransportAddress($0, port: 0) }) { word in
+            "addresses such as 192.0.2.1 or 2001:db8::1 are expected, not '\(word)'"
         }
-        return found
     }
 
     private static func rules(
         _ reader: inout ConfigurationReader, _ key: String
     ) throws(ApusError) -> [PeerRule] {
-        var found: [PeerRule] = []
-        for word in try reader.words(key, countMax: PeerPolicy.rulesMax) {
-            guard let rule = PeerRule(word) else {
-                throw reader.invalid(
-                    key,
-                    "'\(word)' is no network; they are written 192.0.2.0/24, 192.0.2.7:5000-5999, 2001:db8::/32 or "
-                        + "[2001:db8::/32]:443, with no bit of the address beyond the prefix")
-            }
-            found.append(rule)
+        try reader.values(key, countMax: PeerPolicy.rulesMax, { PeerRule($0) }) { word in
+            "'\(word)' is no network; they are written 192.0.2.0/24, 192.0.2.7:5000-5999, 2001:db8::/32 or "
+                + "[2001:db8::/32]:443, with no bit of the address beyond the prefix"
         }
-        return found
     }
 
     private static func prefixes(
         _ reader: inout ConfigurationReader, _ key: String
     ) throws(ApusError) -> [Nat64Prefix] {
-        var found: [Nat64Prefix] = []
-        for word in try reader.words(key, countMax: wordsMax) {
-            guard let prefix = Nat64Prefix(word) else {
-                throw reader.invalid(
-                    key,
-                    "'\(word)' is no prefix of a NAT64; they are written 2001:db8:64::/96, with 32, 40, 48, 56, 64 or "
-                        + "96 bits and none beyond")
-            }
-            found.append(prefix)
+        try reader.values(key, countMax: wordsMax, { Nat64Prefix($0) }) { word in
+            "'\(word)' is no prefix of a NAT64; they are written 2001:db8:64::/96, with 32, 40, 48, 56, 64 or 96 bits "
+                + "and none beyond"
         }
-        return found
     }
 
     private static func ranges(
         _ reader: inout ConfigurationReader, _ key: String
     ) throws(ApusError) -> [PeerPolicy.Range] {
-        var found: [PeerPolicy.Range] = []
-        for word in try reader.words(key, countMax: wordsMax) {
-            guard let range = PeerPolicy.Range(rawValue: word) else {
-                let names = PeerPolicy.Range.allCases.map(\.rawValue).joined(separator: ", ")
-                throw reader.invalid(key, "'\(word)' is no range; they are \(names)")
-            }
-            found.append(range)
+        try reader.values(key, countMax: wordsMax, { PeerPolicy.Range(rawValue: $0) }) { word in
+            "'\(word)' is no range; they are \(PeerPolicy.Range.allCases.map(\.rawValue).joined(separator: ", "))"
         }
-        return found
     }
 }
