@@ -118,8 +118,8 @@ let package = Package(
         layer(
             "Engine", "ApusCluster",
             [
-                "ApusCore", "ApusWire", "ApusTransport", "ApusStorage", nioCore, protobuf, orderedCollections, crypto,
-                lifecycle, log, coreMetrics,
+                "ApusCore", "ApusWire", "ApusTransport", "ApusStorage", nioCore, protobuf, orderedCollections,
+                dequeModule, crypto, lifecycle, log, coreMetrics,
             ]),
 
         // Services: machine + actor each.

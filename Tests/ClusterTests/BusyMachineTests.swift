@@ -34,19 +34,19 @@ struct BusyMachineTests {
         let nodes = (1...3).map { NodeView($0, of: cluster) }
         let rank = try #require(nodes[0].metric("apus_heartbeat_scheduling"))
         if scheduling == .usual { #expect(rank < 2, "the nodes have real-time priority after all") }
-        let hogs = try (0..<30 * ProcessInfo.processInfo.activeProcessorCount).map { _ in
-            let hog = Process()
-            hog.executableURL = URL(fileURLWithPath: Cluster.apus)
-            hog.arguments = ["bench", "hog", "--parent", "\(getpid())"]
-            try hog.run()
-            return hog
-        }
+        var hogs: [Process] = []
         defer { for hog in hogs { kill(hog.processIdentifier, SIGKILL) } }
         let began = Date()
         var latenessMax = 0.0
-        while -began.timeIntervalSinceNow < 20 {
-            try await Task.sleep(for: .milliseconds(500))
-            for node in nodes { latenessMax = max(latenessMax, node.metric("apus_heartbeat_lateness_seconds") ?? 0) }
+        // Some kernels and machines need more to be late at all.
+        for round in 1...4 where round == 1 || (scheduling == .usual && latenessMax <= Self.late) {
+            hogs += try (0..<30 * ProcessInfo.processInfo.activeProcessorCount).map { _ in try Self.hog() }
+            while -began.timeIntervalSinceNow < 20 * Double(round) {
+                try await Task.sleep(for: .milliseconds(500))
+                for node in nodes {
+                    latenessMax = max(latenessMax, node.metric("apus_heartbeat_lateness_seconds") ?? 0)
+                }
+            }
         }
         for hog in hogs { kill(hog.processIdentifier, SIGKILL) }
         let logs = (1...3).map { Cluster.text(cluster.file("n\($0)/log")) }
@@ -55,7 +55,18 @@ struct BusyMachineTests {
         }
         #expect(verdicts.isEmpty, "\(verdicts.joined(separator: "\n"))")
         for node in nodes { #expect(node.status?.incarnation == 1) }
-        // Without lateness that counts as such (20 ms) the machine was not busy, and the test showed nothing.
-        if scheduling == .usual { #expect(latenessMax > 0.02, "the heartbeat threads were never late") }
+        // Without lateness that counts as such the machine was not busy, and the test showed nothing.
+        if scheduling == .usual { #expect(latenessMax > Self.late, "the heartbeat threads were never late") }
+    }
+
+    /// What counts as late, in seconds.
+    private static let late = 0.02
+
+    private static func hog() throws -> Process {
+        let hog = Process()
+        hog.executableURL = URL(fileURLWithPath: Cluster.apus)
+        hog.arguments = ["bench", "hog", "--parent", "\(getpid())"]
+        try hog.run()
+        return hog
     }
 }

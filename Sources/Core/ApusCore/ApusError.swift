@@ -70,6 +70,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let stalePublisher = Self(10_024, "a newer publisher holds this channel")
     public static let fenced = Self(10_025, "this node was declared dead and starts again")
     public static let mediaUnreadable = Self(10_026, "the media cannot be read")
+    public static let callCycle = Self(10_028, "the entities wait for one another")
 
     // User.
     public static let tokenInvalid = Self(12_001, "the token is not valid")
@@ -91,8 +92,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
         malformed, frameTooLarge, versionUnsupported, methodUnknown, deadlineExceeded, cancelled, overloaded, linkLost,
         moved, noRoute, wrongCluster, noOwnership, staleEpoch, handshakeTimeout, idleTimeout, slowReader, shuttingDown,
         internalFailure, addressInUse, stateForeign, storageFailed, configurationInvalid, tooManyStreams,
-        stalePublisher,
-        fenced, mediaUnreadable,
+        stalePublisher, fenced, mediaUnreadable, callCycle,
         tokenInvalid, tokenExpired, kicked, notAllowed,
         answerTimedOut, tooManyConnections, connectFailed, notConnected, unavailable, badParameter,
     ]

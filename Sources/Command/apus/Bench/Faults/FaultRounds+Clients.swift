@@ -119,6 +119,7 @@ extension FaultRounds {
                 owner, _ in
                 owner == victim
             }
+            try await stage.bind(devices, at: HostPort(host: "127.0.0.1", port: options.basePort + 1))
             let cast = FailoverCast()
             defer { cast.leave() }
             for device in devices {
