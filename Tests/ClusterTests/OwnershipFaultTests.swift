@@ -62,12 +62,27 @@ struct OwnershipFaultTests {
             try FileManager.default.moveItem(atPath: store, toPath: cluster.file("away"))
             try FileManager.default.copyItem(atPath: copy, toPath: store)
         case .corrupt:
-            let names = try FileManager.default.contentsOfDirectory(atPath: store).filter { !$0.hasPrefix("tmp-") }
-            let newest = try #require(names.max())
+            let newest = try #require(try Self.newestRevision(of: cluster))
             let file = try #require(FileHandle(forUpdatingAtPath: "\(store)/\(newest)"))
             try file.seek(toOffset: 100)
             try file.write(contentsOf: Data(repeating: 0x5a, count: 64))
             try file.close()
+        }
+    }
+
+    /// The name of the store's newest revision.
+    private static func newestRevision(of cluster: Cluster) throws -> String? {
+        try FileManager.default.contentsOfDirectory(atPath: cluster.file("shared/ownership"))
+            .filter { !$0.hasPrefix("tmp-") }.max()
+    }
+
+    /// Until no node has swapped for a second: damage to a revision that another one follows is none.
+    private static func waitForRest(_ cluster: Cluster) async throws {
+        var (newest, since) = (try newestRevision(of: cluster), Date())
+        try await wait("a map at rest", within: 30) {
+            let now = try newestRevision(of: cluster)
+            if now != newest { (newest, since) = (now, Date()) }
+            return -since.timeIntervalSinceNow > 1
         }
     }
 
@@ -104,6 +119,7 @@ struct OwnershipFaultTests {
             return true
         }
 
+        try await Self.waitForRest(cluster)
         let framesBefore = Frames(cluster.file("w")).lines.count
         let began = Date()
         try Self.make(damage, in: cluster)
