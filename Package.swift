@@ -48,8 +48,9 @@ func layer(
     .target(name: name, dependencies: dependencies, path: "Sources/\(layer)/\(name)", swiftSettings: apusSettings)
 }
 
-func test(_ name: String, _ dependencies: [Target.Dependency]) -> Target {
-    .testTarget(name: name, dependencies: dependencies, path: "Tests/\(name)", swiftSettings: apusSettings)
+func test(_ name: String, _ dependencies: [Target.Dependency], exclude: [String] = []) -> Target {
+    .testTarget(
+        name: name, dependencies: dependencies, path: "Tests/\(name)", exclude: exclude, swiftSettings: apusSettings)
 }
 
 let package = Package(
@@ -96,6 +97,9 @@ let package = Package(
             name: "CApusTLS", path: "Sources/Native/CApusTLS",
             linkerSettings: [.linkedLibrary("ssl"), .linkedLibrary("crypto")]),
         layer("Native", "ApusTLS", ["ApusCore", "CApusTLS", nioCore, crypto]),
+        .systemLibrary(
+            name: "CApusPQ", path: "Sources/Native/CApusPQ", pkgConfig: "libpq", providers: [.apt(["libpq-dev"])]),
+        layer("Native", "ApusPQ", ["ApusCore", "CApusPQ"]),
         .target(name: "CApusNet", path: "Sources/Native/CApusNet"),
 
         // Protocol: codecs and machines, no I/O.
@@ -114,7 +118,9 @@ let package = Package(
                 nioTLS,
                 nioSSL, x509, swiftASN1, crypto, log, coreMetrics,
             ]),
-        layer("Engine", "ApusStorage", ["ApusCore", "ApusListener", grdb, log]),
+        layer(
+            "Engine", "ApusStorage",
+            ["ApusCore", "ApusListener", "ApusPQ", grdb, protobuf, crypto, dequeModule, log, coreMetrics]),
         layer(
             "Engine", "ApusCluster",
             [
@@ -184,17 +190,27 @@ let package = Package(
                 protobuf, log,
             ]),
 
-        // Command: one binary, one verb each.
-        .executableTarget(
-            name: "apus",
-            dependencies: [
+        // Command: one verb each, and the binary that has them.
+        layer(
+            "Command", "ApusCommand",
+            [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage", "ApusCluster",
                 "ApusSessions", "ApusNode", "ApusClient", "ApusDevice", "ApusTraversal", "ApusRelay", "ApusThreads",
                 "CApusTLS", "CApusThreads", nioCore, nioPosix, nioHTTP1,
                 nioFoundationCompat, crypto,
                 lifecycle, unixSignals, log, coreMetrics, arguments,
+            ]),
+        .executableTarget(
+            name: "apus", dependencies: ["ApusCommand"], path: "Sources/Command/apus", swiftSettings: apusSettings),
+
+        // Examples: services of others, each in a binary of its own.
+        .executableTarget(
+            name: "apus-doors",
+            dependencies: [
+                "ApusCore", "ApusWire", "ApusTransport", "ApusStorage", "ApusCluster", "ApusNode", "ApusCommand",
+                nioCore, nioPosix, protobuf, lifecycle, log,
             ],
-            path: "Sources/Command/apus", swiftSettings: apusSettings),
+            path: "Examples/Doors", exclude: ["pass"], swiftSettings: apusSettings),
 
         // Testing.
         layer("Testing", "ApusTestKit", ["ApusCore", nioCore]),
@@ -214,7 +230,7 @@ let package = Package(
             [
                 "ApusCore", "ApusWire", "ApusStorage", "ApusCluster", "ApusSessions", "ApusTestKit",
                 crypto, jwt, protobuf, log,
-            ]),
+            ], exclude: ["Fixtures"]),
         test(
             "ApusGatewayTests",
             [
@@ -231,8 +247,8 @@ let package = Package(
         test(
             "ClusterTests",
             [
-                "ApusCore", "ApusSessions", "ApusContract", "ApusMedia", "ApusClient", "ApusTestKit", "ApusTraversal",
-                log, nioCore, nioPosix, nioSSL,
+                "ApusCore", "ApusStorage", "ApusSessions", "ApusContract", "ApusMedia", "ApusClient", "ApusTestKit",
+                "ApusTraversal", log, nioCore, nioPosix, nioSSL,
             ]),
         .testTarget(
             name: "RelayClientTests", dependencies: ["ApusTestKit", nioCore, nioPosix],
@@ -250,12 +266,13 @@ let package = Package(
             name: "FuzzTests",
             dependencies: [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTraversal", "ApusRelay", "ApusSessions",
-                "ApusTransport", "ApusTLS", "ApusChannels", "ApusGateway", "ApusHTTP", "ApusNode", "CApusTLS",
-                "CApusTestTLS", hummingbird, hummingbirdCore, httpTypes, nioCore, nioEmbedded, nioHTTP1, protobuf,
+                "ApusTransport", "ApusTLS", "ApusCluster", "ApusChannels", "ApusGateway", "ApusHTTP", "ApusNode",
+                "CApusTLS", "CApusTestTLS", hummingbird, hummingbirdCore, httpTypes, nioCore, nioEmbedded, nioHTTP1,
+                protobuf,
                 crypto, log,
             ],
             path: "Tests/Fuzz", exclude: ["Entry.swift", "Corpus", "Crashes"], swiftSettings: apusSettings),
-        test("ApusStorageTests", ["ApusCore", "ApusStorage", grdb, log]),
+        test("ApusStorageTests", ["ApusCore", "ApusPQ", "ApusStorage", "ApusTestKit", grdb, protobuf, log]),
         test(
             "ApusChannelsTests",
             [

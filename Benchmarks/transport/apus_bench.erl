@@ -2,7 +2,7 @@
 %% over mutual TLS. Prints one JSON object per measurement, as the Swift client does.
 -module(apus_bench).
 -behaviour(gen_server).
--export([server/0, client/1]).
+-export([server/0, client/1, caster/1]).
 -export([init/1, handle_call/3, handle_cast/2]).
 
 %% Serves until its input is closed.
@@ -12,9 +12,13 @@ server() ->
     _ = io:get_line(""),
     halt(0).
 
-init(_) -> {ok, nil}.
+%% How many casts came, how many of them out of order, and the last number.
+init(_) -> {ok, {0, 0, none}}.
+handle_call(report, _From, {Count, OutOfOrder, _} = State) -> {reply, {Count, OutOfOrder}, State};
 handle_call(Message, _From, State) -> {reply, Message, State}.
-handle_cast(_, State) -> {noreply, State}.
+handle_cast({count, Number}, {Count, OutOfOrder, Last}) when Last =:= none; Number =:= Last + 1 ->
+    {noreply, {Count + 1, OutOfOrder, Number}};
+handle_cast({count, Number}, {Count, OutOfOrder, _}) -> {noreply, {Count + 1, OutOfOrder + 1, Number}}.
 
 %% Node, callers, milliseconds.
 client([Node, Callers, Milliseconds]) ->
@@ -26,6 +30,24 @@ client([Node, Callers, Milliseconds]) ->
     io:format("{\"calls\":~b,\"calls_per_s\":~f,\"p50_us\":~f,\"p99_us\":~f}~n",
         [Calls, Calls / Seconds, quantile(Sorted, 0.50), quantile(Sorted, 0.99)]),
     halt(0).
+
+%% Node, how many casts. They come from one sender, each with its number.
+caster([Node, Count]) ->
+    connect(Node, 100),
+    Server = {?MODULE, Node},
+    {Before, BeforeOutOfOrder} = gen_server:call(Server, report),
+    Start = erlang:monotonic_time(nanosecond),
+    cast(Server, 0, list_to_integer(atom_to_list(Count))),
+    {After, AfterOutOfOrder} = gen_server:call(Server, report, infinity),
+    Seconds = (erlang:monotonic_time(nanosecond) - Start) / 1.0e9,
+    io:format("{\"calls\":~b,\"calls_per_s\":~f,\"p50_us\":0.0,\"p99_us\":0.0,\"out_of_order\":~b}~n",
+        [After - Before, (After - Before) / Seconds, AfterOutOfOrder - BeforeOutOfOrder]),
+    halt(0).
+
+cast(_, Count, Count) -> ok;
+cast(Server, Number, Count) ->
+    gen_server:cast(Server, {count, Number}),
+    cast(Server, Number + 1, Count).
 
 connect(Node, 0) -> io:format(standard_error, "no connection to ~p~n", [Node]), halt(1);
 connect(Node, Tries) ->

@@ -45,6 +45,7 @@ private final class TestNode: Sendable {
     struct Facts {
         var given: [ShardID: [ClusterEntityState]] = [:]
         var isFenced = false
+        var isBehind = false
     }
 
     let service: ClusterService
@@ -70,6 +71,7 @@ private final class TestNode: Sendable {
             return [state]
         }
         hooks.giveStates = { shard, _, part in facts.value.withLock { $0.given[shard] = part.entities } }
+        hooks.replicaCaughtUp = { _, _ in !facts.value.withLock { $0.isBehind } }
         hooks.fenced = { facts.value.withLock { $0.isFenced = true } }
         service = try await ClusterService.open(
             configuration, store: store, hooks: hooks, logger: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })
@@ -191,6 +193,25 @@ struct ClusterServiceTests {
         #expect(try await eventually { a.service.view.map.member(named: NodeName(unchecked: "b"))?.state == .left })
         #expect(a.service.view.map.ownedCount("a") == ShardID.count)
         #expect(!b.facts.value.withLock { $0.isFenced })
+        await b.crash()
+        await a.crash()
+    }
+
+    @Test("An order to drain is taken at once, however long the hand-over lasts")
+    func beginDraining() async throws {
+        let (store, network) = (MemoryOwnershipStore(), TestNetwork())
+        let a = try await TestNode("a", store: store, network: network)
+        let b = try await TestNode("b", store: store, network: network)
+        try await b.service.waitUntilStable(timeout: .seconds(60))
+        // No shard can go while the other node's copies are behind.
+        b.facts.value.withLock { $0.isBehind = true }
+        let begun = MonotonicTime.now()
+        try await b.service.beginDraining()
+        #expect(MonotonicTime.now() - begun < .seconds(10))
+        #expect(!b.service.view.map.isDrained(b.service.identity))
+        b.facts.value.withLock { $0.isBehind = false }
+        try await b.service.waitUntilDrained()
+        #expect(b.service.view.map.isDrained(b.service.identity))
         await b.crash()
         await a.crash()
     }

@@ -84,13 +84,7 @@ struct EntityPair {
         let pair = EntityPair(a: a, b: b)
         do {
             for (from, to) in [(a, b), (b, a)] {
-                try await eventually("the nodes are linked") {
-                    await code {
-                        _ = try await from.transport.ask(
-                            to.id.name, method: 0x00fe, payload: ByteBuffer(), timeout: .seconds(1))
-                    }
-                        == .methodUnknown
-                }
+                try await eventually("the nodes are linked") { from.transport.isLinked(to: to.id.name) }
             }
             try await body(pair)
         } catch {

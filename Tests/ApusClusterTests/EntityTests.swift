@@ -200,7 +200,7 @@ struct EntityTests {
     func linkLost() async throws {
         let calls = Mutex(0)
         let register: (EntityRegistry) -> Void = { registry in
-            registry.register(.probe, make: { _ in ProbeEntity() }, passivateAfter: nil) { handlers in
+            registry.register(.probe, make: { ProbeEntity($0) }, passivateAfter: nil) { handlers in
                 // The first two calls are never answered.
                 let wait: @Sendable () async -> Void = {
                     let number = calls.withLock { calls in

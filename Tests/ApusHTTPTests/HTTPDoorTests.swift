@@ -283,8 +283,8 @@ struct HTTPDoorTests {
     @Test("A request that comes byte by byte is closed after http.request_timeout, however often a byte comes")
     func slowRequest() async throws {
         try await withDoor(change: { $0.requestTimeout = .milliseconds(500) }) { address in
-            let channel = try await Self.openHalf(1, to: address)[0]
             let began = ContinuousClock.now
+            let channel = try await Self.openHalf(1, to: address)[0]
             let drip = channel.eventLoop.scheduleRepeatedTask(initialDelay: .zero, delay: .milliseconds(50)) { _ in
                 channel.writeAndFlush(ByteBuffer(string: "a"), promise: nil)
             }
@@ -297,11 +297,11 @@ struct HTTPDoorTests {
 
     @Test("A connection that is asked again and again stays, longer than http.request_timeout")
     func keptAlive() async throws {
-        try await withDoor(change: { $0.requestTimeout = .milliseconds(500) }) { address in
+        try await withDoor(change: { $0.requestTimeout = .seconds(2) }) { address in
             let request = "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
             let channel = try await ClientBootstrap(group: MultiThreadedEventLoopGroup.singleton)
                 .connect(host: address.host, port: address.port).get()
-            for _ in 0..<10 {
+            for _ in 0..<30 {
                 try await channel.writeAndFlush(ByteBuffer(string: request)).get()
                 try await Task.sleep(for: .milliseconds(100))
             }

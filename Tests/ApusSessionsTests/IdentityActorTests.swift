@@ -25,7 +25,7 @@ struct IdentityActorTests {
         return IdentityActor(
             address: EntityAddress(kind: .device, key: "cam"), epoch: 4,
             context: IdentityContext(
-                configuration: configuration, records: records, kick: { _, _, _, _ in },
+                configuration: configuration, records: SessionRecords(records, writer: "n1#1"), kick: { _, _, _, _ in },
                 push: { _, presence, _, epoch in
                     #expect(epoch == 4, "the word carries its owner's epoch")
                     world.pushed.withLock { $0.append(presence.online) }
@@ -122,44 +122,23 @@ private struct SlowRecords: RecordStore {
         for _ in 0..<20 { await Task.yield() }
     }
 
-    func record(of device: DeviceID) async throws(ApusError) -> DeviceRecord? {
+    func commit(
+        _ steps: [RecordStep], then completion: @escaping @Sendable ([Result<[UInt64], ApusError>]) -> Void
+    ) {
+        Task {
+            await wait()
+            records.commit(steps, then: completion)
+        }
+    }
+
+    func records(_ collection: String, _ keys: [OrderedKey]) async throws(ApusError) -> [StoredRecord?] {
         await wait()
-        return try await records.record(of: device)
+        return try await records.records(collection, keys)
     }
 
-    func save(_ record: DeviceRecord) async throws(ApusError) {
-        await wait()
-        try await records.save(record)
-    }
+    func page(_ scan: RecordScan) async throws(ApusError) -> RecordPage { try await records.page(scan) }
 
-    func bind(_ record: DeviceRecord) async throws(ApusError) -> DeviceRecord {
-        await wait()
-        return try await records.bind(record)
-    }
+    func lockHolder() async -> RecordLockHolder? { nil }
 
-    func identity(_ identity: String) async throws(ApusError) -> IdentityRecord? {
-        try await records.identity(identity)
-    }
-
-    func save(_ identities: [IdentityRecord], wallSeconds: Int64) async throws(ApusError) {
-        try await records.save(identities, wallSeconds: wallSeconds)
-    }
-
-    func revoke(_ revocation: RevocationRecord, wallSeconds: Int64) async throws(ApusError) {
-        try await records.revoke(revocation, wallSeconds: wallSeconds)
-    }
-
-    func revocations(since mark: RevocationMark?, wallSeconds: Int64) async throws(ApusError) -> RevocationSet? {
-        try await records.revocations(since: mark, wallSeconds: wallSeconds)
-    }
-
-    func remove(_ device: DeviceID, epoch: Epoch) async throws(ApusError) {
-        try await records.remove(device, epoch: epoch)
-    }
-
-    func records(
-        of account: AccountID, after last: DeviceID?, limit: Int
-    ) async throws(ApusError) -> [DeviceRecord] {
-        try await records.records(of: account, after: last, limit: limit)
-    }
+    func close() async {}
 }

@@ -2,6 +2,7 @@ import ApusCore
 import ApusTestKit
 import ApusTransport
 import ApusWire
+import Dispatch
 import Logging
 import NIOCore
 import NIOPosix
@@ -24,7 +25,7 @@ enum TestPKI {
 }
 
 /// Answers by method: 1 echo, 2 records a tell's number, 3 sleeps until cancelled, 4 fails as moved,
-/// 5 answers with as many zero bytes as the payload's u32 says.
+/// 5 answers with as many zero bytes as the payload's u32 says, 6 echo from a thread of the shared pool.
 final class TestControl: ControlHandler {
     struct Seen: Sendable {
         var tells: [UInt32] = []
@@ -55,6 +56,10 @@ final class TestControl: ControlHandler {
             var payload = request.payload
             let count = Int(payload.readInteger(as: UInt32.self) ?? 0)
             request.run { .reply(ByteBuffer(repeating: 0, count: count)) }
+        case 6:
+            DispatchQueue.global().async {
+                request.reply(byteCount: request.payload.readableBytes) { $0.writeImmutableBuffer(request.payload) }
+            }
         default: request.fail(ApusError(.methodUnknown))
         }
     }
@@ -145,8 +150,9 @@ struct TestPair {
     }
 
     func linksAreUp() async throws {
-        try await eventually("both lanes are up") {
+        try await eventually("all lanes are up") {
             a.events.has(.linkUp(b.id, .control)) && a.events.has(.linkUp(b.id, .media))
+                && a.transport.isLinked(to: b.id.name)
         }
     }
 

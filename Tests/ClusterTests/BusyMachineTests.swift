@@ -26,7 +26,9 @@ struct BusyMachineTests {
         }
     }
 
-    @Test("Nobody is taken for dead for 20 s beside thirty busy sessions for each core", arguments: Scheduling.allCases)
+    @Test(
+        "Nobody is taken for dead for 20 s and more beside thirty busy sessions for each core",
+        arguments: Scheduling.allCases)
     func falseDeaths(scheduling: Scheduling) async throws {
         let cluster = try Cluster(
             nodes: 3, basePort: 29_700 + (scheduling == .usual ? 50 : 0), launcher: scheduling.launcher)
@@ -42,9 +44,12 @@ struct BusyMachineTests {
             return hog
         }
         defer { for hog in hogs { kill(hog.processIdentifier, SIGKILL) } }
-        let began = Date()
+        // Without lateness that counts as such (20 ms) the machine was not busy, and the test shows nothing: it goes on
+        // until it was. A reading is missed where the node is so late that it does not answer in time.
+        let isLatenessWanted = scheduling == .usual
+        let began = ContinuousClock.now
         var latenessMax = 0.0
-        while -began.timeIntervalSinceNow < 20 {
+        while began.duration(to: .now) < .seconds(isLatenessWanted && latenessMax <= 0.02 ? 60 : 20) {
             try await Task.sleep(for: .milliseconds(500))
             for node in nodes { latenessMax = max(latenessMax, node.metric("apus_heartbeat_lateness_seconds") ?? 0) }
         }
@@ -55,7 +60,6 @@ struct BusyMachineTests {
         }
         #expect(verdicts.isEmpty, "\(verdicts.joined(separator: "\n"))")
         for node in nodes { #expect(node.status?.incarnation == 1) }
-        // Without lateness that counts as such (20 ms) the machine was not busy, and the test showed nothing.
-        if scheduling == .usual { #expect(latenessMax > 0.02, "the heartbeat threads were never late") }
+        if isLatenessWanted { #expect(latenessMax > 0.02, "the heartbeat threads were never late") }
     }
 }

@@ -1,4 +1,5 @@
 import ApusCore
+import ApusStorage
 import Foundation
 import Testing
 
@@ -16,20 +17,24 @@ struct DurabilityTests {
             .first { FileManager.default.isExecutableFile(atPath: $0) }
     }()
 
-    /// Counts the calls that make data durable, and writes the number when the process ends.
+    /// Counts the calls that make data durable, and writes the number when the process ends. One of them fails where
+    /// that is asked for; those after it succeed.
     private static let shim = """
         #define _GNU_SOURCE
         #include <dlfcn.h>
+        #include <errno.h>
         #include <stdatomic.h>
         #include <stdio.h>
         #include <stdlib.h>
         static atomic_int count;
         typedef int (*sync_call)(int);
-        int fsync(int file) { atomic_fetch_add(&count, 1); return ((sync_call)dlsym(RTLD_NEXT, "fsync"))(file); }
-        int fdatasync(int file) {
-            atomic_fetch_add(&count, 1);
-            return ((sync_call)dlsym(RTLD_NEXT, "fdatasync"))(file);
+        static int sync_by(const char *name, int file) {
+            const char *failing = getenv("APUS_SYNC_FAILS");
+            if (atomic_fetch_add(&count, 1) + 1 == (failing ? atoi(failing) : 0)) { errno = EIO; return -1; }
+            return ((sync_call)dlsym(RTLD_NEXT, name))(file);
         }
+        int fsync(int file) { return sync_by("fsync", file); }
+        int fdatasync(int file) { return sync_by("fdatasync", file); }
         __attribute__((destructor)) static void report(void) {
             FILE *out = fopen(getenv("APUS_SYNC_COUNT"), "w");
             if (out) { fprintf(out, "%d", atomic_load(&count)); fclose(out); }
@@ -44,7 +49,7 @@ struct DurabilityTests {
         return path
     }
 
-    private static func syncCount(of arguments: [String], in folder: String) throws -> Int {
+    private static func makeShim(in folder: String) throws {
         let source = "\(folder)/shim.c"
         try Data(shim.utf8).write(to: URL(fileURLWithPath: source))
         let build = Process()
@@ -53,6 +58,10 @@ struct DurabilityTests {
         try build.run()
         build.waitUntilExit()
         try #require(build.terminationStatus == 0)
+    }
+
+    private static func syncCount(of arguments: [String], in folder: String) throws -> Int {
+        try makeShim(in: folder)
         let outcome = try Cluster.run(
             arguments, environment: ["LD_PRELOAD": "\(folder)/shim.so", "APUS_SYNC_COUNT": "\(folder)/count"])
         #expect(outcome.status == 0, "\(outcome.all)")
@@ -68,6 +77,40 @@ struct DurabilityTests {
         let idle = try Self.syncCount(of: ["bench", "store", "records", path, "--count", "1"], in: folder)
         let busy = try Self.syncCount(of: ["bench", "store", "records", path, "--count", "101"], in: folder)
         #expect(busy - idle >= 100, "\(busy) syncs of 101 commits, \(idle) of one")
+    }
+
+    @Test(
+        "After a failed sync nothing is acknowledged, though later ones succeed, until the process is started anew",
+        .enabled(if: compiler != nil), arguments: [1, 4])
+    func failedSync(writerCount: Int) async throws {
+        let folder = try Self.scratch()
+        defer { try? FileManager.default.removeItem(atPath: folder) }
+        let path = "\(folder)/records.sqlite"
+        _ = try Self.syncCount(of: ["bench", "store", "records", path, "--count", "1"], in: folder)
+        let outcome = try Cluster.run(
+            [
+                "bench", "store", "records", path, "--count", "200", "--batch", "\(writerCount)", "--each",
+                "--keep-going",
+            ],
+            environment: [
+                "LD_PRELOAD": "\(folder)/shim.so", "APUS_SYNC_COUNT": "\(folder)/count", "APUS_SYNC_FAILS": "20",
+            ])
+        let lines = outcome.output.split(separator: "\n")
+        let refused = lines.filter { $0.hasPrefix("refused 10021") }
+        let acknowledged = lines.filter { $0.contains("/") && !$0.hasPrefix("refused") }
+        #expect(!acknowledged.isEmpty && refused.count > 100 && acknowledged.count + refused.count == 200)
+        // Those that the failed commit held; all others were told that the store is done with.
+        #expect((1...writerCount).contains(refused.count { !$0.contains("start the node anew") }))
+        // Started anew it goes on, and has what was acknowledged.
+        let store = try await SQLiteRecordStore(path: path, cluster: ClusterID(unchecked: "bench"))
+        for line in acknowledged {
+            let words = line.split(separator: " ")
+            let numbers = words[0].split(separator: "/").compactMap { UInt64($0) }
+            let key = OrderedKey(numbers.map { .unsigned($0) })
+            let version = try await store.records("bench", [key])[0]?.version
+            #expect(version ?? 0 >= UInt64(words[1]) ?? .max, "\(line)")
+        }
+        await store.close()
     }
 
     @Test("Each swap of the ownership store is synced, its content and its name", .enabled(if: compiler != nil))

@@ -30,6 +30,7 @@ struct CorpusTests {
         Decoder(name: "tls", fuzz: fuzzTls),
         Decoder(name: "dtls", fuzz: fuzzDtls),
         Decoder(name: "http", fuzz: fuzzHttp),
+        Decoder(name: "replica", fuzz: fuzzReplica),
     ]
 
     @Test("A decoder takes every input of its corpus, whole and cut at every byte", arguments: decoders)

@@ -40,6 +40,8 @@ public func fuzzerTestOneInput(_ start: UnsafePointer<UInt8>?, _ count: Int) -> 
     fuzzDtls(input)
     #elseif FUZZ_HTTP
     fuzzHttp(input)
+    #elseif FUZZ_REPLICA
+    fuzzReplica(input)
     #else
     #error("scripts/fuzz names the decoder")
     #endif

@@ -19,11 +19,12 @@ struct ImportLawTests {
             except: ["Engine/ApusTransport", "Edges", "Clients", "Node", "Command"], law: "it may not open sockets")
     }
 
-    @Test("Law 1: only the storage knows SQLite's library")
+    @Test("Law 1: only the storage knows the libraries of SQLite and PostgreSQL")
     func storage() {
         expectNoImport(
-            of: ["GRDB", "SQLite3"], in: SourceTree.sources, except: ["Engine/ApusStorage"], law: "only ApusStorage may"
-        )
+            of: ["GRDB", "SQLite3", "ApusPQ"], in: SourceTree.sources, except: ["Engine/ApusStorage"],
+            law: "only ApusStorage may")
+        expectNoImport(of: ["CApusPQ"], in: SourceTree.sources, except: ["Native"], law: "its wrapper is ApusPQ")
     }
 
     @Test("Law 1: only devices, clients and recording know libav (D10)")

@@ -35,7 +35,7 @@ struct SourceTree {
 
     /// Folders that hold what people write; build products and state are elsewhere.
     private static let folders = [
-        "Sources", "Tests", "Benchmarks", "scripts", "docs", "proto", "cluster-configs", ".ci",
+        "Sources", "Examples", "Tests", "Benchmarks", "scripts", "docs", "proto", "cluster-configs", ".ci",
     ]
     private static let topFiles = ["Package.swift", "README.md", "CONTRIBUTING.md", "SECURITY.md", "NOTICE"]
     private static let binarySuffixes = [".mp4", ".png", ".bin", ".gz"]
@@ -58,4 +58,6 @@ struct SourceTree {
 
     static let swift = files.filter { $0.isSwift && !$0.isGenerated }
     static let sources = swift.filter { $0.path.hasPrefix("Sources/") }
+    /// Where numbers on the wire are given.
+    static let numbered = swift.filter { $0.path.hasPrefix("Sources/") || $0.path.hasPrefix("Examples/") }
 }

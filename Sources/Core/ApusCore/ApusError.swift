@@ -71,6 +71,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let fenced = Self(10_025, "this node was declared dead and starts again")
     public static let mediaUnreadable = Self(10_026, "the media cannot be read")
     public static let callCycle = Self(10_028, "the entities wait for one another")
+    public static let versionConflict = Self(10_030, "the record is not of the expected version")
 
     // User.
     public static let tokenInvalid = Self(12_001, "the token is not valid")
@@ -92,7 +93,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
         malformed, frameTooLarge, versionUnsupported, methodUnknown, deadlineExceeded, cancelled, overloaded, linkLost,
         moved, noRoute, wrongCluster, noOwnership, staleEpoch, handshakeTimeout, idleTimeout, slowReader, shuttingDown,
         internalFailure, addressInUse, stateForeign, storageFailed, configurationInvalid, tooManyStreams,
-        stalePublisher, fenced, mediaUnreadable, callCycle,
+        stalePublisher, fenced, mediaUnreadable, callCycle, versionConflict,
         tokenInvalid, tokenExpired, kicked, notAllowed,
         answerTimedOut, tooManyConnections, connectFailed, notConnected, unavailable, badParameter,
     ]

@@ -34,6 +34,7 @@ public enum LogKey {
     public static let message = "apus.message"
     public static let leftOut = "apus.left_out"
     public static let limit = "apus.limit"
+    public static let process = "apus.process"
 }
 
 extension Logger {

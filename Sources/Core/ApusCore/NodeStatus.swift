@@ -55,7 +55,7 @@ public struct NodeStatus: Codable, Sendable, Equatable {
         public var owned: Int
         public var standby: Int
         /// Nothing is left that another node could take: the node owns nothing, and stands by only where nobody else is
-        /// up to do so. Nil from a node that does not say.
+        /// up to do so. The clients of a node that was told to drain were sent away. Nil from a node that does not say.
         public var drained: Bool?
         public init(owned: Int, standby: Int, drained: Bool? = nil) {
             self.owned = owned

@@ -6,11 +6,14 @@ import Synchronization
 
 /// The calling end of a control lane: this node dialled it and sends its calls and tells over it.
 ///
+/// A payload is written where it leaves from, behind its frame's header: what a caller encoded is copied
+/// once, and nothing is allocated for it.
+///
 /// Concurrency model: calls come from any thread. The open calls and the bytes that wait stand
 /// behind one `Mutex`, held for an append or an array access only; continuations are resumed after
 /// it was left. Writing, answers and the deadline scan happen on ``loop``. One flush at most is
 /// scheduled at any time, so that all that was appended since leaves with one write (D3).
-final class ControlLink: LaneSession, Sendable {
+final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers` is used on the loop only.
     private struct State {
         var channel: (any Channel)?
         var calls: CorrelationTable
@@ -32,7 +35,8 @@ final class ControlLink: LaneSession, Sendable {
     private let metrics: TransportMetrics
     private let state: Mutex<State>
     private let codec = Mutex(ZstdCodec())
-    private let answers: NIOLoopBoundBox<[(UInt32, CallOutcome)]>
+    /// Answers of the read that is under way; on the loop.
+    private var answers: [(correlation: UInt32, outcome: CallOutcome)] = []
 
     init(loop: any EventLoop, executor: LoopTaskExecutor, limits: Limits, metrics: TransportMetrics) {
         self.loop = loop
@@ -40,7 +44,6 @@ final class ControlLink: LaneSession, Sendable {
         self.limits = limits
         self.metrics = metrics
         state = Mutex(State(calls: CorrelationTable(countMax: limits.inFlightMax)))
-        answers = NIOLoopBoundBox.makeBoxSendingValue([], eventLoop: loop)
     }
 
     /// The handshake finished on this channel. On the loop.
@@ -51,107 +54,110 @@ final class ControlLink: LaneSession, Sendable {
 
     // MARK: Calls
 
-    /// Sends a request and waits for its end. Cancelling the task ends the call with 10006 and tells
-    /// the other side.
+    /// Sends a request and waits for its end; see ``outcome(of:)``.
     func call(method: UInt16, payload: ByteBuffer, deadline: MonotonicTime) async -> CallOutcome {
-        let (flags, payload) = pack(payload)
-        guard payload.readableBytes <= limits.frameByteCountMax else { return .failed(.frameTooLarge) }
-        let (correlation, refusal) = state.withLock { state -> (UInt32?, ErrorCode) in
-            guard state.channel != nil else { return (nil, .noRoute) }
-            guard state.output.byteCount + payload.readableBytes <= limits.outboundByteCountMax else {
-                return (nil, .overloaded)
-            }
-            return (state.calls.reserve(), .overloaded)
+        let sent = request(method: method, byteCount: payload.readableBytes, deadline: deadline) {
+            $0.writeImmutableBuffer(payload)
         }
-        guard let correlation else {
-            if refusal == .overloaded { metrics.overloaded.increment() }
-            return .failed(refusal)
-        }
-        return await withTaskCancellationHandler {
-            await withUnsafeContinuation { continuation in
-                submit(correlation, continuation, deadline.nanoseconds) { buffer in
-                    LinkFrame.encodeHeader(
-                        kind: .request, flags: flags, method: method, correlation: correlation,
-                        payloadByteCount: payload.readableBytes, into: &buffer)
-                    buffer.writeImmutableBuffer(payload)
-                }
-            }
-        } onCancel: {
-            cancel(correlation)
+        switch sent {
+        case .refused(let code): return .failed(code)
+        case .sent(let correlation): return await outcome(of: correlation)
         }
     }
 
-    /// Sends a message that has no answer.
+    /// Sends a request, whose payload the closure appends to what is about to leave. Where it was sent,
+    /// ``outcome(of:)`` has to follow, once.
+    ///
+    /// - Parameter byteCount: how many bytes the closure appends.
+    func request(
+        method: UInt16, byteCount: Int, deadline: MonotonicTime, _ write: (inout ByteBuffer) -> Void
+    ) -> OnSend {
+        send(.request(deadline: deadline.nanoseconds), method, byteCount, write)
+    }
+
+    /// Waits for the end of a request that was sent. Cancelling the task ends it with 10006 within
+    /// ``Limits/deadlineScanInterval``, and tells the other side.
+    func outcome(of correlation: UInt32) async -> CallOutcome {
+        let task = CallingTask.current()
+        if task?.isCancelled ?? false { cancel(correlation) }
+        return await withUnsafeContinuation { continuation in
+            // The answer may be here by now.
+            let outcome = state.withLock { $0.calls.wait(correlation, continuation: continuation, task: task) }
+            if let outcome { continuation.resume(returning: outcome) }
+        }
+    }
+
+    /// Sends a message that has no answer; the closure appends its payload to what is about to be sent.
     ///
     /// - Throws: 10010 without a link, 10007 over the bound of waiting bytes, 10002 for one too large.
-    func tell(method: UInt16, payload: ByteBuffer) throws(ApusError) {
-        let (flags, payload) = pack(payload)
-        guard payload.readableBytes <= limits.frameByteCountMax else { throw ApusError(.frameTooLarge) }
-        let (refusal, mustFlush) = state.withLock { state -> (ErrorCode?, Bool) in
-            guard state.channel != nil else { return (.noRoute, false) }
-            guard state.output.byteCount + payload.readableBytes <= limits.outboundByteCountMax else {
-                return (.overloaded, false)
+    func tell(method: UInt16, byteCount: Int, _ write: (inout ByteBuffer) -> Void) throws(ApusError) {
+        if case .refused(let code) = send(.tell, method, byteCount, write) { throw ApusError(code) }
+    }
+
+    private enum Outgoing {
+        case request(deadline: UInt64)
+        case tell
+    }
+
+    enum OnSend: Sendable {
+        /// With 0 for a tell.
+        case sent(correlation: UInt32)
+        case refused(ErrorCode)
+    }
+
+    private func send(
+        _ kind: Outgoing, _ method: UInt16, _ byteCount: Int, _ write: (inout ByteBuffer) -> Void
+    ) -> OnSend {
+        guard byteCount >= limits.compressionThreshold else { return append(kind, [], method, byteCount, write) }
+        var payload = ByteBufferAllocator().buffer(capacity: byteCount)
+        write(&payload)
+        let packed = codec.withLock { $0.compress(payload) }
+        return append(kind, packed == nil ? [] : .compressed, method, (packed ?? payload).readableBytes) {
+            $0.writeImmutableBuffer(packed ?? payload)
+        }
+    }
+
+    private func append(
+        _ kind: Outgoing, _ flags: FrameFlags, _ method: UInt16, _ byteCount: Int, _ write: (inout ByteBuffer) -> Void
+    ) -> OnSend {
+        guard byteCount <= limits.frameByteCountMax else { return .refused(.frameTooLarge) }
+        var mustFlush = false
+        var mustScan = false
+        let result = state.withLock { state -> OnSend in
+            guard state.channel != nil else { return .refused(.noRoute) }
+            guard state.output.byteCount + byteCount <= limits.outboundByteCountMax else {
+                return .refused(.overloaded)
+            }
+            var correlation: UInt32 = 0
+            var frame = FrameKind.tell
+            if case .request(let deadline) = kind {
+                guard let opened = state.calls.open(deadline: deadline) else { return .refused(.overloaded) }
+                (correlation, frame) = (opened, .request)
+                mustScan = !state.isScanScheduled
+                state.isScanScheduled = true
             }
             state.output.append { buffer in
                 LinkFrame.encodeHeader(
-                    kind: .tell, flags: flags, method: method, payloadByteCount: payload.readableBytes, into: &buffer)
-                buffer.writeImmutableBuffer(payload)
+                    kind: frame, flags: flags, method: method, correlation: correlation, payloadByteCount: byteCount,
+                    into: &buffer)
+                write(&buffer)
             }
-            return (nil, state.output.promiseFlush())
+            mustFlush = state.output.promiseFlush()
+            return .sent(correlation: correlation)
         }
-        if let refusal {
-            if refusal == .overloaded { metrics.overloaded.increment() }
-            throw ApusError(refusal)
-        }
+        if case .refused(.overloaded) = result { metrics.overloaded.increment() }
+        if mustScan { loop.execute { self.scheduleScan() } }
         if mustFlush { scheduleFlush() }
-    }
-
-    private enum OnSubmit {
-        case sent(mustFlush: Bool, mustScan: Bool)
-        case over(ErrorCode)
-    }
-
-    private func submit(
-        _ correlation: UInt32, _ continuation: CorrelationTable.Continuation, _ deadline: UInt64,
-        write: (inout ByteBuffer) -> Void
-    ) {
-        let result = state.withLock { state -> OnSubmit in
-            guard state.channel != nil else {
-                state.calls.abandon(correlation)
-                return .over(.noRoute)
-            }
-            guard state.calls.wait(correlation, continuation: continuation, deadline: deadline) else {
-                return .over(.cancelled)
-            }
-            state.output.append(write)
-            let mustScan = !state.isScanScheduled
-            state.isScanScheduled = true
-            return .sent(mustFlush: state.output.promiseFlush(), mustScan: mustScan)
-        }
-        switch result {
-        case .sent(let mustFlush, let mustScan):
-            if mustScan { loop.execute { self.scheduleScan() } }
-            if mustFlush { scheduleFlush() }
-        case .over(let code):
-            continuation.resume(returning: .failed(code))
-        }
+        return result
     }
 
     private func cancel(_ correlation: UInt32) {
-        let (continuation, mustFlush) = state.withLock { state -> (CorrelationTable.Continuation?, Bool) in
-            guard let continuation = state.calls.cancel(correlation) else { return (nil, false) }
+        let mustFlush = state.withLock { state in
+            guard state.calls.cancel(correlation) else { return false }
             state.output.append { LinkFrame(kind: .cancel, correlation: correlation).encode(into: &$0) }
-            return (continuation, state.output.promiseFlush())
+            return state.output.promiseFlush()
         }
         if mustFlush { scheduleFlush() }
-        continuation?.resume(returning: .failed(.cancelled))
-    }
-
-    private func pack(_ payload: ByteBuffer) -> (FrameFlags, ByteBuffer) {
-        guard payload.readableBytes >= limits.compressionThreshold,
-            let packed = codec.withLock({ $0.compress(payload) })
-        else { return ([], payload) }
-        return (.compressed, packed)
     }
 
     // MARK: On the loop
@@ -185,8 +191,9 @@ final class ControlLink: LaneSession, Sendable {
         }
         if goesOn { scheduleScan() }
         if mustFlush { flush() }
-        if !expired.isEmpty { metrics.deadlineExceeded.increment(by: Int64(expired.count)) }
-        for call in expired { call.continuation.resume(returning: .failed(.deadlineExceeded)) }
+        let lateCount = expired.count(where: { $0.code == .deadlineExceeded })
+        if lateCount > 0 { metrics.deadlineExceeded.increment(by: Int64(lateCount)) }
+        for call in expired { call.continuation?.resume(returning: .failed(call.code)) }
     }
 
     // MARK: LaneSession
@@ -206,23 +213,22 @@ final class ControlLink: LaneSession, Sendable {
         let payload = try unpack(frame, codec: codec, byteCountMax: limits.frameByteCountMax)
         let outcome: CallOutcome =
             frame.flags.contains(.failure) ? .failure(ClusterFailure.read(payload)) : .reply(payload)
-        answers.value.append((frame.correlation, outcome))
+        answers.append((frame.correlation, outcome))
     }
 
     func readCompleted() {
-        resumeAnswered()
-        executor.drain()
+        executor.drain(after: resumeAnswered)
         flush()
     }
 
     private func resumeAnswered() {
-        guard !answers.value.isEmpty else { return }
-        var batch: [(UInt32, CallOutcome)] = []
-        swap(&batch, &answers.value)
-        let waiting = state.withLock { state in batch.map { state.calls.finish($0.0) } }
-        for (continuation, answer) in zip(waiting, batch) { continuation?.resume(returning: answer.1) }
+        guard !answers.isEmpty else { return }
+        var batch: [(correlation: UInt32, outcome: CallOutcome)] = []
+        swap(&batch, &answers)
+        let waiting = state.withLock { state in batch.map { state.calls.finish($0.correlation, $0.outcome) } }
+        for (continuation, answer) in zip(waiting, batch) { continuation?.resume(returning: answer.outcome) }
         batch.removeAll(keepingCapacity: true)
-        answers.value = batch
+        answers = batch
     }
 
     func writabilityChanged() { flush() }
@@ -237,7 +243,7 @@ final class ControlLink: LaneSession, Sendable {
         let waiting = state.withLock { state in
             state.channel = nil
             state.output.reset()
-            return state.calls.finishAll()
+            return state.calls.finishAll(.failed(.linkLost))
         }
         for continuation in waiting { continuation.resume(returning: .failed(.linkLost)) }
     }

@@ -7,7 +7,7 @@ import Synchronization
 /// Takes the requests of other nodes.
 package protocol ControlHandler: Sendable {
     /// A request or a tell came, in the order in which its sender sent it. On the connection's event
-    /// loop: start work with ``InboundRequest/run(_:)`` and return.
+    /// loop: answer at once, or start work with ``InboundRequest/run(_:)`` and return.
     func received(_ request: InboundRequest)
 }
 
@@ -29,6 +29,14 @@ package struct InboundRequest: Sendable {
     /// Answers. From any thread.
     package func reply(_ payload: ByteBuffer) { finish(.reply(payload)) }
 
+    /// Answers with the bytes that the closure appends to the connection's output. From any thread; on
+    /// the connection's event loop nothing is allocated for them.
+    ///
+    /// - Parameter byteCount: how many the closure appends.
+    package func reply(byteCount: Int, _ write: (inout ByteBuffer) -> Void) {
+        if let correlation { connection.respond(correlation, byteCount: byteCount, write) }
+    }
+
     /// Refuses. From any thread.
     ///
     /// - Parameters:
@@ -48,30 +56,34 @@ package struct InboundRequest: Sendable {
     /// its deadline passes and when the link is lost; a tell's task is not. Call it on the event loop.
     ///
     /// Bound: ``TransportConfiguration/inFlightMax`` tasks per connection; more are refused with 10007.
-    package func run(_ operation: @escaping @Sendable () async -> CallOutcome) {
+    ///
+    /// - Returns: false where it was refused.
+    @discardableResult
+    package func run(_ operation: @escaping @Sendable () async -> CallOutcome) -> Bool {
         connection.run(correlation, operation)
     }
 }
 
 /// The serving end of a control lane: another node dialled it and sends its calls and tells over it.
 ///
-/// Concurrency model: requests come on ``loop``; answers come from any thread. The running calls and
-/// the bytes that wait stand behind one `Mutex`, held for an append or an array access only. Answers
-/// given during a read leave with the flush at its end, later ones with one scheduled flush.
-final class ControlServer: LaneSession, Sendable {
+/// Concurrency model: confined to ``loop``; answers of other threads wait behind the `Mutex` for one
+/// turn of the loop. Answers given during a read leave with the flush at its end, later ones with one
+/// scheduled flush.
+final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respond` and `ended` ask for the thread.
     private struct Running {
         var generation: UInt16 = 0
         var isOpen = false
         var task: Task<Void, Never>?
     }
 
-    private struct State {
-        var channel: (any Channel)?
-        /// By the caller's slot number, the low 16 bits of the correlation.
-        var calls: [Running] = []
-        /// Tasks that have not ended, cancelled ones included.
-        var taskCount = 0
-        var output = OutputQueue()
+    /// The end of a call, packed for the wire.
+    private struct Answer: Sendable {
+        /// Nil for a tell.
+        var correlation: UInt32?
+        var flags: FrameFlags = []
+        var payload = ByteBuffer()
+        /// Tasks that ended with it.
+        var taskCount: Int
     }
 
     let executor: LoopTaskExecutor
@@ -80,27 +92,35 @@ final class ControlServer: LaneSession, Sendable {
     private let limits: ControlLink.Limits
     private let metrics: TransportMetrics
     private let handler: any ControlHandler
-    private let state: Mutex<State>
     private let codec = Mutex(ZstdCodec())
+    /// Answers of other threads.
+    private let foreign = Mutex<[Answer]>([])
+
+    private var channel: (any Channel)?
+    /// By the caller's slot number, the low 16 bits of the correlation.
+    private var calls: [Running] = []
+    /// Tasks that have not ended, cancelled ones included.
+    private var taskCount = 0
+    private var output = OutputQueue()
 
     init(
         channel: any Channel, peer: NodeID, executor: LoopTaskExecutor, limits: ControlLink.Limits,
         metrics: TransportMetrics, handler: any ControlHandler
     ) {
         loop = channel.eventLoop
+        self.channel = channel
         self.executor = executor
         self.peer = peer
         self.limits = limits
         self.metrics = metrics
         self.handler = handler
-        state = Mutex(State(channel: channel))
     }
 
     // MARK: LaneSession
 
     func readBegan() {
         // Whoever answers during the read need not schedule a flush: the read's end is one.
-        state.withLock { _ = $0.output.promiseFlush() }
+        _ = output.promiseFlush()
     }
 
     func received(_ frame: LinkFrame) throws(ApusError) {
@@ -118,8 +138,7 @@ final class ControlServer: LaneSession, Sendable {
                 InboundRequest(
                     peer: peer, method: frame.method, payload: payload, correlation: nil, connection: self))
         case .cancel:
-            let task = state.withLock { Self.close(frame.correlation, &$0) }
-            task?.cancel()
+            _ = close(frame.correlation, cancelling: true)
         default:
             throw ApusError(.malformed, "a \(frame.kind) frame on a serving lane")
         }
@@ -139,13 +158,10 @@ final class ControlServer: LaneSession, Sendable {
     func writabilityChanged() { flush() }
 
     func closed() {
-        let tasks = state.withLock { state in
-            state.channel = nil
-            state.output.reset()
-            let tasks = state.calls.compactMap(\.task)
-            state.calls = []
-            return tasks
-        }
+        channel = nil
+        output.reset()
+        let tasks = calls.compactMap(\.task)
+        calls = []
         for task in tasks { task.cancel() }
     }
 
@@ -156,88 +172,115 @@ final class ControlServer: LaneSession, Sendable {
         guard index < limits.inFlightMax else {
             throw ApusError(.malformed, "a call's slot is over the bound of calls in flight")
         }
-        let isNew = state.withLock { state in
-            while state.calls.count <= index { state.calls.append(Running()) }
-            guard !state.calls[index].isOpen else { return false }
-            state.calls[index] = Running(generation: UInt16(truncatingIfNeeded: correlation >> 16), isOpen: true)
-            return true
+        while calls.count <= index { calls.append(Running()) }
+        guard !calls[index].isOpen else { throw ApusError(.malformed, "a call took the slot of an open one") }
+        calls[index].generation = UInt16(truncatingIfNeeded: correlation >> 16)
+        calls[index].isOpen = true
+    }
+
+    /// Ends a call's entry; false, with no effect, where the call is not open.
+    private func close(_ correlation: UInt32, cancelling: Bool = false) -> Bool {
+        guard let index = openIndex(correlation) else { return false }
+        calls[index].isOpen = false
+        if let task = calls[index].task {
+            calls[index].task = nil
+            if cancelling { task.cancel() }
         }
-        guard isNew else { throw ApusError(.malformed, "a call took the slot of an open one") }
+        return true
     }
 
-    /// Ends a call's entry; its task where it had one. A call that is not open has no effect.
-    private static func close(_ correlation: UInt32, _ state: inout State) -> Task<Void, Never>? {
-        guard let index = openIndex(correlation, state) else { return nil }
-        let task = state.calls[index].task
-        state.calls[index].isOpen = false
-        state.calls[index].task = nil
-        return task
-    }
-
-    private static func openIndex(_ correlation: UInt32, _ state: borrowing State) -> Int? {
+    private func openIndex(_ correlation: UInt32) -> Int? {
         let index = Int(correlation & 0xffff)
-        guard index < state.calls.count, state.calls[index].isOpen,
-            state.calls[index].generation == UInt16(truncatingIfNeeded: correlation >> 16)
+        guard index < calls.count, calls[index].isOpen,
+            calls[index].generation == UInt16(truncatingIfNeeded: correlation >> 16)
         else { return nil }
         return index
     }
 
-    fileprivate func run(_ correlation: UInt32?, _ operation: @escaping @Sendable () async -> CallOutcome) {
-        let isAdmitted = state.withLock { state in
-            guard state.taskCount < limits.inFlightMax else { return false }
-            state.taskCount += 1
-            return true
-        }
-        guard isAdmitted else {
+    fileprivate func run(_ correlation: UInt32?, _ operation: @escaping @Sendable () async -> CallOutcome) -> Bool {
+        loop.preconditionInEventLoop()
+        guard taskCount < limits.inFlightMax else {
             metrics.overloaded.increment()
             if let correlation { respond(correlation, .failed(.overloaded)) }
-            return
+            return false
         }
+        taskCount += 1
         let task = Task.immediate(executorPreference: executor) {
             let outcome = await operation()
-            self.taskEnded(correlation, outcome)
+            self.ended(correlation, outcome)
         }
-        guard let correlation else { return }
-        state.withLock { state in
-            if let index = Self.openIndex(correlation, state) { state.calls[index].task = task }
-        }
+        if let correlation, let index = openIndex(correlation) { calls[index].task = task }
+        return true
     }
 
-    private func taskEnded(_ correlation: UInt32?, _ outcome: CallOutcome) {
-        guard let correlation else { return state.withLock { $0.taskCount -= 1 } }
-        answer(correlation, outcome, endedTaskCount: 1)
+    /// A call's or a tell's task ended.
+    private func ended(_ correlation: UInt32?, _ outcome: CallOutcome) {
+        guard let correlation else { return take(Answer(taskCount: 1)) }
+        let (flags, payload) = pack(outcome)
+        take(Answer(correlation: correlation, flags: flags, payload: payload, taskCount: 1))
     }
+
+    // MARK: Answers
 
     fileprivate func respond(_ correlation: UInt32, _ outcome: CallOutcome) {
-        answer(correlation, outcome, endedTaskCount: 0)
-    }
-
-    private func answer(_ correlation: UInt32, _ outcome: CallOutcome, endedTaskCount: Int) {
         let (flags, payload) = pack(outcome)
-        let mustFlush = state.withLock { state in
-            state.taskCount -= endedTaskCount
-            guard Self.openIndex(correlation, state) != nil else { return false }
-            _ = Self.close(correlation, &state)
-            guard state.channel != nil else { return false }
-            // A caller that does not read gets short refusals, whose number the slots bound.
-            if state.output.byteCount + payload.readableBytes > limits.outboundByteCountMax {
-                Self.append(.failure, ClusterFailure.payload(of: ApusError(.overloaded)), correlation, &state)
-            } else {
-                Self.append(flags, payload, correlation, &state)
-            }
-            return state.output.promiseFlush()
-        }
-        if mustFlush { loop.execute { self.flush() } }
+        take(Answer(correlation: correlation, flags: flags, payload: payload, taskCount: 0))
     }
 
-    private static func append(
-        _ flags: FrameFlags, _ payload: ByteBuffer, _ correlation: UInt32, _ state: inout State
+    fileprivate func respond(_ correlation: UInt32, byteCount: Int, _ write: (inout ByteBuffer) -> Void) {
+        guard loop.inEventLoop, byteCount < limits.compressionThreshold, byteCount <= limits.frameByteCountMax else {
+            var payload = ByteBufferAllocator().buffer(capacity: byteCount)
+            write(&payload)
+            return respond(correlation, .reply(payload))
+        }
+        append(correlation, [], byteCount: byteCount, write)
+    }
+
+    /// Ends the call on the loop, whichever the calling thread is.
+    private func take(_ answer: Answer) {
+        guard !loop.inEventLoop else { return apply(answer) }
+        let isFirst = foreign.withLock { answers in
+            answers.append(answer)
+            return answers.count == 1
+        }
+        if isFirst { loop.execute { self.takeForeign() } }
+    }
+
+    private func takeForeign() {
+        var answers: [Answer] = []
+        foreign.withLock { swap(&$0, &answers) }
+        for answer in answers { apply(answer) }
+    }
+
+    private func apply(_ answer: Answer) {
+        taskCount -= answer.taskCount
+        guard let correlation = answer.correlation else { return }
+        append(correlation, answer.flags, byteCount: answer.payload.readableBytes) {
+            $0.writeImmutableBuffer(answer.payload)
+        }
+    }
+
+    private func append(
+        _ correlation: UInt32, _ flags: FrameFlags, byteCount: Int, _ write: (inout ByteBuffer) -> Void
     ) {
-        state.output.append { buffer in
+        guard close(correlation), channel != nil else { return }
+        // A caller that does not read gets short refusals, whose number the slots bound.
+        if output.byteCount + byteCount > limits.outboundByteCountMax {
+            let refusal = ClusterFailure.payload(of: ApusError(.overloaded))
+            appendFrame(correlation, .failure, byteCount: refusal.readableBytes) { $0.writeImmutableBuffer(refusal) }
+        } else {
+            appendFrame(correlation, flags, byteCount: byteCount, write)
+        }
+        if output.promiseFlush() { loop.execute { self.flush() } }
+    }
+
+    private func appendFrame(
+        _ correlation: UInt32, _ flags: FrameFlags, byteCount: Int, _ write: (inout ByteBuffer) -> Void
+    ) {
+        output.append { buffer in
             LinkFrame.encodeHeader(
-                kind: .response, flags: flags, correlation: correlation, payloadByteCount: payload.readableBytes,
-                into: &buffer)
-            buffer.writeImmutableBuffer(payload)
+                kind: .response, flags: flags, correlation: correlation, payloadByteCount: byteCount, into: &buffer)
+            write(&buffer)
         }
     }
 
@@ -259,12 +302,9 @@ final class ControlServer: LaneSession, Sendable {
     }
 
     private func flush() {
-        let work = state.withLock { state -> (any Channel, ByteBuffer)? in
-            guard let channel = state.channel, channel.isWritable else { return nil }
-            return state.output.take().map { (channel, $0) }
-        }
-        guard let (channel, bytes) = work else { return }
+        // While the socket is full the promise stays given: writability brings the next flush.
+        guard let channel, channel.isWritable, let bytes = output.take() else { return }
         channel.writeAndFlush(bytes, promise: nil)
-        state.withLock { $0.output.giveBack(bytes) }
+        output.giveBack(bytes)
     }
 }

@@ -5,13 +5,28 @@ package import NIOCore
 /// How a call ended.
 package enum CallOutcome: Sendable {
     case reply(ByteBuffer)
-    case failure(CallFailure)
+    /// Apart from the value, so that answers, which are nearly all, are passed on in a few words.
+    indirect case failure(CallFailure)
 
     static func failed(_ code: ErrorCode) -> CallOutcome { .failure(CallFailure(ApusError(code))) }
 }
 
+/// The task that waits for a call, to ask whether it was cancelled. A handler of cancellation would be a record that
+/// each call allocates and puts into its task's list.
+struct CallingTask: @unchecked Sendable {  // SAFETY: asked only while the task is suspended on the call.
+    private let task: UnsafeCurrentTask
+
+    /// The calling task; nil outside of tasks.
+    static func current() -> CallingTask? { withUnsafeCurrentTask { $0.map { CallingTask(task: $0) } } }
+
+    var isCancelled: Bool { task.isCancelled }
+}
+
 /// The open calls of a link: a call's correlation is its slot's index and the slot's generation, so
 /// that a late answer never meets a later call. Lookup is an array index.
+///
+/// A slot goes from free to sent, when the request is written; then somebody waits on it until it ends,
+/// or it has ended before, and whoever comes to wait takes the outcome.
 ///
 /// A pure value: the link keeps it behind its lock.
 struct CorrelationTable {
@@ -19,14 +34,24 @@ struct CorrelationTable {
 
     private enum Phase {
         case free(next: Int32)
-        /// Taken, but nobody waits on it yet.
-        case reserved(isCancelled: Bool)
-        case waiting(Continuation, deadline: UInt64)
+        /// Nobody waits on it yet.
+        case sent(deadline: UInt64)
+        case waiting(Continuation, CallingTask?, deadline: UInt64)
+        /// Over before anybody waited on it.
+        case ended(CallOutcome)
     }
 
     private struct Slot {
         var generation: UInt16
         var phase: Phase
+    }
+
+    /// A call that ended by itself.
+    struct Expired {
+        var correlation: UInt32
+        var code: ErrorCode
+        /// Nil where nobody waits yet.
+        var continuation: Continuation?
     }
 
     private let countMax: Int
@@ -41,79 +66,97 @@ struct CorrelationTable {
         self.countMax = countMax
     }
 
-    /// Takes a slot; nil where the bound is reached.
-    mutating func reserve() -> UInt32? {
+    /// Takes a slot for a request that is sent now; nil where the bound is reached. ``wait(_:continuation:)``
+    /// has to follow.
+    mutating func open(deadline: UInt64) -> UInt32? {
         let index: Int
         if firstFree >= 0 {
             index = Int(firstFree)
             guard case .free(let next) = slots[index].phase else { preconditionFailure("slot \(index) is not free") }
             firstFree = next
-            slots[index].phase = .reserved(isCancelled: false)
+            slots[index].phase = .sent(deadline: deadline)
         } else {
             guard slots.count < countMax else { return nil }
             index = slots.count
-            slots.append(Slot(generation: 0, phase: .reserved(isCancelled: false)))
+            slots.append(Slot(generation: 0, phase: .sent(deadline: deadline)))
         }
         count += 1
         return Self.correlation(index: index, generation: slots[index].generation)
     }
 
-    /// The caller waits now; false where the call was cancelled before, and is over.
-    mutating func wait(_ correlation: UInt32, continuation: Continuation, deadline: UInt64) -> Bool {
-        let index = Int(correlation & 0xffff)
-        guard case .reserved(let isCancelled) = slots[index].phase else {
-            preconditionFailure("the slot of call \(correlation) was not reserved")
+    /// The caller waits now, or takes the outcome of a call that is over.
+    mutating func wait(_ correlation: UInt32, continuation: Continuation, task: CallingTask?) -> CallOutcome? {
+        guard let index = index(of: correlation) else {
+            preconditionFailure("the slot of call \(correlation) was given away")
         }
-        if isCancelled {
-            release(index)
-            return false
-        }
-        slots[index].phase = .waiting(continuation, deadline: deadline)
-        return true
-    }
-
-    /// The call ends: whoever waits for it is returned, and the slot is free.
-    mutating func finish(_ correlation: UInt32) -> Continuation? {
-        guard let index = index(of: correlation), case .waiting(let continuation, _) = slots[index].phase else {
-            return nil
-        }
-        release(index)
-        return continuation
-    }
-
-    /// The caller's task was cancelled: as ``finish(_:)``, or remembered until somebody waits.
-    mutating func cancel(_ correlation: UInt32) -> Continuation? {
-        guard let index = index(of: correlation) else { return nil }
         switch slots[index].phase {
-        case .free: return nil
-        case .reserved:
-            slots[index].phase = .reserved(isCancelled: true)
+        case .free, .waiting: preconditionFailure("the call \(correlation) is not to be waited for")
+        case .sent(let deadline):
+            slots[index].phase = .waiting(continuation, task, deadline: deadline)
             return nil
-        case .waiting(let continuation, _):
+        case .ended(let outcome):
             release(index)
-            return continuation
+            return outcome
         }
     }
 
-    /// Ends a call that was only reserved.
-    mutating func abandon(_ correlation: UInt32) {
-        release(Int(correlation & 0xffff))
+    /// The call ends: whoever waits for it is returned, and the slot is free. Nil where nobody waits, yet or
+    /// any more.
+    mutating func finish(_ correlation: UInt32, _ outcome: CallOutcome) -> Continuation? {
+        guard let index = index(of: correlation) else { return nil }
+        return finish(index, outcome)
     }
 
-    /// Ends the calls whose deadline is at or before this time, in the order of their slots.
-    mutating func expire(at now: UInt64) -> [(correlation: UInt32, continuation: Continuation)] {
+    /// Ends a call whose caller's task was cancelled before it waited; false where the call is over.
+    mutating func cancel(_ correlation: UInt32) -> Bool {
+        guard let index = index(of: correlation), case .sent = slots[index].phase else { return false }
+        return finish(index, .failed(.cancelled)) == nil
+    }
+
+    /// Ends the calls whose deadline is at or before this time, and those whose caller's task was cancelled, in the
+    /// order of their slots.
+    mutating func expire(at now: UInt64) -> [Expired] {
         guard count > 0 else { return [] }
-        var expired: [(UInt32, Continuation)] = []
+        var expired: [Expired] = []
         for index in slots.indices {
-            guard case .waiting(let continuation, let deadline) = slots[index].phase, deadline <= now else { continue }
-            expired.append((Self.correlation(index: index, generation: slots[index].generation), continuation))
-            release(index)
+            let code: ErrorCode
+            switch slots[index].phase {
+            case .free, .ended: continue
+            case .sent(let deadline):
+                guard deadline <= now else { continue }
+                code = .deadlineExceeded
+            case .waiting(_, let task, let deadline):
+                if deadline <= now {
+                    code = .deadlineExceeded
+                } else if task?.isCancelled ?? false {
+                    code = .cancelled
+                } else {
+                    continue
+                }
+            }
+            let correlation = Self.correlation(index: index, generation: slots[index].generation)
+            expired.append(
+                Expired(correlation: correlation, code: code, continuation: finish(index, .failed(code))))
         }
         return expired
     }
 
-    /// Ends all calls that somebody waits for.
-    mutating func finishAll() -> [Continuation] { expire(at: .max).map(\.continuation) }
+    /// Ends all calls; those that somebody waits for are returned.
+    mutating func finishAll(_ outcome: CallOutcome) -> [Continuation] {
+        slots.indices.compactMap { finish($0, outcome) }
+    }
+
+    private mutating func finish(_ index: Int, _ outcome: CallOutcome) -> Continuation? {
+        switch slots[index].phase {
+        case .free, .ended: return nil
+        case .sent:
+            slots[index].phase = .ended(outcome)
+            return nil
+        case .waiting(let continuation, _, _):
+            release(index)
+            return continuation
+        }
+    }
 
     private func index(of correlation: UInt32) -> Int? {
         let index = Int(correlation & 0xffff)

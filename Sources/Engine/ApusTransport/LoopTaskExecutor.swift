@@ -1,4 +1,5 @@
 package import NIOCore
+import NIOPosix
 import Synchronization
 
 /// Runs tasks on one event loop, in the order in which they became ready.
@@ -11,28 +12,37 @@ import Synchronization
 ///
 /// Concurrency model: `ready` and the two flags are touched on the loop's thread only; jobs from other
 /// threads come through the `Mutex`.
-package final class LoopTaskExecutor: TaskExecutor, @unchecked Sendable {  // SAFETY: `enqueue` asks for the thread.
-    /// Jobs of one turn, so that a chain of tasks cannot hold the loop.
-    private static let turnJobCountMax = 8192
+package final class LoopTaskExecutor: TaskExecutor, @unchecked Sendable {  // SAFETY: `add` asks for the thread.
+    /// What becomes ready on a loop.
+    enum Piece {
+        case task(UnownedJob)
+        /// Work of an executor that has no thread of its own.
+        case turn(TurnExecutor)
+    }
 
-    private let loop: any EventLoop
-    private var ready: [UnownedJob] = []
+    /// Pieces of one turn, so that a chain of tasks cannot hold the loop.
+    private static let turnPieceCountMax = 8192
+
+    let loop: any EventLoop
+    private var ready: [Piece] = []
     private var isScheduled = false
     private var isDraining = false
-    private let foreign = Mutex<[UnownedJob]>([])
+    private let foreign = Mutex<[Piece]>([])
 
     package init(_ loop: any EventLoop) { self.loop = loop }
 
-    package func enqueue(_ job: consuming ExecutorJob) {
-        let job = UnownedJob(job)
+    package func enqueue(_ job: consuming ExecutorJob) { add(.task(UnownedJob(job))) }
+
+    /// Has the piece run on the loop, after all that became ready before it. From any thread.
+    func add(_ piece: Piece) {
         if loop.inEventLoop {
-            ready.append(job)
+            ready.append(piece)
             schedule()
             return
         }
-        let isFirst = foreign.withLock { jobs in
-            jobs.append(job)
-            return jobs.count == 1
+        let isFirst = foreign.withLock { pieces in
+            pieces.append(piece)
+            return pieces.count == 1
         }
         if isFirst { loop.execute { self.takeForeign() } }
     }
@@ -45,10 +55,13 @@ package final class LoopTaskExecutor: TaskExecutor, @unchecked Sendable {  // SA
         isDraining = true
         let executor = asUnownedTaskExecutor()
         var index = 0
-        while index < ready.count, index < Self.turnJobCountMax {
-            let job = ready[index]
+        while index < ready.count, index < Self.turnPieceCountMax {
+            let piece = ready[index]
             index += 1
-            job.runSynchronously(on: executor)
+            switch piece {
+            case .task(let job): job.runSynchronously(on: executor)
+            case .turn(let turn): turn.run()
+            }
         }
         isDraining = false
         if index == ready.count {
@@ -59,6 +72,15 @@ package final class LoopTaskExecutor: TaskExecutor, @unchecked Sendable {  // SA
         }
     }
 
+    /// Runs the body and what it makes ready, without a turn of the loop for that. On the loop.
+    func drain(after body: () -> Void) {
+        let wasScheduled = isScheduled
+        isScheduled = true
+        body()
+        isScheduled = wasScheduled
+        drain()
+    }
+
     private func schedule() {
         guard !isScheduled, !isDraining else { return }
         isScheduled = true
@@ -66,9 +88,31 @@ package final class LoopTaskExecutor: TaskExecutor, @unchecked Sendable {  // SA
     }
 
     private func takeForeign() {
-        var jobs: [UnownedJob] = []
-        foreign.withLock { swap(&$0, &jobs) }
-        ready.append(contentsOf: jobs)
+        var pieces: [Piece] = []
+        foreign.withLock { swap(&$0, &pieces) }
+        ready.append(contentsOf: pieces)
         drain()
+    }
+}
+
+/// The executors of a transport's event loops.
+final class LoopExecutors: Sendable {
+    /// By event loop, of which a group has a fixed few.
+    private let known = Mutex<[ObjectIdentifier: LoopTaskExecutor]>([:])
+
+    /// The one executor of a loop, so that all its connections' tasks run in the same turns.
+    func executor(of loop: any EventLoop) -> LoopTaskExecutor {
+        known.withLock { known in
+            if let executor = known[ObjectIdentifier(loop)] { return executor }
+            let made = LoopTaskExecutor(loop)
+            known[ObjectIdentifier(loop)] = made
+            return made
+        }
+    }
+
+    /// The executor of the calling thread's loop; nil on every other thread.
+    var current: LoopTaskExecutor? {
+        guard let loop = MultiThreadedEventLoopGroup.currentEventLoop else { return nil }
+        return known.withLock { $0[ObjectIdentifier(loop)] }
     }
 }

@@ -17,36 +17,38 @@ extension Transport {
             deadlineScanInterval: TimeAmount(configuration.deadlineScanInterval))
     }
 
-    /// The one executor of a loop, so that all its connections' tasks run in the same turns.
-    private func executor(of loop: any EventLoop) -> LoopTaskExecutor {
-        executors.withLock { executors in
-            if let known = executors[ObjectIdentifier(loop)] { return known }
-            let made = LoopTaskExecutor(loop)
-            executors[ObjectIdentifier(loop)] = made
-            return made
-        }
-    }
+    private func executor(of loop: any EventLoop) -> LoopTaskExecutor { executors.executor(of: loop) }
 
     /// The executor of one of the transport's loops: for tasks that mostly ask other nodes, or this one's entities.
     package func nextExecutor() -> LoopTaskExecutor { executor(of: group.next()) }
 
+    /// An executor for actors that run wherever their messages arrive.
+    package func makeTurnExecutor() -> TurnExecutor { TurnExecutor(loops: executors, home: nextExecutor()) }
+
     // MARK: Dialled
 
     func makeLinks(to peer: Peer) -> PeerLinks {
-        let loop = group.next()
-        let link = ControlLink(loop: loop, executor: executor(of: loop), limits: controlLimits, metrics: metrics)
-        let control = makeDialer(to: peer, lane: .control, loop: link.loop) { linkPeer, channel in
-            link.opened(channel)
-            return self.makeHandler(link, linkPeer, isInitiator: true)
+        var links = PeerLinks(peer: peer, control: [], dialers: [])
+        for number in 0..<configuration.controlLaneCount {
+            let loop = group.next()
+            let link = ControlLink(loop: loop, executor: executor(of: loop), limits: controlLimits, metrics: metrics)
+            // The first lane speaks for all of them: they end with the same process.
+            let dialer = makeDialer(to: peer, lane: .control, loop: loop, isReported: number == 0) { end, channel in
+                link.opened(channel)
+                return self.makeHandler(link, end, isInitiator: true)
+            }
+            links.control.append(link)
+            links.dialers.append(dialer)
         }
         let media = makeDialer(to: peer, lane: .media, loop: group.next()) { linkPeer, channel in
             self.makeMediaHandler(linkPeer, channel, isInitiator: true)
         }
-        return PeerLinks(peer: peer, control: link, dialers: [control, media])
+        links.dialers.append(media)
+        return links
     }
 
     private func makeDialer(
-        to peer: Peer, lane: Lane, loop: any EventLoop,
+        to peer: Peer, lane: Lane, loop: any EventLoop, isReported: Bool = true,
         makeLane: @escaping @Sendable (LinkPeer, any Channel) -> any ChannelHandler
     ) -> LinkDialer {
         let facts: Logger.Metadata = [
@@ -61,6 +63,7 @@ extension Transport {
             makeLane: makeLane,
             rejected: { reason, error in self.reject(reason, error, facts) },
             report: { action in
+                guard isReported else { return }
                 switch action {
                 case .reportUp:
                     self.logger.debug("A link to a node is up", metadata: facts)

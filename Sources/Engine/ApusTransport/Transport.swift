@@ -13,34 +13,68 @@ import Glibc
 import Musl
 #endif
 
-/// The control lane to one life of a peer, found once and used for many calls.
+/// The control lanes to one incarnation of a peer, found once and used for many calls.
 package struct PeerRoute: Sendable {
-    let link: ControlLink
+    let lanes: [ControlLink]
 
-    /// Runs tasks on the link's event loop. A task that calls this peer often does best there: its
+    /// The lane of all that has this number; the order of what is sent under one number holds.
+    private func lane(_ number: Int) -> ControlLink { lanes[number % lanes.count] }
+
+    /// Runs tasks on a lane's event loop. A task that calls this peer often does best there: its
     /// calls leave and its answers come without waking another thread.
-    package var executor: LoopTaskExecutor { link.executor }
+    package func executor(lane number: Int) -> LoopTaskExecutor { lane(number).executor }
 
-    /// As ``Transport/call(_:method:payload:timeout:)``.
-    package func call(method: UInt16, payload: ByteBuffer, deadline: MonotonicTime) async -> CallOutcome {
-        await link.call(method: method, payload: payload, deadline: deadline)
+    /// Sends a request over the lane of this number; the closure appends the payload to what is about to leave.
+    ///
+    /// - Parameter byteCount: how many bytes the closure appends.
+    /// - Returns: the request, whose outcome is to be awaited, once.
+    package func request(
+        lane number: Int, method: UInt16, byteCount: Int, deadline: MonotonicTime, _ write: (inout ByteBuffer) -> Void
+    ) -> SentRequest {
+        let link = lane(number)
+        return SentRequest(
+            link: link, state: link.request(method: method, byteCount: byteCount, deadline: deadline, write))
+    }
+
+    /// As ``Transport/tell(_:method:payload:)``, over the lane of this number; the closure as with
+    /// ``request(lane:method:byteCount:deadline:_:)``.
+    package func tell(
+        lane number: Int, method: UInt16, byteCount: Int, _ write: (inout ByteBuffer) -> Void
+    ) throws(ApusError) {
+        try lane(number).tell(method: method, byteCount: byteCount, write)
     }
 }
 
-/// The links between this node and the others: mutual TLS 1.3, a control lane and a media lane to
+/// A request that was sent, or that could not be.
+package struct SentRequest: Sendable {
+    fileprivate let link: ControlLink
+    fileprivate let state: ControlLink.OnSend
+
+    /// How it ends, as ``Transport/call(_:method:payload:timeout:)``. To be awaited, once.
+    package func outcome() async -> CallOutcome {
+        switch state {
+        case .refused(let code): return .failed(code)
+        case .sent(let correlation): return await link.outcome(of: correlation)
+        }
+    }
+}
+
+/// The links between this node and the others: mutual TLS 1.3, control lanes and a media lane to
 /// each peer (D3).
 ///
-/// Every node dials its own connections for what it sends first, so between two nodes there are up
-/// to four: each side's control lane carries that side's calls and tells and the answers to them;
-/// each side's media lane carries frames both ways, and is given to the ``MediaLaneDelegate`` of
-/// both. Order per sender is kept on each lane.
+/// Every node dials its own connections for what it sends first: each side's control lanes carry that
+/// side's calls and tells and the answers to them; each side's media lane carries frames both ways,
+/// and is given to the ``MediaLaneDelegate`` of both. Order per sender is kept on each lane. What is
+/// sent to a node itself has the first control lane; a shard's messages have one of them, so that the
+/// calls of a pair of nodes are not bound to one core a side.
 ///
 /// Concurrency model: the peers and the accepted connections stand behind one `Mutex`; connections
 /// live on event loops of the group, which the transport does not own.
 package final class Transport: Sendable {
     struct PeerLinks {
         var peer: Peer
-        var control: ControlLink
+        /// The control lanes; the first one carries what is sent to the node itself.
+        var control: [ControlLink]
         var dialers: [LinkDialer]
     }
 
@@ -67,8 +101,7 @@ package final class Transport: Sendable {
     let contexts = Mutex<TLSContexts?>(nil)
     /// For messages that unauthenticated peers can cause.
     let limited: LogLimiter
-    /// By event loop, of which a group has a fixed few.
-    let executors = Mutex<[ObjectIdentifier: LoopTaskExecutor]>([:])
+    let executors = LoopExecutors()
 
     /// - Parameters:
     ///   - identity: this life of this node; its name is the name in its certificate.
@@ -139,7 +172,7 @@ package final class Transport: Sendable {
             return (dropped, added)
         }
         for links in dropped {
-            links.control.end()
+            for link in links.control { link.end() }
             for dialer in links.dialers { _ = dialer.stop() }
         }
         for links in added { for dialer in links.dialers { dialer.start() } }
@@ -171,7 +204,7 @@ package final class Transport: Sendable {
     /// - Throws: 10010 without a link, 10007 over a bound, 10002 for one too large.
     package func tell(_ peer: NodeName, method: UInt16, payload: ByteBuffer) throws(ApusError) {
         guard let link = link(to: peer) else { throw ApusError(.noRoute) }
-        try link.tell(method: method, payload: payload)
+        try link.tell(method: method, byteCount: payload.readableBytes) { $0.writeImmutableBuffer(payload) }
     }
 
     /// Closes the door and every link; returns when all are closed. Calls that wait fail with 10008.
@@ -187,7 +220,7 @@ package final class Transport: Sendable {
         var closing: [EventLoopFuture<Void>] = []
         if let listener { closing.append(listener.close()) }
         for peer in links {
-            peer.control.end()
+            for link in peer.control { link.end() }
             for dialer in peer.dialers { closing.append(dialer.stop()) }
         }
         for channel in accepted { closing.append(channel.close()) }
@@ -197,16 +230,23 @@ package final class Transport: Sendable {
 
     /// The way to a peer, for whoever asks it often; nil where it is none. It answers 10010 for good
     /// once the peer was dropped or replaced: then ask for it again.
-    package func route(to peer: NodeName) -> PeerRoute? { link(to: peer).map { PeerRoute(link: $0) } }
+    package func route(to peer: NodeName) -> PeerRoute? {
+        state.withLock { $0.links[peer].map { PeerRoute(lanes: $0.control) } }
+    }
 
     /// Where this node has reached that incarnation of a peer: the address that it dialled for the control link that is
     /// up, at which the peer showed its certificate. Nil where no link is up.
     package func linkedAddress(of peer: NodeID) -> HostPort? {
-        guard let links = state.withLock({ $0.links[peer.name] }), links.peer.id == peer, links.control.isOpen else {
-            return nil
-        }
+        guard let links = state.withLock({ $0.links[peer.name] }), links.peer.id == peer,
+            links.control.first?.isOpen == true
+        else { return nil }
         return links.peer.address
     }
 
-    private func link(to peer: NodeName) -> ControlLink? { state.withLock { $0.links[peer]?.control } }
+    /// Whether every control lane to the peer is up.
+    package func isLinked(to peer: NodeName) -> Bool {
+        state.withLock { $0.links[peer]?.control }?.allSatisfy(\.isOpen) ?? false
+    }
+
+    private func link(to peer: NodeName) -> ControlLink? { state.withLock { $0.links[peer]?.control.first } }
 }

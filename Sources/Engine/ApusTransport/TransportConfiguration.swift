@@ -10,9 +10,11 @@ package struct TransportConfiguration: Sendable {
     /// The longest frame after its length field, and the longest payload after decompression, in
     /// bytes; a longer one closes its link (10002).
     package var frameByteCountMax = 8 << 20
-    /// Calls under way per link and direction, 1 to 65,536; one more fails with 10007.
+    /// Control lanes to each peer, 1 to 16: connections that the shards' calls are spread over, each on one event loop.
+    package var controlLaneCount = 2
+    /// Calls under way per control lane and direction, 1 to 65,536; one more fails with 10007.
     package var inFlightMax = 65_536
-    /// Bytes that wait for the control lane's socket; a call beyond fails with 10007.
+    /// Bytes that wait for a control lane's socket; a call beyond fails with 10007.
     package var controlOutboundByteCountMax = 8 << 20
     /// Bytes that wait for the media lane's socket; a write beyond is refused.
     package var mediaOutboundByteCountMax = 32 << 20
@@ -30,7 +32,8 @@ package struct TransportConfiguration: Sendable {
     package var pingInterval = Duration.seconds(2)
     /// Connections that are not yet through the handshake; one more is closed at once.
     package var handshakingMax = 256
-    /// The accuracy of call deadlines: one scan of the open calls per link and interval.
+    /// The accuracy of call deadlines, and how soon a cancelled caller's call ends: one scan of the open calls per
+    /// link and interval.
     package var deadlineScanInterval = Duration.milliseconds(10)
     /// The least time between two ``TransportEvent/heard(_:)`` of one connection.
     package var heardInterval = Duration.milliseconds(20)

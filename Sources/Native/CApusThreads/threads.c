@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "CApusThreads.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -20,6 +21,8 @@ void apus_timer_set(int timer, uint64_t nanoseconds) {
 }
 
 int apus_thread_number(void) { return (int)syscall(SYS_gettid); }
+
+uintptr_t apus_thread_self(void) { return (uintptr_t)pthread_self(); }
 
 int apus_thread_hasten(void) {
     // The policy and the niceness are the thread's own on Linux; children do not inherit the first.

@@ -9,10 +9,13 @@ import Synchronization
 /// Sends each request of the control lane to its part, by its method's number.
 struct ControlRouter: ControlHandler {
     let cluster: ClusterService
+    let replicas: ReplicaService
     let dispatcher: NodeDispatcher
 
     func received(_ request: InboundRequest) {
-        if ClusterMethod.all.contains(request.method) {
+        if ClusterMethod.replication.contains(request.method) {
+            replicas.received(request)
+        } else if ClusterMethod.all.contains(request.method) {
             cluster.received(request)
         } else {
             dispatcher.received(request)
@@ -25,21 +28,31 @@ final class LateHooks: Sendable {
     private struct State {
         var channels: ChannelService?
         var entities: EntityRegistry?
+        var replicated: ReplicatedShards?
     }
     private let state = Mutex(State())
 
     var channels: ChannelService? { state.withLock { $0.channels } }
     var entities: EntityRegistry? { state.withLock { $0.entities } }
+    var replicated: ReplicatedShards? { state.withLock { $0.replicated } }
 
-    func set(channels: ChannelService, entities: EntityRegistry) {
-        state.withLock { $0 = State(channels: channels, entities: entities) }
+    func set(channels: ChannelService, runtime: EntityRuntime) {
+        state.withLock {
+            $0 = State(channels: channels, entities: runtime.registry, replicated: runtime.replicated)
+        }
     }
 
-    /// What the cluster asks of the two; before they are set it is answered as a node that has nothing.
+    /// What the cluster asks of them; before they are set it is answered as a node that has nothing.
     var hooks: ClusterHooks {
         var hooks = ClusterHooks()
-        hooks.feedReplica = { shard, node in self.channels?.setCandidate(shard, node) }
-        hooks.replicaCaughtUp = { shard, node in await self.channels?.isCopied(shard, to: node) ?? true }
+        hooks.feedReplica = { shard, node in
+            self.channels?.setCandidate(shard, node)
+            self.replicated?.setCandidate(shard, node)
+        }
+        hooks.replicaCaughtUp = { shard, node in
+            guard self.replicated?.isCaughtUp(shard, node) ?? true else { return false }
+            return await self.channels?.isCopied(shard, to: node) ?? true
+        }
         hooks.takeStates = { shard throws(ApusError) in try await self.entities?.takeStates(shard) ?? [] }
         hooks.giveStates = { shard, epoch, part throws(ApusError) in
             try self.entities?.giveStates(shard, epoch, part)

@@ -21,7 +21,10 @@ final class NodeParts: Sendable {
     let configuration: NodeConfiguration
     let cluster: ClusterService
     let transport: Transport
+    let replicas: ReplicaService
     let entities: EntityRegistry
+    /// Where services register their kinds of entities.
+    let runtime: EntityRuntime
     let channels: ChannelService
     let sessions: SessionService
     let gateway: Gateway
@@ -36,31 +39,33 @@ final class NodeParts: Sendable {
     private let group: MultiThreadedEventLoopGroup
     /// The operators' door has a loop of its own: a scrape never delays a frame.
     private let httpGroup: MultiThreadedEventLoopGroup
+    /// What all services keep.
+    private let records: any RecordStore
+    private let recordLockWatch: RecordLockWatch
     /// What this node keeps of the ownership store in its own directory.
     private let memory: OwnershipMemory
     private let store: StoreID
     private let log: Logger
+    /// Services beside the node's own.
+    private let carried: [any NodeService]
 
     init(
-        _ configuration: NodeConfiguration, metrics: PrometheusMetrics, log: Logger,
-        fenced: @escaping @Sendable () -> Void
+        _ configuration: NodeConfiguration, carrying carried: [any NodeService], metrics: PrometheusMetrics,
+        log: Logger, fenced: @escaping @Sendable () -> Void
     ) async throws(ApusError) {
-        self.configuration = configuration
-        self.log = log
+        (self.configuration, self.carried, self.log) = (configuration, carried, log)
         conditions = NodeConditions(log: log)
         let key = try Self.clusterKey(configuration.clusterKeyFile)
         let verifier = try TokenVerifier(
             publicKeyPEM: try Self.text(configuration.tokenPublicKeyFile), cluster: configuration.cluster)
         let (ownership, held) = try await Self.ownership(configuration)
         memory = Self.memory(configuration, log: log)
-        let records = try await SQLiteRecordStore(path: configuration.recordsFile, cluster: configuration.cluster)
-        let revocations = RevocationWatch(records: records, log: log)
         let late = LateHooks()
-        var hooks = late.hooks
-        (hooks.fenced, hooks.condition) = (fenced, conditions.set)
-        hooks.storeChanged = { [conditions] in conditions.show($0) }
         cluster = try await ClusterService.open(
-            configuration.clusterService(key: key), store: ownership, hooks: hooks, logger: log)
+            configuration.clusterService(key: key), store: ownership,
+            hooks: Self.hooks(late, conditions, fenced: fenced), logger: log)
+        records = try await NodeRecords.open(configuration, carrying: carried, for: cluster.identity)
+        let revocations = RevocationWatch(records: records, log: log)
         store = ownership.identity
         try Self.remember(cluster.view, held: held, in: memory, store: store)
 
@@ -70,18 +75,23 @@ final class NodeParts: Sendable {
         var nodeLog = log
         nodeLog[metadataKey: LogKey.node] = "\(cluster.identity)"
         limited = LogLimiter(nodeLog)
+        recordLockWatch = RecordLockWatch(records: records, view: cluster.view, log: nodeLog)
 
         channels = try ChannelService(
             configuration: configuration.channels, view: cluster.view, group: group, log: nodeLog)
         let dispatcher = NodeDispatcher()
         let clusterService = cluster
+        replicas = Self.replicas(configuration, of: cluster, loop: group.next(), log: nodeLog)
         transport = Transport(
             configuration: configuration.transport, identity: cluster.identity, cluster: configuration.cluster,
-            group: group, control: ControlRouter(cluster: cluster, dispatcher: dispatcher), media: channels,
-            onEvent: { event in clusterService.received(event) }, logger: nodeLog, limited: limited)
+            group: group, control: ControlRouter(cluster: cluster, replicas: replicas, dispatcher: dispatcher),
+            media: channels, onEvent: Self.events(to: cluster, replicas), logger: nodeLog, limited: limited)
+        replicas.connect(transport)
         entities = EntityRegistry(
             view: cluster.view, transport: transport, logger: nodeLog,
             onMoved: { shard, epoch in clusterService.moved(shard, epoch) })
+        runtime = EntityRuntime(registry: entities, replicas: replicas, records: records, logger: nodeLog)
+        for service in carried { service.register(with: runtime) }
         dispatcher.connect(entities)
         relay = try RelayService.make(
             configuration, clusterKey: key, node: cluster.identity, conditions: conditions, log: nodeLog)
@@ -102,12 +112,38 @@ final class NodeParts: Sendable {
             group: group, ticketKeys: Self.ticketKeys(configuration.gateway, key), log: nodeLog, limited: limited)
         let sources = NodeReport(
             configuration: configuration, relayAddress: configuration.relayAddress(), relay: relay,
-            relayMesh: relayMesh, cluster: cluster, channels: channels, gateway: gateway, sessions: sessions,
-            verifier: verifier, conditions: conditions)
+            relayMesh: relayMesh, cluster: cluster, drain: NodeDrain(cluster, gateway, log: nodeLog),
+            channels: channels, gateway: gateway, sessions: sessions, verifier: verifier, conditions: conditions)
         http = HTTPDoor(
             configuration: configuration.httpDoor, sources: sources.sources(metrics: metrics),
             group: httpGroup, logger: nodeLog, limited: limited)
-        late.set(channels: channels, entities: entities)
+        late.set(channels: channels, runtime: runtime)
+    }
+
+    private static func hooks(
+        _ late: LateHooks, _ conditions: NodeConditions, fenced: @escaping @Sendable () -> Void
+    ) -> ClusterHooks {
+        var hooks = late.hooks
+        (hooks.fenced, hooks.condition) = (fenced, conditions.set)
+        hooks.storeChanged = { conditions.show($0) }
+        return hooks
+    }
+
+    private static func replicas(
+        _ configuration: NodeConfiguration, of cluster: ClusterService, loop: any EventLoop, log: Logger
+    ) -> ReplicaService {
+        ReplicaService(
+            configuration: configuration.replication, view: cluster.view, loop: loop, logger: log,
+            onMoved: { shard, epoch in cluster.moved(shard, epoch) })
+    }
+
+    private static func events(
+        to cluster: ClusterService, _ replicas: ReplicaService
+    ) -> @Sendable (TransportEvent) -> Void {
+        { event in
+            cluster.received(event)
+            replicas.received(event)
+        }
     }
 
     /// Started in this order, stopped in the reverse: the shards go before the clients, and these before
@@ -115,7 +151,10 @@ final class NodeParts: Sendable {
     var services: [any Service] {
         let relays: [any Service] = (relayMesh.map { [$0] } ?? []) + (relay.map { [$0] } ?? [])
         let watch = DescriptorWatch(conditions: conditions, limited: limited)
-        return [http, watch, EntityService(entities: entities), sessions] + relays + [gateway, cluster]
+        let own: [any Service] = [EntityService(entities: entities, runtime: runtime), sessions]
+        let context = NodeContext(entities: entities, records: records, configuration: configuration, log: log)
+        let others = carried.flatMap { $0.work(of: context) }
+        return [http, watch, recordLockWatch] + own + relays + others + [gateway, cluster]
     }
 
     /// Opens the doors and makes the node a member.
@@ -133,8 +172,10 @@ final class NodeParts: Sendable {
     func close() async {
         gateway.stop()
         relay?.stop()
+        replicas.stop()
         await transport.stop()
         await memory.flush(store: store)
+        await records.close()
         for group in [group, httpGroup] {
             do {
                 try await group.shutdownGracefully()
@@ -169,10 +210,17 @@ final class NodeParts: Sendable {
     }
 }
 
-/// The registry's own work as a service.
+/// The work of the registry and of the runtime as a service.
 private struct EntityService: Service {
     let entities: EntityRegistry
+    let runtime: EntityRuntime
+
     func run() async throws {
-        await cancelWhenGracefulShutdown { await entities.run() }
+        await cancelWhenGracefulShutdown {
+            await withDiscardingTaskGroup { group in
+                group.addTask { await entities.run() }
+                group.addTask { await runtime.run() }
+            }
+        }
     }
 }

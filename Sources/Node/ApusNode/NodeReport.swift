@@ -16,6 +16,7 @@ struct NodeReport: Sendable {
     let relay: RelayService?
     let relayMesh: RelayMesh?
     let cluster: ClusterService
+    let drain: NodeDrain
     let channels: ChannelService
     let gateway: Gateway
     let sessions: SessionService
@@ -28,7 +29,7 @@ struct NodeReport: Sendable {
         var sources = HTTPSources(
             health: { await health() }, status: { await status() }, metrics: { metrics.text() },
             authorizeAdmin: { token throws(ApusError) in try authorize(token) },
-            drain: { () throws(ApusError) in try await drain() },
+            drain: { () throws(ApusError) in try await drain.begin() },
             relayCredentials: { token throws(ApusError) in
                 let grant = try await sessions.relayCredentials(token: token).get()
                 return IceServers([
@@ -77,7 +78,7 @@ struct NodeReport: Sendable {
                 relay: relayAddress?.description),
             shards: .init(
                 owned: map.shards.count { $0.owner == slot }, standby: map.shards.count { $0.standby == slot },
-                drained: map.isDrained(cluster.identity)),
+                drained: map.isDrained(cluster.identity) && !drain.isRunning),
             sessions: .init(devices: counts.devices, apps: counts.apps), viewers: counts.viewers,
             channels: held.map(Self.channel), revision: map.revision,
             members: map.members.filter(\.state.isAlive).map(\.id.name.rawValue),
@@ -101,12 +102,6 @@ struct NodeReport: Sendable {
         try sessions.revocations.check(try Session(claims: claims, id: "-", sinceMilliseconds: 0))
     }
 
-    /// Hands every shard over, then sends the clients to other doors and waits until they went; the node stays
-    /// until it is stopped.
-    private func drain() async throws(ApusError) {
-        try await cluster.drain()
-        await gateway.sendClientsAway()
-    }
 }
 
 extension NodeStatus.Relay {

@@ -20,12 +20,18 @@ import UnixSignals
 /// open; it leaves in reverse: its shards go first, then its clients, then its links.
 package struct NodeServer: Sendable {
     private let configuration: NodeConfiguration
+    private let services: [any NodeService]
     private let log: Logger
     private let metrics: PrometheusMetrics
 
-    /// - Parameter metrics: the process's metrics, already made its `MetricsSystem`.
-    package init(configuration: NodeConfiguration, metrics: PrometheusMetrics, log: Logger) {
+    /// - Parameters:
+    ///   - services: what the node carries beside its own.
+    ///   - metrics: the process's metrics, already made its `MetricsSystem`.
+    package init(
+        configuration: NodeConfiguration, services: [any NodeService] = [], metrics: PrometheusMetrics, log: Logger
+    ) {
         self.configuration = configuration
+        self.services = services
         self.metrics = metrics
         self.log = log
     }
@@ -43,7 +49,8 @@ package struct NodeServer: Sendable {
         try DataDirectory(path: configuration.dataDirectory).claim(
             cluster: configuration.cluster, node: configuration.node)
         let fitted = try configuration.fittingDescriptors(log: log)
-        let parts = try await NodeParts(fitted, metrics: metrics, log: log, fenced: fenced)
+        let parts = try await NodeParts(
+            fitted, carrying: services, metrics: metrics, log: log, fenced: fenced)
         let reloading = await RelayReload(relay: parts.relay, log: log) { () throws(ApusError) in
             let new = try reload()
             return (new.relay, try new.relayKeys())

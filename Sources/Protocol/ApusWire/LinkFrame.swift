@@ -128,7 +128,11 @@ public struct LinkFrameDecoder: Sendable {
     ///
     /// - Throws: 10002 for a frame over the limit, 10001 for one shorter than its header.
     public mutating func next() throws(ApusError) -> LinkFrame? {
-        guard let length = buffered.getInteger(at: buffered.readerIndex, as: UInt32.self) else { return nil }
+        guard let length = buffered.getInteger(at: buffered.readerIndex, as: UInt32.self) else {
+            // The reader's buffer is the reader's again, which else would take a new one for its next read.
+            if buffered.readableBytes == 0 { buffered = ByteBuffer() }
+            return nil
+        }
         guard Int(length) <= lengthMax else {
             throw ApusError(.frameTooLarge, "a frame of \(length) bytes was announced; at most \(lengthMax) are taken")
         }

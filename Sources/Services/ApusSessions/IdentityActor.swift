@@ -1,6 +1,5 @@
 package import ApusCluster
 package import ApusCore
-package import ApusStorage
 package import ApusWire
 import Foundation
 package import Logging
@@ -174,7 +173,7 @@ func wallSeconds() -> Int64 { Int64(Date().timeIntervalSince1970) }
 /// Isolation: `Sendable`; closures are called from actors and must only hand things on.
 package struct IdentityContext: Sendable {
     let configuration: SessionConfiguration
-    let records: any RecordStore
+    let records: SessionRecords
     /// Has a session's socket closed with this code, unless its client's order is later than the one given.
     let kick: @Sendable (SessionPlace, ErrorCode, SessionOrder?, Epoch) -> Void
     let push: @Sendable (_ device: String, Presence, [SessionPlace], Epoch) -> Void
@@ -188,7 +187,7 @@ package struct IdentityContext: Sendable {
     let memory: @Sendable (EntityAddress) async throws(ApusError) -> PresenceStateMachine.Memory?
 
     package init(
-        configuration: SessionConfiguration, records: any RecordStore,
+        configuration: SessionConfiguration, records: SessionRecords,
         kick: @escaping @Sendable (SessionPlace, ErrorCode, SessionOrder?, Epoch) -> Void,
         push: @escaping @Sendable (_ device: String, Presence, [SessionPlace], Epoch) -> Void,
         isOwner: @escaping @Sendable (ShardID, Epoch) -> Bool,

@@ -1,6 +1,5 @@
 import ApusCluster
 import ApusCore
-import ApusStorage
 import CoreMetrics
 import Logging
 import Synchronization
@@ -8,7 +7,7 @@ import Synchronization
 /// Writes down which clients of identities are newest, so that a superseded ticket opens nothing after the newer client
 /// left, after its owner died, and after the whole cluster was started anew (IV-A5, docs/decisions/13).
 ///
-/// A sign-in does not wait for the disk: what changed is written a little later, many identities in one transaction.
+/// A sign-in does not wait for the disk: what changed is written a little later, many identities in one commit.
 /// What is not written yet is known here. A node that dies at that moment forgets what its last moments brought.
 ///
 /// Concurrency model: any thread; the table sits behind a `Mutex`, and one task of ``SessionService/run()`` writes.
@@ -22,7 +21,7 @@ final class IdentityMemory: Sendable {
     private static let delay = Duration.milliseconds(50)
     private static let retryDelay = Duration.seconds(1)
 
-    private let records: any RecordStore
+    private let records: SessionRecords
     private let pendingMax: Int
     private let log: Logger
     private let state = Mutex(State())
@@ -31,7 +30,7 @@ final class IdentityMemory: Sendable {
     /// Those that were left out, since too many waited.
     private let leftOut = Counter(label: "apus_sessions_unwritten_left_out_total")
 
-    init(records: any RecordStore, pendingMax: Int, log: Logger) {
+    init(records: SessionRecords, pendingMax: Int, log: Logger) {
         self.records = records
         self.pendingMax = pendingMax
         self.log = log

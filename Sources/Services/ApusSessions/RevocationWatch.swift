@@ -11,7 +11,7 @@ import Synchronization
 ///
 /// Isolation: any thread.
 package final class RevocationWatch: Sendable {
-    private let records: any RecordStore
+    private let records: SessionRecords
     private let log: Logger
     private let state = Mutex<(list: RevocationList, mark: RevocationMark?)>((RevocationList(), nil))
     /// Revocations that hold now.
@@ -20,7 +20,7 @@ package final class RevocationWatch: Sendable {
     let refused = Counter(label: "apus_sessions_revoked_total")
 
     package init(records: any RecordStore, log: Logger) {
-        self.records = records
+        self.records = SessionRecords(records)
         self.log = log
     }
 

@@ -123,6 +123,7 @@ package final class SessionService: Service, Sendable {
 
     /// Makes this node able to own identities: devices and apps, and the messages of their owners.
     package func register(with dispatcher: NodeDispatcher, records: any RecordStore) {
+        let records = SessionRecords(records, writer: view.local.description)
         let memory = IdentityMemory(records: records, pendingMax: configuration.unwrittenMax, log: log)
         let context = IdentityContext(
             configuration: configuration, records: records,

@@ -16,6 +16,9 @@ package struct CallChain: Sendable, Equatable {
 
     package init() {}
 
+    /// The chain of a message that an entity sends of its own.
+    package init(sender: EntityHeader) { callers = [sender] }
+
     package var isEmpty: Bool { callers.isEmpty }
     /// Who asks; nil where no entity does.
     package var caller: EntityHeader? { callers.last }
@@ -37,6 +40,9 @@ package struct CallChain: Sendable, Equatable {
         }
         return longer
     }
+
+    /// The length on the wire, in bytes.
+    var byteCount: Int { callers.reduce(1) { $0 + $1.byteCount } }
 
     /// Appends the chain.
     package func encode(into buffer: inout ByteBuffer) {

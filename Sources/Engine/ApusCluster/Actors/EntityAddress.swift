@@ -9,6 +9,10 @@ package struct EntityKind: Sendable, Hashable, CustomStringConvertible {
     package static let device = Self(rawValue: 1)
     /// An app's session.
     package static let app = Self(rawValue: 2)
+    /// Probes that keep their word (``EntityStrength``), for measurements; no service uses them.
+    package static let unkeptProbe = Self(rawValue: 10)
+    package static let recordedProbe = Self(rawValue: 11)
+    package static let replicatedProbe = Self(rawValue: 12)
     /// For measurements and tests; no service uses it.
     package static let probe = Self(rawValue: 15)
 

@@ -27,7 +27,7 @@ final class EntityBudget: Sendable {
         return true
     }
 
-    func giveBack() { count.subtract(1, ordering: .relaxed) }
+    func giveBack(_ given: Int) { count.subtract(given, ordering: .relaxed) }
 
     func runLater(_ work: @escaping Work) { later.yield(work) }
 }

@@ -1,5 +1,5 @@
 package import ApusCore
-import ApusTransport
+package import ApusTransport
 import ApusWire
 package import NIOCore
 import SwiftProtobuf
@@ -11,19 +11,22 @@ package struct EntityContext: Sendable {
     package var epoch: Epoch
     /// What the former owner captured at a planned hand-over; nil after anything else.
     package var state: ByteBuffer?
+    /// The entity's own executor. An actor whose handlers are added with
+    /// ``EntityHandlers/onSync(_:_:)`` runs on it: it keeps it, and gives it as its `unownedExecutor`.
+    package var executor: TurnExecutor
 }
 
-/// How entities of one kind are made and let go.
+/// How entities of one kind are made and released.
 package struct EntityOptions<Entity: Actor>: Sendable {
     /// Makes an actor when its first message comes. Called under a lock: it must only make the actor.
     package var make: @Sendable (EntityContext) -> Entity
-    /// An entity that was idle for so long is let go; nil keeps it until its shard leaves.
+    /// An entity that was idle for so long is released; nil keeps it until its shard leaves.
     package var passivateAfter: Duration?
     /// Calls under way per entity; one more is refused with 10007.
     package var mailboxCountMax = 4096
     /// The entity's state for a planned hand-over; nil where there is nothing to carry.
     package var capture: (@Sendable (Entity) async -> ByteBuffer?)?
-    /// The entity was let go, or its shard left; the last call it gets.
+    /// The entity was released, or its shard left; the last call it gets.
     package var deactivated: (@Sendable (Entity) async -> Void)?
 
     package init(make: @escaping @Sendable (EntityContext) -> Entity, passivateAfter: Duration? = nil) {
@@ -44,11 +47,9 @@ package struct EntityHandlers<Entity: Actor>: Sendable {
     package mutating func on<M: EntityMessage>(
         _ type: M.Type, _ body: @escaping @Sendable (Entity, M) async throws(ApusError) -> M.Reply
     ) {
-        precondition(M.method >= 0x0100, "method \(M.method) is a node's, not an entity's")
-        precondition(byMethod[M.method] == nil, "method \(M.method) has two handlers")
-        byMethod[M.method] = EntityHandler(
-            typed: TypedHandler<Entity, M>(body: body),
-            invoke: { entity, payload in
+        add(
+            M.self, TypedHandler<Entity, M>(.inTask(body)),
+            .inTask { entity, payload in
                 do throws(ApusError) {
                     let reply = try await body(entity, try M(reading: payload))
                     return .reply(try reply.encoded().buffer)
@@ -57,16 +58,132 @@ package struct EntityHandlers<Entity: Actor>: Sendable {
                 }
             })
     }
+
+    /// Adds a message type whose handler does not suspend. It runs in place where its message arrives, without a
+    /// task: for messages of another node that is the connection's event loop, so it must be short. One message at
+    /// a time is handled.
+    ///
+    /// - Precondition: as ``on(_:_:)``; and the actor's `unownedExecutor` is that of its ``EntityContext/executor``.
+    package mutating func onSync<M: EntityMessage>(
+        _ type: M.Type, _ body: @escaping @Sendable (isolated Entity, M) throws(ApusError) -> M.Reply
+    ) {
+        let inPlace: @Sendable (Entity, M) -> Result<M.Reply, ApusError> = { entity, message in
+            entity.assumeIsolated { entity in
+                do throws(ApusError) {
+                    return .success(try body(entity, message))
+                } catch {
+                    return .failure(error)
+                }
+            }
+        }
+        add(
+            M.self,
+            TypedHandler<Entity, M>(.inPlace(inPlace)),
+            .inPlace { entity, payload, isAnswered in
+                do throws(ApusError) {
+                    let reply = try inPlace(entity, try M(reading: payload)).get()
+                    return isAnswered ? .reply(try reply.encoded()) : .unanswered
+                } catch {
+                    return .failure(error)
+                }
+            })
+    }
+
+    /// Adds a message type whose handler answers when it is time, and is told what the message came with. It is
+    /// called in place where the message arrives, as with ``onSync(_:_:)``.
+    ///
+    /// The answer is sent whatever has become of the entity's shard meanwhile: the handler knows what its answer is
+    /// worth, and says 10008 where the message may have been carried out or not.
+    ///
+    /// - Parameter body: calls its last argument once, from any thread.
+    /// - Precondition: as ``onSync(_:_:)``.
+    package mutating func onDeferred<M: EntityMessage>(
+        _ type: M.Type,
+        _ body:
+            @escaping @Sendable (
+                isolated Entity, M, EntityCall, @escaping @Sendable (Result<M.Reply, ApusError>) -> Void
+            ) -> Void
+    ) {
+        let deferred: TypedHandler<Entity, M>.Deferred = { entity, message, call, answer in
+            entity.assumeIsolated { entity in body(entity, message, call, answer) }
+        }
+        add(
+            M.self, TypedHandler<Entity, M>(.deferred(deferred)),
+            .deferred { entity, payload, call, answer in
+                do throws(ApusError) {
+                    deferred(entity, try M(reading: payload), call) { answer($0.flatMap { Self.encoded($0) }) }
+                } catch {
+                    answer(.failure(error))
+                }
+            })
+    }
+
+    private static func encoded(_ reply: some SwiftProtobuf.Message) -> Result<EncodedMessage, ApusError> {
+        do throws(ApusError) {
+            return .success(try reply.encoded())
+        } catch {
+            return .failure(error)
+        }
+    }
+
+    private mutating func add<M: EntityMessage>(
+        _ type: M.Type, _ typed: TypedHandler<Entity, M>, _ run: EntityHandler<Entity>.Run
+    ) {
+        precondition(M.method >= 0x0100, "method \(M.method) is a node's, not an entity's")
+        precondition(byMethod[M.method] == nil, "method \(M.method) has two handlers")
+        byMethod[M.method] = EntityHandler(typed: typed, run: run)
+    }
+}
+
+/// What a handler that ran in place made of a message.
+enum HandledInPlace {
+    case reply(EncodedMessage)
+    case failure(ApusError)
+    /// A tell's.
+    case unanswered
 }
 
 /// One entry of the table: for messages off the wire, and for those of this process.
-struct EntityHandler<Entity: Actor>: Sendable {
+final class EntityHandler<Entity: Actor>: Sendable {
+    typealias InPlace = @Sendable (Entity, ByteBuffer, _ isAnswered: Bool) -> HandledInPlace
+    typealias InTask = @Sendable (Entity, ByteBuffer) async -> CallOutcome
+    typealias Deferred =
+        @Sendable (Entity, ByteBuffer, EntityCall, @escaping @Sendable (Result<EncodedMessage, ApusError>) -> Void) ->
+        Void
+
+    enum Run: Sendable {
+        /// By a thread that is inside the entity's executor.
+        case inPlace(InPlace)
+        case inTask(InTask)
+        /// As `inPlace`; the answer comes when it is time.
+        case deferred(Deferred)
+    }
+
     /// A `TypedHandler` of the message's type.
     let typed: any Sendable
-    let invoke: @Sendable (Entity, ByteBuffer) async -> CallOutcome
+    let run: Run
+
+    init(typed: any Sendable, run: Run) {
+        self.typed = typed
+        self.run = run
+    }
 }
 
 /// Calls the body without bytes in between.
 struct TypedHandler<Entity: Actor, M: EntityMessage>: Sendable {
-    let body: @Sendable (Entity, M) async throws(ApusError) -> M.Reply
+    typealias InPlace = @Sendable (Entity, M) -> Result<M.Reply, ApusError>
+    typealias InTask = @Sendable (Entity, M) async throws(ApusError) -> M.Reply
+    typealias Deferred =
+        @Sendable (Entity, M, EntityCall, @escaping @Sendable (Result<M.Reply, ApusError>) -> Void) -> Void
+
+    enum Run: Sendable {
+        /// By a thread that is inside the entity's executor.
+        case inPlace(InPlace)
+        case inTask(InTask)
+        case deferred(Deferred)
+    }
+
+    let run: Run
+
+    init(_ run: Run) { self.run = run }
 }

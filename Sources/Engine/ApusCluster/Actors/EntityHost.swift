@@ -4,38 +4,52 @@ import ApusWire
 import NIOCore
 import Synchronization
 
-/// A live entity. Counters are atomics: a message's end needs no lock.
-final class EntityActivation<Entity: Actor>: Sendable {
-    let actor: Entity
-    let shard: ShardID
-    let epoch: Epoch
-    let runningCount = Atomic<Int>(0)
-    /// False from the moment that the entity was let go; what it answers after that counts for nothing.
-    let isActive = Atomic<Bool>(true)
-    let isLeaving = Atomic<Bool>(false)
-    let lastSweep = Atomic<UInt64>(0)
-
-    init(actor: Entity, shard: ShardID, epoch: Epoch) {
-        self.actor = actor
-        self.shard = shard
-        self.epoch = epoch
-    }
-}
-
-/// All entities of one kind on this node.
+/// All entities of one kind on this node, by shard: what a moved shard or a new map costs grows with what
+/// moves, not with what exists.
 ///
 /// Concurrency model: the shards' epochs and the activations stand behind one `Mutex`, so that an
 /// entity is only ever made under the epoch under which its message was let in, and is gone when its
-/// shard is. The lock is held for look-ups and for making an actor, never for a handler.
+/// shard is. The lock is held for look-ups, for making an actor, and for what one shard or 128 seeds
+/// need; never for a handler.
 final class EntityHost<Entity: Actor>: AnyEntityHost {
     typealias Activation = EntityActivation<Entity>
+
+    /// The entities of one shard.
+    private struct Table {
+        let tenure: ShardTenure
+        var activations: [String: Activation] = [:]
+    }
 
     private struct State {
         var routes: ShardRoutes
         var heldShards: Set<ShardID> = []
-        var activations: [String: Activation] = [:]
-        var seeds: [String: EntitySeed] = [:]
+        /// By shard; nil where a shard has no entity here.
+        var tables = [Table?](repeating: nil, count: ShardID.count)
+        var activationCount = 0
+        var seeds: [ShardID: [String: EntitySeed]] = [:]
+        var seedCount = 0
         var sweep: UInt64 = 0
+
+        func isHeld(_ shard: ShardID) -> Bool { !heldShards.isEmpty && heldShards.contains(shard) }
+
+        func activation(_ key: String, _ shard: ShardID) -> Activation? {
+            tables[Int(shard.rawValue)]?.activations[key]
+        }
+
+        mutating func remove(_ activation: Activation) -> Bool {
+            let index = Int(activation.tenure.shard.rawValue)
+            guard tables[index]?.activations[activation.key] === activation else { return false }
+            tables[index]?.activations[activation.key] = nil
+            activationCount -= 1
+            return true
+        }
+
+        mutating func takeSeed(_ key: String, _ shard: ShardID) -> EntitySeed? {
+            guard !seeds.isEmpty, let seed = seeds[shard]?.removeValue(forKey: key) else { return nil }
+            seedCount -= 1
+            if seeds[shard]?.isEmpty == true { seeds[shard] = nil }
+            return seed
+        }
     }
 
     enum Admission {
@@ -47,46 +61,105 @@ final class EntityHost<Entity: Actor>: AnyEntityHost {
 
     /// Seeds that wait for their shard; a hand-over of more is refused.
     private static var seedCountMax: Int { 65_536 }
+    /// Seeds that become entities while the lock is held.
+    private static var seedBatchCountMax: Int { 128 }
 
     let kind: EntityKind
     let handlers: [UInt16: EntityHandler<Entity>]
     let options: EntityOptions<Entity>
     private let budget: EntityBudget
+    private let makeExecutor: @Sendable () -> TurnExecutor
     private let state: Mutex<State>
 
     init(
         kind: EntityKind, options: EntityOptions<Entity>, handlers: EntityHandlers<Entity>, routes: ShardRoutes,
-        budget: EntityBudget
+        budget: EntityBudget, makeExecutor: @escaping @Sendable () -> TurnExecutor
     ) {
         self.kind = kind
         self.options = options
         self.handlers = handlers.byMethod
         self.budget = budget
+        self.makeExecutor = makeExecutor
         state = Mutex(State(routes: routes))
     }
 
     // MARK: Messages
 
-    func received(_ request: InboundRequest, header: EntityHeader, payload: ByteBuffer) -> OnReceived {
+    func received(
+        _ request: InboundRequest, header: EntityHeader, call: EntityCall, payload: ByteBuffer
+    ) -> OnReceived {
         guard let handler = handlers[request.method] else { return .methodUnknown }
         switch admit(header.key, header.shard, header.epoch) {
         case .moved: return .moved
         case .overloaded: return .overloaded
         case .admitted(let activation):
-            request.run {
-                let outcome = await handler.invoke(activation.actor, payload)
-                return self.finish(activation, key: header.key) ? outcome : .failure(CallFailure(ApusError(.moved)))
-            }
+            run(handler.run, request, call, payload, activation)
             return .handled
+        }
+    }
+
+    private func run(
+        _ handler: EntityHandler<Entity>.Run, _ request: InboundRequest, _ call: EntityCall, _ payload: ByteBuffer,
+        _ activation: Activation
+    ) {
+        switch handler {
+        case .inTask(let body):
+            let isRunning = request.run {
+                let outcome = await body(activation.actor, payload)
+                return self.finish(activation) ? outcome : .failure(CallFailure(Self.leftUnderWay))
+            }
+            if !isRunning { _ = finish(activation) }
+        case .inPlace(let body):
+            let executor = activation.executor
+            if executor.enter() {
+                handle(request, payload, activation, body)
+                executor.leave()
+            } else {
+                executor.later { self.handle(request, payload, activation, body) }
+            }
+        case .deferred(let body):
+            activation.executor.perform {
+                body(activation.actor, payload, call) { result in
+                    _ = self.finish(activation)
+                    Self.answer(request, result)
+                }
+            }
+        }
+    }
+
+    private static func answer(_ request: InboundRequest, _ result: Result<EncodedMessage, ApusError>) {
+        switch result {
+        case .success(let bytes): request.reply(byteCount: bytes.count) { bytes.write(into: &$0) }
+        case .failure(let error): request.fail(error)
+        }
+    }
+
+    /// What is said of a message that may have been carried out: whoever sent it repeats it only where that does no
+    /// harm.
+    static var leftUnderWay: ApusError {
+        ApusError(.linkLost, "the shard left this node while the message was handled")
+    }
+
+    /// Handles a message in place; inside the entity's executor.
+    private func handle(
+        _ request: InboundRequest, _ payload: ByteBuffer, _ activation: Activation,
+        _ body: EntityHandler<Entity>.InPlace
+    ) {
+        let outcome = body(activation.actor, payload, request.wantsReply)
+        guard finish(activation) else { return request.fail(Self.leftUnderWay) }
+        switch outcome {
+        case .unanswered: break
+        case .reply(let bytes): request.reply(byteCount: bytes.count) { bytes.write(into: &$0) }
+        case .failure(let error): request.fail(error)
         }
     }
 
     /// Lets a message in and counts it; the entity is made where it does not exist.
     func admit(_ key: String, _ shard: ShardID, _ epoch: Epoch) -> Admission {
         state.withLock { state in
-            guard state.routes.isLocal(shard, epoch: epoch), !state.heldShards.contains(shard) else { return .moved }
+            guard state.routes.isLocal(shard, epoch: epoch), !state.isHeld(shard) else { return .moved }
             let activation: Activation
-            if let existing = state.activations[key] {
+            if let existing = state.activation(key, shard) {
                 activation = existing
             } else {
                 guard budget.take() else { return .overloaded }
@@ -102,86 +175,151 @@ final class EntityHost<Entity: Actor>: AnyEntityHost {
 
     /// A message's handler ended.
     ///
-    /// - Returns: false where the entity was let go meanwhile, because its shard left.
-    func finish(_ activation: Activation, key: String) -> Bool {
+    /// - Returns: false where the entity was released meanwhile, because its shard left.
+    func finish(_ activation: Activation) -> Bool {
+        // Before the release that the handler itself may have asked for: its answer is sent.
+        let isActive = activation.isActive
         let running = activation.runningCount.subtract(1, ordering: .acquiringAndReleasing).newValue
-        if running == 0, activation.isLeaving.load(ordering: .relaxed) { removeIfIdle(key, activation) }
-        return activation.isActive.load(ordering: .acquiring)
+        if running == 0, activation.isLeaving.load(ordering: .relaxed) { removeIfIdle(activation) }
+        return isActive
     }
 
     private func makeActivation(_ key: String, _ shard: ShardID, _ epoch: Epoch, _ state: inout State) -> Activation {
-        let seed = state.seeds.removeValue(forKey: key)
+        let seed = state.takeSeed(key, shard)
+        let index = Int(shard.rawValue)
+        let tenure: ShardTenure
+        if let known = state.tables[index]?.tenure {
+            tenure = known
+        } else {
+            tenure = ShardTenure(shard: shard, epoch: epoch)
+            state.tables[index] = Table(tenure: tenure)
+        }
+        let executor = makeExecutor()
         let context = EntityContext(
             address: EntityAddress(kind: kind, key: key, shard: shard), epoch: epoch,
-            state: seed?.successorEpoch == epoch ? seed?.state : nil)
-        let activation = Activation(actor: options.make(context), shard: shard, epoch: epoch)
-        state.activations[key] = activation
+            state: seed?.successorEpoch == epoch ? seed?.state : nil, executor: executor)
+        let activation = Activation(key: key, actor: options.make(context), executor: executor, tenure: tenure)
+        state.tables[index]?.activations[key] = activation
+        state.activationCount += 1
         return activation
     }
 
     // MARK: Life
 
-    var activationCount: Int { state.withLock { $0.activations.count } }
+    var activationCount: Int { state.withLock { $0.activationCount } }
 
-    /// The entity wants to be let go. Honoured where no other message is under way, and none comes
+    /// The entity wants to be released. Honoured where no other message is under way, and none comes
     /// before the one that asks has ended.
-    func passivate(_ key: String) {
-        let activation = state.withLock { $0.activations[key] }
-        guard let activation else { return }
+    func passivate(_ key: String, _ shard: ShardID) {
+        guard let activation = state.withLock({ $0.activation(key, shard) }) else { return }
         let running = activation.runningCount.load(ordering: .acquiring)
         guard running <= 1 else { return }
         activation.isLeaving.store(true, ordering: .relaxed)
-        if running == 0 { removeIfIdle(key, activation) }
+        if running == 0 { removeIfIdle(activation) }
     }
 
-    private func removeIfIdle(_ key: String, _ activation: Activation) {
-        let isRemoved = state.withLock { state in
-            guard state.activations[key] === activation, activation.isLeaving.load(ordering: .relaxed),
-                activation.runningCount.load(ordering: .acquiring) == 0
-            else { return false }
-            state.activations[key] = nil
-            return true
+    func abandon(_ key: String, _ shard: ShardID, _ actor: AnyObject) {
+        let removed = state.withLock { state -> Activation? in
+            guard let activation = state.activation(key, shard), activation.actor === actor,
+                state.remove(activation)
+            else { return nil }
+            return activation
         }
-        if isRemoved { letGo([activation]) }
+        if let removed { release([removed]) }
+    }
+
+    func remind(_ reminder: Reminder, epoch: Epoch, _ completion: @escaping @Sendable (ApusError?) -> Void) {
+        guard let handler = handlers[EntityReminded.method]?.typed as? TypedHandler<Entity, EntityReminded>,
+            case .deferred(let body) = handler.run
+        else { return completion(ApusError(.methodUnknown, "this kind of entity takes no reminders")) }
+        switch admit(reminder.entity.key, reminder.entity.shard, epoch) {
+        case .moved: completion(ApusError(.moved))
+        case .overloaded: completion(ApusError(.overloaded))
+        case .admitted(let activation):
+            var call = EntityCall()
+            call.request = reminder.id
+            activation.executor.later { [call] in
+                body(activation.actor, EntityReminded(reminder), call) { result in
+                    _ = self.finish(activation)
+                    if case .failure(let error) = result { completion(error) } else { completion(nil) }
+                }
+            }
+        }
+    }
+
+    private func removeIfIdle(_ activation: Activation) {
+        let isRemoved = state.withLock { state in
+            guard activation.isLeaving.load(ordering: .relaxed), activation.isIdle else { return false }
+            return state.remove(activation)
+        }
+        if isRemoved { release([activation]) }
     }
 
     func sweep() {
         guard options.passivateAfter != nil else { return }
-        let idle = state.withLock { state -> [Activation] in
+        let sweep = state.withLock { state in
             state.sweep += 1
-            let idle = state.activations.filter { _, activation in
-                activation.runningCount.load(ordering: .acquiring) == 0
-                    && activation.lastSweep.load(ordering: .relaxed) + 4 < state.sweep
-            }
-            for key in idle.keys { state.activations[key] = nil }
-            return Array(idle.values)
+            return state.sweep
         }
-        letGo(idle)
+        // A shard at a time, so that no call waits for all of them.
+        for index in 0..<ShardID.count {
+            let idle = state.withLock { state -> [Activation] in
+                guard let activations = state.tables[index]?.activations.values else { return [] }
+                let idle = activations.filter { $0.isIdle && $0.lastSweep.load(ordering: .relaxed) + 4 < sweep }
+                return idle.filter { state.remove($0) }
+            }
+            release(idle)
+        }
     }
 
     /// Four sweeps pass before an entity counts as idle.
     var sweepInterval: Duration? { options.passivateAfter.map { $0 / 4 } }
 
     func routesChanged(_ routes: ShardRoutes) {
-        let (gone, seeded) = state.withLock { state -> ([Activation], Bool) in
+        let (ended, seeded) = state.withLock { state -> ([Table], [ShardID]) in
+            let changed = routes.changes(since: state.routes)
             state.routes = routes
-            let gone = state.activations.filter { !routes.isLocal($0.value.shard, epoch: $0.value.epoch) }
-            for key in gone.keys { state.activations[key] = nil }
-            state.heldShards = state.heldShards.filter { routes.isLocal($0) }
-            state.seeds = state.seeds.filter { $0.value.successorEpoch >= routes.epoch(of: $0.value.shard) }
-            return (Array(gone.values), !state.seeds.isEmpty)
+            var ended: [Table] = []
+            var seeded: [ShardID] = []
+            for shard in changed {
+                let index = Int(shard.rawValue)
+                if let table = state.tables[index], !routes.isLocal(shard, epoch: table.tenure.epoch) {
+                    table.tenure.end()
+                    state.tables[index] = nil
+                    state.activationCount -= table.activations.count
+                    ended.append(table)
+                }
+                if !state.heldShards.isEmpty, !routes.isLocal(shard) { state.heldShards.remove(shard) }
+                guard !state.seeds.isEmpty, let seeds = state.seeds[shard] else { continue }
+                let valid = seeds.filter { $0.value.successorEpoch >= routes.epoch(of: shard) }
+                state.seedCount -= seeds.count - valid.count
+                state.seeds[shard] = valid.isEmpty ? nil : valid
+                if !valid.isEmpty, routes.isLocal(shard) { seeded.append(shard) }
+            }
+            return (ended, seeded)
         }
-        letGo(gone)
-        if seeded { activateSeeds() }
+        if !ended.isEmpty {
+            budget.giveBack(ended.reduce(0) { $0 + $1.activations.count })
+            // Elsewhere: a shard may have a hundred thousand entities, and whoever brings a map has more to do.
+            budget.runLater {
+                for table in ended { await self.deactivate(table.activations.values.map(\.actor)) }
+            }
+        }
+        for shard in seeded { activateSeeds(shard) }
     }
 
-    private func letGo(_ activations: [Activation]) {
-        for activation in activations {
-            activation.isActive.store(false, ordering: .releasing)
-            budget.giveBack()
-            guard let deactivated = options.deactivated else { continue }
-            budget.runLater { await deactivated(activation.actor) }
-        }
+    /// Entities that were removed, one at a time.
+    private func release(_ activations: [Activation]) {
+        guard !activations.isEmpty else { return }
+        for activation in activations { activation.release() }
+        budget.giveBack(activations.count)
+        guard options.deactivated != nil else { return }
+        budget.runLater { await self.deactivate(activations.map(\.actor)) }
+    }
+
+    private func deactivate(_ actors: [Entity]) async {
+        guard let deactivated = options.deactivated else { return }
+        for actor in actors { await deactivated(actor) }
     }
 
     // MARK: Hand-over
@@ -190,19 +328,16 @@ final class EntityHost<Entity: Actor>: AnyEntityHost {
 
     func release(_ shard: ShardID) { state.withLock { _ = $0.heldShards.remove(shard) } }
 
-    func isQuiet(_ shard: ShardID) -> Bool {
-        state.withLock { state in
-            state.activations.values.allSatisfy {
-                $0.shard != shard || $0.runningCount.load(ordering: .acquiring) == 0
-            }
-        }
+    private func activations(of shard: ShardID) -> [String: Activation] {
+        state.withLock { $0.tables[Int(shard.rawValue)]?.activations ?? [:] }
     }
+
+    func isQuiet(_ shard: ShardID) -> Bool { activations(of: shard).values.allSatisfy(\.isIdle) }
 
     func capture(_ shard: ShardID) async -> [(key: String, state: ByteBuffer)] {
         guard let capture = options.capture else { return [] }
-        let activations = state.withLock { $0.activations.filter { $0.value.shard == shard } }
         var captured: [(String, ByteBuffer)] = []
-        for (key, activation) in activations.sorted(by: { $0.key < $1.key }) {
+        for (key, activation) in activations(of: shard).sorted(by: { $0.key < $1.key }) {
             if let state = await capture(activation.actor) { captured.append((key, state)) }
         }
         return captured
@@ -210,21 +345,32 @@ final class EntityHost<Entity: Actor>: AnyEntityHost {
 
     func seed(_ key: String, _ seed: EntitySeed) -> Bool {
         state.withLock { state in
-            guard state.seeds.count < Self.seedCountMax, state.routes.epoch(of: seed.shard) < seed.successorEpoch else {
+            guard state.seedCount < Self.seedCountMax, state.routes.epoch(of: seed.shard) < seed.successorEpoch else {
                 return false
             }
-            state.seeds[key] = seed
+            if state.seeds[seed.shard, default: [:]].updateValue(seed, forKey: key) == nil { state.seedCount += 1 }
             return true
         }
     }
 
-    /// Entities that came with a state live on at once, not only with their next message.
-    private func activateSeeds() {
-        state.withLock { state in
-            let ready = state.seeds.filter { state.routes.isLocal($0.value.shard, epoch: $0.value.successorEpoch) }
-            for (key, seed) in ready.sorted(by: { $0.key < $1.key }) where state.activations[key] == nil {
-                guard budget.take() else { return }
-                _ = makeActivation(key, seed.shard, seed.successorEpoch, &state)
+    /// Entities that came with a state are active at once, not only with their next message.
+    private func activateSeeds(_ shard: ShardID) {
+        var isMore = true
+        while isMore {
+            isMore = state.withLock { state in
+                let ready = state.seeds[shard, default: [:]].filter {
+                    state.routes.isLocal(shard, epoch: $0.value.successorEpoch)
+                }
+                for key in ready.keys.sorted().prefix(Self.seedBatchCountMax) {
+                    guard state.activation(key, shard) == nil else {
+                        _ = state.takeSeed(key, shard)
+                        continue
+                    }
+                    // At the bound a seed waits for its entity's next message.
+                    guard budget.take() else { return false }
+                    _ = makeActivation(key, shard, state.routes.epoch(of: shard), &state)
+                }
+                return ready.count > Self.seedBatchCountMax
             }
         }
     }

@@ -74,3 +74,5 @@ package struct EntityMailbox<Message> {
         return waiting
     }
 }
+
+extension EntityMailbox: Sendable where Message: Sendable {}

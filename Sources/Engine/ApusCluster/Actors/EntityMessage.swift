@@ -31,10 +31,13 @@ package protocol EntityMessage: RemoteMessage {
     /// True where handling it twice does the same as once; such a message is sent again when the
     /// link is lost under way. False is the default, and such a call then ends with 10008.
     static var isIdempotent: Bool { get }
+    /// True where it only reads, and may do so beside a message whose handler asks others (D15). False is the default.
+    static var interleaves: Bool { get }
 }
 
 extension EntityMessage {
     package static var isIdempotent: Bool { false }
+    package static var interleaves: Bool { false }
 }
 
 /// A message to a node itself, not to one of its entities.

@@ -4,55 +4,75 @@ import ApusWire
 import NIOCore
 import SwiftProtobuf
 
+/// How a try on this node failed.
+private enum Obstacle: Error {
+    case refused(ApusError)
+    /// The shard is not here any more.
+    case moved
+
+    /// As whoever does not try again says it.
+    var lastWord: ApusError {
+        switch self {
+        case .refused(let error): error
+        case .moved: ApusError(.moved)
+        }
+    }
+}
+
 /// A reference to an entity that does not say where it lives (D1).
 ///
 /// A call goes to the shard's owner as this node knows it. Where that node says that the shard moved,
 /// or cannot be reached, or the shard is being handed over, the call waits for a newer map and is
 /// tried again until its deadline. A call that may have been carried out is only tried again where
-/// its message is idempotent. To an entity on this node the message goes without being serialized.
+/// its message is idempotent or has a request id. To an entity on this node the message goes without being serialized.
 package struct EntityRef<Entity: Actor>: Sendable {
     package let address: EntityAddress
     let registry: EntityRegistry
     /// Nil where this node has no such entities.
     let host: EntityHost<Entity>?
 
-    /// What becomes of one try.
-    private enum Try<Reply: Sendable> {
-        case done(Reply)
-        case failed(ApusError)
-        /// The shard is not where it was thought to be.
-        case elsewhere(Epoch?)
-        case unreachable
-    }
-
     /// Sends a message and waits for the answer.
     ///
-    /// - Parameter timeout: for all tries together.
+    /// - Parameters:
+    ///   - timeout: for all tries together.
+    ///   - call: on whose behalf it is sent, and through whom. With a request id the message is repeated where it may
+    ///     have been carried out, since the entity then answers what it answered before.
     /// - Throws: 10005 after the deadline, 10006 where the task was cancelled, 10007 over a bound, 10008
-    ///   where the link was lost under way, 10004 for a method that is not handled, or the handler's.
+    ///   where the link or the shard was lost under way, 10004 for a method that is not handled, 10013 where the asking
+    ///   entity's shard has another owner, or the handler's.
     package func ask<M: EntityMessage>(
-        _ message: M, timeout: Duration = .seconds(5)
+        _ message: M, timeout: Duration = .seconds(5), call: EntityCall = EntityCall()
     ) async throws(ApusError) -> M.Reply {
         let deadline = MonotonicTime.now() + timeout
+        let mayRepeat = M.isIdempotent || call.request != nil
+        var call = call
+        call.timeLeft = timeout
         var delay = Duration.milliseconds(1)
         while true {
-            let attempt: Try<M.Reply>
             switch registry.callRoute(address.shard) {
-            case (.local(let epoch), _): attempt = await askHere(message, epoch)
-            case (.remote(_, let slot, let epoch), let peer?):
-                attempt = await ask(message, peer, epoch, deadline: deadline)
-                if case .unreachable = attempt { registry.forgetPeer(slot: slot) }
-            case (.remote, nil), (.nobody, _): attempt = .unreachable
+            case .local(let epoch):
+                do throws(Obstacle) {
+                    return try await askHere(message, epoch, call)
+                } catch {
+                    switch error {
+                    case .moved: break
+                    case .refused(let error) where error.code == .linkLost && mayRepeat: break
+                    case .refused(let error): throw error
+                    }
+                }
+            case .remote(let peer, let slot, let epoch):
+                let sent = try request(message, peer, epoch, call, deadline: deadline)
+                switch await sent.outcome() {
+                case .reply(let reply): return try M.readReply(reply)
+                case .failure(let failure): try note(failure, slot: slot, mayRepeat: mayRepeat)
+                }
+            case .nowhere: break
             }
-            switch attempt {
-            case .done(let reply): return reply
-            case .failed(let error): throw error
-            case .elsewhere(let epoch?): registry.onMoved(address.shard, epoch)
-            case .elsewhere(nil), .unreachable: break
-            }
-            guard MonotonicTime.now() + delay < deadline else {
+            let now = MonotonicTime.now()
+            guard now + delay < deadline else {
                 throw ApusError(.deadlineExceeded, "the entity's owner could not be reached before the deadline")
             }
+            call.timeLeft = deadline - now
             do {
                 try await Task.sleep(for: delay)
             } catch {
@@ -67,84 +87,161 @@ package struct EntityRef<Entity: Actor>: Sendable {
     ///
     /// - Throws: 10010 where no owner is linked, 10009 where the shard is being handed over, 10007
     ///   over a bound, 10004 where this node, the owner, does not handle the message.
-    package func tell<M: EntityMessage>(_ message: M) throws(ApusError) {
-        switch registry.route(address.shard) {
-        case .nobody: throw ApusError(.noRoute)
-        case .local(let epoch): try tellHere(message, epoch)
-        case .remote(let owner, _, let epoch):
-            try registry.transport.tell(owner, method: M.method, payload: try encode(message, epoch))
+    package func tell<M: EntityMessage>(_ message: M, call: EntityCall = EntityCall()) throws(ApusError) {
+        switch registry.callRoute(address.shard) {
+        case .nowhere: throw ApusError(.noRoute)
+        case .local(let epoch): try tellHere(message, epoch, call)
+        case .remote(let peer, let slot, let epoch):
+            do throws(ApusError) {
+                try tell(message, peer, epoch, call)
+            } catch {
+                // The peer may have a new link, for its next incarnation.
+                guard error.code == .noRoute else { throw error }
+                registry.forgetPeer(slot: slot)
+                guard case .remote(let peer, _, let epoch) = registry.callRoute(address.shard) else { throw error }
+                try tell(message, peer, epoch, call)
+            }
         }
     }
 
     // MARK: On this node
 
     private func admit<M: EntityMessage>(
-        _ type: M.Type, _ epoch: Epoch
-    ) throws(ApusError) -> (EntityActivation<Entity>, TypedHandler<Entity, M>, EntityHost<Entity>) {
+        _ type: M.Type, _ epoch: Epoch, _ call: EntityCall
+    ) throws(Obstacle) -> (EntityActivation<Entity>, TypedHandler<Entity, M>, EntityHost<Entity>) {
         guard let host, let handler = host.handlers[M.method]?.typed as? TypedHandler<Entity, M> else {
-            throw ApusError(.methodUnknown)
+            throw Obstacle.refused(ApusError(.methodUnknown))
         }
+        if let error = registry.refusal(of: call.chain) { throw Obstacle.refused(error) }
         switch host.admit(address.key, address.shard, epoch) {
-        case .moved: throw ApusError(.moved)
-        case .overloaded: throw ApusError(.overloaded)
+        case .moved: throw Obstacle.moved
+        case .overloaded: throw Obstacle.refused(ApusError(.overloaded))
         case .admitted(let activation): return (activation, handler, host)
         }
     }
 
-    private func askHere<M: EntityMessage>(_ message: M, _ epoch: Epoch) async -> Try<M.Reply> {
-        do throws(ApusError) {
-            let (activation, handler, host) = try admit(M.self, epoch)
-            let result: Result<M.Reply, ApusError>
+    private func askHere<M: EntityMessage>(
+        _ message: M, _ epoch: Epoch, _ call: EntityCall
+    ) async throws(Obstacle) -> M.Reply {
+        let (activation, handler, host) = try admit(M.self, epoch, call)
+        let result: Result<M.Reply, ApusError>
+        switch handler.run {
+        case .inPlace(let body):
+            if activation.executor.enter() {
+                result = body(activation.actor, message)
+                activation.executor.leave()
+            } else {
+                result = await withCheckedContinuation { continuation in
+                    activation.executor.later { continuation.resume(returning: body(activation.actor, message)) }
+                }
+            }
+        case .inTask(let body):
             do throws(ApusError) {
-                result = .success(try await handler.body(activation.actor, message))
+                result = .success(try await body(activation.actor, message))
             } catch {
                 result = .failure(error)
             }
-            guard host.finish(activation, key: address.key) else { return .elsewhere(nil) }
-            return .done(try result.get())
+        case .deferred(let body):
+            // Its answer counts whatever has become of the shard.
+            let answer = await withCheckedContinuation { continuation in
+                activation.executor.perform {
+                    body(activation.actor, message, call) { continuation.resume(returning: $0) }
+                }
+            }
+            _ = host.finish(activation)
+            return try Self.value(answer)
+        }
+        guard host.finish(activation) else { throw Obstacle.refused(EntityHost<Entity>.leftUnderWay) }
+        return try Self.value(result)
+    }
+
+    private static func value<Reply>(_ result: Result<Reply, ApusError>) throws(Obstacle) -> Reply {
+        do throws(ApusError) {
+            return try result.get()
         } catch {
-            return error.code == .moved ? .elsewhere(nil) : .failed(error)
+            // A handler's own word that a shard moved is one, too.
+            throw error.code == .moved ? Obstacle.moved : Obstacle.refused(error)
         }
     }
 
-    private func tellHere<M: EntityMessage>(_ message: M, _ epoch: Epoch) throws(ApusError) {
-        let (activation, handler, host) = try admit(M.self, epoch)
-        let key = address.key
-        // Started at once, so that the order of the sender's messages is the order on the actor; the
-        // mailbox bound counts it.
-        Task.immediate {
-            // A tell's failure has no reader.
-            _ = try? await handler.body(activation.actor, message)
-            _ = host.finish(activation, key: key)
+    private func tellHere<M: EntityMessage>(_ message: M, _ epoch: Epoch, _ call: EntityCall) throws(ApusError) {
+        do throws(Obstacle) {
+            let (activation, handler, host) = try admit(M.self, epoch, call)
+            start(message, call, activation, handler, host)
+        } catch {
+            throw error.lastWord
+        }
+    }
+
+    private func start<M: EntityMessage>(
+        _ message: M, _ call: EntityCall, _ activation: EntityActivation<Entity>,
+        _ handler: TypedHandler<Entity, M>, _ host: EntityHost<Entity>
+    ) {
+        // The mailbox bound counts what waits. A tell's failure has no reader.
+        switch handler.run {
+        case .inPlace(let body):
+            // Not in place: a chain of entities that tell each other would be one of calls.
+            activation.executor.later {
+                _ = body(activation.actor, message)
+                _ = host.finish(activation)
+            }
+        case .inTask(let body):
+            // Started at once, so that the order of the sender's messages is the order on the actor.
+            Task.immediate {
+                _ = try? await body(activation.actor, message)
+                _ = host.finish(activation)
+            }
+        case .deferred(let body):
+            activation.executor.later {
+                body(activation.actor, message, call) { _ in _ = host.finish(activation) }
+            }
         }
     }
 
     // MARK: On another node
 
-    private func ask<M: EntityMessage>(
-        _ message: M, _ peer: PeerRoute, _ epoch: Epoch, deadline: MonotonicTime
-    ) async -> Try<M.Reply> {
-        do throws(ApusError) {
-            let payload = try encode(message, epoch)
-            switch await peer.call(method: M.method, payload: payload, deadline: deadline) {
-            case .reply(let reply):
-                return .done(try M.readReply(reply))
-            case .failure(let failure):
-                switch failure.error.code {
-                case .moved: return .elsewhere(failure.epoch)
-                case .noRoute: return .unreachable
-                case .linkLost where M.isIdempotent: return .unreachable
-                default: return .failed(failure.error)
-                }
-            }
-        } catch {
-            return .failed(error)
+    private func request<M: EntityMessage>(
+        _ message: M, _ peer: PeerRoute, _ epoch: Epoch, _ call: EntityCall, deadline: MonotonicTime
+    ) throws(ApusError) -> SentRequest {
+        let header = makeHeader(epoch)
+        let bytes = try message.encoded()
+        return peer.request(
+            lane: Int(address.shard.rawValue), method: M.method,
+            byteCount: header.byteCount + call.byteCount + bytes.count, deadline: deadline
+        ) { buffer in
+            header.encode(into: &buffer)
+            call.encode(into: &buffer)
+            bytes.write(into: &buffer)
         }
     }
 
-    private func encode<M: EntityMessage>(_ message: M, _ epoch: Epoch) throws(ApusError) -> ByteBuffer {
-        var bytes = try message.encoded()
-        bytes.prepend(EntityHeader(kind: address.kind, shard: address.shard, epoch: epoch, key: address.key))
-        return bytes.buffer
+    private func tell<M: EntityMessage>(
+        _ message: M, _ peer: PeerRoute, _ epoch: Epoch, _ call: EntityCall
+    ) throws(ApusError) {
+        let header = makeHeader(epoch)
+        let bytes = try message.encoded()
+        try peer.tell(
+            lane: Int(address.shard.rawValue), method: M.method,
+            byteCount: header.byteCount + call.byteCount + bytes.count
+        ) { buffer in
+            header.encode(into: &buffer)
+            call.encode(into: &buffer)
+            bytes.write(into: &buffer)
+        }
+    }
+
+    private func makeHeader(_ epoch: Epoch) -> EntityHeader {
+        EntityHeader(kind: address.kind, shard: address.shard, epoch: epoch, key: address.key)
+    }
+
+    /// Prepares the next try, where the failure allows one; throws it where it does not.
+    private func note(_ failure: CallFailure, slot: Int, mayRepeat: Bool) throws(ApusError) {
+        switch failure.error.code {
+        case .moved:
+            if let epoch = failure.epoch { registry.onMoved(address.shard, epoch) }
+        case .noRoute: registry.forgetPeer(slot: slot)
+        case .linkLost where mayRepeat: registry.forgetPeer(slot: slot)
+        default: throw failure.error
+        }
     }
 }

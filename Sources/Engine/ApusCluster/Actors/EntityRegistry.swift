@@ -13,6 +13,15 @@ struct EntitySeed: Sendable {
     var state: ByteBuffer
 }
 
+/// Where a call goes.
+enum CallRoute: Sendable {
+    case local(Epoch)
+    /// With the owner's slot in the map.
+    case remote(PeerRoute, slot: Int, Epoch)
+    /// The shard has no owner, or there is no link to it.
+    case nowhere
+}
+
 /// What a host did with a message.
 enum OnReceived {
     case handled
@@ -26,8 +35,14 @@ protocol AnyEntityHost: AnyObject, Sendable {
     var kind: EntityKind { get }
     var activationCount: Int { get }
     var sweepInterval: Duration? { get }
-    func received(_ request: InboundRequest, header: EntityHeader, payload: ByteBuffer) -> OnReceived
-    func passivate(_ key: String)
+    func received(
+        _ request: InboundRequest, header: EntityHeader, call: EntityCall, payload: ByteBuffer
+    ) -> OnReceived
+    func passivate(_ key: String, _ shard: ShardID)
+    /// The next message makes another actor, whatever this one still does.
+    func abandon(_ key: String, _ shard: ShardID, _ actor: AnyObject)
+    /// Delivers a reminder to an entity of this node; the completion says once what became of it.
+    func remind(_ reminder: Reminder, epoch: Epoch, _ completion: @escaping @Sendable (ApusError?) -> Void)
     func sweep()
     func routesChanged(_ routes: ShardRoutes)
     func hold(_ shard: ShardID)
@@ -38,12 +53,13 @@ protocol AnyEntityHost: AnyObject, Sendable {
 }
 
 /// The entities of this node: plain actors, made when their first message comes, under the epoch of
-/// their shard, and let go when they are idle or their shard leaves (D1, D5).
+/// their shard, and released when they are idle or their shard leaves (D1, D5).
 ///
 /// A message is refused before it is decoded where its kind or method is unknown (10004) or its shard
 /// is not here under its epoch (10009 with the owner and epoch that this node knows). Handlers start
 /// in the order of arrival; order per sender and receiver is kept up to the handler's first hop to
-/// its actor, which is a queue.
+/// its actor, which is a queue. A handler that does not suspend runs in place, on the thread that its message
+/// arrives on (docs/decisions/22).
 ///
 /// Concurrency model: registration happens before the first message; after that the hosts do not
 /// change. The routes are replaced whole with every map.
@@ -60,6 +76,8 @@ package final class EntityRegistry: Sendable {
 
     private struct State {
         var hosts: [any AnyEntityHost] = []
+        /// The same by kind.
+        var hostsByKind = [(any AnyEntityHost)?](repeating: nil, count: 256)
         var routes: ShardRoutes
         /// Ways to the owners, by the map's slots; forgotten with every map and when one leads nowhere.
         var peers: [PeerRoute?] = []
@@ -98,9 +116,13 @@ package final class EntityRegistry: Sendable {
         var handlers = EntityHandlers<Entity>()
         build(&handlers)
         state.withLock { state in
-            precondition(!state.hosts.contains { $0.kind == kind }, "the entity kind \(kind) is registered twice")
-            state.hosts.append(
-                EntityHost(kind: kind, options: options, handlers: handlers, routes: state.routes, budget: budget))
+            let index = Int(kind.rawValue)
+            precondition(state.hostsByKind[index] == nil, "the entity kind \(kind) is registered twice")
+            let host = EntityHost(
+                kind: kind, options: options, handlers: handlers, routes: state.routes, budget: budget,
+                makeExecutor: { [transport] in transport.makeTurnExecutor() })
+            state.hosts.append(host)
+            state.hostsByKind[index] = host
         }
     }
 
@@ -112,6 +134,28 @@ package final class EntityRegistry: Sendable {
         register(kind, options: EntityOptions(make: make, passivateAfter: passivateAfter), build)
     }
 
+    /// Adds a kind of entity whose state outlives its activations, before the first message comes (D15).
+    ///
+    /// - Parameters:
+    ///   - states: where the kind's states are kept, as its strength says.
+    ///   - reminded: told of reminders that were set, cancelled or delivered, once that is durable; must not block.
+    /// - Precondition: the kind has no host yet.
+    package func register<Content: EntityContent>(
+        _ definition: EntityDefinition<Content>, states: any EntityStates<Content>,
+        reminded: @escaping @Sendable ([ReminderChange]) -> Void = { _ in }
+    ) {
+        let ways = EntityWays(
+            definition: definition, states: states, registry: self, reminded: reminded,
+            wallMilliseconds: { [view] in view.clock.wallMilliseconds() })
+        var options = EntityOptions<EntityCell<Content>>(
+            make: { EntityCell($0, ways) }, passivateAfter: definition.passivateAfter)
+        options.mailboxCountMax = definition.callCountMax
+        options.deactivated = { await $0.leave() }
+        register(definition.kind, options: options) { handlers in
+            for registration in definition.registrations { registration(&handlers) }
+        }
+    }
+
     /// A reference to an entity, wherever it lives. Cheap; keep it or make it anew.
     package func ref<Entity: Actor>(_ type: Entity.Type, _ address: EntityAddress) -> EntityRef<Entity> {
         EntityRef(address: address, registry: self, host: host(address.kind) as? EntityHost<Entity>)
@@ -120,7 +164,7 @@ package final class EntityRegistry: Sendable {
     /// Live entities of all kinds.
     package var entityCount: Int { hosts.reduce(0) { $0 + $1.activationCount } }
 
-    /// Lets idle entities go and ends those that left, until it is cancelled.
+    /// Releases idle entities and ends those that left, until it is cancelled.
     package func run() async {
         let shortest = hosts.compactMap(\.sweepInterval).min()
         await withDiscardingTaskGroup { group in
@@ -136,27 +180,55 @@ package final class EntityRegistry: Sendable {
         }
     }
 
-    /// An entity has nothing left to do; it is let go where nothing else waits for it. May be called
+    /// An entity has nothing left to do; it is released where nothing else waits for it. May be called
     /// by the entity itself, in a handler.
-    package func passivate(_ address: EntityAddress) { host(address.kind)?.passivate(address.key) }
+    package func passivate(_ address: EntityAddress) { host(address.kind)?.passivate(address.key, address.shard) }
+
+    /// An activation of an entity is not to be used any more.
+    func abandon(_ address: EntityAddress, _ actor: AnyObject) {
+        host(address.kind)?.abandon(address.key, address.shard, actor)
+    }
+
+    /// This node owns the shard under exactly this epoch, as far as it knows.
+    package func owns(_ shard: ShardID, _ epoch: Epoch) -> Bool {
+        state.withLock { $0.routes.isLocal(shard, epoch: epoch) }
+    }
+
+    /// Delivers a reminder to its entity where that lives on this node. The completion is called once, on any thread:
+    /// with nil where the entity has taken it, durably; 10009 where its shard is not here, or the entity's error.
+    package func remind(_ reminder: Reminder, _ completion: @escaping @Sendable (ApusError?) -> Void) {
+        let shard = reminder.entity.shard
+        guard case .local(let epoch) = route(shard), let host = host(reminder.entity.kind) else {
+            return completion(ApusError(.moved))
+        }
+        host.remind(reminder, epoch: epoch, completion)
+    }
 
     // MARK: Messages
 
     /// A request of another node with a method of 0x0100 or above. On the connection's event loop.
     package func received(_ request: InboundRequest) {
         var payload = request.payload
-        guard let header = EntityHeader(from: &payload) else {
-            return request.fail(ApusError(.malformed, "the message has no entity header"))
-        }
+        guard let header = EntityHeader(from: &payload),
+            let call = EntityCall(from: &payload, node: request.peer)
+        else { return request.fail(ApusError(.malformed, "the message has no entity header")) }
         guard let host = host(header.kind) else {
             return request.fail(ApusError(.methodUnknown, "the entity kind \(header.kind) is not known here"))
         }
-        switch host.received(request, header: header, payload: payload) {
+        if let error = refusal(of: call.chain) { return request.fail(error) }
+        switch host.received(request, header: header, call: call, payload: payload) {
         case .handled: break
         case .methodUnknown: request.fail(ApusError(.methodUnknown))
         case .overloaded: request.fail(ApusError(.overloaded, "the entity or the node has too much to do"))
         case .moved: refuse(request, header.shard)
         }
+    }
+
+    /// What a former owner still sends goes nowhere: 10013 where a later epoch of the asking entity's shard is known.
+    func refusal(of chain: CallChain) -> ApusError? {
+        guard let caller = chain.caller else { return nil }
+        let known = state.withLock { $0.routes.epoch(of: caller.shard) }
+        return caller.epoch < known ? ApusError(.staleEpoch, "another node owns the shard of the asking entity") : nil
     }
 
     private func refuse(_ request: InboundRequest, _ shard: ShardID) {
@@ -171,23 +243,31 @@ package final class EntityRegistry: Sendable {
 
     func route(_ shard: ShardID) -> ShardRoutes.Route { state.withLock { $0.routes.route(shard) } }
 
-    /// Where a call to the shard goes, with the way to its owner where that is another node.
-    func callRoute(_ shard: ShardID) -> (route: ShardRoutes.Route, peer: PeerRoute?) {
-        let (route, known) = state.withLock { state -> (ShardRoutes.Route, PeerRoute?) in
-            let route = state.routes.route(shard)
-            guard case .remote(_, let slot, _) = route else { return (route, nil) }
-            return (route, slot < state.peers.count ? state.peers[slot] : nil)
+    /// Where a call to the shard goes.
+    func callRoute(_ shard: ShardID) -> CallRoute {
+        let known = state.withLock { state -> CallRoute? in
+            let (slot, epoch) = (state.routes.slot(of: shard), state.routes.epoch(of: shard))
+            if state.routes.isLocal(shard) { return .local(epoch) }
+            guard slot < state.peers.count, let peer = state.peers[slot] else { return nil }
+            return .remote(peer, slot: slot, epoch)
         }
-        guard known == nil, case .remote(let owner, let slot, _) = route, let found = transport.route(to: owner) else {
-            return (route, known)
+        return known ?? findRoute(shard)
+    }
+
+    private func findRoute(_ shard: ShardID) -> CallRoute {
+        switch route(shard) {
+        case .local(let epoch): return .local(epoch)
+        case .nobody: return .nowhere
+        case .remote(let owner, let slot, let epoch):
+            guard let found = transport.route(to: owner) else { return .nowhere }
+            state.withLock { state in
+                // A map that came meanwhile may have given the shard to another.
+                guard case .remote(owner, slot, _) = state.routes.route(shard) else { return }
+                while state.peers.count <= slot { state.peers.append(nil) }
+                state.peers[slot] = found
+            }
+            return .remote(found, slot: slot, epoch)
         }
-        state.withLock { state in
-            // A map that came meanwhile may have given the shard to another.
-            guard case .remote(owner, slot, _) = state.routes.route(shard) else { return }
-            while state.peers.count <= slot { state.peers.append(nil) }
-            state.peers[slot] = found
-        }
-        return (route, found)
     }
 
     /// The way to this member led nowhere: it is looked up anew.
@@ -209,7 +289,7 @@ package final class EntityRegistry: Sendable {
     private var hosts: [any AnyEntityHost] { state.withLock { $0.hosts } }
 
     private func host(_ kind: EntityKind) -> (any AnyEntityHost)? {
-        state.withLock { state in state.hosts.first { $0.kind == kind } }
+        state.withLock { $0.hostsByKind[Int(kind.rawValue)] }
     }
 
     // MARK: Hand-over (D5)

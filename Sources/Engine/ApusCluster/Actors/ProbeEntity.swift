@@ -1,4 +1,5 @@
 import ApusCore
+import ApusTransport
 package import ApusWire
 
 // The probe's messages; their ids are 0x0f01 to 0x0f03.
@@ -21,11 +22,14 @@ extension ProbeReport: EntityMessage {
 /// An entity without a purpose of its own, for measurements and tests: it answers what it is told,
 /// and counts what came and whether it came in order.
 package actor ProbeEntity {
+    private let executor: TurnExecutor
+    package nonisolated var unownedExecutor: UnownedSerialExecutor { executor.asUnownedSerialExecutor() }
+
     private var count: UInt64 = 0
     private var outOfOrder: UInt64 = 0
     private var last: UInt64?
 
-    package init() {}
+    package init(_ context: EntityContext) { executor = context.executor }
 
     package func echo(_ message: ProbeEcho) -> ProbeEcho { message }
 
@@ -44,13 +48,35 @@ package actor ProbeEntity {
 
     /// Adds the probe to a node's entities.
     package static func register(in registry: EntityRegistry, passivateAfter: Duration? = nil) {
-        registry.register(.probe, make: { _ in ProbeEntity() }, passivateAfter: passivateAfter) { handlers in
-            handlers.on(ProbeEcho.self) { probe, message async throws(ApusError) in await probe.echo(message) }
-            handlers.on(ProbeCount.self) { probe, message async throws(ApusError) in
-                await probe.note(message.number)
+        registry.register(.probe, make: { ProbeEntity($0) }, passivateAfter: passivateAfter) { handlers in
+            handlers.onSync(ProbeEcho.self) { probe, message throws(ApusError) in probe.echo(message) }
+            handlers.onSync(ProbeCount.self) { probe, message throws(ApusError) in
+                probe.note(message.number)
                 return ProbeReport()
             }
-            handlers.on(ProbeReport.self) { probe, _ async throws(ApusError) in await probe.report() }
+            handlers.onSync(ProbeReport.self) { probe, _ throws(ApusError) in probe.report() }
         }
     }
+}
+
+// What a probe of the entity runtime knows.
+extension ProbeReported: EntityContentMessage {}
+
+extension EntityDefinition<ProbeReported> {
+    /// A probe of the entity runtime: each echo is a change of its state.
+    package static func probe(_ kind: EntityKind, _ strength: EntityStrength) -> Self {
+        var definition = Self(kind, name: "probe", strength: strength)
+        definition.passivateAfter = nil
+        definition.on(ProbeEcho.self) { content, message, _ throws(ApusError) in
+            content.count += 1
+            return message
+        }
+        definition.onReading(ProbeReport.self) { content, _, _ throws(ApusError) in content }
+        return definition
+    }
+}
+
+/// Where a probe's recorded states are kept.
+package enum ProbeRecords {
+    package static let collection = EntityCollection<ProbeReported>("probes", kind: .recordedProbe, layout: 1)
 }

@@ -15,6 +15,23 @@ package struct RequestID: Sendable, Hashable, CustomStringConvertible {
         self.init(high: generator.next(), low: generator.next())
     }
 
+    /// The id of what is asked while this request is carried out: the same whenever it is carried out again, so that
+    /// whoever is asked twice does it once.
+    ///
+    /// - Parameter index: which of the requests, in the order in which they are made.
+    package func derived(_ index: UInt64) -> RequestID {
+        let first = Self.mix(high ^ Self.mix(index))
+        return RequestID(high: first, low: Self.mix(low ^ Self.mix(first)))
+    }
+
+    /// Every bit of the result depends on every bit of the number: the finalizer of MurmurHash3.
+    private static func mix(_ number: UInt64) -> UInt64 {
+        var mixed = number &+ 0x9e37_79b9_7f4a_7c15
+        mixed = (mixed ^ (mixed >> 33)) &* 0xff51_afd7_ed55_8ccd
+        mixed = (mixed ^ (mixed >> 33)) &* 0xc4ce_b9fe_1a85_ec53
+        return mixed ^ (mixed >> 33)
+    }
+
     package var description: String {
         [high, low].map { number in
             let digits = String(number, radix: 16)

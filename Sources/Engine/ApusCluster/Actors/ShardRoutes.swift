@@ -32,6 +32,20 @@ struct ShardRoutes: Sendable {
         isLocal(shard) && epochs[Int(shard.rawValue)] == epoch
     }
 
+    /// The shards that came, left or have another epoch than in older routes.
+    func changes(since older: ShardRoutes) -> [ShardID] {
+        var changed: [ShardID] = []
+        for number in 0..<UInt16(ShardID.count) {
+            let shard = ShardID(number)
+            guard isLocal(shard) != older.isLocal(shard) || epoch(of: shard) != older.epoch(of: shard) else { continue }
+            changed.append(shard)
+        }
+        return changed
+    }
+
+    /// The owner's slot in the map.
+    func slot(of shard: ShardID) -> Int { Int(slots[Int(shard.rawValue)]) }
+
     func route(_ shard: ShardID) -> Route {
         let slot = slots[Int(shard.rawValue)]
         let epoch = epochs[Int(shard.rawValue)]

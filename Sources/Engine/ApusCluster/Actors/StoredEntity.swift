@@ -3,18 +3,21 @@ import ApusWire
 import Foundation
 import SwiftProtobuf
 
-/// All of an entity that outlives its activation: what its service keeps, and what it answered (D15).
+/// All of an entity that outlives its activation: what its service keeps, what it answered, and what it is to be
+/// reminded of (D15).
 ///
-/// It goes to the standby, through a planned hand-over and into a record as one, so that a request's changes and its
-/// answer are never apart.
+/// It goes to the standby, through a planned hand-over and into a record as one, so that a request's changes, its
+/// answer and its reminders are never apart.
 package struct StoredEntity: Sendable, Equatable {
     /// The service's own message, encoded.
     package var content: [UInt8]
     package var memory: RequestMemory
+    package var reminders: [Reminder]
 
-    package init(content: [UInt8], memory: RequestMemory) {
+    package init(content: [UInt8], memory: RequestMemory, reminders: [Reminder] = []) {
         self.content = content
         self.memory = memory
+        self.reminders = reminders
     }
 
     /// Throws 10018 where it cannot be encoded, which proto3 does not know.
@@ -33,6 +36,14 @@ package struct StoredEntity: Sendable, Equatable {
                     }
                 }
             }
+            state.reminders = reminders.map { reminder in
+                .with {
+                    $0.name = reminder.name
+                    ($0.idHigh, $0.idLow) = (reminder.id.high, reminder.id.low)
+                    $0.due = reminder.due
+                    $0.payload = Data(reminder.payload)
+                }
+            }
         }
         do {
             return try message.serializedBytes()
@@ -45,7 +56,7 @@ package struct StoredEntity: Sendable, Equatable {
     ///
     /// - Throws: 10001 where it is something else. More answers than the bounds allow are left out, the oldest first.
     package init(
-        reading bytes: [UInt8], configuration: RequestMemory.Configuration = .init()
+        reading bytes: [UInt8], of address: EntityAddress, configuration: RequestMemory.Configuration = .init()
     ) throws(ApusError) {
         guard let message = try? EntityState(serializedBytes: bytes) else {
             throw ApusError(.malformed, "an entity's state cannot be read")
@@ -60,6 +71,33 @@ package struct StoredEntity: Sendable, Equatable {
             return (RequestID(high: request.idHigh, low: request.idLow), answer)
         }
         self.init(
-            content: [UInt8](message.content), memory: RequestMemory(configuration: configuration, carried: carried))
+            content: [UInt8](message.content), memory: RequestMemory(configuration: configuration, carried: carried),
+            reminders: message.reminders.map { reminder in
+                Reminder(
+                    entity: address, name: reminder.name, id: RequestID(high: reminder.idHigh, low: reminder.idLow),
+                    due: reminder.due, payload: [UInt8](reminder.payload))
+            })
+    }
+
+    /// Whether the bytes of a state hold a reminder; what else they hold is not read. False where they are no state.
+    ///
+    /// All fields of the message are length-delimited; their tags and lengths are read, their contents passed over.
+    package static func hasReminders(_ bytes: some Collection<UInt8>) -> Bool {
+        var rest = bytes[...]
+        while let tag = rest.popFirst() {
+            guard tag & 7 == 2 else { return false }
+            guard tag >> 3 != 3 else { return true }
+            var (length, shift) = (0, 0)
+            var isMore = true
+            while isMore {
+                guard let byte = rest.popFirst(), shift < 35 else { return false }
+                length |= Int(byte & 0x7f) << shift
+                shift += 7
+                isMore = byte & 0x80 != 0
+            }
+            guard length <= rest.count else { return false }
+            rest = rest.dropFirst(length)
+        }
+        return false
     }
 }

@@ -14,8 +14,11 @@ package final class ClusterClock: Sendable {
     package var isTrusted: Bool { adjustmentMilliseconds.load(ordering: .relaxed) == 0 }
 
     /// The cluster's time, in Unix seconds.
-    package func wallSeconds() -> Int64 {
-        (WallClock.milliseconds() + adjustmentMilliseconds.load(ordering: .relaxed)) / 1000
+    package func wallSeconds() -> Int64 { wallMilliseconds() / 1000 }
+
+    /// The cluster's time, in Unix milliseconds.
+    package func wallMilliseconds() -> Int64 {
+        WallClock.milliseconds() + adjustmentMilliseconds.load(ordering: .relaxed)
     }
 
     func adjust(by span: Duration) {

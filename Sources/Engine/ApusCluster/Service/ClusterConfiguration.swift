@@ -91,6 +91,12 @@ package enum ClusterMethod {
     package static let mapChanged: UInt16 = 1
     /// A request, `ClusterHandoverPrepare`, answered by `ClusterHandoverReady`.
     package static let handoverPrepare: UInt16 = 2
+    /// A tell, ``ReplicaMessage``: changes of shards, from their owner to a standby or candidate.
+    package static let replicate: UInt16 = 3
+    /// A tell, ``ReplicaAnswers``: what became of a ``replicate``.
+    package static let replicated: UInt16 = 4
+    /// What ``ReplicaService`` takes.
+    package static let replication: ClosedRange<UInt16> = replicate...replicated
     package static let all: ClosedRange<UInt16> = 1...15
 }
 

@@ -14,7 +14,19 @@ extension ClusterService {
     ///
     /// - Throws: 10005 after ``ClusterConfiguration/drainTimeout``, and the errors of ``propose(_:)``.
     package func drain() async throws(ApusError) {
-        try await propose(.drain(identity))
+        try await beginDraining()
+        try await waitUntilDrained()
+    }
+
+    /// As ``drain()``, but returns when the map says that this node is drained from now on.
+    ///
+    /// - Throws: the errors of ``propose(_:)``.
+    package func beginDraining() async throws(ApusError) { try await propose(.drain(identity)) }
+
+    /// Returns when this node, which is drained, holds nothing, or at once where nobody else is up to take it.
+    ///
+    /// - Throws: 10005 after ``ClusterConfiguration/drainTimeout``.
+    package func waitUntilDrained() async throws(ApusError) {
         let isEmpty = await wait(for: configuration.drainTimeout) { map in
             map.isDrained(self.identity) || !map.members.contains { $0.state == .up }
         }

@@ -1,112 +1,178 @@
 package import ApusCore
 
-/// What the cluster remembers of a device over restarts (D6, D9).
-package struct DeviceRecord: Sendable, Hashable {
-    package var device: DeviceID
-    /// The account that the device is bound to; nil where it is bound to none.
-    package var account: AccountID?
-    /// When it was bound, in milliseconds of Unix time; nil where it is not. For people: never decides anything.
-    package var boundAtUnixMilliseconds: Int64?
-    /// When it was last connected, in milliseconds of Unix time. For people: never decides anything.
-    package var lastSeenUnixMilliseconds: Int64?
-    /// The epoch of the device's shard under which the record was written: its fencing token.
-    package var epoch: Epoch
+/// A record as a store keeps it: its body is bytes that only its service reads.
+package struct StoredRecord: Sendable, Hashable {
+    package var key: OrderedKey
+    /// 1 at the first write, and one more at each further one, removals included.
+    package var version: UInt64
+    /// Of the last write.
+    package var fence: RecordFence
+    package var body: [UInt8]
 
-    package init(
-        device: DeviceID, account: AccountID? = nil, boundAtUnixMilliseconds: Int64? = nil,
-        lastSeenUnixMilliseconds: Int64? = nil, epoch: Epoch
-    ) {
-        self.device = device
-        self.account = account
-        self.boundAtUnixMilliseconds = boundAtUnixMilliseconds
-        self.lastSeenUnixMilliseconds = lastSeenUnixMilliseconds
-        self.epoch = epoch
+    package init(key: OrderedKey, version: UInt64, fence: RecordFence, body: [UInt8]) {
+        (self.key, self.version, self.fence, self.body) = (key, version, fence, body)
     }
 }
 
-/// Which clients of an identity are newest and which were superseded, kept for as long as a ticket of one of them may
-/// be shown (IV-A5).
-package struct IdentityRecord: Sendable, Hashable {
-    /// The identity, as its service names it.
-    package var identity: String
-    /// The order of its newest client: the epoch that it was given under, then a number.
-    package var epoch: Epoch
-    package var sequence: UInt64
-    /// The instance of that client; 0 where it named none.
-    package var instance: UInt64
-    /// Instances that were superseded, the newest last.
-    package var superseded: [UInt64]
-    /// When the record may be forgotten, in Unix seconds.
-    package var expires: Int64
+/// Which records to read, in which order.
+package struct RecordScan: Sendable, Hashable {
+    package var collection: String
+    /// The index whose order it is; nil: the order of the keys.
+    package var index: String?
+    /// The first key or entry.
+    package var from: OrderedKey?
+    /// The end: the first key or entry that is not read.
+    package var below: OrderedKey?
+    /// Where an earlier page ended.
+    package var token: RecordToken?
+    /// The most records of the page, 1 to ``RecordLimits/pageCountMax``; cut to that.
+    package var limit: Int
 
     package init(
-        identity: String, epoch: Epoch, sequence: UInt64, instance: UInt64, superseded: [UInt64], expires: Int64
+        _ collection: String, index: String? = nil, from: OrderedKey? = nil, below: OrderedKey? = nil,
+        token: RecordToken? = nil, limit: Int = RecordLimits.pageCountMax
     ) {
-        self.instance = instance
-        self.identity = identity
-        self.epoch = epoch
-        self.sequence = sequence
-        self.superseded = superseded
-        self.expires = expires
+        (self.collection, self.index) = (collection, index)
+        (self.from, self.below) = (from, below)
+        (self.token, self.limit) = (token, limit)
     }
 
-    /// An older record does not replace a newer one.
-    func isOlder(than other: Self) -> Bool { (epoch, sequence) < (other.epoch, other.sequence) }
+    var countMax: Int { max(1, min(limit, RecordLimits.pageCountMax)) }
 }
 
-/// Where records stand (D9).
+/// Where a page ended: the next one begins after it, whatever was written meanwhile.
+package struct RecordToken: Sendable, Hashable {
+    /// The entry of the index; the key itself in the order of the keys.
+    package var value: OrderedKey
+    package var key: OrderedKey
+
+    package init(value: OrderedKey, key: OrderedKey) {
+        self.value = value
+        self.key = key
+    }
+}
+
+/// Some records in order, and where the next page begins; nil at the end.
+package struct RecordPage: Sendable, Hashable {
+    package var records: [StoredRecord]
+    package var next: RecordToken?
+
+    package init(records: [StoredRecord], next: RecordToken?) { (self.records, self.next) = (records, next) }
+}
+
+/// The process that keeps others from writing.
+package struct RecordLockHolder: Sendable, Hashable {
+    /// Its process id on this machine.
+    package var process: Int32
+    /// ``RecordWriter/mark`` of the store's user there.
+    package var mark: UInt64
+    /// Which of its turns it is, to 16 bits: the same one at two looks was not released between them.
+    package var turn: UInt16
+
+    package init(process: Int32, mark: UInt64, turn: UInt16) {
+        (self.process, self.mark, self.turn) = (process, mark, turn)
+    }
+}
+
+/// Where the records of all services stand (D16).
 ///
-/// Writes are fenced: a row remembers the highest epoch that wrote it, a removed one too, and an older epoch is
-/// refused with
-/// 10013. So an owner that was paused and does not know yet that its shard went elsewhere cannot undo what the new
-/// owner wrote. Reads are not fenced. Other errors: 10021 where the storage cannot be used, 10006 where the task
-/// was cancelled. May be called from any task.
+/// A collection is declared by its service (``RecordCollection``); the store keeps bytes, their versions, fences and
+/// index entries, and knows no service's types. A new type of record changes nothing here.
+///
+/// **Steps.** The writes of a step are made together or not at all, each under its own condition. Steps of many callers
+/// become one durable commit; a step that fails its condition fails alone. When its outcome is told, the step is
+/// durable. Where it fails with 10021 the outcome is unknown: read, or repeat under a condition. A step that was handed
+/// in is not cancelled.
+///
+/// **Fences.** A write under an older epoch than the record's, or under the same one by another writer, is refused with
+/// 10013, also where the record was removed. So an owner that was paused cannot undo what the new owner wrote.
+///
+/// **Reads** see every commit that was acknowledged before they began. They are not fenced: an owner writes first,
+/// under its epoch, and reads then.
+///
+/// Errors: 10002 where a bound of ``RecordLimits`` or ``RecordStoreLimits`` is exceeded, 10003 where a newer release
+/// changed the collection's layout, 10006 where the task of a read was cancelled, 10007 where too much waits, 10013,
+/// 10021 where the storage cannot be used, 10030 where a condition does not hold.
+///
+/// Isolation: may be called from any task.
 package protocol RecordStore: Sendable {
-    /// The device's record; nil where there is none.
-    func record(of device: DeviceID) async throws(ApusError) -> DeviceRecord?
-
-    /// Writes the record whole, as one step.
+    /// Makes each step on its own, and answers for each the new versions of its writes, in order; 0 for an erased
+    /// record. Steps are made in the order of these calls.
     ///
-    /// - Throws: 10013 where a later epoch wrote it or removed it.
-    func save(_ record: DeviceRecord) async throws(ApusError)
+    /// - Parameter completion: called once, on any thread, possibly before this returns; it must not block.
+    func commit(
+        _ steps: [RecordStep], then completion: @escaping @Sendable ([Result<[UInt64], ApusError>]) -> Void)
 
-    /// Writes the record where the device is bound to no account, as one step, and answers the record as it stands
-    /// then: another one's where that was first.
+    /// The records of these keys, nil where there is none; at most ``RecordLimits/pageCountMax`` keys.
+    func records(_ collection: String, _ keys: [OrderedKey]) async throws(ApusError) -> [StoredRecord?]
+
+    /// One page of a collection. An index that the store does not know has no entries.
+    func page(_ scan: RecordScan) async throws(ApusError) -> RecordPage
+
+    /// The process that keeps this one from writing at the moment; nil where none does, or it is on another machine.
     ///
-    /// - Throws: 10013 where a later epoch wrote it or removed it, and the device is bound to no account.
-    func bind(_ record: DeviceRecord) async throws(ApusError) -> DeviceRecord
+    /// One that was declared dead may be ended: the kernel releases its lock then.
+    func lockHolder() async -> RecordLockHolder?
 
-    /// What is remembered of an identity's clients; nil where nothing is.
-    func identity(_ identity: String) async throws(ApusError) -> IdentityRecord?
-
-    /// Writes what is remembered of several identities as one step, but for those of which something newer is; forgets
-    /// those that expired by `wallSeconds`.
-    func save(_ identities: [IdentityRecord], wallSeconds: Int64) async throws(ApusError)
-
-    /// Adds a revocation, and forgets those that expired by `wallSeconds`. When it returns, the revocation is durable.
-    ///
-    /// - Throws: 10007 where ``RecordLimits/revocationCountMax`` are kept already.
-    func revoke(_ revocation: RevocationRecord, wallSeconds: Int64) async throws(ApusError)
-
-    /// What is revoked; nil where that is still as it was under `mark`. Those that expired by `wallSeconds` are left
-    /// out.
-    func revocations(since mark: RevocationMark?, wallSeconds: Int64) async throws(ApusError) -> RevocationSet?
-
-    /// Removes the record; without one, only the epoch is remembered.
-    ///
-    /// - Throws: 10013 where a later epoch wrote it or removed it.
-    func remove(_ device: DeviceID, epoch: Epoch) async throws(ApusError)
-
-    /// Devices bound to an account, by id, after `last`.
-    ///
-    /// - Parameter limit: At most ``RecordLimits/pageCountMax``; more is cut to it.
-    func records(of account: AccountID, after last: DeviceID?, limit: Int) async throws(ApusError) -> [DeviceRecord]
+    /// Ends all work; later calls fail with 10021.
+    func close() async
 }
 
-/// The bounds of a record store.
-package enum RecordLimits {
-    /// The most records of one answer.
-    package static let pageCountMax = 1000
-    /// The most revocations that are kept; one of a whole account takes the place of many.
-    package static let revocationCountMax = 100_000
+extension RecordStore {
+    /// As ``commit(_:then:)``; returns the outcomes.
+    package func commit(_ steps: [RecordStep]) async -> [Result<[UInt64], ApusError>] {
+        await withCheckedContinuation { continuation in commit(steps) { continuation.resume(returning: $0) } }
+    }
+
+    /// Makes one step, and answers the new versions of its writes.
+    @discardableResult
+    package func commit(_ step: RecordStep) async throws(ApusError) -> [UInt64] {
+        guard let outcome = await commit([step]).first else { throw ApusError(.internalFailure) }
+        return try outcome.get()
+    }
+
+    /// Makes one write as a step of its own, and answers the record's new version.
+    @discardableResult
+    package func commit(_ write: RecordWrite) async throws(ApusError) -> UInt64 {
+        try await commit(RecordStep(write)).first ?? 0
+    }
+
+    package func record<Body>(
+        _ collection: RecordCollection<Body>, _ key: OrderedKey
+    ) async throws(ApusError) -> Record<Body>? {
+        guard let stored = try await records(collection.name, [key]).first ?? nil else { return nil }
+        return try collection.record(stored)
+    }
+
+    /// The records of these keys, nil where there is none; at most ``RecordLimits/pageCountMax`` keys.
+    package func records<Body>(
+        _ collection: RecordCollection<Body>, _ keys: [OrderedKey]
+    ) async throws(ApusError) -> [Record<Body>?] {
+        var found: [Record<Body>?] = []
+        for stored in try await records(collection.name, keys) {
+            guard let stored else {
+                found.append(nil)
+                continue
+            }
+            found.append(try collection.record(stored))
+        }
+        return found
+    }
+
+    /// One page of a collection, by key or by an index.
+    ///
+    /// - Parameters:
+    ///   - prefix: Only keys, or entries of the index, that begin with it.
+    ///   - below: The end: the first key or entry that is not read.
+    package func page<Body>(
+        _ collection: RecordCollection<Body>, by index: String? = nil, prefix: OrderedKey = OrderedKey(),
+        below: OrderedKey? = nil, after token: RecordToken? = nil, limit: Int = RecordLimits.pageCountMax
+    ) async throws(ApusError) -> (records: [Record<Body>], next: RecordToken?) {
+        let page = try await page(
+            RecordScan(
+                collection.name, index: index, from: prefix, below: below ?? prefix.end, token: token, limit: limit))
+        var records: [Record<Body>] = []
+        for stored in page.records { records.append(try collection.record(stored)) }
+        return (records, page.next)
+    }
 }

@@ -1,14 +1,27 @@
 import ApusCore
+import CoreMetrics
 import Foundation
 import GRDB
+import Synchronization
 
 /// The bounds of a SQLite file (D13).
 package struct SQLiteLimits: Sendable, Equatable {
-    /// How long one transaction waits for another process's lock.
+    /// How long one commit waits for another process that writes. Well above the time in which a node's death is
+    /// decided: one that is stopped while it writes is ended then.
+    package var lockTimeout: Duration = .seconds(5)
+    /// How long one transaction waits for a process that does not know the lock: an earlier release, or another
+    /// program.
     package var busyTimeout: Duration = .seconds(2)
     /// The largest file, in bytes; a write beyond it fails with 10021. The log beside it is not counted.
     package var fileByteCountMax: Int = 4 << 30
-    /// Tries to open a file that another process is opening for the first time.
+    /// The part of the largest file that clients' records do not grow into, in percent (10007): what operators write,
+    /// such as revocations, still has room, and what is there can be changed and removed.
+    package var reservePercent = 10
+    /// Pages of the log after which a commit writes them back to the file.
+    package var checkpointPageCount = 1000
+    /// The log is cut to this once all of it is written back, in bytes.
+    package var logByteCountKept = 64 << 20
+    /// Tries to open a file that an earlier release opens at the same moment.
     package var openAttemptCountMax: Int = 40
 
     package init() {}
@@ -21,97 +34,264 @@ package struct SQLiteLimits: Sendable, Equatable {
 /// FULL`), so that what was acknowledged survives a power cut. The file carries Apus's application id and the
 /// name of its cluster.
 ///
-/// Concurrency model: GRDB's `DatabaseQueue` runs all work on one serial dispatch queue.
+/// All that writes the file or its log happens under ``WriteLock``: opening, commits, the checkpoints at their end, and
+/// closing. SQLite before 3.51.3 can lose commits where two connections do that at once (docs/decisions/21). A second
+/// connection reads.
+///
+/// Concurrency model: two GRDB `DatabaseQueue`s, each a serial dispatch queue.
 final class SQLiteFile: Sendable {
     /// "Apus", in the file's header.
     private static let applicationID = 0x4170_7573
 
-    private let queue: DatabaseQueue
+    private let connections: Connections
+    private let identity: WriteLock.FileIdentity?
+    private let limits: SQLiteLimits
+    private let mark: UInt64
+    /// A commit failed in a way after which the disk's state is unknown.
+    private let isBroken = Mutex(false)
+    /// Bytes of the log beside the file.
+    private let logBytes = Gauge(label: "apus_records_log_bytes")
     let path: String
 
-    /// Opens or makes the file and brings its tables up to date.
+    /// The two connections, and the use of the lock that ends with them.
     ///
-    /// - Throws: 10020 where the file is something else or another cluster's, 10021 where it cannot be used.
-    init(
-        path: String, cluster: ClusterID, limits: SQLiteLimits, migrator: DatabaseMigrator
-    ) async throws(ApusError) {
-        self.path = path
-        queue = try await Self.open(path: path, limits: limits)
-        var migrations = DatabaseMigrator()
-        migrations.registerMigration("0 identity") { database in
-            try database.execute(sql: "PRAGMA application_id = \(Self.applicationID)")
-            try database.execute(sql: "CREATE TABLE identity (cluster TEXT NOT NULL) STRICT")
-            try database.execute(sql: "INSERT INTO identity (cluster) VALUES (?)", arguments: [cluster.rawValue])
+    /// Concurrency model: the queues are serial; the use sits behind a `Mutex`.
+    private final class Connections: Sendable {
+        let writer: DatabaseQueue
+        let reader: DatabaseQueue
+        private let use: Mutex<WriteLock.Use?>
+        private let limits: SQLiteLimits
+        private let mark: UInt64
+
+        init(
+            _ use: WriteLock.Use, writer: DatabaseQueue, reader: DatabaseQueue, limits: SQLiteLimits, mark: UInt64
+        ) {
+            (self.writer, self.reader, self.limits, self.mark) = (writer, reader, limits, mark)
+            self.use = Mutex(use)
         }
-        do {
-            try await queue.write { try Self.checkIsOurs($0, path: path) }
-            try await Self.migrate(queue, with: [migrations, migrator], limits: limits)
-            try await queue.write { try Self.check(cluster: cluster, in: $0, path: path) }
-        } catch {
-            throw Self.failure(error, path: path)
+
+        /// Runs `body` while no other process writes.
+        ///
+        /// - Throws: 10021 where another one writes for too long, or the file was closed.
+        func withLock<Value>(_ body: (DatabaseQueue) throws -> Value) throws -> Value {
+            guard let use = use.withLock({ $0 }) else { throw SQLiteFile.closed }
+            return try withExtendedLifetime(use) {
+                try use.lock.withLock(timeout: limits.lockTimeout, mark: mark) { try body(writer) }
+            }
+        }
+
+        var lockHolder: RecordLockHolder? {
+            guard let use = use.withLock({ $0 }) else { return nil }
+            return withExtendedLifetime(use) { use.lock.holder() }
+        }
+
+        /// The last connection to close writes the log back, and so closes under the lock; closed ones stay closed. A
+        /// statement that still runs keeps the file open until its queue goes. Once this returns the database is not in
+        /// use by this file, whoever else still refers to it.
+        func close() {
+            guard let use = use.withLock({ $0.take() }) else { return }
+            try? withExtendedLifetime(use) {
+                try use.lock.withLock(timeout: limits.lockTimeout, mark: mark) {
+                    try reader.close()
+                    try writer.close()
+                }
+            }
         }
     }
 
-    /// One immediate transaction; it is made whole or not at all.
+    private static var closed: ApusError { ApusError(.storageFailed, "the record store was closed") }
+
+    /// Opens or makes the file and brings its tables up to date.
+    ///
+    /// - Parameters:
+    ///   - mark: Who opens it (``RecordWriter``).
+    ///   - prepare: Runs in a transaction at the end.
+    /// - Throws: 10020 where the file is something else or another cluster's, 10021 where it cannot be used.
+    init(
+        path: String, cluster: ClusterID, limits: SQLiteLimits, mark: UInt64 = 0, migrator: DatabaseMigrator,
+        prepare: @escaping @Sendable (Database) throws -> Void = { _ in }
+    ) async throws(ApusError) {
+        (self.path, self.limits, self.mark) = (path, limits, mark)
+        do {
+            connections = try await Self.offPool {
+                let use = try WriteLock.use(path + "-lock")
+                return try use.lock.withLock(timeout: limits.lockTimeout, mark: mark) { () -> Connections in
+                    let writer = try Self.openWriter(path: path, limits: limits)
+                    try writer.write { try Self.checkIsOurs($0, path: path) }
+                    try Self.migrate(writer, with: [Self.identity(of: cluster), migrator], limits: limits)
+                    try writer.write { database in
+                        try Self.check(cluster: cluster, in: database, path: path)
+                        try prepare(database)
+                    }
+                    let reader = try Self.openReader(path: path, limits: limits)
+                    return Connections(use, writer: writer, reader: reader, limits: limits, mark: mark)
+                }
+            }
+        } catch {
+            throw Self.failure(error, path: path)
+        }
+        identity = WriteLock.FileIdentity(path)
+    }
+
+    /// One immediate transaction; it is made whole or not at all, and is durable when this returns.
     func write<Value: Sendable>(
         _ body: @escaping @Sendable (Database) throws -> Value
     ) async throws(ApusError) -> Value {
         do {
-            return try await queue.write(body)
+            return try await Self.offPool { [self] in try commit(body) }
         } catch {
             throw Self.failure(error, path: path)
         }
     }
 
-    /// Statements without a transaction of their own, each of which sees the newest commit.
-    func access<Value: Sendable>(
+    /// Runs `body` while no other process writes, without a transaction.
+    func locked(_ body: @escaping @Sendable () -> Void) async throws(ApusError) {
+        let connections = connections
+        do {
+            try await Self.offPool { try connections.withLock { _ in body() } }
+        } catch {
+            throw Self.failure(error, path: path)
+        }
+    }
+
+    /// As ``write(_:)``, on a thread that may block.
+    func commit<Value>(_ body: (Database) throws -> Value) throws(ApusError) -> Value {
+        guard !isBroken.withLock({ $0 }) else {
+            throw ApusError(.storageFailed, "\(path) could not be synced before; start the node anew")
+        }
+        do {
+            let value = try connections.withLock { writer in
+                // Another process would go on with the file that has the name now.
+                guard WriteLock.FileIdentity(path) == identity else {
+                    throw ApusError(.storageFailed, "\(path) was replaced while it was in use; start the node anew")
+                }
+                return try writer.write(body)
+            }
+            var status = stat()
+            if stat(path + "-wal", &status) == 0 { logBytes.record(Int(status.st_size)) }
+            return value
+        } catch {
+            if Self.leavesDiskUnknown(error) { isBroken.withLock { $0 = true } }
+            throw Self.failure(error, path: path)
+        }
+    }
+
+    /// Whether clients' records may grow, as of this transaction.
+    func hasRoom(_ database: Database) throws -> Bool {
+        let pageCountMax = try Int.fetchOne(database.cachedStatement(sql: "PRAGMA max_page_count")) ?? 0
+        let pageCount = try Int.fetchOne(database.cachedStatement(sql: "PRAGMA page_count")) ?? 0
+        let limit = pageCountMax * (100 - limits.reservePercent) / 100
+        guard pageCount >= limit else { return true }
+        // Pages of what was removed are used again.
+        return pageCount - (try Int.fetchOne(database.cachedStatement(sql: "PRAGMA freelist_count")) ?? 0) < limit
+    }
+
+    /// What a failed sync left on the disk is unknown, and a later one that succeeds says nothing about it. The log's
+    /// index is no part of what is synced: it can fail to grow on a full disk, before anything is written.
+    private static func leavesDiskUnknown(_ error: any Error) -> Bool {
+        guard let error = error as? DatabaseError, error.resultCode == .SQLITE_IOERR else { return false }
+        switch error.extendedResultCode {
+        case .SQLITE_IOERR_SHMOPEN, .SQLITE_IOERR_SHMSIZE, .SQLITE_IOERR_SHMMAP, .SQLITE_IOERR_SHMLOCK,
+            .SQLITE_IOERR_NOMEM, .SQLITE_IOERR_LOCK, .SQLITE_IOERR_RDLOCK:
+            return false
+        default: return true
+        }
+    }
+
+    /// Reads without a transaction of their own, each of which sees the newest commit.
+    func read<Value: Sendable>(
         _ body: @escaping @Sendable (Database) throws -> Value
     ) async throws(ApusError) -> Value {
         do {
-            return try await queue.writeWithoutTransaction(body)
+            return try await connections.reader.writeWithoutTransaction(body)
         } catch {
             throw Self.failure(error, path: path)
         }
     }
 
+    /// Copies the file as it is at this moment into a new one, in steps.
+    func copy(to target: String, stepPageCount: CInt) async throws(ApusError) {
+        do {
+            let reader = connections.reader
+            try await Self.offPool {
+                try? FileManager.default.removeItem(atPath: target)
+                let copy = try DatabaseQueue(path: target)
+                try copy.writeWithoutTransaction { target in
+                    try reader.writeWithoutTransaction { source in
+                        // One snapshot for all steps: else each foreign commit begins the copy anew.
+                        try source.inTransaction(.deferred) {
+                            _ = try Int.fetchOne(source, sql: "SELECT count(*) FROM sqlite_master")
+                            try source.backup(to: target, pagesPerStep: stepPageCount)
+                            return .commit
+                        }
+                    }
+                }
+                try copy.close()
+            }
+        } catch {
+            throw Self.failure(error, path: target)
+        }
+    }
+
+    /// - Throws: 10020 where the open database is no file of this cluster.
+    static func check(_ path: String, belongsTo cluster: ClusterID, _ database: Database) throws {
+        guard try Int.fetchOne(database, sql: "PRAGMA application_id") == applicationID else {
+            throw ApusError(.stateForeign, "\(path) is no file of records")
+        }
+        try check(cluster: cluster, in: database, path: path)
+    }
+
+    func lockHolder() async -> RecordLockHolder? {
+        let connections = connections
+        return try? await Self.offPool { connections.lockHolder }
+    }
+
     func close() async {
-        let queue = queue
-        // A statement that still runs keeps the file open until the queue goes; nothing is lost by that.
-        _ = try? await Self.offPool { try queue.close() }
+        let connections = connections
+        _ = try? await Self.offPool { connections.close() }
+    }
+
+    deinit {
+        let connections = connections
+        DispatchQueue.global().async { connections.close() }
     }
 
     // MARK: Opening
 
-    private static func open(path: String, limits: SQLiteLimits) async throws(ApusError) -> DatabaseQueue {
+    private static func openWriter(path: String, limits: SQLiteLimits) throws -> DatabaseQueue {
         var configuration = Configuration()
-        configuration.label = "apus.sqlite"
+        configuration.label = "apus.sqlite.writer"
         configuration.journalMode = .wal
         configuration.busyMode = .timeout(Double(limits.busyTimeout.nanoseconds) / 1e9)
-        let fileByteCountMax = limits.fileByteCountMax
         configuration.prepareDatabase { database in
             let pageByteCount = try Int.fetchOne(database, sql: "PRAGMA page_size") ?? 4096
-            try database.execute(sql: "PRAGMA max_page_count = \(max(1, fileByteCountMax / pageByteCount))")
+            try database.execute(sql: "PRAGMA max_page_count = \(max(1, limits.fileByteCountMax / pageByteCount))")
+            // At the end of a commit, and so under the lock.
+            try database.execute(sql: "PRAGMA wal_autocheckpoint = \(limits.checkpointPageCount)")
+            try database.execute(sql: "PRAGMA journal_size_limit = \(limits.logByteCountKept)")
         }
         PrivateFile.make(path)
-        // Two processes that make the file at the same moment meet a lock that SQLite does not wait for.
-        var attemptCount = 0
-        while true {
-            attemptCount += 1
+        // A process of an earlier release that makes the file meets a lock that SQLite does not wait for.
+        for attempt in 1... {
             do {
-                let configuration = configuration
-                return try await offPool {
-                    let queue = try DatabaseQueue(path: path, configuration: configuration)
-                    try queue.writeWithoutTransaction(syncEveryCommit)
-                    return queue
-                }
+                let queue = try DatabaseQueue(path: path, configuration: configuration)
+                try queue.writeWithoutTransaction(syncEveryCommit)
+                return queue
             } catch let error as DatabaseError
-                where error.resultCode == .SQLITE_BUSY && attemptCount < limits.openAttemptCountMax
+                where error.resultCode == .SQLITE_BUSY && attempt < limits.openAttemptCountMax
             {
-                try? await Task.sleep(for: .milliseconds(50))
-            } catch {
-                throw failure(error, path: path)
+                usleep(50_000)
             }
         }
+        throw ApusError(.storageFailed)
+    }
+
+    private static func openReader(path: String, limits: SQLiteLimits) throws -> DatabaseQueue {
+        var configuration = Configuration()
+        configuration.label = "apus.sqlite.reader"
+        configuration.readonly = true
+        configuration.busyMode = .timeout(Double(limits.busyTimeout.nanoseconds) / 1e9)
+        return try DatabaseQueue(path: path, configuration: configuration)
     }
 
     /// GRDB sets `synchronous` to NORMAL when it has set up the journal, which is after its hook for new connections;
@@ -124,20 +304,28 @@ final class SQLiteFile: Sendable {
         }
     }
 
-    /// Runs the migrations that are missing. Where another process runs the same ones at the same moment, one of
-    /// the two fails whole and finds them done the next time.
+    private static func identity(of cluster: ClusterID) -> DatabaseMigrator {
+        var migrator = DatabaseMigrator()
+        migrator.registerMigration("0 identity") { database in
+            try database.execute(sql: "PRAGMA application_id = \(Self.applicationID)")
+            try database.execute(sql: "CREATE TABLE identity (cluster TEXT NOT NULL) STRICT")
+            try database.execute(sql: "INSERT INTO identity (cluster) VALUES (?)", arguments: [cluster.rawValue])
+        }
+        return migrator
+    }
+
+    /// Runs the migrations that are missing. Where a process of an earlier release runs the same ones at the same
+    /// moment, one of the two fails whole and finds them done the next time.
     private static func migrate(
         _ queue: DatabaseQueue, with migrators: [DatabaseMigrator], limits: SQLiteLimits
-    ) async throws {
-        var attemptCount = 0
-        while true {
-            attemptCount += 1
+    ) throws {
+        for attempt in 1... {
             do {
-                return try await offPool { for migrator in migrators { try migrator.migrate(queue) } }
-            } catch let error as DatabaseError where attemptCount < limits.openAttemptCountMax {
+                for migrator in migrators { try migrator.migrate(queue) }
+                return
+            } catch let error as DatabaseError where attempt < limits.openAttemptCountMax {
                 switch error.resultCode {
-                case .SQLITE_BUSY, .SQLITE_LOCKED, .SQLITE_CONSTRAINT, .SQLITE_ERROR:
-                    try await Task.sleep(for: .milliseconds(50))
+                case .SQLITE_BUSY, .SQLITE_LOCKED, .SQLITE_CONSTRAINT, .SQLITE_ERROR: usleep(50_000)
                 default: throw error
                 }
             }
@@ -165,13 +353,13 @@ final class SQLiteFile: Sendable {
     }
 
     /// Runs blocking work on a dispatch thread, never on the Swift pool.
-    private static func offPool<Value: Sendable>(_ body: @escaping @Sendable () throws -> Value) async throws -> Value {
+    static func offPool<Value: Sendable>(_ body: @escaping @Sendable () throws -> Value) async throws -> Value {
         try await withCheckedThrowingContinuation { continuation in
             DispatchQueue.global().async { continuation.resume(with: Result(catching: body)) }
         }
     }
 
-    private static func failure(_ error: any Error, path: String) -> ApusError {
+    static func failure(_ error: any Error, path: String) -> ApusError {
         if let error = error as? ApusError { return error }
         if error is CancellationError { return ApusError(.cancelled) }
         guard let error = error as? DatabaseError else {

@@ -13,9 +13,11 @@ int apus_timer_new(void);
 // off at once.
 void apus_timer_set(int timer, uint64_t nanoseconds);
 
-
 // The calling thread's number, as the system knows it (gettid(2)).
 int apus_thread_number(void);
+
+// Tells the calling thread from every other that runs, without a system call; never 0.
+uintptr_t apus_thread_self(void);
 
 // How the calling thread is scheduled after apus_thread_hasten.
 enum { APUS_THREAD_USUAL = 0, APUS_THREAD_NICE = 1, APUS_THREAD_REALTIME = 2 };

@@ -5,7 +5,7 @@ package import ApusGateway
 import ApusHTTP
 import ApusMedia
 package import ApusSessions
-import ApusStorage
+package import ApusStorage
 package import ApusTransport
 public import Foundation
 
@@ -34,8 +34,16 @@ public struct NodeConfiguration: Sendable {
     public var ownershipPoll: Duration
     /// The least time between two writes of the map to the node's own directory.
     public var ownershipMemoryInterval: Duration
+    /// Records in PostgreSQL, as libpq takes it; empty: in the file.
+    package var recordsURL = ""
     /// Records: a SQLite file that all nodes of this machine share.
-    public var recordsFile: String
+    public var recordsFile = ""
+    package var records = RecordStoreLimits()
+    package var recordsFiles = SQLiteLimits()
+    package var recordsConnections = PostgresLimits()
+    /// Blobs: a directory that all nodes of this machine share.
+    public var blobsDirectory = ""
+    package var blobs = BlobLimits()
     /// 32 random bytes that all nodes share.
     public var clusterKeyFile: String
     public var tokenPublicKeyFile: String
@@ -55,6 +63,7 @@ public struct NodeConfiguration: Sendable {
     package var transport: TransportConfiguration
     package var membership: MembershipConfiguration
     package var gateway: GatewayConfiguration
+    package var replication = ReplicaConfiguration()
     package var channels: ChannelConfiguration
     package var sessions: SessionConfiguration
     package var relay: RelayConfiguration
@@ -116,7 +125,6 @@ public struct NodeConfiguration: Sendable {
             "ownership.revisions_kept", default: LocalOwnershipLimits().revisionsKept, in: 16...256)
         ownershipPoll = try reader.duration("ownership.poll", default: .milliseconds(250))
         ownershipMemoryInterval = try reader.duration("ownership.memory_interval", default: .milliseconds(500))
-        recordsFile = path(try reader.string("records.file"))
         clusterKeyFile = path(try reader.string("keys.cluster"))
         tokenPublicKeyFile = path(try reader.string("keys.token_public"))
         transport = TransportConfiguration(
@@ -137,8 +145,10 @@ public struct NodeConfiguration: Sendable {
             (relay.certificateFile, relay.keyFile) = (gateway.certificateFile, gateway.keyFile)
         }
 
+        try readRecords(&reader, path)
         try readTransport(&reader)
         try readMembership(&reader)
+        try replication.read(&reader)
         try readGateway(&reader)
         try readChannels(&reader)
         try readSessions(&reader)
@@ -170,10 +180,44 @@ public struct NodeConfiguration: Sendable {
         return door
     }
 
+    private mutating func readRecords(
+        _ reader: inout ConfigurationReader, _ path: (String) -> String
+    ) throws(ApusError) {
+        recordsURL = try reader.string("records.url", default: "")
+        recordsFile = path(try reader.string("records.file", default: recordsURL.isEmpty ? nil : "records.sqlite"))
+        blobsDirectory = path(try reader.string("blobs.directory", default: "shared/blobs"))
+        try readBlobs(&reader)
+        let (d, f) = (records, recordsFiles)
+        records.bodyByteCountMax = try reader.bytes("records.body_bytes_max", default: d.bodyByteCountMax)
+        records.waitingStepCountMax = try reader.int(
+            "records.waiting_steps_max", default: d.waitingStepCountMax, in: 256...1_048_576)
+        records.waitingByteCountMax = try reader.bytes("records.waiting_bytes_max", default: d.waitingByteCountMax)
+        records.batchStepCountMax = try reader.int(
+            "records.commit_steps_max", default: d.batchStepCountMax, in: 1...65_536)
+        recordsFiles.lockTimeout = try reader.duration("records.lock_timeout", default: f.lockTimeout)
+        recordsFiles.fileByteCountMax = try reader.bytes("records.file_bytes_max", default: f.fileByteCountMax)
+        recordsFiles.reservePercent = try reader.int(
+            "records.file_reserve_percent", default: f.reservePercent, in: 0...50)
+        recordsFiles.checkpointPageCount = try reader.int(
+            "records.checkpoint_pages", default: f.checkpointPageCount, in: 1...1_048_576)
+        recordsConnections.timeout = try reader.duration(
+            "records.connection_timeout", default: recordsConnections.timeout)
+        recordsConnections.readerCountMax = try reader.int(
+            "records.connections_max", default: recordsConnections.readerCountMax, in: 1...64)
+        recordsFiles.logByteCountKept = try reader.bytes("records.log_bytes_kept", default: f.logByteCountKept)
+    }
+
+    private mutating func readBlobs(_ reader: inout ConfigurationReader) throws(ApusError) {
+        blobs.byteCountMax = try reader.bytes("blobs.blob_bytes_max", default: blobs.byteCountMax)
+        blobs.totalByteCountMax = try reader.bytes("blobs.total_bytes_max", default: blobs.totalByteCountMax)
+        blobs.waitingCountMax = try reader.int("blobs.waiting_max", default: blobs.waitingCountMax, in: 1...65_536)
+    }
+
     private mutating func readTransport(_ reader: inout ConfigurationReader) throws(ApusError) {
         let d = transport
         transport.frameByteCountMax = try reader.bytes("transport.frame_bytes_max", default: d.frameByteCountMax)
-        transport.inFlightMax = try reader.int("transport.in_flight_max", default: d.inFlightMax, in: 1...1_048_576)
+        transport.controlLaneCount = try reader.int("transport.control_lanes", default: d.controlLaneCount, in: 1...16)
+        transport.inFlightMax = try reader.int("transport.in_flight_max", default: d.inFlightMax, in: 1...65_536)
         transport.controlOutboundByteCountMax = try reader.bytes(
             "transport.control_outbound_bytes_max", default: d.controlOutboundByteCountMax)
         transport.mediaOutboundByteCountMax = try reader.bytes(

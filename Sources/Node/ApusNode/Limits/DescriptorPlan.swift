@@ -41,7 +41,7 @@ package struct DescriptorPlan: Sendable, Equatable {
     /// SQLite files with their logs and indexes, heartbeats, the state directory, standard input and output.
     private static let filesOfNode = 24
 
-    /// Descriptors of the links to other nodes, four to each; node links have no bound of their own.
+    /// Descriptors of the links to other nodes, six to each unless configured; node links have no bound of their own.
     static func links(limit: Int) -> Int { min(256, max(24, limit / 32)) }
 
     static func fixedOfNode(_ configuration: NodeConfiguration, _ around: Surroundings) -> Int {

@@ -38,6 +38,30 @@ public nonisolated struct EntityState: Sendable {
   /// Requests that were carried out, oldest first; their changes are in the content.
   public var answered: [EntityAnsweredRequest] = []
 
+  /// What the entity is to be reminded of, in the order in which it was asked for.
+  public var reminders: [EntityStoredReminder] = []
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+public nonisolated struct EntityStoredReminder: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  public var name: String = String()
+
+  public var idHigh: UInt64 = 0
+
+  public var idLow: UInt64 = 0
+
+  /// Unix milliseconds of the cluster's clock.
+  public var due: Int64 = 0
+
+  public var payload: Data = Data()
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -97,13 +121,42 @@ public nonisolated struct EntityAnsweredRequest: Sendable {
   public init() {}
 }
 
+/// Delivers a reminder to its entity; within one node. Its request id is the reminder's.
+public nonisolated struct EntityReminded: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  public var name: String = String()
+
+  /// Unix milliseconds.
+  public var due: Int64 = 0
+
+  public var payload: Data = Data()
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+/// The entity has carried out what it was reminded of.
+public nonisolated struct EntityReminderTaken: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
 // MARK: - Code below here is support for the SwiftProtobuf runtime.
 
 fileprivate nonisolated let _protobuf_package = "apus.entity.v1"
 
 nonisolated extension EntityState: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".State"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}content\0\u{1}answered\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}content\0\u{1}answered\0\u{1}reminders\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -113,6 +166,7 @@ nonisolated extension EntityState: SwiftProtobuf.Message, SwiftProtobuf._Message
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularBytesField(value: &self.content) }()
       case 2: try { try decoder.decodeRepeatedMessageField(value: &self.answered) }()
+      case 3: try { try decoder.decodeRepeatedMessageField(value: &self.reminders) }()
       default: break
       }
     }
@@ -125,12 +179,66 @@ nonisolated extension EntityState: SwiftProtobuf.Message, SwiftProtobuf._Message
     if !self.answered.isEmpty {
       try visitor.visitRepeatedMessageField(value: self.answered, fieldNumber: 2)
     }
+    if !self.reminders.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.reminders, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   public static func ==(lhs: EntityState, rhs: EntityState) -> Bool {
     if lhs.content != rhs.content {return false}
     if lhs.answered != rhs.answered {return false}
+    if lhs.reminders != rhs.reminders {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension EntityStoredReminder: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".StoredReminder"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}name\0\u{3}id_high\0\u{3}id_low\0\u{1}due\0\u{1}payload\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.name) }()
+      case 2: try { try decoder.decodeSingularFixed64Field(value: &self.idHigh) }()
+      case 3: try { try decoder.decodeSingularFixed64Field(value: &self.idLow) }()
+      case 4: try { try decoder.decodeSingularInt64Field(value: &self.due) }()
+      case 5: try { try decoder.decodeSingularBytesField(value: &self.payload) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.name.isEmpty {
+      try visitor.visitSingularStringField(value: self.name, fieldNumber: 1)
+    }
+    if self.idHigh != 0 {
+      try visitor.visitSingularFixed64Field(value: self.idHigh, fieldNumber: 2)
+    }
+    if self.idLow != 0 {
+      try visitor.visitSingularFixed64Field(value: self.idLow, fieldNumber: 3)
+    }
+    if self.due != 0 {
+      try visitor.visitSingularInt64Field(value: self.due, fieldNumber: 4)
+    }
+    if !self.payload.isEmpty {
+      try visitor.visitSingularBytesField(value: self.payload, fieldNumber: 5)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: EntityStoredReminder, rhs: EntityStoredReminder) -> Bool {
+    if lhs.name != rhs.name {return false}
+    if lhs.idHigh != rhs.idHigh {return false}
+    if lhs.idLow != rhs.idLow {return false}
+    if lhs.due != rhs.due {return false}
+    if lhs.payload != rhs.payload {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -238,6 +346,65 @@ nonisolated extension EntityAnsweredRequest.Failure: SwiftProtobuf.Message, Swif
   public static func ==(lhs: EntityAnsweredRequest.Failure, rhs: EntityAnsweredRequest.Failure) -> Bool {
     if lhs.code != rhs.code {return false}
     if lhs.message != rhs.message {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension EntityReminded: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".Reminded"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}name\0\u{1}due\0\u{1}payload\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.name) }()
+      case 2: try { try decoder.decodeSingularInt64Field(value: &self.due) }()
+      case 3: try { try decoder.decodeSingularBytesField(value: &self.payload) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.name.isEmpty {
+      try visitor.visitSingularStringField(value: self.name, fieldNumber: 1)
+    }
+    if self.due != 0 {
+      try visitor.visitSingularInt64Field(value: self.due, fieldNumber: 2)
+    }
+    if !self.payload.isEmpty {
+      try visitor.visitSingularBytesField(value: self.payload, fieldNumber: 3)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: EntityReminded, rhs: EntityReminded) -> Bool {
+    if lhs.name != rhs.name {return false}
+    if lhs.due != rhs.due {return false}
+    if lhs.payload != rhs.payload {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension EntityReminderTaken: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".ReminderTaken"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap()
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    // Load everything into unknown fields
+    while try decoder.nextFieldNumber() != nil {}
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: EntityReminderTaken, rhs: EntityReminderTaken) -> Bool {
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -1,5 +1,4 @@
 import ApusCore
-package import ApusStorage
 
 /// Which tokens operators revoked, to be asked at every sign-in and for every session (IV-A6).
 ///

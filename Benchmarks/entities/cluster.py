@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""Replicated entities of a real cluster: a node hands its shards over, and a node is killed, under load.
+
+    cluster.py APUS-DOORS [--entities N] [--clients N] [--base-port P]
+
+Prints one JSON object: handover_pause_ms and handover_failed while a node is drained; promotion_ms, from the kill
+until the first answer of an entity of the dead node, promotion_max_ms until the last one that waited, and
+promotion_lost, the acknowledged changes that are gone. quiet_pause_ms is the longest call while nothing happens.
+"""
+import argparse
+import asyncio
+import base64
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+
+class Client:
+    """One request at a time over one connection."""
+
+    def __init__(self, port):
+        self.port = port
+
+    async def open(self):
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def ask(self, door, what):
+        request = {"door": f"door-{door}", "id": base64.b64encode(os.urandom(16)).decode(), what: {}}
+        self.writer.write(json.dumps(request).encode() + b"\n")
+        return json.loads(await self.reader.readline())
+
+
+class Load:
+    """Clients that pass random doors, and what they were acknowledged."""
+
+    def __init__(self, ports, clients, entities):
+        self.ports, self.count, self.entities = ports, clients, entities
+        self.passes = {}
+        # (when it was sent, when it was answered)
+        self.calls = []
+        self.failed = 0
+        self.stopped = False
+
+    async def run(self):
+        await asyncio.gather(*(self.client(self.ports[n % len(self.ports)]) for n in range(self.count)))
+
+    async def client(self, port):
+        client = Client(port)
+        await client.open()
+        while not self.stopped:
+            door = random.randrange(self.entities)
+            sent = time.monotonic()
+            answer = await client.ask(door, "pass")
+            self.calls.append((sent, time.monotonic()))
+            if answer.get("error"):
+                self.failed += 1
+            else:
+                self.passes[door] = self.passes.get(door, 0) + 1
+
+    def longest(self, begin, end):
+        """The longest call, in milliseconds, of those that were under way between two moments."""
+        return max((b - a for a, b in self.calls if b >= begin and a <= end), default=0) * 1000
+
+
+async def fill(ports, entities, load):
+    """Makes every door known: somebody passes each."""
+
+    async def part(number, count):
+        client = Client(ports[number % len(ports)])
+        await client.open()
+        for door in range(number, entities, count):
+            while (await client.ask(door, "pass")).get("error"):
+                await asyncio.sleep(0.05)
+            load.passes[door] = load.passes.get(door, 0) + 1
+
+    await asyncio.gather(*(part(number, 48) for number in range(48)))
+
+
+async def lost(port, load):
+    """Acknowledged passes that their doors do not know."""
+
+    async def part(doors):
+        client = Client(port)
+        await client.open()
+        missing = 0
+        for door in doors:
+            state = (await client.ask(door, "look")).get("state", {})
+            missing += max(0, load.passes[door] - int(state.get("passes", 0)))
+        return missing
+
+    doors = list(load.passes)
+    return sum(await asyncio.gather(*(part(doors[number::32]) for number in range(32))))
+
+
+async def command(*arguments):
+    process = await asyncio.create_subprocess_exec(*arguments, stdout=subprocess.DEVNULL)
+    if await process.wait() != 0:
+        raise SystemExit(f"{' '.join(arguments)} failed")
+
+
+async def measure(options, directory):
+    def apus(*arguments):
+        return command(options.doors, "cluster", *arguments, "--dir", directory)
+
+    def say(line):
+        print(line, file=sys.stderr)
+
+    ports = [options.base_port + 10 * node + 9 for node in range(3)]
+    await apus("up", "--nodes", "3", "--base-port", str(options.base_port))
+    try:
+        everything = Load(ports, 0, options.entities)
+        say(f"{options.entities} entities")
+        await fill(ports, options.entities, everything)
+
+        say("a node hands its shards over")
+        load = Load(ports[1:], options.clients, options.entities)
+        load.passes = everything.passes
+        running = asyncio.create_task(load.run())
+        await asyncio.sleep(3)
+        began = time.monotonic()
+        quiet = load.longest(began - 2, began)
+        await apus("drain", "n1", "--stay")
+        ended = time.monotonic()
+        await asyncio.sleep(1)
+        values = {
+            "quiet_pause_ms": quiet,
+            "handover_pause_ms": load.longest(began, ended),
+            "handover_s": ended - began,
+            "handover_failed": load.failed,
+        }
+        load.stopped = True
+        await running
+        await apus("restart", "1")
+        await apus("up")
+
+        say("a node is killed")
+        again = Load(ports[:1] + ports[2:], options.clients, options.entities)
+        again.passes = everything.passes
+        running = asyncio.create_task(again.run())
+        await asyncio.sleep(3)
+        killed = time.monotonic()
+        os.kill(int(open(f"{directory}/n2/pid").read()), signal.SIGKILL)
+        await asyncio.sleep(4)
+        again.stopped = True
+        await running
+        # Calls to doors of the dead node are those that waited for another owner.
+        waited = sorted((b - killed) * 1000 for a, b in again.calls if b > killed and a < killed + 1 and b - a > 0.03)
+        values["promotion_ms"] = waited[0] if waited else -1
+        values["promotion_max_ms"] = waited[-1] if waited else -1
+        values["promotion_failed"] = again.failed
+        say("what the doors know")
+        values["promotion_lost"] = await lost(ports[0], again)
+        return values
+    finally:
+        await command(options.doors, "cluster", "down", "--purge", "--dir", directory)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("doors")
+    parser.add_argument("--entities", type=int, default=200_000)
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--base-port", type=int, default=26_500)
+    options = parser.parse_args()
+    directory = tempfile.mkdtemp(prefix="apus-entities-")
+    try:
+        values = asyncio.run(measure(options, directory))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    print(json.dumps({key: round(value, 3) for key, value in values.items()}))
+
+
+main()

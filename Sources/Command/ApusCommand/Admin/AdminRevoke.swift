@@ -1,0 +1,73 @@
+import ApusCore
+import ApusNode
+import ApusSessions
+import ApusStorage
+import ArgumentParser
+import Foundation
+
+/// `apus admin revoke`: ends tokens before their time, with all that was opened with them (IV-A6).
+struct AdminRevoke: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "revoke", abstract: "Revoke a token, an identity's tokens, or those of a whole account.",
+        discussion: """
+            Give --token-id, --identity or --all. Every node ends the sessions, streams and relay allocations of the \
+            tokens within a second, takes the tokens no more, and knows it after a restart. Tokens of an identity or \
+            an account that are issued from the next second on are valid. Works on a cluster that runs and on one that \
+            is stopped, on the machine that has its records.
+            """)
+
+    @OptionGroup var directory: DirectoryOption
+    @Option(name: .customLong("config"), help: "A node's configuration, instead of --dir.")
+    var config: String?
+    @Option(help: "Revoke the token with this id, its claim jti.")
+    var tokenID: String?
+    @Option(help: "Revoke the tokens of this identity: an access id, or a device's id.")
+    var identity: String?
+    @Flag(help: "Revoke all tokens of the account.")
+    var all = false
+    @Option(help: "The account of --identity and --all.")
+    var account = LocalCluster.account.rawValue
+    @Option(help: "With --identity and --all: only tokens issued before this, in Unix seconds. Default: now.")
+    var before: Int64?
+    @Option(help: "Forget the revocation after this span: the longest that the tokens are valid. 90s, 15m, 12h, 30d.")
+    var keep = "400d"
+
+    func validate() throws {
+        guard (tokenID == nil ? 0 : 1) + (identity == nil ? 0 : 1) + (all ? 1 : 0) == 1 else {
+            throw ValidationError("give one of --token-id, --identity and --all")
+        }
+    }
+
+    func run() async throws {
+        try await Failure.reported {
+            let configuration = try RecordsOption.configuration(config, directory)
+            let store = try await NodeRecords.open(configuration, carrying: ApusProgram.services)
+            let now = Int64(Date().timeIntervalSince1970)
+            try await SessionRecords(store).revoke(
+                RevocationRecord(try subject(now: now), expires: now + (try lifetime().components.seconds)),
+                wallSeconds: now)
+            await store.close()
+            print("Revoked. Every node that runs acts on it within a second.")
+        }
+    }
+
+    private func subject(now: Int64) throws(ApusError) -> RevocationRecord.Subject {
+        if let tokenID { return .token(TokenMark.tag(of: tokenID)) }
+        guard let account = AccountID(rawValue: account) else {
+            throw ApusError(.badParameter, "--account is not a valid account id")
+        }
+        let before = before ?? now + 1
+        guard let identity else { return .account(account, issuedBefore: before) }
+        guard AccessID(rawValue: identity) != nil else {
+            throw ApusError(.badParameter, "--identity is not a valid id")
+        }
+        return .identity(identity, account, issuedBefore: before)
+    }
+
+    private func lifetime() throws(ApusError) -> Duration {
+        guard let span = AdminToken.span(keep) else {
+            throw ApusError(.badParameter, "--keep must be a span such as 90s, 15m, 12h or 30d, not '\(keep)'")
+        }
+        return span
+    }
+}

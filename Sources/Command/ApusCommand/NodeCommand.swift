@@ -1,0 +1,46 @@
+import ApusCore
+import ApusNode
+import ArgumentParser
+import CApusThreads
+import CoreMetrics
+import Foundation
+import Logging
+
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
+
+/// `apus node`: one node of a cluster, in the foreground, until SIGTERM or SIGINT.
+struct NodeCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(commandName: "node", abstract: "Run one node of a cluster.")
+
+    @Option(help: "The node's configuration, YAML; cluster-configs/one-node.yaml names every key.")
+    var config: String
+
+    func run() async throws {
+        // With SWIFT_BACKTRACE set the operator wants the runtime's own report, which comes after the sockets are shut.
+        apus_crash_install(getenv("SWIFT_BACKTRACE") == nil ? 0 : 1)
+        let configuration = try NodeConfiguration(file: config)
+        let metrics = PrometheusMetrics()
+        MetricsSystem.bootstrap(metrics)
+        LoggingSystem.bootstrap { EscapingLogHandler(StreamLogHandler.standardError(label: $0)) }
+        var log = Logger(label: "apus")
+        log.logLevel = Logger.Level(rawValue: configuration.logLevel) ?? .info
+        do {
+            if RestartInPlace.isOne {
+                log.notice("The node starts anew in place of an incarnation that was declared dead")
+                await RestartInPlace.waitForPorts(of: configuration)
+            }
+            try await NodeServer(
+                configuration: configuration, services: ApusProgram.services, metrics: metrics, log: log
+            ).run(
+                reload: { () throws(ApusError) in try NodeConfiguration(file: config) },
+                fenced: RestartInPlace.start)
+        } catch let error as ApusError {
+            log.error("The node cannot go on.", metadata: Logger.facts(of: error))
+            throw error
+        }
+    }
+}

@@ -1,0 +1,3 @@
+import ApusCommand
+
+await ApusProgram.main()

@@ -1,0 +1,97 @@
+import ApusCore
+import ApusWire
+import NIOCore
+import SwiftProtobuf
+
+/// A `ByteBuffer` as the bag of bytes that SwiftProtobuf reads from.
+struct MessageBytes: SwiftProtobufContiguousBytes {
+    private var buffer: ByteBuffer
+
+    init(_ buffer: ByteBuffer) { self.buffer = buffer }
+
+    init(repeating byte: UInt8, count: Int) { buffer = ByteBuffer(repeating: byte, count: count) }
+
+    init<S: Sequence>(_ sequence: S) where S.Element == UInt8 { buffer = ByteBuffer(bytes: sequence) }
+
+    var count: Int { buffer.readableBytes }
+
+    // SAFETY: both hand the buffer's own pointer on for the closure's time, as ByteBuffer does.
+    func withUnsafeBytes<R>(_ body: (UnsafeRawBufferPointer) throws -> R) rethrows -> R {
+        try buffer.withUnsafeReadableBytes(body)
+    }
+
+    // SAFETY: as above; the closure has exclusive access to `self`.
+    mutating func withUnsafeMutableBytes<R>(_ body: (UnsafeMutableRawBufferPointer) throws -> R) rethrows -> R {
+        try buffer.withUnsafeMutableReadableBytes(body)
+    }
+}
+
+/// A message's bytes on their way into a link's output: a short message lies in the value itself, so
+/// that nothing is allocated for it (docs/decisions/22).
+struct EncodedMessage: SwiftProtobufContiguousBytes {
+    /// Longer messages have an array, in bytes.
+    private static var shortByteCountMax: Int { 240 }
+
+    private var short: InlineArray<240, UInt8>
+    /// Empty where the message is short.
+    private var long: [UInt8]
+    let count: Int
+
+    init(repeating byte: UInt8, count: Int) {
+        short = InlineArray(repeating: byte)
+        long = count > Self.shortByteCountMax ? Array(repeating: byte, count: count) : []
+        self.count = count
+    }
+
+    init<S: Sequence>(_ sequence: S) where S.Element == UInt8 {
+        short = InlineArray(repeating: 0)
+        long = Array(sequence)
+        count = long.count
+    }
+
+    // SAFETY: both hand on a pointer to the value's own bytes for the closure's time.
+    func withUnsafeBytes<R>(_ body: (UnsafeRawBufferPointer) throws -> R) rethrows -> R {
+        guard long.isEmpty else { return try long.withUnsafeBytes(body) }
+        return try Swift.withUnsafeBytes(of: short) { try body(UnsafeRawBufferPointer(rebasing: $0[..<count])) }
+    }
+
+    // SAFETY: as above; the closure has exclusive access to `self`.
+    mutating func withUnsafeMutableBytes<R>(_ body: (UnsafeMutableRawBufferPointer) throws -> R) rethrows -> R {
+        guard long.isEmpty else { return try long.withUnsafeMutableBytes(body) }
+        let count = count
+        return try Swift.withUnsafeMutableBytes(of: &short) {
+            try body(UnsafeMutableRawBufferPointer(rebasing: $0[..<count]))
+        }
+    }
+
+    /// Appends the bytes.
+    func write(into buffer: inout ByteBuffer) { withUnsafeBytes { _ = buffer.writeBytes($0) } }
+
+    /// The bytes in a buffer of their own.
+    var buffer: ByteBuffer {
+        var buffer = ByteBufferAllocator().buffer(capacity: count)
+        write(into: &buffer)
+        return buffer
+    }
+}
+
+extension RemoteMessage {
+    /// Reads the message; 10001 where it cannot be read, or a number is out of bounds.
+    init(reading payload: ByteBuffer) throws(ApusError) {
+        guard let message = try? Self(serializedBytes: MessageBytes(payload)), message.isWithinBounds else {
+            throw ApusError(.malformed, "a message of the method \(Self.method) cannot be read")
+        }
+        self = message
+    }
+}
+
+extension Message {
+    /// The message's bytes; 10018 where they cannot be made, which proto3 does not know.
+    func encoded() throws(ApusError) -> EncodedMessage {
+        do {
+            return try serializedBytes()
+        } catch {
+            throw ApusError(.internalFailure, "a message cannot be encoded")
+        }
+    }
+}

@@ -1,0 +1,281 @@
+import ApusCore
+import ApusTransport
+import DequeModule
+import NIOCore
+import SwiftProtobuf
+import Synchronization
+
+/// A message on its way through an entity.
+///
+/// Isolation: immutable; what it holds is called once.
+final class EntityWork<Content: EntityContent>: Sendable {
+    /// What a handler made of a message.
+    struct Outcome: Sendable {
+        /// For a repetition of the request; nil where it failed.
+        var answer: RequestMemory.Answer?
+        var isFailure = false
+        /// Sends the answer.
+        var send: @Sendable () -> Void
+    }
+
+    enum Body: Sendable {
+        case change(@Sendable (inout Content, inout EntityScope) -> Outcome)
+        /// It only reads, and interleaves.
+        case read(@Sendable (Content, EntityScope) -> Outcome)
+        /// It asks others.
+        case turn(@Sendable (EntityTurn<Content>) async -> Outcome)
+    }
+
+    let call: EntityCall
+    let deadline: MonotonicTime?
+    let body: Body
+    let refuse: @Sendable (ApusError) -> Void
+    let repeatAnswer: @Sendable (RequestMemory.Answer) -> Void
+
+    init(
+        _ call: EntityCall, _ body: Body, refuse: @escaping @Sendable (ApusError) -> Void,
+        repeatAnswer: @escaping @Sendable (RequestMemory.Answer) -> Void
+    ) {
+        self.call = call
+        deadline = call.timeLeft.map { MonotonicTime.now() + $0 }
+        (self.body, self.refuse, self.repeatAnswer) = (body, refuse, repeatAnswer)
+    }
+
+    var interleaves: Bool {
+        if case .read = body { true } else { false }
+    }
+}
+
+/// What leaves an entity once a change is confirmed.
+struct EntityEnding: Sendable {
+    var send: @Sendable () -> Void
+    var refuse: @Sendable (ApusError) -> Void
+    var tellings: [EntityScope.Telling] = []
+    var call: EntityCall
+    var reminders: [ReminderChange] = []
+    var isDone = false
+}
+
+/// What all entities of a kind share.
+struct EntityWays<Content: EntityContent>: Sendable {
+    let definition: EntityDefinition<Content>
+    let states: any EntityStates<Content>
+    weak let registry: EntityRegistry?
+    /// Told of reminders that were set, cancelled or delivered, once that is durable.
+    let reminded: @Sendable ([ReminderChange]) -> Void
+    /// The cluster's clock, Unix milliseconds.
+    let wallMilliseconds: @Sendable () -> Int64
+}
+
+/// An entity whose state outlives it (D15): runs what ``EntityStateMachine`` says.
+///
+/// Isolation: an actor on the entity's own executor; messages are carried out where they arrive.
+package actor EntityCell<Content: EntityContent> {
+    private typealias Machine = EntityStateMachine<Content, EntityWork<Content>, EntityEnding>
+
+    private let executor: TurnExecutor
+    package nonisolated var unownedExecutor: UnownedSerialExecutor { executor.asUnownedSerialExecutor() }
+
+    private let address: EntityAddress
+    private let epoch: Epoch
+    private let ways: EntityWays<Content>
+    private var machine: Machine
+    /// Of the state that was read or written last.
+    private var version: UInt64 = 0
+    private var turn: Task<Void, Never>?
+    private var timers: [String: Task<Void, Never>] = [:]
+
+    init(_ context: EntityContext, _ ways: EntityWays<Content>) {
+        executor = context.executor
+        (address, epoch) = (context.address, context.epoch)
+        self.ways = ways
+        var configuration = Machine.Configuration(isKept: ways.definition.strength != .none)
+        configuration.callCountMax = ways.definition.callCountMax
+        configuration.memory = ways.definition.memory
+        machine = Machine(initial: Content(), configuration: configuration)
+    }
+
+    // MARK: Messages
+
+    func take(_ work: EntityWork<Content>) {
+        perform(machine.came(Machine.Request(call: work, id: work.call.request, interleaves: work.interleaves)))
+    }
+
+    private func perform(_ actions: [Machine.Action]) {
+        var waiting = Deque(actions)
+        while let action = waiting.popFirst() {
+            switch action {
+            case .load: load()
+            case .run(let request, let content): run(request.call, content, &waiting)
+            case .read(let request, let content): read(request.call, content, &waiting)
+            case .commit(let state, let earlier): keep(state, earlier)
+            case .finish(let ending): finish(ending)
+            case .repeatAnswer(let work, let answer): work.repeatAnswer(answer)
+            case .refuse(let work, let error): work.refuse(error)
+            case .fail(let ending, let error): ending.refuse(error)
+            case .leave: leaveHost()
+            }
+        }
+    }
+
+    private func run(_ work: EntityWork<Content>, _ content: Content, _ waiting: inout Deque<Machine.Action>) {
+        let scope = makeScope(work)
+        switch work.body {
+        case .change(let body):
+            var (content, scope) = (content, scope)
+            let outcome = body(&content, &scope)
+            waiting += machine.ended(result(outcome, content, scope, work))
+        case .read(let body):
+            let outcome = body(content, scope)
+            waiting += machine.ended(result(outcome, nil, scope, work))
+        case .turn(let body):
+            // Asks leave the entity, and their answers come back, while no other message has its turn.
+            turn = Task { [weak registry = ways.registry] in
+                let turn = EntityTurn(content: content, scope: scope, registry: registry)
+                let outcome = await body(turn)
+                self.turnEnded(self.result(outcome, turn.content, turn.scope, work))
+            }
+        }
+    }
+
+    private func turnEnded(_ result: Machine.Result) {
+        turn = nil
+        perform(machine.ended(result))
+    }
+
+    private func read(_ work: EntityWork<Content>, _ content: Content, _ waiting: inout Deque<Machine.Action>) {
+        guard case .read(let body) = work.body else { return }
+        let outcome = body(content, makeScope(work))
+        waiting += machine.interleavedEnded(
+            EntityEnding(send: outcome.send, refuse: work.refuse, call: work.call))
+    }
+
+    private func result(
+        _ outcome: EntityWork<Content>.Outcome, _ content: Content?, _ scope: EntityScope, _ work: EntityWork<Content>
+    ) -> Machine.Result {
+        guard !outcome.isFailure else {
+            return Machine.Result(
+                content: nil, ending: EntityEnding(send: outcome.send, refuse: work.refuse, call: work.call))
+        }
+        for (name, delay) in scope.timers { setTimer(name, after: delay) }
+        var ending = EntityEnding(send: outcome.send, refuse: work.refuse, call: work.call)
+        ending.tellings = scope.tellings
+        ending.reminders = scope.reminderChanges
+        ending.isDone = scope.isDone
+        return Machine.Result(
+            content: content, answer: outcome.answer, reminders: scope.reminderChanges, ending: ending)
+    }
+
+    private func makeScope(_ work: EntityWork<Content>) -> EntityScope {
+        EntityScope(
+            address: address, epoch: epoch, call: work.call, deadline: work.deadline,
+            wallMilliseconds: ways.wallMilliseconds(), reminders: machine.state.reminders,
+            makeID: {
+                var generator = SystemRandomNumberGenerator()
+                return RequestID(using: &generator)
+            })
+    }
+
+    /// The change is confirmed: its answer leaves, and what it sends to others.
+    private func finish(_ ending: EntityEnding) {
+        if !ending.reminders.isEmpty { ways.reminded(ending.reminders) }
+        ending.send()
+        guard let registry = ways.registry else { return }
+        // What a released entity still has to say goes nowhere.
+        if !ending.tellings.isEmpty, registry.owns(address.shard, epoch) {
+            for (index, tell) in ending.tellings.enumerated() {
+                tell(registry, makeCall(ending.call, index: UInt64(index)))
+            }
+        }
+        if ending.isDone { registry.passivate(address) }
+    }
+
+    private func makeCall(_ cause: EntityCall, index: UInt64) -> EntityCall {
+        var call = EntityCall()
+        call.identity = cause.identity
+        call.trace = cause.trace
+        // Beyond the ids of what a turn asks.
+        call.request = cause.request?.derived(.max - index)
+        // Nobody waits for a tell: the chain begins with who sends it.
+        let sender = EntityHeader(kind: address.kind, shard: address.shard, epoch: epoch, key: address.key)
+        call.chain = CallChain(sender: sender)
+        return call
+    }
+
+    // MARK: State
+
+    private func load() {
+        ways.states.load(address, epoch: epoch) { [executor, self] result in
+            executor.perform { self.assumeIsolated { $0.loaded(result) } }
+        }
+    }
+
+    private func loaded(_ result: Result<EntitySnapshot<Content>?, ApusError>) {
+        do throws(ApusError) {
+            guard let kept = try result.get() else { return perform(machine.loaded(nil)) }
+            version = kept.version
+            perform(
+                machine.loaded(
+                    Machine.State(content: kept.content, memory: kept.memory, reminders: kept.reminders)))
+        } catch {
+            perform(machine.loadFailed(error))
+        }
+    }
+
+    private func keep(_ state: Machine.State, _ earlier: [Reminder]) {
+        let snapshot = EntitySnapshot(
+            content: state.content, memory: state.memory, reminders: state.reminders, version: version)
+        ways.states.keep(snapshot, of: address, epoch: epoch, earlier: earlier) { [executor, self] outcome in
+            executor.perform { self.assumeIsolated { $0.kept(outcome) } }
+        }
+    }
+
+    private func kept(_ outcome: KeepOutcome) {
+        switch outcome {
+        case .confirmed(let version):
+            self.version = version
+            perform(machine.committed(.confirmed))
+        case .unconfirmed(let error): perform(machine.committed(.unconfirmed(error)))
+        case .lost(let error): perform(machine.committed(.lost(error)))
+        }
+    }
+
+    // MARK: Life
+
+    /// The entity was released, or its shard left.
+    func leave() { perform(machine.leave()) }
+
+    private func leaveHost() {
+        turn?.cancel()
+        for timer in timers.values { timer.cancel() }
+        timers = [:]
+        ways.registry?.abandon(address, self)
+    }
+
+    // MARK: Timers
+
+    private func setTimer(_ name: String, after delay: Duration?) {
+        timers.removeValue(forKey: name)?.cancel()
+        guard let delay, ways.definition.timer != nil, timers.count < EntityScope.timerCountMax else { return }
+        timers[name] = Task {
+            guard (try? await Task.sleep(for: delay)) != nil else { return }
+            self.timerFired(name)
+        }
+    }
+
+    private func timerFired(_ name: String) {
+        timers[name] = nil
+        guard !machine.isOver, let timer = ways.definition.timer else { return }
+        take(
+            EntityWork(
+                EntityCall(),
+                .change { content, scope in
+                    do throws(ApusError) {
+                        try timer(&content, name, &scope)
+                        return EntityWork<Content>.Outcome(send: {})
+                    } catch {
+                        return EntityWork<Content>.Outcome(isFailure: true, send: {})
+                    }
+                }, refuse: { _ in }, repeatAnswer: { _ in }))
+    }
+}

@@ -1,0 +1,73 @@
+import ApusCore
+package import ApusStorage
+package import Logging
+
+/// Where services register their kinds of entities: the registry, where the states of each strength are kept, and who
+/// delivers reminders (D15).
+///
+/// ```swift
+/// runtime.register(Visits.definition)                      // none or replicated
+/// runtime.register(Locks.definition, in: Locks.collection) // recorded
+/// ```
+///
+/// Isolation: immutable; its parts guard themselves.
+package final class EntityRuntime: Sendable {
+    package let registry: EntityRegistry
+    /// Whom planned moves ask.
+    package let replicated: ReplicatedShards
+    private let recorded: RecordedShards
+    private let replicatedReminders: ReminderService
+    private let recordedReminders: ReminderService
+
+    /// - Parameter replicas: of this node; it has observed the view before the registry has.
+    package init(registry: EntityRegistry, replicas: ReplicaService, records: any RecordStore, logger: Logger) {
+        self.registry = registry
+        replicated = ReplicatedShards(replicas: replicas, view: registry.view, logger: logger)
+        recorded = RecordedShards(store: records, local: registry.view.local)
+        // All reminders of replicated entities are in memory already.
+        var configuration = ReminderStateMachine.Configuration()
+        configuration.loadedCountMax = 1_000_000
+        replicatedReminders = ReminderService(
+            configuration: configuration, source: replicated, registry: registry, logger: logger)
+        recordedReminders = ReminderService(source: ReminderRecords(records), registry: registry, logger: logger)
+    }
+
+    /// Adds a kind whose strength is `none` or `replicated`, before the first message comes.
+    ///
+    /// - Precondition: the kind has no host yet.
+    package func register<Content: EntityContent>(_ definition: EntityDefinition<Content>) {
+        switch definition.strength {
+        case .none: registry.register(definition, states: UnkeptStates())
+        case .replicated:
+            replicated.use()
+            replicatedReminders.use()
+            registry.register(
+                definition, states: ReplicatedStates(replicated, memory: definition.memory),
+                reminded: replicatedReminders.noted)
+        case .recorded: preconditionFailure("\(definition.name) is recorded and needs a collection")
+        }
+    }
+
+    /// Adds a kind whose strength is `recorded`, before the first message comes.
+    ///
+    /// - Parameter collection: one of those that the store was opened with.
+    /// - Precondition: the kind has no host yet, and the collection is of this kind.
+    package func register<Content: EntityContentMessage>(
+        _ definition: EntityDefinition<Content>, in collection: EntityCollection<Content>
+    ) {
+        precondition(definition.strength == .recorded, "\(definition.name) is not recorded")
+        precondition(definition.kind == collection.kind, "\(collection.name) keeps another kind")
+        recordedReminders.use()
+        registry.register(
+            definition, states: RecordedStates(recorded, collection, memory: definition.memory),
+            reminded: recordedReminders.noted)
+    }
+
+    /// Delivers reminders until it is cancelled.
+    package func run() async {
+        await withDiscardingTaskGroup { group in
+            group.addTask { await self.replicatedReminders.run() }
+            group.addTask { await self.recordedReminders.run() }
+        }
+    }
+}

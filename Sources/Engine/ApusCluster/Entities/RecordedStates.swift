@@ -1,0 +1,113 @@
+package import ApusCore
+package import ApusStorage
+import Synchronization
+
+/// The shards of this node whose entities keep their states as records (D15, D16): their claims.
+///
+/// A shard is claimed under its epoch before the first state of it is read: what is read then, no former owner can
+/// change any more (``ShardClaims``).
+///
+/// Concurrency model: any thread. The `Mutex` guards what is claimed.
+package final class RecordedShards: Sendable {
+    let store: any RecordStore
+    private let writer: String
+    private let claimed = Mutex<[ShardID: Epoch]>([:])
+
+    /// - Parameter local: this life of this node, which its writes carry.
+    package init(store: any RecordStore, local: NodeID) {
+        self.store = store
+        writer = "\(local)"
+    }
+
+    func fence(_ epoch: Epoch) -> RecordFence { RecordFence(epoch: epoch, writer: writer) }
+
+    /// Returns once the shard is claimed under the epoch.
+    ///
+    /// - Throws: 10009 where a later owner has claimed it; 10007 and 10021 where the store does not take the claim now.
+    func claim(_ shard: ShardID, _ epoch: Epoch) async throws(ApusError) {
+        guard claimed.withLock({ $0[shard] != epoch }) else { return }
+        // Two that come at once claim twice, which is the same as once.
+        if let error = await ShardClaims.claim([shard: epoch], writer: writer, in: store)[shard] {
+            throw error.code == .staleEpoch ? ApusError(.moved) : error
+        }
+        claimed.withLock { $0[shard] = epoch }
+    }
+}
+
+/// The states of one kind of entity as records (D15, D16).
+package struct RecordedStates<Content: EntityContentMessage>: EntityStates {
+    private let shards: RecordedShards
+    private let collection: EntityCollection<Content>
+    private let memory: RequestMemory.Configuration
+
+    package init(
+        _ shards: RecordedShards, _ collection: EntityCollection<Content>, memory: RequestMemory.Configuration = .init()
+    ) {
+        (self.shards, self.collection, self.memory) = (shards, collection, memory)
+    }
+
+    package func load(
+        _ address: EntityAddress, epoch: Epoch,
+        _ completion: @escaping @Sendable (Result<EntitySnapshot<Content>?, ApusError>) -> Void
+    ) {
+        Task {
+            do throws(ApusError) {
+                try await shards.claim(address.shard, epoch)
+                let stored = try await collection.load(address, from: shards.store, memory: memory)
+                completion(
+                    .success(
+                        stored.map {
+                            EntitySnapshot(
+                                content: $0.content, memory: $0.memory, reminders: $0.reminders, version: $0.version)
+                        }))
+            } catch {
+                completion(.failure(error))
+            }
+        }
+    }
+
+    package func keep(
+        _ snapshot: EntitySnapshot<Content>, of address: EntityAddress, epoch: Epoch, earlier: [Reminder],
+        _ completion: @escaping @Sendable (KeepOutcome) -> Void
+    ) {
+        do throws(ApusError) {
+            let fence = shards.fence(epoch)
+            let step = try collection.step(
+                address, snapshot.content, snapshot.memory, after: snapshot.version, fence: fence,
+                held: snapshot.reminders, reminders: try Self.writes(address, snapshot.reminders, earlier, fence))
+            shards.store.commit([step]) { outcomes in
+                completion(Self.outcome(outcomes.first ?? .failure(ApusError(.internalFailure))))
+            }
+        } catch {
+            completion(.lost(error))
+        }
+    }
+
+    /// What makes the entity's records of reminders those that it has now.
+    private static func writes(
+        _ address: EntityAddress, _ now: [Reminder], _ earlier: [Reminder], _ fence: RecordFence
+    ) throws(ApusError) -> [RecordWrite] {
+        guard now != earlier else { return [] }
+        var writes: [RecordWrite] = []
+        for reminder in earlier where !now.contains(where: { $0.name == reminder.name }) {
+            writes.append(ReminderRecords.remove(address, name: reminder.name, fence: fence))
+        }
+        for reminder in now where !earlier.contains(reminder) {
+            writes.append(try ReminderRecords.set(reminder, fence: fence))
+        }
+        return writes
+    }
+
+    private static func outcome(_ result: Result<[UInt64], ApusError>) -> KeepOutcome {
+        switch result {
+        // The first write is the check of the claim.
+        case .success(let versions): .confirmed(versions.count > 1 ? versions[1] : 0)
+        case .failure(let error):
+            switch error.code {
+            // Another owner wrote; nothing of this was written.
+            case .staleEpoch, .versionConflict: .lost(ApusError(.moved))
+            default: .lost(error)
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+package import ApusCore
+package import Logging
+import NIOCore
+import Synchronization
+
+/// The shards of this node whose entities' changes their standbys hold too (D15, D18).
+///
+/// What a shard's copy holds when this node becomes its owner is what its entities begin with. Where the map names no
+/// standby, this node alone holds the changes (``ReplicaService/isAlone(_:)``). When all nodes end, the states end.
+///
+/// Until the first replicated kind is registered no shard is opened, and no planned move waits for a copy: where there
+/// is nothing to replicate, a map change costs nothing here.
+///
+/// A node may come by a thousand shards with one map, so they are opened by a task of their own. One to whose entity a
+/// message comes before that is opened at once.
+///
+/// Concurrency model: any thread. The `Mutex` guards what is to be opened and what is known of reminders; the states
+/// stand in the replica's own tables. While a shard is opened the `Mutex` is held for as long as its states take to be
+/// looked at.
+package final class ReplicatedShards: Sendable {
+    private struct State {
+        /// A replicated kind is registered.
+        var isUsed = false
+        var owned = OwnedShards()
+        /// To be opened; a task does, while `isOpening`.
+        var unopened: [ShardID: Epoch] = [:]
+        var isOpening = false
+        /// Who waits until nothing is to be opened.
+        var waiters: [CheckedContinuation<Void, Never>] = []
+        /// By shard and entity; entities without one are not in it.
+        var reminders: [ShardID: [EntityAddress: [Reminder]]] = [:]
+    }
+
+    private let replicas: ReplicaService
+    private let view: ClusterView
+    private let logger: Logger
+    private let state = Mutex(State())
+
+    package init(replicas: ReplicaService, view: ClusterView, logger: Logger) {
+        (self.replicas, self.view, self.logger) = (replicas, view, logger)
+    }
+
+    /// The first replicated kind is registered: opens every shard that this node owns, and from now on every shard that
+    /// comes, soon after.
+    package func use() {
+        let isFirst = state.withLock { state in
+            defer { state.isUsed = true }
+            return !state.isUsed
+        }
+        guard isFirst else { return }
+        view.observe { [weak self] _, map in self?.mapChanged(map) }
+        mapChanged(view.map)
+    }
+
+    /// A planned move of the shard has a candidate, or none any more (``ReplicaService/setCandidate(_:_:)``).
+    package func setCandidate(_ shard: ShardID, _ node: NodeID?) {
+        if state.withLock({ $0.isUsed }) { replicas.setCandidate(shard, node) }
+    }
+
+    /// The node may be named by the map (``ReplicaService/isCaughtUp(_:_:)``).
+    package func isCaughtUp(_ shard: ShardID, _ node: NodeID) -> Bool {
+        !state.withLock { $0.isUsed } || replicas.isCaughtUp(shard, node)
+    }
+
+    private func mapChanged(_ map: ClusterMap) {
+        let owned = OwnedShards(of: view.local, in: map)
+        let isTaskWanted = state.withLock { state in
+            for (shard, _, epoch) in owned.differences(from: state.owned) {
+                state.unopened[shard] = epoch
+                if epoch == nil { state.reminders[shard] = nil }
+            }
+            state.owned = owned
+            guard !state.isOpening, !state.unopened.isEmpty else { return false }
+            state.isOpening = true
+            return true
+        }
+        if isTaskWanted { Task { self.openAll() } }
+    }
+
+    private func openAll() {
+        while let (shard, epoch) = state.withLock({ $0.unopened.popFirst() }) { open(shard, epoch) }
+        let (waiters, isMore) = state.withLock { state in
+            // A map may have come since.
+            guard state.unopened.isEmpty else { return ([CheckedContinuation<Void, Never>](), true) }
+            defer { state.waiters = [] }
+            state.isOpening = false
+            return (state.waiters, false)
+        }
+        if isMore { return openAll() }
+        for waiter in waiters { waiter.resume() }
+    }
+
+    /// Returns once every shard of the maps until now is open.
+    private func opened() async {
+        await withCheckedContinuation { continuation in
+            let isOpen = state.withLock { state in
+                guard state.isOpening else { return true }
+                state.waiters.append(continuation)
+                return false
+            }
+            if isOpen { continuation.resume() }
+        }
+    }
+
+    /// Harmless where the shard is open.
+    private func open(_ shard: ShardID, _ epoch: Epoch) {
+        guard let promotion = replicas.promote(shard, epoch: epoch) else { return }
+        if !promotion.isComplete {
+            logger.warning(
+                "Changes of a shard may be lost: this node had no complete copy of it",
+                metadata: [LogKey.shard: "\(shard)", LogKey.epoch: "\(epoch)"])
+        }
+        state.withLock { state in
+            state.owned[shard] = epoch
+            state.reminders[shard] = nil
+            guard promotion.entityCount > 0 else { return }
+            var cursor: Int? = 0
+            while let from = cursor, let page = try? replicas.page(of: shard, epoch: epoch, from: from) {
+                for record in page.records { Self.note(record, shard, &state) }
+                cursor = page.next
+            }
+        }
+    }
+
+    private static func note(_ record: ReplicaRecord, _ shard: ShardID, _ state: inout State) {
+        guard let bytes = record.state?.readableBytesView, StoredEntity.hasReminders(bytes) else { return }
+        let address = EntityAddress(kind: record.key.kind, key: record.key.key, shard: shard)
+        guard let stored = try? StoredEntity(reading: Array(bytes), of: address) else { return }
+        state.reminders[shard, default: [:]][address] = stored.reminders
+    }
+
+    // MARK: States
+
+    /// Throws 10009 where the shard is not this node's under the epoch.
+    fileprivate func state(of address: EntityAddress, epoch: Epoch) throws(ApusError) -> ByteBuffer? {
+        let key = ReplicaKey(kind: address.kind, key: address.key)
+        do throws(ApusError) {
+            return try replicas.state(of: key, in: address.shard, epoch: epoch)
+        } catch {
+            // The message came before the shard was opened.
+            open(address.shard, epoch)
+        }
+        do throws(ApusError) {
+            return try replicas.state(of: key, in: address.shard, epoch: epoch)
+        } catch {
+            throw error.code == .staleEpoch ? ApusError(.moved) : error
+        }
+    }
+
+    fileprivate func change(
+        _ address: EntityAddress, epoch: Epoch, _ bytes: [UInt8], _ reminders: [Reminder],
+        _ completion: @escaping @Sendable (ApusError?) -> Void
+    ) throws(ApusError) {
+        let key = ReplicaKey(kind: address.kind, key: address.key)
+        try replicas.change(address.shard, epoch: epoch, key, ByteBuffer(bytes: bytes), then: completion)
+        state.withLock { state in
+            guard state.owned[address.shard] == epoch else { return }
+            state.reminders[address.shard, default: [:]][address] = reminders.isEmpty ? nil : reminders
+        }
+    }
+}
+
+/// The states of one kind of entity, which their shards' standbys hold too (D15).
+package struct ReplicatedStates<Content: EntityContent>: EntityStates {
+    private let shards: ReplicatedShards
+    private let memory: RequestMemory.Configuration
+
+    package init(_ shards: ReplicatedShards, memory: RequestMemory.Configuration = .init()) {
+        (self.shards, self.memory) = (shards, memory)
+    }
+
+    package func load(
+        _ address: EntityAddress, epoch: Epoch,
+        _ completion: @escaping @Sendable (Result<EntitySnapshot<Content>?, ApusError>) -> Void
+    ) {
+        do throws(ApusError) {
+            guard let bytes = try shards.state(of: address, epoch: epoch) else { return completion(.success(nil)) }
+            let stored = try StoredEntity(
+                reading: Array(bytes.readableBytesView), of: address, configuration: memory)
+            completion(
+                .success(
+                    EntitySnapshot(
+                        content: try Content(reading: stored.content), memory: stored.memory,
+                        reminders: stored.reminders)))
+        } catch {
+            completion(.failure(error))
+        }
+    }
+
+    package func keep(
+        _ snapshot: EntitySnapshot<Content>, of address: EntityAddress, epoch: Epoch, earlier: [Reminder],
+        _ completion: @escaping @Sendable (KeepOutcome) -> Void
+    ) {
+        do throws(ApusError) {
+            let stored = StoredEntity(
+                content: try snapshot.content.encoded(), memory: snapshot.memory, reminders: snapshot.reminders)
+            try shards.change(address, epoch: epoch, try stored.encoded(), snapshot.reminders) { error in
+                switch error?.code {
+                case nil: completion(.confirmed(snapshot.version + 1))
+                case ErrorCode.deadlineExceeded?: completion(.unconfirmed(ApusError(.deadlineExceeded)))
+                default: completion(.lost(ApusError(.linkLost, "the shard left while a change was on its way")))
+                }
+            }
+        } catch {
+            // Nothing was changed.
+            completion(.lost(error.code == .staleEpoch ? ApusError(.moved) : error))
+        }
+    }
+}
+
+extension ReplicatedShards: ReminderSource {
+    /// Looks at all reminders of this node's shards, once those are open.
+    package func dueReminders(
+        after cursor: ReminderStateMachine.Cursor?, upTo: Int64, limit: Int
+    ) async throws(ApusError) -> (reminders: [Reminder], isLast: Bool) {
+        await opened()
+        var due: [Reminder] = []
+        state.withLock { state in
+            for reminders in state.reminders.values.lazy.flatMap(\.values) {
+                for reminder in reminders where reminder.due <= upTo {
+                    if let cursor, ReminderStateMachine.Cursor(reminder) <= cursor { continue }
+                    due.append(reminder)
+                }
+            }
+        }
+        due.sort { ReminderStateMachine.Cursor($0) < ReminderStateMachine.Cursor($1) }
+        return (Array(due.prefix(limit)), due.count <= limit)
+    }
+}

@@ -1,0 +1,156 @@
+package import ApusCore
+package import ApusStorage
+import Foundation
+package import SwiftProtobuf
+
+/// Where the entities of one kind keep their state whose word is `recorded` (D15, D16).
+///
+/// A service names its own message; the storage never knows it:
+/// ```swift
+/// static let rooms = EntityCollection<RoomState>(
+///     "rooms", kind: .room, layout: 1, indexes: [RecordIndex("host") { [OrderedKey(.text($0.host))] }])
+/// ```
+/// A record is the entity's content with the memory of its requests, so that a change and its answer are never apart,
+/// and it is written as one step with the entity's reminders. Every step checks the claim of the entity's shard
+/// (``ShardClaims``): an owner that was superseded writes nothing, whatever is there.
+///
+/// Isolation: any task.
+package struct EntityCollection<Content: Message & Sendable>: RecordCollectionDeclaration {
+    /// An entity's state as it stands.
+    package struct Stored: Sendable {
+        package var content: Content
+        package var memory: RequestMemory
+        /// What the entity is to be reminded of; the same as its records of ``ReminderRecords``.
+        package var reminders: [Reminder]
+        /// For the next step.
+        package var version: UInt64
+    }
+
+    package let name: String
+    package let layout: UInt32
+    package let kind: EntityKind
+    private let indexes: [RecordIndex<Content>]
+
+    /// - Parameters:
+    ///   - name: As of ``RecordCollection``.
+    ///   - layout: Grows with each change of `indexes`; at least 1.
+    package init(_ name: String, kind: EntityKind, layout: UInt32, indexes: [RecordIndex<Content>] = []) {
+        precondition(layout > 0, "the layout of \(name) begins with 1")
+        (self.name, self.kind, self.layout, self.indexes) = (name, kind, layout, indexes)
+    }
+
+    // MARK: Reading
+
+    /// The entity's state; nil where it has none. Its shard is to be claimed before (``ShardClaims``).
+    ///
+    /// - Throws: 10001 where the record is none of this collection, else as ``RecordStore``.
+    package func load(
+        _ address: EntityAddress, from store: any RecordStore, memory: RequestMemory.Configuration = .init()
+    ) async throws(ApusError) -> Stored? {
+        guard let record = try await store.records(name, [Self.key(of: address)])[0] else { return nil }
+        let (content, stored) = try decode(record, memory)
+        return Stored(
+            content: content, memory: stored.memory, reminders: stored.reminders, version: record.version)
+    }
+
+    // MARK: Writing
+
+    /// The step that makes an entity's state this one.
+    ///
+    /// - Parameters:
+    ///   - version: Of the state that it follows; 0: there was none.
+    ///   - held: What the entity is to be reminded of from now on.
+    ///   - reminders: Made in the same step (``ReminderRecords``).
+    /// - Throws: 10018 where the content cannot be encoded.
+    package func step(
+        _ address: EntityAddress, _ content: Content, _ memory: RequestMemory, after version: UInt64,
+        fence: RecordFence, held: [Reminder] = [], reminders: [RecordWrite] = []
+    ) throws(ApusError) -> RecordStep {
+        let body: [UInt8]
+        do {
+            let state = try StoredEntity(content: content.serializedBytes(), memory: memory, reminders: held).encoded()
+            body = try StoredEntityRecord.with {
+                $0.shard = UInt32(address.shard.rawValue)
+                $0.key = address.key
+                $0.state = Data(state)
+            }.serializedBytes()
+        } catch {
+            throw ApusError(.internalFailure, "the state of \(address) cannot be encoded: \(error)")
+        }
+        let put = RecordWrite(
+            id(of: address), .put(body: body, layout: layout, entries: entries(of: content)), fence: fence,
+            condition: Self.condition(version))
+        return RecordStep([ShardClaims.check(address.shard, fence: fence), put] + reminders)
+    }
+
+    /// The step that removes an entity's state.
+    package func removal(
+        _ address: EntityAddress, after version: UInt64, fence: RecordFence, reminders: [RecordWrite] = []
+    ) -> RecordStep {
+        let erase = RecordWrite(id(of: address), .erase, fence: fence, condition: Self.condition(version))
+        return RecordStep([ShardClaims.check(address.shard, fence: fence), erase] + reminders)
+    }
+
+    /// Makes an entity's state this one, durable when this returns, and answers its version.
+    ///
+    /// - Throws: 10013 where another owner has claimed the shard, 10030 where the state is not of that version; else as
+    ///   ``RecordStore``.
+    @discardableResult
+    package func save(
+        _ address: EntityAddress, _ content: Content, _ memory: RequestMemory, after version: UInt64,
+        fence: RecordFence, reminders: [RecordWrite] = [], in store: any RecordStore
+    ) async throws(ApusError) -> UInt64 {
+        let step = try step(address, content, memory, after: version, fence: fence, reminders: reminders)
+        return try await store.commit(step)[1]
+    }
+
+    // MARK: Declaration
+
+    package var indexNames: [String] { indexes.map(\.name) }
+
+    package func entries(_ stored: StoredRecord) throws(ApusError) -> [RecordEntry] {
+        entries(of: try decode(stored, .init()).content)
+    }
+
+    package func json(_ stored: StoredRecord) throws(ApusError) -> String {
+        let (content, entity) = try decode(stored, .init())
+        do {
+            var record = try StoredEntityRecord(serializedBytes: stored.body)
+            record.state = Data()
+            let head = try record.jsonString().dropLast()
+            return try "\(head),\"content\":\(content.jsonString()),\"answeredCount\":\(entity.memory.count)}"
+        } catch {
+            throw ApusError(.internalFailure, "a record of \(name) cannot be shown: \(error)")
+        }
+    }
+
+    private func id(of address: EntityAddress) -> RecordID {
+        precondition(address.kind == kind, "\(name) keeps entities of the kind \(kind), not \(address)")
+        return RecordID(name, Self.key(of: address))
+    }
+
+    private static func key(of address: EntityAddress) -> OrderedKey {
+        OrderedKey(.unsigned(UInt64(address.shard.rawValue)), .text(address.key))
+    }
+
+    private static func condition(_ version: UInt64) -> RecordCondition { version == 0 ? .absent : .version(version) }
+
+    private func entries(of content: Content) -> [RecordEntry] {
+        indexes.flatMap { index in index.entries(content).map { RecordEntry(index: index.name, value: $0) } }
+    }
+
+    private func decode(
+        _ stored: StoredRecord, _ configuration: RequestMemory.Configuration
+    ) throws(ApusError) -> (content: Content, entity: StoredEntity) {
+        guard let record = try? StoredEntityRecord(serializedBytes: stored.body),
+            let shard = UInt16(exactly: record.shard), shard < ShardID.count,
+            (1...EntityAddress.keyByteCountMax).contains(record.key.utf8.count)
+        else { throw ApusError(.malformed, "an entity's record cannot be read") }
+        let address = EntityAddress(kind: kind, key: record.key, shard: ShardID(shard))
+        let entity = try StoredEntity(reading: [UInt8](record.state), of: address, configuration: configuration)
+        guard let content = try? Content(serializedBytes: entity.content) else {
+            throw ApusError(.malformed, "an entity's content cannot be read")
+        }
+        return (content, entity)
+    }
+}

@@ -1,0 +1,164 @@
+package import ApusCore
+package import ApusStorage
+import CoreMetrics
+import SwiftProtobuf
+
+/// Reminders as records (D15, D16): the truth of which ``ReminderStateMachine`` holds what is due soon.
+///
+/// One record for each name of an entity. It is set, replaced and removed in the step that changes its entity, by
+/// whoever owns the entity's shard; the step checks the shard's claim (``ShardClaims``), so a removed one needs no
+/// trace.
+///
+/// Isolation: any task.
+package struct ReminderRecords: Sendable {
+    /// A reminder as it stands.
+    package struct Held: Sendable, Equatable {
+        package var reminder: Reminder
+        /// Of its record, for conditions.
+        package var version: UInt64
+        /// Under which it was set.
+        package var epoch: Epoch
+
+        package init(reminder: Reminder, version: UInt64, epoch: Epoch) {
+            (self.reminder, self.version, self.epoch) = (reminder, version, epoch)
+        }
+    }
+
+    /// Some reminders in the order of their times.
+    package struct Page: Sendable, Equatable {
+        package var reminders: [Held]
+        /// There are no more up to the time that was asked for.
+        package var isLast: Bool
+
+        package init(reminders: [Held], isLast: Bool) { (self.reminders, self.isLast) = (reminders, isLast) }
+    }
+
+    package typealias Cursor = ReminderStateMachine.Cursor
+
+    /// By time over all shards, and by time within a shard.
+    static let collection = RecordCollection<StoredReminder>(
+        "reminders", layout: 1,
+        key: { key(shard: $0.shard, kind: $0.kind, key: $0.key, name: $0.name) },
+        indexes: [
+            RecordIndex("due") { [place($0)] },
+            RecordIndex("shard") { [OrderedKey(stored: shardPrefix($0.shard).bytes + place($0).bytes)] },
+        ])
+
+    private let store: any RecordStore
+    /// Records that are no reminders and were passed over: damaged, or of a release that keeps more.
+    private let unreadable = Counter(label: "apus_reminders_unreadable_total")
+
+    package init(_ store: any RecordStore) { self.store = store }
+
+    // MARK: Writing
+
+    /// Sets a reminder, in place of the one of its name.
+    ///
+    /// - Throws: 10002 where its name is not of 1 to 63 bytes.
+    package static func set(
+        _ reminder: Reminder, fence: RecordFence, if condition: RecordCondition = .any
+    ) throws(ApusError) -> RecordWrite {
+        guard (1...Reminder.nameByteCountMax).contains(reminder.name.utf8.count) else {
+            throw ApusError(.frameTooLarge, "a reminder's name has 1 to 63 bytes, not \(reminder.name.utf8.count)")
+        }
+        return try collection.put(message(reminder), fence: fence, if: condition)
+    }
+
+    /// Removes the reminder of this name: it was cancelled, or delivered.
+    package static func remove(
+        _ entity: EntityAddress, name: String, fence: RecordFence, if condition: RecordCondition = .any
+    ) -> RecordWrite {
+        collection.erase(key(of: entity, name: name), fence: fence, if: condition)
+    }
+
+    // MARK: Reading
+
+    /// The entity's reminder of this name; nil where there is none.
+    package func reminder(of entity: EntityAddress, name: String) async throws(ApusError) -> Held? {
+        guard let stored = try await store.records(Self.collection.name, [Self.key(of: entity, name: name)])[0]
+        else { return nil }
+        return held(stored)
+    }
+
+    /// Reminders with times after the cursor's, up to `upTo`, in the order of ``ReminderStateMachine/Cursor``.
+    ///
+    /// - Parameters:
+    ///   - shard: Only this shard's; nil: those of all shards.
+    ///   - cursor: Where the last page ended; nil: from the first one.
+    ///   - limit: The most of one page, up to ``RecordLimits/pageCountMax``.
+    package func page(
+        of shard: ShardID? = nil, after cursor: Cursor?, upTo: Int64, limit: Int = RecordLimits.pageCountMax
+    ) async throws(ApusError) -> Page {
+        let prefix = shard.map { Self.shardPrefix(UInt32($0.rawValue)).bytes } ?? []
+        let from = cursor.map { OrderedKey(stored: prefix + Self.place(due: $0.due, id: $0.id).end.bytes) }
+        let page = try await store.page(
+            RecordScan(
+                Self.collection.name, index: shard == nil ? "due" : "shard", from: from ?? OrderedKey(stored: prefix),
+                below: OrderedKey(stored: prefix + OrderedKey(.signed(upTo)).end.bytes), limit: limit))
+        return Page(reminders: page.records.compactMap { held($0) }, isLast: page.next == nil)
+    }
+
+    private func held(_ stored: StoredRecord) -> Held? {
+        guard let message = try? Self.collection.record(stored).body, let reminder = Reminder(message) else {
+            unreadable.increment()
+            return nil
+        }
+        return Held(reminder: reminder, version: stored.version, epoch: stored.fence.epoch)
+    }
+
+    // MARK: Keys
+
+    private static func key(of entity: EntityAddress, name: String) -> OrderedKey {
+        key(shard: UInt32(entity.shard.rawValue), kind: UInt32(entity.kind.rawValue), key: entity.key, name: name)
+    }
+
+    private static func key(shard: UInt32, kind: UInt32, key: String, name: String) -> OrderedKey {
+        OrderedKey(.unsigned(UInt64(shard)), .unsigned(UInt64(kind)), .text(key), .text(name))
+    }
+
+    private static func shardPrefix(_ shard: UInt32) -> OrderedKey { OrderedKey(.unsigned(UInt64(shard))) }
+
+    private static func place(_ message: StoredReminder) -> OrderedKey {
+        place(due: message.dueMs, id: RequestID(high: message.idHigh, low: message.idLow))
+    }
+
+    private static func place(due: Int64, id: RequestID) -> OrderedKey {
+        OrderedKey(.signed(due), .unsigned(id.high), .unsigned(id.low))
+    }
+
+    private static func message(_ reminder: Reminder) -> StoredReminder {
+        .with {
+            $0.shard = UInt32(reminder.entity.shard.rawValue)
+            $0.kind = UInt32(reminder.entity.kind.rawValue)
+            $0.key = reminder.entity.key
+            $0.name = reminder.name
+            $0.dueMs = reminder.due
+            ($0.idHigh, $0.idLow) = (reminder.id.high, reminder.id.low)
+            $0.payload = .init(reminder.payload)
+        }
+    }
+}
+
+extension Reminder {
+    /// Nil where the record names no entity that there could be.
+    fileprivate init?(_ message: StoredReminder) {
+        guard let shard = UInt16(exactly: message.shard), shard < ShardID.count,
+            let kind = UInt8(exactly: message.kind),
+            (1...EntityAddress.keyByteCountMax).contains(message.key.utf8.count),
+            (1...Reminder.nameByteCountMax).contains(message.name.utf8.count)
+        else { return nil }
+        self.init(
+            entity: EntityAddress(kind: EntityKind(rawValue: kind), key: message.key, shard: ShardID(shard)),
+            name: message.name, id: RequestID(high: message.idHigh, low: message.idLow), due: message.dueMs,
+            payload: [UInt8](message.payload))
+    }
+}
+
+extension ReminderRecords: ReminderSource {
+    package func dueReminders(
+        after cursor: Cursor?, upTo: Int64, limit: Int
+    ) async throws(ApusError) -> (reminders: [Reminder], isLast: Bool) {
+        let page = try await page(of: nil, after: cursor, upTo: upTo, limit: limit)
+        return (page.reminders.map(\.reminder), page.isLast)
+    }
+}

@@ -1,0 +1,142 @@
+package import ApusCore
+import CoreMetrics
+package import Logging
+import Synchronization
+
+/// Where the reminders of the shards that this node owns are read.
+///
+/// Isolation: may be called from any task.
+package protocol ReminderSource: Sendable {
+    /// The next reminders in the order of their times and ids, after the cursor and up to the time, itself included.
+    ///
+    /// - Parameter limit: the most reminders of the page.
+    /// - Returns: the page, and whether there are no more up to the time.
+    /// - Throws: 10021 where they cannot be read.
+    func dueReminders(
+        after cursor: ReminderStateMachine.Cursor?, upTo: Int64, limit: Int
+    ) async throws(ApusError) -> (reminders: [Reminder], isLast: Bool)
+}
+
+/// Delivers the reminders of this node's shards to their entities: runs what ``ReminderStateMachine`` says (D15).
+///
+/// A reminder is delivered within 100 ms of its time, or of the moment when its shard came. Its entity carries it out
+/// once, since it comes with its own id as the request's.
+///
+/// Concurrency model: the machine stands behind a `Mutex`, which is held for one event. What it says is done outside
+/// of it.
+package final class ReminderService: Sendable {
+    private struct State {
+        var machine: ReminderStateMachine
+        var isUsed = false
+        var owned = OwnedShards()
+    }
+
+    private struct Meters: Sendable {
+        /// Reminders that entities have carried out.
+        let delivered = Counter(label: "apus_reminders_delivered_total")
+        /// Deliveries that are tried again.
+        let failed = Counter(label: "apus_reminders_failed_total")
+        let readFailed = Counter(label: "apus_reminder_reads_failed_total")
+        /// Reminders that are held because they are due soon.
+        let held = Gauge(label: "apus_reminders_held")
+    }
+
+    private static let tickInterval = Duration.milliseconds(100)
+    /// Reminders of a page.
+    private static let pageCountMax = 512
+
+    private let source: any ReminderSource
+    private let registry: EntityRegistry
+    private let logger: Logger
+    private let meters = Meters()
+    private let state: Mutex<State>
+
+    /// - Parameter registry: delivers to the entities of this node.
+    package init(
+        configuration: ReminderStateMachine.Configuration = .init(), source: any ReminderSource,
+        registry: EntityRegistry, logger: Logger
+    ) {
+        (self.source, self.registry, self.logger) = (source, registry, logger)
+        state = Mutex(State(machine: ReminderStateMachine(configuration: configuration)))
+    }
+
+    /// The first kind that may have reminders is registered: those of this node's shards are delivered from now on.
+    /// Until then a map change costs nothing here, and nothing is read.
+    package func use() {
+        let isFirst = state.withLock { state in
+            defer { state.isUsed = true }
+            return !state.isUsed
+        }
+        guard isFirst else { return }
+        registry.view.observe { [weak self] _, map in self?.mapChanged(map) }
+        mapChanged(registry.view.map)
+    }
+
+    /// Entities of this node have set, cancelled or carried out reminders, and that is durable.
+    package func noted(_ changes: [ReminderChange]) {
+        for change in changes {
+            switch change {
+            case .set(let reminder): handle(.set(reminder))
+            case .cancel(let entity, let name): handle(.cancelled(entity, name: name))
+            case .delivered(let reminder): handle(.delivered(reminder))
+            }
+        }
+    }
+
+    /// Looks at the clock until it is cancelled.
+    package func run() async {
+        while (try? await Task.sleep(for: Self.tickInterval)) != nil {
+            handle(.tick)
+            meters.held.record(Double(state.withLock { $0.machine.heldCount }))
+        }
+    }
+
+    private func mapChanged(_ map: ClusterMap) {
+        let owned = OwnedShards(of: registry.view.local, in: map)
+        let differences = state.withLock { state in
+            defer { state.owned = owned }
+            return owned.differences(from: state.owned)
+        }
+        let lost = differences.filter { $0.new == nil }.map(\.shard)
+        let gained = differences.filter { $0.old == nil }.map(\.shard)
+        if !lost.isEmpty { handle(.lost(lost)) }
+        if !gained.isEmpty { handle(.gained(gained)) }
+    }
+
+    private func handle(_ input: ReminderStateMachine.Input) {
+        let now = registry.view.clock.wallMilliseconds()
+        for action in state.withLock({ $0.machine.handle(input, now: now) }) {
+            switch action {
+            case .read(let cursor, let upTo): read(after: cursor, upTo: upTo)
+            case .deliver(let reminder): deliver(reminder)
+            }
+        }
+    }
+
+    /// One page at a time is asked for, so that no order is lost.
+    private func read(after cursor: ReminderStateMachine.Cursor?, upTo: Int64) {
+        Task {
+            do throws(ApusError) {
+                let page = try await source.dueReminders(after: cursor, upTo: upTo, limit: Self.pageCountMax)
+                handle(.read(page.reminders, isLast: page.isLast))
+            } catch {
+                meters.readFailed.increment()
+                logger.warning("Reminders cannot be read", metadata: Logger.facts(of: error))
+                handle(.readFailed)
+            }
+        }
+    }
+
+    private func deliver(_ reminder: Reminder) {
+        registry.remind(reminder) { error in
+            if let error {
+                self.meters.failed.increment()
+                self.logger.debug("A reminder was not delivered", metadata: Logger.facts(of: error))
+                self.handle(.deliveryFailed(reminder.id))
+            } else {
+                self.meters.delivered.increment()
+                self.handle(.delivered(reminder))
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+package import ApusCore
+
+/// A node's copy of one shard, made by the streams of the shard's owner (D18).
+///
+/// ```
+///                  sequence 1 of a newer term           a batch completes it
+/// no stream ─────────────────────────────▶ assembling ──────────────────────▶ following
+///     ▲                                        ▲                                 │
+///     │ the owner ends it, or the map          └── sequence 1 of a newer term ───┘
+///     └── gives the shard's standby to another
+/// ```
+///
+/// **Order.** A batch is taken only if its term is the newest that was seen and its sequence is the next one. One that
+/// was taken before is confirmed again and changes nothing. Batches of older terms are refused with the newest.
+///
+/// **What is usable.** While a newer stream is assembled, the last complete copy stays what would be promoted. It is
+/// not certain any more where the newer stream of the same epoch says that the owner was not bound to this node all the
+/// while; then what the owner acknowledged meanwhile may be missing.
+///
+/// **Promotion.** The states are handed over once. They lack nothing if the copy is certain and its epoch directly
+/// precedes that of the promotion: every acknowledged change of that epoch is in it.
+///
+/// Pure.
+package struct ReplicaCopyStateMachine: Sendable {
+    private struct Complete: Sendable {
+        var table: ReplicaTable
+        /// The epoch whose acknowledged changes are all in the table.
+        var epoch: Epoch
+        /// The stream that made it; nil where this node was the owner.
+        var term: ReplicaTerm?
+        /// The owner was bound to this node since.
+        var isCertain: Bool
+        /// The newest map revision by which a batch for it was sent.
+        var revision: UInt64
+    }
+
+    private struct Stream: Sendable {
+        var next: UInt64 = 1
+        var revision: UInt64
+        /// What came before the batch that completes; nil afterwards.
+        var assembly: ReplicaTable?
+    }
+
+    /// The newest term that was seen.
+    package private(set) var newest = ReplicaTerm(epoch: 0, stream: 0)
+    /// The stream of the newest term; nil where it is not followed.
+    private var stream: Stream?
+    private var complete: Complete?
+    /// Only batches by this revision of the map or a later one make the copy certain.
+    private var certainFrom: UInt64 = 0
+
+    package init() {}
+
+    /// Entities of all that is held, and their bytes.
+    package var size: (count: Int, byteCount: Int) {
+        let tables = [complete?.table, stream?.assembly]
+        return tables.reduce((0, 0)) { ($0.0 + ($1?.count ?? 0), $0.1 + ($1?.byteCount ?? 0)) }
+    }
+
+    /// How much larger a batch of the stream makes it at most. An entity that is there counts by what it grows.
+    package func growth(with batch: ReplicaBatch) -> (count: Int, byteCount: Int) {
+        let table = batch.term > newest ? ReplicaTable() : stream?.assembly ?? complete?.table ?? ReplicaTable()
+        var growth = (count: 0, byteCount: 0)
+        for record in batch.records where record.state != nil {
+            let before = table.byteCount(of: record.key)
+            growth.count += before == 0 ? 1 : 0
+            growth.byteCount += ReplicaTable.byteCount(of: record) - before
+        }
+        return growth
+    }
+
+    package var isEmpty: Bool { complete == nil && stream == nil }
+    package var isComplete: Bool { complete != nil }
+
+    /// A batch came, sent by this revision of the map; what it is to be answered.
+    package mutating func received(_ batch: ReplicaBatch, revision: UInt64) -> ReplicaAnswer.Verdict {
+        if batch.term < newest { return .older(newest) }
+        if batch.term > newest {
+            guard batch.sequence == 1 else { return .restart }
+            begin(batch, revision: revision)
+        }
+        guard let next = stream?.next else { return .restart }
+        guard batch.sequence == next else { return .next(next) }
+        stream?.next = next + 1
+        stream?.revision = revision
+        if stream?.assembly != nil {
+            for record in batch.records { stream?.assembly?.apply(record) }
+            if batch.completes { finishAssembly(batch, revision: revision) }
+        } else {
+            for record in batch.records { complete?.table.apply(record) }
+            complete?.revision = revision
+        }
+        if stream?.assembly == nil, batch.isBinding, revision >= certainFrom { complete?.isCertain = true }
+        return .next(next + 1)
+    }
+
+    private mutating func begin(_ batch: ReplicaBatch, revision: UInt64) {
+        newest = batch.term
+        stream = Stream(revision: revision, assembly: ReplicaTable())
+        if !batch.keepsEarlier, complete?.term?.epoch == batch.term.epoch { complete?.isCertain = false }
+    }
+
+    private mutating func finishAssembly(_ batch: ReplicaBatch, revision: UInt64) {
+        guard let table = stream?.assembly else { return }
+        stream?.assembly = nil
+        complete = Complete(
+            table: table, epoch: batch.term.epoch, term: batch.term, isCertain: false, revision: revision)
+    }
+
+    /// This node owned the shard until now, and stands by for it under this epoch. Its states lack nothing that was
+    /// acknowledged before, and under the epoch nothing is acknowledged until this node has another complete copy.
+    package mutating func keep(_ table: ReplicaTable, standbyUnder epoch: Epoch) {
+        guard complete == nil else { return }
+        complete = Complete(table: table, epoch: epoch, term: nil, isCertain: true, revision: 0)
+    }
+
+    /// The owner ended a stream: what it and those before it made is dropped.
+    package mutating func ended(_ term: ReplicaTerm) {
+        guard term >= newest else { return }
+        newest = term
+        stream = nil
+        complete = nil
+    }
+
+    /// The newest map gives the shard's standby to another node; what was sent before the owner knew that is dropped.
+    package mutating func replaced(in revision: UInt64) {
+        if let stream, stream.revision < revision { self.stream = nil }
+        if let complete, complete.revision < revision {
+            self.complete = nil
+            // A stream that follows a copy which is gone cannot go on.
+            if let stream, stream.assembly == nil { self.stream = nil }
+        }
+    }
+
+    /// A map names this node standby for want of another, whatever it was to the owner before: a candidate that was
+    /// given up may not have heard of it. The owner says anew that it is bound, once it has seen that map.
+    package mutating func named(in revision: UInt64) {
+        certainFrom = revision
+        if let complete, complete.revision < revision { self.complete?.isCertain = false }
+    }
+
+    /// The shard has a new owner: the streams of the one before go on no more.
+    package mutating func ownerChanged(to epoch: Epoch) {
+        guard newest.epoch < epoch else { return }
+        // An unfinished stream is all there is where no copy was complete.
+        if complete != nil { stream = nil }
+    }
+
+    /// What this node becomes the shard's owner with, under this epoch, and whether nothing acknowledged is missing.
+    package func promoted(to epoch: Epoch) -> (table: ReplicaTable, isComplete: Bool) {
+        if let complete { return (complete.table, complete.isCertain && complete.epoch + 1 == epoch) }
+        return (stream?.assembly ?? ReplicaTable(), false)
+    }
+}

@@ -1,0 +1,421 @@
+package import ApusCore
+package import NIOCore
+import OrderedCollections
+
+/// A node as the owner of shards: their replication, and the messages that carry their batches to other nodes (D18).
+///
+/// Each shard has its ``ReplicaShardStateMachine``. A message to a node carries a batch of every shard that has
+/// something for it, in turn, as far as a message goes; while as many messages as may be are under way, changes gather
+/// for the next. A message that is not answered in time, or cannot be sent, is lost: its batches go again. A node that
+/// does not answer gets one message at a time, ever more seldom; one that can do nothing with a shard's batch yet gets
+/// those of the others meanwhile.
+///
+/// **Shards come and go** with the maps, which are to be given in order. A shard takes part from
+/// ``open(_:epoch:table:)`` on, which its promotion calls; before that nothing is sent for it, so that the copies of a
+/// shard whose states are not loaded yet stay what they are. One that leaves is returned with its table, for the copy
+/// that this node may be asked for.
+///
+/// Pure; time is passed in. Work per map grows with the shards whose owner or standby changed.
+package struct ReplicaOwnerStateMachine: Sendable {
+    /// What follows from an input.
+    package struct Effects: Sendable {
+        /// Shards where more is acknowledged than before.
+        package var acknowledged: [ShardID] = []
+        /// Shards that this node owns no longer.
+        package var closed: [Closed] = []
+        /// Other nodes know a later epoch of these.
+        package var superseded: [(shard: ShardID, epoch: Epoch)] = []
+
+        package init() {}
+
+        package struct Closed: Sendable {
+            package var shard: ShardID
+            package var epoch: Epoch
+            package var table: ReplicaTable
+        }
+    }
+
+    /// Counted since the start, for meters.
+    package struct Counts: Sendable, Equatable {
+        package var changes: UInt64 = 0
+        /// Changes that were acknowledged without any other node, for lack of a standby.
+        package var alone: UInt64 = 0
+        package var refused: UInt64 = 0
+        package var messages: UInt64 = 0
+        package var batches: UInt64 = 0
+        package var bytes: UInt64 = 0
+        /// Messages that were lost.
+        package var lost: UInt64 = 0
+        package var restarted: UInt64 = 0
+    }
+
+    package let local: NodeID
+    package let configuration: ReplicaConfiguration
+    private var map: ClusterMap
+    private var shards: [ReplicaShardStateMachine?]
+    /// Candidates that were named before their shards were open, with the epochs under which.
+    private var awaited: [ShardID: (candidate: NodeID, epoch: Epoch)] = [:]
+    private var peers: OrderedDictionary<NodeID, ReplicaPeer> = [:]
+    package private(set) var counts = Counts()
+    /// Entities of all open shards, and their bytes.
+    package private(set) var entityCount = 0
+    package private(set) var byteCount = 0
+    /// Changes of all shards that are not acknowledged, and their bytes.
+    package private(set) var waitingCount = 0
+    package private(set) var waitingByteCount = 0
+
+    package init(local: NodeID, map: ClusterMap, configuration: ReplicaConfiguration = ReplicaConfiguration()) {
+        self.local = local
+        self.map = map
+        self.configuration = configuration
+        shards = Array(repeating: nil, count: ShardID.count)
+    }
+
+    // MARK: Shards
+
+    /// A shard that is open.
+    package subscript(shard: ShardID) -> ReplicaShardStateMachine? { shards[Int(shard.rawValue)] }
+
+    /// The node owns the shard under this epoch, by its newest map, and has not opened it.
+    package func canOpen(_ shard: ShardID, epoch: Epoch) -> Bool {
+        map.owner(of: shard)?.id == local && map[shard].epoch == epoch && self[shard] == nil
+    }
+
+    /// Takes part in a shard's replication as its owner, with the states that it begins with.
+    ///
+    /// - Precondition: ``canOpen(_:epoch:)``.
+    package mutating func open(_ shard: ShardID, epoch: Epoch, table: ReplicaTable) -> Effects {
+        precondition(canOpen(shard, epoch: epoch), "shard \(shard) is not this node's under epoch \(epoch)")
+        entityCount += table.count
+        byteCount += table.byteCount
+        shards[Int(shard.rawValue)] = ReplicaShardStateMachine(
+            shard: shard, epoch: epoch, table: table, configuration: configuration)
+        var effects = Effects()
+        let standby = standby(of: shard, in: map)
+        perform(on: shard, &effects) { $0?.setStandby(standby) }
+        if let (candidate, since) = awaited.removeValue(forKey: shard), since == epoch, map.isAlive(candidate) {
+            perform(on: shard, &effects) { $0?.setCandidate(candidate) }
+        }
+        return effects
+    }
+
+    private func standby(of shard: ShardID, in map: ClusterMap) -> NodeID? {
+        map.standby(of: shard).flatMap { $0.state.isAlive && $0.id != local ? $0.id : nil }
+    }
+
+    /// A newer map.
+    package mutating func mapChanged(_ newer: ClusterMap) -> Effects {
+        var effects = Effects()
+        guard newer.revision > map.revision else { return effects }
+        let changed = map.shards(changedIn: newer)
+        map = newer
+        for shard in changed {
+            guard let epoch = self[shard]?.epoch else { continue }
+            if newer.owner(of: shard)?.id == local, newer[shard].epoch == epoch {
+                let standby = standby(of: shard, in: newer)
+                perform(on: shard, &effects) { $0?.setStandby(standby) }
+            } else {
+                close(shard, &effects)
+            }
+        }
+        dropPeers(&effects)
+        return effects
+    }
+
+    private mutating func close(_ shard: ShardID, _ effects: inout Effects) {
+        guard let machine = shards[Int(shard.rawValue)] else { return }
+        shards[Int(shard.rawValue)] = nil
+        entityCount -= machine.table.count
+        byteCount -= machine.table.byteCount
+        waitingCount -= machine.waitingCount
+        waitingByteCount -= machine.waitingByteCount
+        effects.closed.append(.init(shard: shard, epoch: machine.epoch, table: machine.table))
+    }
+
+    /// Nodes that are gone are no candidates any more, and nothing goes to them.
+    private mutating func dropPeers(_ effects: inout Effects) {
+        let gone = peers.keys.filter { !map.isAlive($0) }
+        guard !gone.isEmpty else { return }
+        for index in shards.indices {
+            guard let candidate = shards[index]?.candidateTarget, gone.contains(candidate) else { continue }
+            perform(on: ShardID(UInt16(index)), &effects) { $0?.setCandidate(nil) }
+        }
+        for node in gone { peers[node] = nil }
+    }
+
+    /// A planned move has a candidate, which is fed beside the standby, or none any more. Before the shard is open it
+    /// is noted, and fed from then on.
+    package mutating func setCandidate(_ shard: ShardID, _ node: NodeID?) -> Effects {
+        var effects = Effects()
+        let candidate = node.flatMap { map.isAlive($0) && $0 != local ? $0 : nil }
+        let epoch = map[shard].epoch
+        awaited[shard] = canOpen(shard, epoch: epoch) ? candidate.map { ($0, epoch) } : nil
+        perform(on: shard, &effects) { $0?.setCandidate(candidate) }
+        return effects
+    }
+
+    // MARK: Changes
+
+    /// An entity has a new state, or is removed; the number of the change in its shard.
+    ///
+    /// - Throws: 10013 where this node has not opened the shard under that epoch, or another one has seen a later;
+    ///   10002 and 10007 over a bound.
+    package mutating func change(
+        _ shard: ShardID, epoch: Epoch, _ record: ReplicaRecord, _ effects: inout Effects
+    ) throws(ApusError) -> UInt64 {
+        let index = Int(shard.rawValue)
+        guard let table = shards[index]?.tableSize, shards[index]?.epoch == epoch else { throw ApusError(.staleEpoch) }
+        let before = progress(of: index)
+        var position: UInt64 = 0
+        do throws(ApusError) {
+            try checkRoom(for: record, in: index)
+            position = try shards[index]?.change(record) ?? 0
+        } catch {
+            counts.refused += 1
+            throw error
+        }
+        counts.changes += 1
+        let after = shards[index]?.tableSize ?? table
+        entityCount += after.count - table.count
+        byteCount += after.byteCount - table.byteCount
+        note(shard, since: before, &effects)
+        if let standby = shards[index]?.standbyTarget { markReady(shard, for: standby) }
+        if let candidate = shards[index]?.candidateTarget { markReady(shard, for: candidate) }
+        return position
+    }
+
+    private func checkRoom(for record: ReplicaRecord, in index: Int) throws(ApusError) {
+        guard
+            shards[index]?.isAlone == true
+                || waitingByteCount + record.byteCount <= configuration.nodeWaitingByteCountMax
+        else { throw ApusError(.overloaded, "too many changes wait for the standbys of this node's shards") }
+        guard record.state != nil else { return }
+        let size = ReplicaTable.byteCount(of: record)
+        if entityCount < configuration.entityCountMax, byteCount + size <= configuration.byteCountMax { return }
+        let before = shards[index]?.table.byteCount(of: record.key) ?? 0
+        guard before > 0 || entityCount < configuration.entityCountMax,
+            byteCount - before + size <= configuration.byteCountMax
+        else { throw ApusError(.overloaded, "this node has no room for the state of another entity") }
+    }
+
+    /// The number of the newest change of a shard; nil where it is not open under this epoch.
+    package func position(of shard: ShardID, epoch: Epoch) -> UInt64? {
+        let index = Int(shard.rawValue)
+        return shards[index]?.epoch == epoch ? shards[index]?.position : nil
+    }
+
+    /// An entity's state; nil where it has none, or the shard is not open.
+    package func state(of key: ReplicaKey, in shard: ShardID) -> ByteBuffer? {
+        shards[Int(shard.rawValue)]?.table[key]
+    }
+
+    /// As ``ReplicaTable/page(from:countMax:)``; nil where the shard is not open under this epoch.
+    package func page(
+        of shard: ShardID, epoch: Epoch, from slot: Int, countMax: Int
+    ) -> (records: [ReplicaRecord], next: Int?)? {
+        let index = Int(shard.rawValue)
+        guard shards[index]?.epoch == epoch else { return nil }
+        return shards[index]?.table.page(from: slot, countMax: countMax)
+    }
+
+    /// Entities of a shard and their bytes; nil where it is not open.
+    package func size(of shard: ShardID) -> (entityCount: Int, byteCount: Int)? {
+        shards[Int(shard.rawValue)].map { ($0.tableSize.count, $0.tableSize.byteCount) }
+    }
+
+    /// The shard is open, and no other node has to confirm its changes.
+    package func isAlone(_ shard: ShardID) -> Bool { shards[Int(shard.rawValue)]?.isAlone ?? false }
+
+    /// Up to where changes of a shard are acknowledged; nil where it is not open.
+    package func acknowledged(of shard: ShardID) -> UInt64? { shards[Int(shard.rawValue)]?.acknowledged }
+
+    /// Another node has seen a later epoch of a shard that is open.
+    package func isSuperseded(_ shard: ShardID) -> Bool { shards[Int(shard.rawValue)]?.supersededBy != nil }
+
+    /// The shard is open under this epoch, and the node is its standby or candidate.
+    package func isTarget(_ shard: ShardID, epoch: Epoch, _ node: NodeID) -> Bool {
+        guard let machine = self[shard] else { return false }
+        return machine.epoch == epoch && machine.isTarget(node)
+    }
+
+    /// What a scan of all open shards finds, for gauges.
+    package struct Survey: Sendable, Equatable {
+        package var openCount = 0
+        /// Open shards whose changes no other node has to confirm.
+        package var aloneCount = 0
+        /// The largest shard's entities and bytes; they may be of two shards.
+        package var shardEntityCountMax = 0
+        package var shardByteCountMax = 0
+        /// Nodes that did not answer in time.
+        package var silentPeerCount = 0
+    }
+
+    /// Looks at every shard.
+    package func survey() -> Survey {
+        var survey = Survey()
+        for index in shards.indices {
+            guard let size = shards[index]?.tableSize else { continue }
+            survey.openCount += 1
+            if shards[index]?.isAlone == true { survey.aloneCount += 1 }
+            survey.shardEntityCountMax = max(survey.shardEntityCountMax, size.count)
+            survey.shardByteCountMax = max(survey.shardByteCountMax, size.byteCount)
+        }
+        survey.silentPeerCount = peers.values.count { $0.silence > 0 }
+        return survey
+    }
+
+    /// As ``ReplicaShardStateMachine/isCaughtUp(_:)``.
+    package func isCaughtUp(_ shard: ShardID, _ node: NodeID) -> Bool {
+        shards[Int(shard.rawValue)]?.isCaughtUp(node) ?? false
+    }
+
+    // MARK: Messages
+
+    /// The messages that can be sent now, each to be sent at once and in this order.
+    package mutating func nextMessages(now: MonotonicTime) -> [(target: NodeID, message: ReplicaMessage)] {
+        var messages: [(target: NodeID, message: ReplicaMessage)] = []
+        for node in peers.keys {
+            peers[node]?.release(now: now)
+            while let message = nextMessage(to: node, now: now) { messages.append((node, message)) }
+        }
+        return messages
+    }
+
+    private mutating func nextMessage(to node: NodeID, now: MonotonicTime) -> ReplicaMessage? {
+        guard peers[node]?.canSend(configuration, now: now) == true else { return nil }
+        var batches: [ReplicaBatch] = []
+        var byteCount = 0
+        var unfinished: [ShardID] = []
+        while byteCount < configuration.messageByteCountMax, let shard = peers[node]?.nextReady() {
+            let index = Int(shard.rawValue)
+            let room = configuration.messageByteCountMax - byteCount
+            guard let batch = shards[index]?.nextBatch(for: node, byteCountMax: room) else { continue }
+            byteCount += batch.byteCount
+            batches.append(batch)
+            if shards[index]?.hasNews(for: node) == true { unfinished.append(shard) }
+        }
+        for shard in unfinished { peers[node]?.markReady(shard) }
+        let ends = peers[node]?.takeEnds() ?? []
+        guard !batches.isEmpty || !ends.isEmpty else { return nil }
+        let parts = batches.map { ReplicaPeer.Part(shard: $0.shard, term: $0.term, sequence: $0.sequence) }
+        let underWay = ReplicaPeer.UnderWay(sentAt: now, byteCount: byteCount, ends: ends, parts: parts)
+        guard let number = peers[node]?.sent(underWay) else { return nil }
+        counts.messages += 1
+        counts.batches += UInt64(batches.count)
+        counts.bytes += UInt64(byteCount)
+        return ReplicaMessage(
+            targetIncarnation: node.incarnation, number: number, revision: map.revision, ends: ends, batches: batches)
+    }
+
+    /// A node answered a message; late is as good as in time.
+    package mutating func answered(_ answers: ReplicaAnswers, by node: NodeID, now: MonotonicTime) -> Effects {
+        var effects = Effects()
+        guard peers[node] != nil else { return effects }
+        peers[node]?.heard()
+        let message = peers[node]?.finish(answers.number)
+        let retryAt = now + configuration.retryDelay
+        for answer in answers.answers {
+            var isDelayed = false
+            perform(on: answer.shard, &effects) { shard in
+                let result = shard?.answered(answer, by: node)
+                isDelayed = result?.isDelayed == true
+                return result
+            }
+            if isDelayed { peers[node]?.delay(answer.shard, until: retryAt) }
+        }
+        guard let message else { return effects }
+        let answered = answers.answers.map { ReplicaPeer.Part(shard: $0.shard, term: $0.term, sequence: $0.sequence) }
+        guard answered != message.parts else { return effects }
+        // What the answer leaves out, or that answered another message of this number, is sent again.
+        let known = Set(answered)
+        let missing = message.parts.filter { !known.contains($0) }
+        lose(missing, to: node)
+        for part in missing { peers[node]?.delay(part.shard, until: retryAt) }
+        return effects
+    }
+
+    /// A message could not be sent.
+    package mutating func failed(_ number: UInt64, to node: NodeID, now: MonotonicTime) {
+        lose(number, to: node)
+        peers[node]?.pause(until: now + configuration.retryDelay)
+    }
+
+    /// The link to a node is new: what was sent over the one before may be lost.
+    package mutating func linkChanged(to node: NodeID) {
+        peers[node]?.goOn()
+        for number in peers[node]?.underWay.keys ?? [] { lose(number, to: node) }
+    }
+
+    /// Time went by; wanted every few milliseconds while ``isWaitingForTime``.
+    package mutating func tick(now: MonotonicTime) {
+        for node in peers.keys where peers[node]?.isOverdue(configuration, now: now) == true {
+            peers[node]?.timedOut()
+            // What followed it waits behind it, or is lost with it.
+            for number in peers[node]?.underWay.keys ?? [] { lose(number, to: node) }
+        }
+    }
+
+    /// A message may have to be sent again, or could not be sent yet.
+    package var isWaitingForTime: Bool {
+        peers.values.contains { $0.isWaitingForTime }
+    }
+
+    private mutating func lose(_ number: UInt64, to node: NodeID) {
+        guard let message = peers[node]?.finish(number) else { return }
+        counts.lost += 1
+        for end in message.ends { peers[node]?.end(end) }
+        lose(message.parts, to: node)
+    }
+
+    private mutating func lose(_ parts: [ReplicaPeer.Part], to node: NodeID) {
+        for part in parts {
+            shards[Int(part.shard.rawValue)]?.lost(part.sequence, of: part.term, to: node)
+            markReady(part.shard, for: node)
+        }
+    }
+
+    // MARK: What follows
+
+    /// Runs an event of a shard, and notes what follows.
+    private mutating func perform(
+        on shard: ShardID, _ effects: inout Effects,
+        _ event: (inout ReplicaShardStateMachine?) -> ReplicaShardStateMachine.Effects?
+    ) {
+        let index = Int(shard.rawValue)
+        let before = progress(of: index)
+        guard let result = event(&shards[index]) else { return }
+        counts.restarted += UInt64(result.restartedCount)
+        for ended in result.ended where map.isAlive(ended.target) {
+            peers[ended.target, default: ReplicaPeer()].end(ended.end)
+        }
+        for target in result.targets { markReady(shard, for: target) }
+        if let epoch = result.supersededBy { effects.superseded.append((shard, epoch)) }
+        note(shard, since: before, &effects)
+    }
+
+    private struct Progress {
+        var acknowledged: UInt64
+        var waitingCount: Int
+        var waitingByteCount: Int
+    }
+
+    private func progress(of index: Int) -> Progress {
+        Progress(
+            acknowledged: shards[index]?.acknowledged ?? 0, waitingCount: shards[index]?.waitingCount ?? 0,
+            waitingByteCount: shards[index]?.waitingByteCount ?? 0)
+    }
+
+    private mutating func note(_ shard: ShardID, since before: Progress, _ effects: inout Effects) {
+        let after = progress(of: Int(shard.rawValue))
+        waitingCount += after.waitingCount - before.waitingCount
+        waitingByteCount += after.waitingByteCount - before.waitingByteCount
+        guard after.acknowledged > before.acknowledged else { return }
+        effects.acknowledged.append(shard)
+        if shards[Int(shard.rawValue)]?.isAlone == true { counts.alone += after.acknowledged - before.acknowledged }
+    }
+
+    private mutating func markReady(_ shard: ShardID, for node: NodeID) {
+        guard shards[Int(shard.rawValue)]?.hasNews(for: node) == true else { return }
+        peers[node, default: ReplicaPeer()].markReady(shard)
+    }
+}

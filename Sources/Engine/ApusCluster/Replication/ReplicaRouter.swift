@@ -1,0 +1,17 @@
+package import ApusTransport
+
+/// Gives the messages of replication to their service, and the others of the control lane to the next handler.
+package struct ReplicaRouter: ControlHandler {
+    private let replicas: ReplicaService
+    private let next: any ControlHandler
+
+    package init(_ replicas: ReplicaService, next: any ControlHandler) { (self.replicas, self.next) = (replicas, next) }
+
+    package func received(_ request: InboundRequest) {
+        if ClusterMethod.replication.contains(request.method) {
+            replicas.received(request)
+        } else {
+            next.received(request)
+        }
+    }
+}

@@ -1,0 +1,263 @@
+package import ApusCore
+import DequeModule
+import NIOCore
+
+/// The owner's side of one shard's replication, under one epoch: the states of its entities, the streams to its
+/// targets, and what may be acknowledged (D18).
+///
+/// **Who must confirm.** The standby that the map names must have a change before it is acknowledged; its copy must be
+/// complete for that, so that right after the death of a standby changes wait until the next one has caught up.
+/// Where the map names none, the owner acknowledges alone. The candidate of a planned move is required too, from the
+/// moment when its copy is complete, for as long as it is the candidate: the map may name it at any moment once it
+/// ``isCaughtUp(_:)``.
+///
+/// **Bounds.** A change that would exceed a bound is refused and leaves nothing behind. A standby that does not answer
+/// so makes changes wait, then refuses them, until the map names another. A candidate that is not required never does:
+/// when more waits for it than may, its stream begins anew.
+///
+/// **Crashes.** Everything here dies with the owner; what was acknowledged is at the targets. An answer that names a
+/// later epoch ends all: the shard has another owner, and what waits is lost or not, which nobody here can tell. A
+/// target that says so without reason stops the shard no longer than it is a target.
+///
+/// Pure.
+package struct ReplicaShardStateMachine: Sendable {
+    /// What follows for the caller.
+    package struct Effects: Sendable, Equatable {
+        /// Streams that are over, with their targets.
+        package var ended: [Ended] = []
+        /// There may be something to send to these.
+        package var targets: [NodeID] = []
+        package var restartedCount = 0
+        /// The target can do nothing with more at this moment.
+        package var isDelayed = false
+        /// The shard is owned by another node, under this epoch.
+        package var supersededBy: Epoch?
+
+        package struct Ended: Sendable, Equatable {
+            package var target: NodeID
+            package var end: ReplicaEnd
+        }
+    }
+
+    package let shard: ShardID
+    package let epoch: Epoch
+    private let configuration: ReplicaConfiguration
+    package private(set) var table: ReplicaTable
+    /// The number of the newest change.
+    package private(set) var position: UInt64 = 0
+    /// Every change up to it may be acknowledged.
+    package private(set) var acknowledged: UInt64 = 0
+    /// The bytes of each change after ``acknowledged``, in order, and their sum.
+    private var waiting = Deque<Int>()
+    package private(set) var waitingByteCount = 0
+    private var standby: ReplicaFeedStateMachine?
+    private var candidate: ReplicaFeedStateMachine?
+    private var lastStream: UInt64 = 0
+    /// A later epoch that a target has seen; nothing is acknowledged any more.
+    package private(set) var supersededBy: Epoch?
+    /// The target that said so.
+    private var accuser: NodeID?
+
+    package init(shard: ShardID, epoch: Epoch, table: ReplicaTable, configuration: ReplicaConfiguration) {
+        self.shard = shard
+        self.epoch = epoch
+        self.table = table
+        self.configuration = configuration
+    }
+
+    /// Changes that are not acknowledged.
+    package var waitingCount: Int { waiting.count }
+
+    /// Entities, and the bytes of their keys and states.
+    package var tableSize: (count: Int, byteCount: Int) { (table.count, table.byteCount) }
+
+    package var standbyTarget: NodeID? { standby?.target }
+    package var candidateTarget: NodeID? { candidate?.target }
+    private var targets: [NodeID] { [standby?.target, candidate?.target].compactMap { $0 } }
+
+    /// Changes are acknowledged without any other node.
+    package var isAlone: Bool { standby == nil && candidate?.isRequired != true }
+
+    // MARK: Targets
+
+    /// The map names another standby, or none.
+    package mutating func setStandby(_ node: NodeID?) -> Effects {
+        var effects = Effects()
+        guard node != standby?.target else { return effects }
+        end(standby, &effects)
+        if let candidate, candidate.target == node {
+            standby = candidate
+            self.candidate = nil
+            // Named after a death, it cannot know that it is still the candidate that it was.
+            standby?.rebind()
+        } else {
+            standby = node.map { newFeed(to: $0) }
+        }
+        standby?.require()
+        forgetAccuser()
+        settle()
+        effects.targets = targets
+        return effects
+    }
+
+    /// A planned move has a candidate, or none any more.
+    package mutating func setCandidate(_ node: NodeID?) -> Effects {
+        var effects = Effects()
+        let node = node == standby?.target ? nil : node
+        guard node != candidate?.target else { return effects }
+        end(candidate, &effects)
+        candidate = node.map { newFeed(to: $0) }
+        forgetAccuser()
+        settle()
+        effects.targets = targets
+        return effects
+    }
+
+    /// Who said that a later epoch exists is no target any more, and a standby is there that must confirm: it says the
+    /// same, or it is not so.
+    private mutating func forgetAccuser() {
+        guard let accuser, standby != nil, !isTarget(accuser) else { return }
+        self.accuser = nil
+        supersededBy = nil
+    }
+
+    /// The target has everything that was acknowledged, and nothing more is acknowledged that it has not.
+    package func isCaughtUp(_ node: NodeID) -> Bool { feed(to: node)?.isBound ?? false }
+
+    /// The target has every change up to the position.
+    package func isConfirmed(_ position: UInt64, by node: NodeID) -> Bool {
+        (feed(to: node)?.confirmed).map { $0 >= position } ?? false
+    }
+
+    /// The node is fed.
+    package func isTarget(_ node: NodeID) -> Bool { feed(to: node) != nil }
+
+    private func feed(to node: NodeID) -> ReplicaFeedStateMachine? {
+        if standby?.target == node { return standby }
+        return candidate?.target == node ? candidate : nil
+    }
+
+    private mutating func newFeed(to node: NodeID) -> ReplicaFeedStateMachine {
+        lastStream += 1
+        return ReplicaFeedStateMachine(shard: shard, epoch: epoch, target: node, stream: lastStream)
+    }
+
+    private func end(_ feed: ReplicaFeedStateMachine?, _ effects: inout Effects) {
+        guard let feed else { return }
+        effects.ended.append(.init(target: feed.target, end: ReplicaEnd(shard: shard, term: feed.term)))
+    }
+
+    // MARK: Changes
+
+    /// An entity has a new state, or is removed; the number of the change.
+    ///
+    /// - Throws: 10002 for a state that is too large, 10007 over another bound, 10013 where a later epoch was seen.
+    ///   The change is not made then.
+    package mutating func change(_ record: ReplicaRecord) throws(ApusError) -> UInt64 {
+        guard supersededBy == nil else { throw ApusError(.staleEpoch) }
+        try check(record)
+        position += 1
+        let slot = table.apply(record)
+        waiting.append(record.byteCount)
+        waitingByteCount += record.byteCount
+        // The removal of what is not there is a change like others, so that every position reaches the targets.
+        standby?.changed(record, slot: slot ?? -1, position: position)
+        candidate?.changed(record, slot: slot ?? -1, position: position)
+        if let candidate, !candidate.isRequired,
+            candidate.queuedCount > configuration.waitingCountMax
+                || candidate.queuedByteCount > configuration.waitingByteCountMax
+        {
+            lastStream += 1
+            self.candidate?.restart(as: lastStream)
+        }
+        settle()
+        return position
+    }
+
+    private func check(_ record: ReplicaRecord) throws(ApusError) {
+        let stateByteCount = record.state?.readableBytes ?? 0
+        guard stateByteCount <= configuration.stateByteCountMax else {
+            throw ApusError(.frameTooLarge, "an entity's state is larger than replication.state_bytes_max")
+        }
+        if !isAlone {
+            guard waitingCount < configuration.waitingCountMax,
+                waitingByteCount + record.byteCount <= configuration.waitingByteCountMax
+            else { throw ApusError(.overloaded, "too many changes wait for the shard's standby") }
+        }
+        guard record.state != nil else { return }
+        let before = table.byteCount(of: record.key)
+        guard before > 0 || table.count < configuration.shardEntityCountMax,
+            table.byteCount - before + ReplicaTable.byteCount(of: record) <= configuration.shardByteCountMax
+        else { throw ApusError(.overloaded, "the shard has no room for the state of another entity") }
+    }
+
+    // MARK: Streams
+
+    package func hasNews(for node: NodeID) -> Bool {
+        guard supersededBy == nil else { return false }
+        if standby?.target == node { return standby?.hasNews ?? false }
+        return candidate?.target == node && candidate?.hasNews == true
+    }
+
+    /// The next batch for a target; nil where there is nothing to say.
+    package mutating func nextBatch(for node: NodeID, byteCountMax: Int) -> ReplicaBatch? {
+        guard supersededBy == nil else { return nil }
+        if standby?.target == node {
+            return standby?.nextBatch(
+                of: table, at: position, acknowledged: acknowledged, byteCountMax: byteCountMax)
+        }
+        guard candidate?.target == node else { return nil }
+        return candidate?.nextBatch(of: table, at: position, acknowledged: acknowledged, byteCountMax: byteCountMax)
+    }
+
+    /// A batch of this stream, and what followed it, will have no answer.
+    package mutating func lost(_ sequence: UInt64, of term: ReplicaTerm, to node: NodeID) {
+        guard term.epoch == epoch else { return }
+        if standby?.target == node { standby?.lost(stream: term.stream, sequence: sequence) }
+        if candidate?.target == node { candidate?.lost(stream: term.stream, sequence: sequence) }
+    }
+
+    /// A target answered.
+    package mutating func answered(_ answer: ReplicaAnswer, by node: NodeID) -> Effects {
+        var effects = Effects()
+        let result: ReplicaFeedStateMachine.OnAnswer?
+        if standby?.target == node {
+            result = standby?.answered(answer, nextStream: lastStream + 1)
+        } else if candidate?.target == node {
+            result = candidate?.answered(answer, nextStream: lastStream + 1)
+        } else {
+            return effects
+        }
+        switch result {
+        case .ignored, nil: return effects
+        case .confirmed: break
+        case .resend(let isOverloaded): effects.isDelayed = isOverloaded
+        case .restarted(let isRepeated):
+            lastStream += 1
+            effects.restartedCount = 1
+            effects.isDelayed = isRepeated
+        case .superseded(let epoch):
+            supersededBy = epoch
+            accuser = node
+            effects.supersededBy = epoch
+            return effects
+        }
+        // The candidate may have become required, which is news for it too.
+        settle()
+        effects.targets = [node]
+        return effects
+    }
+
+    /// Acknowledges what every node has that must have it.
+    private mutating func settle() {
+        guard supersededBy == nil else { return }
+        if candidate?.confirmed != nil { candidate?.require() }
+        var reached = position
+        if let standby { reached = min(reached, standby.confirmed ?? 0) }
+        if let candidate, candidate.isRequired { reached = min(reached, candidate.confirmed ?? 0) }
+        while acknowledged < reached, let byteCount = waiting.popFirst() {
+            acknowledged += 1
+            waitingByteCount -= byteCount
+        }
+    }
+}

@@ -1,0 +1,31 @@
+import ApusCore
+
+/// An entry of an index: which index, and the bytes under which the record is found there.
+package struct RecordEntry: Sendable, Hashable {
+    package var index: String
+    package var value: OrderedKey
+
+    package init(index: String, value: OrderedKey) {
+        self.index = index
+        self.value = value
+    }
+
+    /// Index and value of one entry after the other, as one tuple: how a row keeps its own entries.
+    static func encode(_ entries: [Self]) -> [UInt8] {
+        let parts: [OrderedKey.Part] = entries.flatMap { [.text($0.index), .bytes($0.value.bytes)] }
+        return OrderedKey(parts).bytes
+    }
+
+    /// - Throws: 10020 where the bytes are no entries.
+    static func decode(_ bytes: [UInt8], of id: RecordID) throws(ApusError) -> [Self] {
+        let parts = OrderedKey(stored: bytes).parts ?? [.bytes([])]
+        var entries: [Self] = []
+        for start in stride(from: 0, to: parts.count, by: 2) {
+            guard start + 1 < parts.count, case .text(let index) = parts[start],
+                case .bytes(let value) = parts[start + 1]
+            else { throw ApusError(.stateForeign, "the entries of the record \(id) cannot be read: it is damaged") }
+            entries.append(Self(index: index, value: OrderedKey(stored: value)))
+        }
+        return entries
+    }
+}

@@ -1,0 +1,158 @@
+package import ApusCore
+import Foundation
+import GRDB
+
+/// Copies of a records file: one made while the cluster runs, and one put back while it does not (`apus admin backup`,
+/// `restore`).
+///
+/// A copy is what the file was at one moment: the copying connection holds a read transaction from the first page to
+/// the last, so commits of the nodes go on and begin nothing anew. The log grows meanwhile, as it is not written over.
+package enum RecordBackup {
+    /// Pages of one step; the writers of the file are not held up by it.
+    private static let stepPageCount: CInt = 256
+
+    /// What a copy holds.
+    package struct Summary: Sendable, Equatable {
+        package var byteCount: Int
+        package var recordCount: Int
+    }
+
+    /// Copies the records to a new file, which is whole and synced once it has its name.
+    ///
+    /// - Throws: 10020 where the records are another cluster's, or `target` exists; 10021 where one of the files cannot
+    ///   be used.
+    package static func make(
+        of path: String, cluster: ClusterID, to target: String
+    ) async throws(ApusError) -> Summary {
+        guard FileManager.default.fileExists(atPath: path) else {
+            throw ApusError(.storageFailed, "there are no records at \(path)")
+        }
+        guard !FileManager.default.fileExists(atPath: target) else {
+            throw ApusError(.stateForeign, "\(target) exists; a backup replaces nothing")
+        }
+        let source = try await SQLiteFile(
+            path: path, cluster: cluster, limits: SQLiteLimits(), migrator: SQLiteRecordStore.migrator)
+        let outcome = await result { () async throws(ApusError) in
+            try await source.copy(to: partial(target), stepPageCount: stepPageCount)
+            return try await finish(partial(target), as: target, cluster: cluster)
+        }
+        if case .failure = outcome { discard(partial(target)) }
+        await source.close()
+        return try outcome.get()
+    }
+
+    /// Puts a copy in the place of the records. What stood there is kept beside it, with `.replaced` after its name.
+    ///
+    /// - Throws: 10020 where the copy is damaged, or another cluster's; 10021 where a process uses the records, or a
+    ///   file cannot be used.
+    package static func restore(
+        _ copy: String, to path: String, cluster: ClusterID
+    ) async throws(ApusError) -> Summary {
+        guard FileManager.default.fileExists(atPath: copy) else {
+            throw ApusError(.storageFailed, "there is no backup at \(copy)")
+        }
+        let partial = partial(path)
+        do {
+            return try await SQLiteFile.offPool {
+                let use = try WriteLock.use(path + "-lock", isAlone: true)
+                defer { withExtendedLifetime(use) {} }
+                discard(partial)
+                // Nothing is left of it where it fails.
+                defer { discard(partial) }
+                try FileManager.default.copyItem(atPath: copy, toPath: partial)
+                let summary = try check(partial, cluster: cluster)
+                PrivateFile.give(partial, toOwnerOf: path)
+                try keep(path)
+                try publish(partial, as: path)
+                return summary
+            }
+        } catch {
+            throw SQLiteFile.failure(error, path: copy)
+        }
+    }
+
+    private static func partial(_ path: String) -> String { path + ".partial" }
+
+    private static func discard(_ partial: String) {
+        for suffix in ["", "-journal", "-wal", "-shm"] { unlink(partial + suffix) }
+    }
+
+    private static func finish(
+        _ partial: String, as target: String, cluster: ClusterID
+    ) async throws(ApusError) -> Summary {
+        do {
+            return try await SQLiteFile.offPool {
+                let summary = try check(partial, cluster: cluster)
+                try publish(partial, as: target)
+                return summary
+            }
+        } catch {
+            throw SQLiteFile.failure(error, path: partial)
+        }
+    }
+
+    /// Reads every page, and makes the file one that needs no log.
+    private static func check(_ path: String, cluster: ClusterID) throws -> Summary {
+        chmod(path, 0o600)
+        let queue = try DatabaseQueue(path: path)
+        let count = try queue.writeWithoutTransaction { database in
+            guard try String.fetchOne(database, sql: "PRAGMA integrity_check(1)") == "ok" else {
+                throw ApusError(.stateForeign, "\(path) is damaged")
+            }
+            try SQLiteFile.check(path, belongsTo: cluster, database)
+            guard try String.fetchOne(database, sql: "PRAGMA journal_mode = DELETE") == "delete" else {
+                throw ApusError(.storageFailed, "\(path) is in use")
+            }
+            return try Int.fetchOne(database, sql: "SELECT count(*) FROM records WHERE body IS NOT NULL") ?? 0
+        }
+        try queue.close()
+        let size = try FileManager.default.attributesOfItem(atPath: path)[.size] as? NSNumber
+        return Summary(byteCount: size?.intValue ?? 0, recordCount: count)
+    }
+
+    /// Gives what stands there a second name. The file keeps its own one until the copy takes it, so that there is one
+    /// of the two after a crash at any moment, and never none: a node would begin with an empty one.
+    private static func keep(_ path: String) throws {
+        let files = FileManager.default
+        for suffix in ["", "-wal", "-shm"] where files.fileExists(atPath: path + ".replaced" + suffix) {
+            try files.removeItem(atPath: path + ".replaced" + suffix)
+        }
+        guard files.fileExists(atPath: path) else { return }
+        // Its newest changes go from the log into the file. Where it is damaged, they stay in the log.
+        if let queue = try? DatabaseQueue(path: path) {
+            try? queue.writeWithoutTransaction { try $0.execute(sql: "PRAGMA wal_checkpoint(TRUNCATE)") }
+            try? queue.close()
+        }
+        try files.linkItem(atPath: path, toPath: path + ".replaced")
+        for suffix in ["-wal", "-shm"] where files.fileExists(atPath: path + suffix) {
+            try files.moveItem(atPath: path + suffix, toPath: path + ".replaced" + suffix)
+        }
+    }
+
+    /// Syncs the file, gives it its name and syncs the name.
+    private static func publish(_ partial: String, as target: String) throws {
+        try sync(partial)
+        guard rename(partial, target) == 0 else {
+            throw ApusError(.storageFailed, "\(target) cannot be made: \(String(cString: strerror(errno)))")
+        }
+        try sync(URL(fileURLWithPath: target).deletingLastPathComponent().path)
+    }
+
+    private static func sync(_ path: String) throws {
+        let descriptor = open(path, O_RDONLY | O_CLOEXEC)
+        defer { if descriptor >= 0 { close(descriptor) } }
+        guard descriptor >= 0, fsync(descriptor) == 0 else {
+            throw ApusError(.storageFailed, "\(path) cannot be synced: \(String(cString: strerror(errno)))")
+        }
+    }
+
+    private static func result<Value>(
+        _ body: () async throws(ApusError) -> Value
+    ) async -> Result<Value, ApusError> {
+        do throws(ApusError) {
+            return .success(try await body())
+        } catch {
+            return .failure(error)
+        }
+    }
+}

@@ -1,0 +1,51 @@
+import ApusCluster
+package import ApusCore
+import ApusSessions
+package import ApusStorage
+import Foundation
+
+/// The record store that a node's configuration names, with what all services declare.
+package enum NodeRecords {
+    /// Every collection of a program whose nodes carry these services.
+    package static func catalogue(carrying services: [any NodeService]) -> RecordCatalogue {
+        RecordCatalogue(merging: [ClusterRecords.catalogue, SessionRecords.catalogue] + services.map(\.records))
+    }
+
+    /// Opens the store.
+    ///
+    /// - Parameters:
+    ///   - services: What the program's nodes carry.
+    ///   - node: Who uses it; nil for a program that is no node.
+    /// - Throws: 10020 and 10021, as of ``SQLiteRecordStore`` and ``PostgresRecordStore``.
+    package static func open(
+        _ configuration: NodeConfiguration, carrying services: [any NodeService], for node: NodeID? = nil
+    ) async throws(ApusError) -> any RecordStore {
+        let catalogue = catalogue(carrying: services)
+        guard configuration.recordsURL.isEmpty else { return try await connect(configuration, catalogue) }
+        return try await SQLiteRecordStore(
+            path: configuration.recordsFile, cluster: configuration.cluster, catalogue: catalogue,
+            limits: configuration.records, files: configuration.recordsFiles,
+            mark: node.map { RecordWriter.mark(of: $0) } ?? 0)
+    }
+
+    /// Opens the store to look into it, and leaves it as the release that runs made it.
+    ///
+    /// - Throws: 10020 and 10021, as of ``SQLiteRecordStore``; 10021 where there is no file.
+    package static func look(_ configuration: NodeConfiguration) async throws(ApusError) -> any RecordStore {
+        guard configuration.recordsURL.isEmpty else {
+            return try await connect(configuration, RecordCatalogue([]))
+        }
+        guard FileManager.default.fileExists(atPath: configuration.recordsFile) else {
+            throw ApusError(.storageFailed, "there are no records at \(configuration.recordsFile)")
+        }
+        return try await SQLiteRecordStore(path: configuration.recordsFile, cluster: configuration.cluster)
+    }
+
+    private static func connect(
+        _ configuration: NodeConfiguration, _ catalogue: RecordCatalogue
+    ) async throws(ApusError) -> any RecordStore {
+        try await PostgresRecordStore(
+            url: configuration.recordsURL, cluster: configuration.cluster, catalogue: catalogue,
+            limits: configuration.records, connections: configuration.recordsConnections)
+    }
+}

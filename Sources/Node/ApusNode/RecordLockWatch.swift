@@ -1,0 +1,68 @@
+import ApusCluster
+import ApusCore
+import ApusStorage
+import Logging
+import ServiceLifecycle
+import Synchronization
+
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
+
+/// Ends a process of this machine that was declared dead while it holds the lock of the records.
+///
+/// A process that is stopped (SIGSTOP, a debugger, a frozen container) keeps its locks. Its node is declared dead
+/// within a moment and its shards go on elsewhere, but nobody could write a record until it went on. The kernel names
+/// the holder of the lock; it is ended where the lock says that it is an incarnation which died
+/// (``RecordLockStateMachine``). That one may do nothing any more anyway (docs/decisions/3).
+///
+/// Concurrency model: the map's observer and the one task of ``run()`` share the machine behind a `Mutex`.
+final class RecordLockWatch: Service {
+    /// Between two looks: above the time of a commit, and well below `records.lock_timeout`.
+    private static let period = Duration.milliseconds(100)
+
+    private let records: any RecordStore
+    private let log: Logger
+    private let machine = Mutex(RecordLockStateMachine())
+
+    init(records: any RecordStore, view: ClusterView, log: Logger) {
+        (self.records, self.log) = (records, log)
+        let local = view.local
+        view.observe { [weak self] old, new in
+            for node in Self.deaths(from: old, to: new) where node != local {
+                self?.machine.withLock { $0.died("\(node)", mark: RecordWriter.mark(of: node)) }
+            }
+        }
+    }
+
+    /// Incarnations that were declared dead or replaced; one that left by itself still writes what it knows.
+    private static func deaths(from old: ClusterMap, to new: ClusterMap) -> [NodeID] {
+        old.members.filter(\.state.isAlive).map(\.id).filter { node in
+            guard let member = new.member(named: node.name), member.id == node else { return true }
+            return member.state == .dead
+        }
+    }
+
+    func run() async throws {
+        await cancelWhenGracefulShutdown { [self] in
+            while (try? await Task.sleep(for: Self.period)) != nil {
+                if machine.withLock({ $0.isWatching }) { await look() }
+            }
+        }
+    }
+
+    private func look() async {
+        let holder = await records.lockHolder()
+        let dead = machine.withLock { machine in
+            machine.looked(
+                holder.map { RecordLockStateMachine.Holder(process: $0.process, mark: $0.mark, turn: $0.turn) })
+        }
+        guard let dead else { return }
+        kill(dead.process, SIGKILL)
+        log.warning(
+            "A process that was declared dead kept others from writing records and was ended",
+            metadata: [LogKey.peer: "\(dead.node)", LogKey.process: "\(dead.process)"])
+    }
+}

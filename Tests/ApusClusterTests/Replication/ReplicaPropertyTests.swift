@@ -1,0 +1,64 @@
+import ApusCluster
+import Testing
+
+@Suite("Replication under faults (D18)")
+struct ReplicaPropertyTests {
+    @Test(
+        "What was acknowledged is promoted, or its loss is reported; nothing goes back; no one waits for ever",
+        arguments: [UInt64](0..<600).chunks(of: 100))
+    func faults(seeds: [UInt64]) {
+        var (acknowledged, complete, incomplete) = (0, 0, 0)
+        for seed in seeds {
+            var simulation = ReplicaSimulation(seed: seed)
+            let violations = simulation.run()
+            #expect(violations.isEmpty, "seed \(seed)")
+            acknowledged += simulation.acknowledgedCount
+            complete += simulation.completePromotionCount
+            incomplete += simulation.incompletePromotionCount
+        }
+        // The runs reach what they are about.
+        #expect(acknowledged > seeds.count * 20)
+        #expect(complete > incomplete && incomplete > 0)
+    }
+
+    @Test(
+        "Where nodes die one at a time, with every copy complete, no promotion lacks anything",
+        arguments: [UInt64](5000..<5300).chunks(of: 100))
+    func singleFaults(seeds: [UInt64]) {
+        var complete = 0
+        for seed in seeds {
+            var simulation = ReplicaSimulation(seed: seed, isGentle: true)
+            let violations = simulation.run()
+            #expect(violations.isEmpty, "seed \(seed)")
+            complete += simulation.completePromotionCount
+        }
+        #expect(complete > seeds.count * 4)
+    }
+
+    @Test("A run is the same whenever it is run")
+    func deterministic() {
+        var first = ReplicaSimulation(seed: 11)
+        var second = ReplicaSimulation(seed: 11)
+        _ = first.run()
+        _ = second.run()
+        #expect(first.acknowledgedCount == second.acknowledgedCount && first.maps == second.maps)
+        #expect(first.acknowledged == second.acknowledged && first.now == second.now)
+    }
+
+    @Test("Each deliberate error is caught", arguments: ReplicaMutant.allCases.filter { $0 != .none })
+    func mutantIsCaught(mutant: ReplicaMutant) {
+        // What an owner asks of the map too early loses nothing that is not reported, so it shows where nothing may be.
+        let isGentle = mutant == .namesStandbyEarly || mutant == .handsOverEarly
+        let seed = (UInt64(0)..<300).first { seed in
+            var simulation = ReplicaSimulation(seed: seed, mutant: mutant, isGentle: isGentle)
+            return !simulation.run().isEmpty
+        }
+        #expect(seed != nil, "no seed finds a program that \(mutant.rawValue)")
+    }
+}
+
+extension [UInt64] {
+    fileprivate func chunks(of count: Int) -> [[UInt64]] {
+        stride(from: 0, to: self.count, by: count).map { Array(self[$0..<Swift.min($0 + count, self.count)]) }
+    }
+}
