@@ -76,7 +76,7 @@ private final class TestNode: Sendable {
         service = try await ClusterService.open(
             configuration, store: store, hooks: hooks, logger: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })
         self.facts = facts
-        let port = try await Self.freePort()
+        let port = try FreePort.next()
         let addresses = NodeAddresses(
             transport: HostPort(host: "127.0.0.1", port: port), clients: HostPort(host: "127.0.0.1", port: 1),
             http: HostPort(host: "127.0.0.1", port: 2))
@@ -90,17 +90,6 @@ private final class TestNode: Sendable {
     func crash() async {
         running.cancel()
         _ = await running.result
-    }
-
-    private static func freePort() async throws -> Int {
-        let probe = try HeartbeatThread(
-            configuration: HeartbeatConfiguration(bind: HostPort(host: "127.0.0.1", port: 0)), identity: node("probe"),
-            cluster: ClusterID(unchecked: "test"), seal: try HeartbeatSeal(key: [UInt8](repeating: 3, count: 32)),
-            driver: MembershipDriver(machine: MembershipStateMachine(local: node("probe"))) { _ in },
-            logger: Logger(label: "test"))
-        let address = try await probe.start()
-        await probe.stop()
-        return address.port
     }
 }
 

@@ -48,7 +48,7 @@ final class PostgresServer: Sendable {
             }
             encryption = ["-c", "ssl=on"]
         }
-        port = Self.freePort()
+        port = try FreePort.next()
         // The shell's input ends with this object, or with this process; then it ends the server. It does not `wait`:
         // where its parent blocks SIGCHLD, that never returns.
         let script = """
@@ -90,23 +90,6 @@ final class PostgresServer: Sendable {
         let connection = try PostgresConnection(url: Self.url(port), until: end)
         try connection.run("CREATE SCHEMA IF NOT EXISTS \(schema)", until: end)
         return Self.url(port, "&options=-csearch_path%3D\(schema)")
-    }
-
-    private static func freePort() -> Int {
-        let socket = socket(AF_INET, Int32(SOCK_STREAM.rawValue), 0)
-        defer { close(socket) }
-        var address = sockaddr_in()
-        address.sin_family = sa_family_t(AF_INET)
-        address.sin_addr.s_addr = inet_addr("127.0.0.1")
-        var length = socklen_t(MemoryLayout<sockaddr_in>.size)
-        return withUnsafeMutableBytes(of: &address) { bytes in
-            guard let base = bytes.baseAddress else { return 0 }
-            // SAFETY: the bytes are those of a sockaddr_in, which begins as every sockaddr does.
-            let pointer = base.assumingMemoryBound(to: sockaddr.self)
-            _ = bind(socket, pointer, length)
-            _ = getsockname(socket, pointer, &length)
-            return Int(bytes.load(fromByteOffset: 2, as: UInt16.self).bigEndian)
-        }
     }
 
     private static func start(_ command: [String]) throws -> Pipe {

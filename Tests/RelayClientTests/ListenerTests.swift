@@ -6,7 +6,7 @@ import Testing
 struct ListenerTests {
     @Test("Clients come at each port, and allocations are spread over the relay addresses of one family")
     func several() async throws {
-        let second = try await RelayProcess.freePort("127.0.0.1")
+        let second = try FreePort.next()
         let relay = try await ConfiguredRelay(
             keys: """
                 users_file: users
@@ -37,7 +37,7 @@ struct ListenerTests {
         let relay = try await ConfiguredRelay(
             keys: "users_file: users\nopen: loopback\nlegacy_channels: true\nproxy_from: 127.0.0.3\n"
         ) { try ConfiguredRelay.addUser("first", "north", to: "\($0)/users") }
-        let port = try await RelayProcess.freePort("127.0.0.1")
+        let port = try FreePort.next()
         let proxy = try Child([
             python, OtherClients.script("proxy.py"), "127.0.0.1", "\(port)", "127.0.0.3", "127.0.0.1", "\(relay.port)",
         ])

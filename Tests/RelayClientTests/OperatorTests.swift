@@ -24,7 +24,7 @@ struct OperatorTests {
     }
 
     private func relay() async throws -> (ConfiguredRelay, config: [String]) {
-        let http = try await RelayProcess.freePort("127.0.0.1")
+        let http = try FreePort.next()
         let relay = try await ConfiguredRelay(keys: "users_file: users\nopen: loopback\n", http: "127.0.0.1:\(http)") {
             for user in ["first", "second"] { try ConfiguredRelay.addUser(user, "north", to: "\($0)/users") }
         }

@@ -1,8 +1,5 @@
 import ApusTestKit
 import Foundation
-import NIOCore
-import NIOPosix
-import Synchronization
 import Testing
 
 /// `apus relay serve` in a process of its own, which ends with this value.
@@ -39,10 +36,10 @@ final class RelayProcess: Sendable {
     ) async throws {
         self.address = address
         self.certificate = certificate
-        let port = if let port { port } else { try await Self.freePort(address) }
+        let port = if let port { port } else { try FreePort.next(at: address) }
         var securePort: Int?
         if certificate != nil {
-            securePort = port == NatNetwork.relayPort ? 5_349 : try await Self.freePort(address)
+            securePort = port == NatNetwork.relayPort ? 5_349 : try FreePort.next(at: address)
         }
         self.securePort = securePort
         var tls: [String] = []
@@ -98,31 +95,4 @@ final class RelayProcess: Sendable {
         let server = try #require(issued.iceServers.first)
         return (server.username, server.credential)
     }
-
-    /// Ports of tests, below those that the system gives out by itself: hundreds of sockets come and go there.
-    private static let ports = 10_000..<20_000
-    private static let nextPort = Mutex(Int.random(in: ports))
-
-    /// A port that nobody has, TCP or UDP, and that no other test of this process is given.
-    static func freePort(_ address: String) async throws -> Int {
-        let group = MultiThreadedEventLoopGroup.singleton
-        for _ in 0..<100 {
-            let port = nextPort.withLock { next in
-                // turnutils_peer takes the port after its own as well.
-                next = next + 2 < ports.upperBound ? next + 2 : ports.lowerBound
-                return next
-            }
-            guard let stream = try? await ServerBootstrap(group: group).bind(host: address, port: port).get() else {
-                continue
-            }
-            let datagrams = try? await DatagramBootstrap(group: group).bind(host: address, port: port).get()
-            try await stream.close().get()
-            guard let datagrams else { continue }
-            try await datagrams.close().get()
-            return port
-        }
-        throw Busy(address: address)
-    }
-
-    struct Busy: Error { var address: String }
 }

@@ -27,7 +27,7 @@ final class ConfiguredRelay: Sendable {
         folder = FileManager.default.temporaryDirectory.appending(path: "apus-relay-\(UUID().uuidString)").path
         try FileManager.default.createDirectory(atPath: folder, withIntermediateDirectories: true)
         self.address = address
-        self.port = if let port { port } else { try await RelayProcess.freePort(address) }
+        self.port = if let port { port } else { try FreePort.next(at: address) }
         self.http = http
         self.more = more
         try Self.write(keys, folder, "\(address) \(more)", self.port, http)

@@ -47,7 +47,7 @@ struct UclientTests {
         arguments: Door.allCases, [false, true])
     func echo(door: Door, usesSend: Bool) async throws {
         let relay = try await relay(door)
-        let port = try await RelayProcess.freePort(relay.address)
+        let port = try FreePort.next(at: relay.address)
         let peer = try Child(["turnutils_peer", "-L", relay.address, "-p", "\(port)"])
         defer { peer.terminate() }
         try await expectAllBack(
