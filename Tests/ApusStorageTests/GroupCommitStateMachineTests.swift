@@ -74,24 +74,44 @@ struct GroupCommitStateMachineTests {
         #expect(machine.submitted("c", stepCount: 1, byteCount: 1) == .isClosed)
     }
 
-    @Test("After a commit of several the next one is worth a moment, until as many wait; after a lone one it is not")
+    @Test("After a commit of several the next one waits for them, beside those who wait; a lone one waits for nobody")
     func worthWaiting() {
-        var limits = RecordStoreLimits()
-        limits.batchStepCountMax = 3
-        var machine = GroupCommitStateMachine<String>(limits: limits)
+        var machine = machine(batch: 8)
         #expect(!machine.isWorthWaiting)
         #expect(machine.submitted("a", stepCount: 1, byteCount: 1) == .waitsForRun)
         #expect(machine.nextCommit() == ["a"])
+        for item in ["b", "c"] { #expect(machine.submitted(item, stepCount: 1, byteCount: 1) == .waits) }
+        machine.committed()
         #expect(!machine.isWorthWaiting, "a lone caller waits for nobody")
-        for item in ["b", "c", "d", "e", "f"] { #expect(machine.submitted(item, stepCount: 1, byteCount: 1) == .waits) }
-        #expect(machine.nextCommit() == ["b", "c", "d"])
-        #expect(machine.isWorthWaiting, "two wait, and three were answered")
-        #expect(machine.submitted("g", stepCount: 1, byteCount: 1) == .waits)
+        #expect(machine.nextCommit() == ["b", "c"])
+        for item in ["d", "e"] { #expect(machine.submitted(item, stepCount: 1, byteCount: 1) == .waits) }
+        #expect(!machine.isWorthWaiting, "the commit runs")
+        machine.committed()
+        #expect(machine.isWorthWaiting, "two wait, and two were answered")
+        #expect(machine.submitted("b", stepCount: 1, byteCount: 1) == .waits)
+        #expect(machine.isWorthWaiting, "one of them is back")
+        #expect(machine.submitted("c", stepCount: 1, byteCount: 1) == .waits)
         #expect(!machine.isWorthWaiting)
-        #expect(machine.nextCommit() == ["e", "f", "g"])
+        #expect(machine.nextCommit() == ["d", "e", "b", "c"], "halves that take turns become one")
+        machine.committed()
         #expect(machine.isWorthWaiting)
         machine.closed()
         #expect(!machine.isWorthWaiting)
+    }
+
+    @Test("A full batch waits for nobody")
+    func fullBatch() {
+        var machine = machine(batch: 3)
+        #expect(machine.submitted("a", stepCount: 1, byteCount: 1) == .waitsForRun)
+        #expect(machine.submitted("b", stepCount: 1, byteCount: 1) == .waits)
+        #expect(machine.nextCommit() == ["a", "b"])
+        machine.committed()
+        for item in ["c", "d"] { #expect(machine.submitted(item, stepCount: 1, byteCount: 1) == .waits) }
+        #expect(!machine.isWorthWaiting, "those who were answered are back")
+        #expect(machine.nextCommit() == ["c", "d"])
+        for item in ["e", "f", "g"] { #expect(machine.submitted(item, stepCount: 1, byteCount: 1) == .waits) }
+        machine.committed()
+        #expect(!machine.isWorthWaiting, "two were answered, but there is no room for them")
     }
 
     @Test("After a commit of one caller with many steps nobody is waited for")
@@ -99,6 +119,7 @@ struct GroupCommitStateMachineTests {
         var machine = machine()
         #expect(machine.submitted("many", stepCount: 50, byteCount: 1) == .waitsForRun)
         #expect(machine.nextCommit() == ["many"])
+        machine.committed()
         #expect(!machine.isWorthWaiting)
     }
 }

@@ -81,6 +81,7 @@ final class GroupCommit: Sendable {
                 let outcomes = try execute(items.flatMap(\.steps))
                 let time = MonotonicTime.now() - start
                 metrics.committed(outcomes, in: time)
+                machine.withLock { $0.committed() }
                 var rest = outcomes[...]
                 for item in items {
                     item.completion(Array(rest.prefix(item.steps.count)))

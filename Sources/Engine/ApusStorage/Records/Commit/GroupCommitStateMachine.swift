@@ -4,8 +4,9 @@ import DequeModule
 ///
 /// One commit at a time. What comes while it runs waits, in order, and is the next one. So a commit takes as many steps
 /// as there are callers, and a lone caller waits for nobody. Callers that were answered together come back together:
-/// the next commit waits a moment for them (``isWorthWaiting``), or the first one back would have one of its own. Pure;
-/// `Item` is what the shell keeps of some steps.
+/// the next commit waits a moment for them (``isWorthWaiting``), beside those who wait already. Else the first one back
+/// would have a commit of its own, or two halves of the callers would take turns. Pure; `Item` is what the shell keeps
+/// of some steps.
 package struct GroupCommitStateMachine<Item> {
     /// What becomes of steps that were handed in.
     package enum OnSubmit: Equatable {
@@ -35,8 +36,10 @@ package struct GroupCommitStateMachine<Item> {
     private var waiting: Deque<Waiting> = []
     package private(set) var waitingStepCount = 0
     package private(set) var waitingByteCount = 0
-    /// Callers of the commit that ended last.
-    private var lastCallerCount = 0
+    /// Callers of the commit that began last.
+    private var callerCount = 0
+    /// Those who are waiting once all whom the last commit answered have handed in more.
+    private var expectedCount = 0
 
     package init(limits: RecordStoreLimits) { self.limits = limits }
 
@@ -66,17 +69,22 @@ package struct GroupCommitStateMachine<Item> {
             items.append(next.item)
             remove(waiting.removeFirst())
         }
-        lastCallerCount = items.count
+        (callerCount, expectedCount) = (items.count, 0)
         guard items.isEmpty else { return items }
         if case .committing = state { state = .idle }
         return nil
     }
 
-    /// The commit that just ended had several callers, and fewer wait: those who were answered are about to hand in
-    /// more.
+    /// The commit that ``nextCommit()`` gave is durable, and its callers are about to be answered.
+    package mutating func committed() {
+        guard callerCount > 1, case .committing = state else { return }
+        expectedCount = waiting.count + callerCount
+    }
+
+    /// The commit that just ended had several callers, and not all of them are back: they are about to hand in more.
     package var isWorthWaiting: Bool {
-        guard case .committing = state, lastCallerCount > 1 else { return false }
-        return waiting.count < lastCallerCount && waitingStepCount < limits.batchStepCountMax
+        guard case .committing = state else { return false }
+        return waiting.count < expectedCount && waitingStepCount < limits.batchStepCountMax
     }
 
     /// A commit failed whole: what waits would wait for the same again, and fails with it.
