@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Replicated entities of a real cluster: a node hands its shards over, and a node is killed, under load.
 
-    cluster.py APUS-DOORS [--entities N] [--clients N] [--base-port P]
+    cluster.py APUS-DOORS [--entities N] [--clients N] [--think-ms N] [--base-port P]
+
+Clients think between two calls, so that the calls' times are the cluster's and not those of a full machine; with
+--think-ms 0 they use up what the machine has.
 
 Prints one JSON object: handover_pause_ms and handover_failed while a node is drained; promotion_ms, from the kill
 until the first answer of an entity of the dead node, promotion_max_ms until the last one that waited, and
@@ -39,8 +42,9 @@ class Client:
 class Load:
     """Clients that pass random doors, and what they were acknowledged."""
 
-    def __init__(self, ports, clients, entities):
-        self.ports, self.count, self.entities = ports, clients, entities
+    def __init__(self, ports, options):
+        self.ports, self.count, self.entities = ports, options.clients, options.entities
+        self.think = options.think_ms / 1000
         self.passes = {}
         # (when it was sent, when it was answered)
         self.calls = []
@@ -54,6 +58,7 @@ class Load:
         client = Client(port)
         await client.open()
         while not self.stopped:
+            await asyncio.sleep(self.think)
             door = random.randrange(self.entities)
             sent = time.monotonic()
             answer = await client.ask(door, "pass")
@@ -114,12 +119,12 @@ async def measure(options, directory):
     ports = [options.base_port + 10 * node + 9 for node in range(3)]
     await apus("up", "--nodes", "3", "--base-port", str(options.base_port))
     try:
-        everything = Load(ports, 0, options.entities)
+        everything = Load(ports, options)
         say(f"{options.entities} entities")
         await fill(ports, options.entities, everything)
 
         say("a node hands its shards over")
-        load = Load(ports[1:], options.clients, options.entities)
+        load = Load(ports[1:], options)
         load.passes = everything.passes
         running = asyncio.create_task(load.run())
         await asyncio.sleep(3)
@@ -140,7 +145,7 @@ async def measure(options, directory):
         await apus("up")
 
         say("a node is killed")
-        again = Load(ports[:1] + ports[2:], options.clients, options.entities)
+        again = Load(ports[:1] + ports[2:], options)
         again.passes = everything.passes
         running = asyncio.create_task(again.run())
         await asyncio.sleep(3)
@@ -166,6 +171,7 @@ def main():
     parser.add_argument("doors")
     parser.add_argument("--entities", type=int, default=200_000)
     parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--think-ms", type=float, default=10)
     parser.add_argument("--base-port", type=int, default=26_500)
     options = parser.parse_args()
     directory = tempfile.mkdtemp(prefix="apus-entities-")

@@ -37,6 +37,8 @@ package struct OrderedKey: Sendable, Hashable, Comparable, CustomStringConvertib
     /// The bound above every key that begins with this one.
     package var end: Self { Self(stored: bytes + [0xFF]) }
 
+    package func hash(into hasher: inout Hasher) { bytes.withUnsafeBytes { hasher.combine(bytes: $0) } }
+
     package static func < (left: Self, right: Self) -> Bool { left.bytes.lexicographicallyPrecedes(right.bytes) }
 
     /// The tuple; nil where the bytes are none.

@@ -2,10 +2,10 @@ import ApusCore
 
 /// Decides the writes of one commit: which steps are made, and what the rows and entries are afterwards.
 ///
-/// A store hands in the heads of all records that the steps touch, as they are in the transaction, then the steps in
-/// their order, and writes ``changes``. A step is judged whole before anything of it counts, so a refused one leaves
-/// nothing, and the transaction needs no savepoints. Each step sees those before it. A record that several steps write
-/// is written once.
+/// A store hands in the steps in their order, with a way to the heads of the records as they are in the transaction,
+/// and then writes ``changes``. A step is judged whole before anything of it counts, so a refused one leaves nothing,
+/// and the transaction needs no savepoints. Each step sees those before it. A record that several steps write is
+/// written once.
 ///
 /// All stores decide by this machine, so they agree. Pure.
 struct RecordBatchStateMachine {
@@ -46,54 +46,78 @@ struct RecordBatchStateMachine {
         }
     }
 
-    private let heads: [RecordID: Head]
+    /// A record that a step touches.
+    private struct Slot {
+        var id: RecordID
+        var before: Head?
+        /// As the steps until now make it, where one of them writes it.
+        var written: Row??
+
+        var head: Head? { if let written { written?.head } else { before } }
+    }
+
     /// By collection, the newest layout that its indexes were made by.
     private let layouts: [String: UInt32]
     /// Records of clients may grow.
     private let hasRoom: Bool
-    /// Records that were written, in the order of their first write.
-    private var order: [RecordID] = []
-    private var rows: [RecordID: Row?] = [:]
+    /// Each record is looked up once for each write; all else goes by its place in `slots`.
+    private var indexes: [RecordID: Int] = [:]
+    private var slots: [Slot] = []
+    /// The slots of records that were written, in the order of their first write.
+    private var order: [Int] = []
 
-    init(heads: [RecordID: Head], layouts: [String: UInt32] = [:], hasRoom: Bool = true) {
-        self.heads = heads
+    init(layouts: [String: UInt32] = [:], hasRoom: Bool = true, countMin: Int = 0) {
         self.layouts = layouts
         self.hasRoom = hasRoom
+        indexes.reserveCapacity(countMin)
+        slots.reserveCapacity(countMin)
     }
 
     /// What is to be written, in the order of the first write of each record.
     var changes: [Change] {
-        order.map { Change(id: $0, before: heads[$0], after: rows[$0] ?? nil) }
+        order.map { Change(id: slots[$0].id, before: slots[$0].before, after: slots[$0].written ?? nil) }
     }
 
     /// Makes the step whole, and answers the new versions of its writes, or makes nothing of it.
-    mutating func apply(_ step: RecordStep) -> Result<[UInt64], ApusError> {
+    ///
+    /// - Parameter head: A record as it is in the transaction, nil where there is none; asked once for each record.
+    mutating func apply(
+        _ step: RecordStep, head: (RecordID) throws -> Head?
+    ) rethrows -> Result<[UInt64], ApusError> {
         let orderCount = order.count
-        var replaced: [(id: RecordID, row: Row??)] = []
+        var replaced: [(slot: Int, written: Row??)] = []
         var versions: [UInt64] = []
+        versions.reserveCapacity(step.writes.count)
         for write in step.writes {
-            if let refusal = refusal(of: write) {
-                for (id, row) in replaced.reversed() { rows[id] = row }
+            let slot = try slot(of: write.id, head)
+            let head = slots[slot].head
+            if let refusal = refusal(of: write, head) {
+                for (slot, written) in replaced.reversed() { slots[slot].written = written }
                 order.removeLast(order.count - orderCount)
                 return .failure(refusal)
             }
             if case .check = write.change {
-                versions.append(head(write.id)?.version ?? 0)
+                versions.append(head?.version ?? 0)
                 continue
             }
-            replaced.append((write.id, rows[write.id]))
-            versions.append(make(write))
+            let written = slots[slot].written
+            replaced.append((slot, written))
+            if written == nil { order.append(slot) }
+            let row = Self.row(write, after: head)
+            slots[slot].written = .some(row)
+            versions.append(row?.head.version ?? 0)
         }
         return .success(versions)
     }
 
-    private func head(_ id: RecordID) -> Head? {
-        if let row = rows[id] { return row?.head }
-        return heads[id]
+    private mutating func slot(of id: RecordID, _ head: (RecordID) throws -> Head?) rethrows -> Int {
+        if let known = indexes[id] { return known }
+        slots.append(Slot(id: id, before: try head(id)))
+        indexes[id] = slots.count - 1
+        return slots.count - 1
     }
 
-    private func refusal(of write: RecordWrite) -> ApusError? {
-        let head = head(write.id)
+    private func refusal(of write: RecordWrite, _ head: Head?) -> ApusError? {
         if let head, !write.fence.mayReplace(head.fence) {
             return ApusError(
                 .staleEpoch, "the record \(write.id) was written under \(head.fence), not \(write.fence)")
@@ -116,24 +140,18 @@ struct RecordBatchStateMachine {
         return ApusError(.versionConflict, "the record \(write.id) is not as expected: \(found)")
     }
 
-    private mutating func make(_ write: RecordWrite) -> UInt64 {
-        let head = head(write.id)
-        if rows[write.id] == nil { order.append(write.id) }
+    /// What the write makes of the record; nil: there is none any more.
+    private static func row(_ write: RecordWrite, after head: Head?) -> Row? {
         let version = (head?.version ?? 0) + 1
         switch write.change {
         case .put(let body, _, let entries):
             let new = Head(
-                version: version, fence: write.fence, isRemoved: false, entries: Self.unique(entries),
-                byteCount: body.count)
-            rows.updateValue(Row(head: new, body: body), forKey: write.id)
-            return version
+                version: version, fence: write.fence, isRemoved: false, entries: unique(entries), byteCount: body.count)
+            return Row(head: new, body: body)
         case .remove:
-            let new = Head(version: version, fence: write.fence, isRemoved: true, entries: [])
-            rows.updateValue(Row(head: new, body: nil), forKey: write.id)
-            return version
-        case .erase:
-            rows.updateValue(nil, forKey: write.id)
-            return 0
+            return Row(
+                head: Head(version: version, fence: write.fence, isRemoved: true, entries: []), body: nil)
+        case .erase: return nil
         case .check: preconditionFailure("a check of \(write.id) writes nothing")
         }
     }

@@ -84,10 +84,8 @@ package final class MemoryRecordStore: RecordStore {
 
 extension MemoryRecordStore.State {
     mutating func make(_ step: RecordStep) -> Result<[UInt64], ApusError> {
-        var heads: [RecordID: RecordBatchStateMachine.Head] = [:]
-        for write in step.writes { heads[write.id] = rows[write.id]?.head }
-        var machine = RecordBatchStateMachine(heads: heads, layouts: layouts)
-        let outcome = machine.apply(step)
+        var machine = RecordBatchStateMachine(layouts: layouts)
+        let outcome = machine.apply(step) { rows[$0]?.head }
         for change in machine.changes { make(change) }
         for write in step.writes {
             guard case .success = outcome, case .put(_, let layout, _) = write.change else { continue }

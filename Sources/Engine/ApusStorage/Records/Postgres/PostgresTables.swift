@@ -91,8 +91,9 @@ enum PostgresTables {
             for write in step.writes where seen.insert(write.id).inserted { ids.append(write.id) }
         }
         let layouts = try layouts(session)
-        var machine = RecordBatchStateMachine(heads: try heads(of: ids, session), layouts: layouts)
-        let outcomes = steps.map { machine.apply($0) }
+        let heads = try heads(of: ids, session)
+        var machine = RecordBatchStateMachine(layouts: layouts, countMin: ids.count)
+        let outcomes = steps.map { machine.apply($0) { heads[$0] } }
         try make(machine.changes, session)
         return outcomes
     }

@@ -48,13 +48,11 @@ enum RecordTables {
     static func make(
         _ steps: [RecordStep], hasRoom: Bool, _ memory: inout RecordHeadMemory, _ database: Database
     ) throws -> (outcomes: [GroupCommit.Outcome], changes: [RecordBatchStateMachine.Change]) {
-        var heads: [RecordID: RecordBatchStateMachine.Head] = [:]
-        for write in steps.lazy.flatMap(\.writes) {
-            heads[write.id] = try memory.head(write.id) { try head(write.id, database) }
-        }
         let layouts = try memory.layouts { try Self.layouts(database) }
-        var machine = RecordBatchStateMachine(heads: heads, layouts: layouts, hasRoom: hasRoom)
-        let outcomes = steps.map { machine.apply($0) }
+        var machine = RecordBatchStateMachine(layouts: layouts, hasRoom: hasRoom, countMin: steps.count * 2)
+        let outcomes = try steps.map { step in
+            try machine.apply(step) { id in try memory.head(id) { try head(id, database) } }
+        }
         let changes = machine.changes
         for change in changes { try make(change, database) }
         return (outcomes, changes)
@@ -90,6 +88,7 @@ enum RecordTables {
                 .execute(arguments: [collection, key])
             return
         }
+        // Not an update in place: pages that removed bodies leave nearly empty would not become room for others.
         try database.cachedStatement(
             sql: """
                 INSERT OR REPLACE INTO records (collection, key, version, epoch, writer, entries, body)
