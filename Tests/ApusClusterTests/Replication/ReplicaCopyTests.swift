@@ -100,15 +100,25 @@ struct ReplicaCopyTests {
         #expect(copy.promoted(to: 7).table.text == ["y=1"], "a newer copy is there already")
     }
 
-    @Test("A node that is named for want of another is certain again when the owner, which knows it, says so")
+    @Test("Where this node was named for want of another, its copy counts if the owner, which knew that, said so since")
     func named() {
         var copy = complete()
-        copy.named(in: 3)
-        #expect(!copy.promoted(to: 6).isComplete)
+        #expect(copy.promoted(to: 6, namedIn: 1).isComplete && !copy.promoted(to: 6, namedIn: 3).isComplete)
         _ = copy.received(batch(1, 2, isBinding: true), revision: 2)
-        #expect(!copy.promoted(to: 6).isComplete, "the owner did not know it")
-        _ = copy.received(batch(1, 3, isBinding: true), revision: 3)
-        #expect(copy.promoted(to: 6).isComplete)
+        #expect(!copy.promoted(to: 6, namedIn: 3).isComplete, "the owner did not know it")
+        _ = copy.received(batch(1, 3), revision: 3)
+        #expect(!copy.promoted(to: 6, namedIn: 3).isComplete, "the owner did not say that it is bound")
+        _ = copy.received(batch(1, 4, isBinding: true), revision: 3)
+        _ = copy.received(batch(1, 5, isBinding: true), revision: 2)
+        #expect(copy.promoted(to: 6, namedIn: 3).isComplete)
+        #expect(!copy.promoted(to: 6, namedIn: 4).isComplete && !copy.promoted(to: 7, namedIn: 3).isComplete)
+    }
+
+    @Test("A former owner that was released and is named again for want of another has less than everything")
+    func formerOwnerNamed() {
+        var copy = Copy()
+        copy.keep(table(record("x", "1")), standbyUnder: 6)
+        #expect(copy.promoted(to: 7, namedIn: 0).isComplete && !copy.promoted(to: 7, namedIn: 1).isComplete)
     }
 
     @Test("The end of a stream drops the copy; its batches do not bring it back")
@@ -119,20 +129,6 @@ struct ReplicaCopyTests {
         copy.ended(ReplicaTerm(epoch: 5, stream: 1))
         #expect(copy.isEmpty && copy.size.byteCount == 0)
         #expect(copy.received(batch(1, 1, completes: true), revision: 1) == .restart)
-    }
-
-    @Test("A map that gives the standby away drops what was sent before, and keeps what was sent since")
-    func replaced() {
-        var copy = complete()
-        copy.replaced(in: 2)
-        #expect(copy.isEmpty)
-        copy = complete()
-        _ = copy.received(batch(2, 1, record("z", "1"), keepsEarlier: true), revision: 3)
-        copy.replaced(in: 2)
-        #expect(!copy.isComplete)
-        #expect(copy.received(batch(2, 2, completes: true), revision: 3) == .next(3))
-        copy.replaced(in: 3)
-        #expect(copy.isComplete)
     }
 }
 
@@ -226,15 +222,18 @@ struct ReplicaStandbyTests {
         #expect(verdict(&machine, message(record("x", "3"), stream: 2), from: "a") == .next(2))
     }
 
-    @Test("A copy goes when the map gives the standby, or the shard under a later epoch, to other nodes")
+    @Test("A copy goes when the map gives the shard to other nodes under a later epoch, or the owner ends it")
     func dropped() {
         var machine = machine()
         _ = verdict(&machine, message(record("x", "1")), from: "a")
-        machine.mapChanged(replicaMap(revision: 2, owner: "a", standby: "c", epoch: 5))
+        machine.mapChanged(replicaMap(revision: 2, owner: "c", standby: "d", epoch: 6))
         #expect(machine.copyCount == 0 && machine.byteCount == 0)
         machine = self.machine()
         _ = verdict(&machine, message(record("x", "1")), from: "a")
-        machine.mapChanged(replicaMap(revision: 2, owner: "c", standby: "d", epoch: 6))
+        machine.mapChanged(replicaMap(revision: 2, owner: "a", standby: "c", epoch: 5))
+        #expect(machine.hasCopy(of: shard), "the owner may pass over this map")
+        let end = ReplicaEnd(shard: shard, term: ReplicaTerm(epoch: 5, stream: 1))
+        _ = machine.received(message(ends: [end]), from: node("a"))
         #expect(machine.copyCount == 0 && machine.byteCount == 0)
     }
 
@@ -250,15 +249,44 @@ struct ReplicaStandbyTests {
         #expect(!machine.hasCopy(of: shard) && machine.byteCount == 0)
     }
 
-    @Test("A candidate that its owner's move names stays certain; one that a death names waits for the owner's word")
-    func namedCandidate() {
-        for (dead, isComplete) in [([String](), true), (["b"], false)] {
+    @Test(
+        "A candidate that its owner's move names stays certain; one that a death names waits for the owner's word",
+        arguments: [false, true])
+    func namedCandidate(isSkipped: Bool) {
+        for namedIn in [0, 2] as [UInt64] {
             var machine = Machine(local: node("c"), map: replicaMap(revision: 1, owner: "a", standby: "b", epoch: 5))
             _ = verdict(&machine, message(record("x", "1")), from: "a")
-            machine.mapChanged(replicaMap(revision: 2, owner: "a", standby: "c", epoch: 5, dead: dead))
-            machine.mapChanged(replicaMap(revision: 3, owner: "c", standby: nil, epoch: 6, dead: dead + ["a"]))
-            #expect(machine.promote(shard, epoch: 6)?.isComplete == isComplete)
+            let named = replicaMap(
+                revision: 2, owner: "a", standby: "c", epoch: 5, dead: ["b"], standbyNamedIn: namedIn)
+            if !isSkipped { machine.mapChanged(named) }
+            machine.mapChanged(
+                replicaMap(
+                    revision: 3, owner: "c", standby: nil, epoch: 6, dead: ["a", "b"], ownerNamedIn: namedIn))
+            #expect(machine.promote(shard, epoch: 6)?.isComplete == (namedIn == 0))
         }
+    }
+
+    @Test("A node that stood by, was replaced and is named again lacks something, though it saw none of these maps")
+    func namedAgain() throws {
+        var machine = machine()
+        _ = verdict(&machine, message(record("x", "1")), from: "a")
+        // In 2 the standby was c, by a move; in 3 c was dead and b named again.
+        machine.mapChanged(
+            replicaMap(revision: 4, owner: "b", standby: "d", epoch: 6, dead: ["a", "c"], ownerNamedIn: 3))
+        let promotionMaybe = machine.promote(shard, epoch: 6)
+        let promotion = try #require(promotionMaybe)
+        #expect(promotion.table.text == ["x=1"] && !promotion.isComplete)
+    }
+
+    @Test("It lacks nothing where the owner, which knew that it was named again, said so")
+    func namedAgainAndBound() {
+        var machine = machine()
+        _ = verdict(&machine, message(record("x", "1")), from: "a")
+        #expect(verdict(&machine, message(record("x", "2"), stream: 2, revision: 3), from: "a") == .next(2))
+        machine.mapChanged(
+            replicaMap(revision: 4, owner: "b", standby: "d", epoch: 6, dead: ["a", "c"], ownerNamedIn: 3))
+        let promotion = machine.promote(shard, epoch: 6)
+        #expect(promotion?.table.text == ["x=2"] && promotion?.isComplete == true)
     }
 
     @Test("The death of the new owner right after a hand-over promotes the old one with all that it had")
@@ -272,7 +300,21 @@ struct ReplicaStandbyTests {
         #expect(promotion.table.text == ["x=1"] && promotion.isComplete)
     }
 
-    @Test("A former owner keeps nothing where the map does not name it standby")
+    @Test(
+        "An owner that handed over and owns the shard again, and saw no map between, has all that it had",
+        arguments: [(0, true), (4, false)] as [(UInt64, Bool)])
+    func ownerAgain(namedIn: UInt64, isComplete: Bool) throws {
+        var machine = Machine(local: node("a"), map: replicaMap(revision: 1, owner: "a", standby: "b", epoch: 5))
+        // In 2 it handed over to b; in 4 it may have been named again, after a move had released it.
+        machine.mapChanged(
+            replicaMap(revision: 5, owner: "a", standby: "c", epoch: 7, dead: ["b"], ownerNamedIn: namedIn))
+        machine.keep(shard, table: table(record("x", "1")), ownedUnder: 5)
+        let promotionMaybe = machine.promote(shard, epoch: 7)
+        let promotion = try #require(promotionMaybe)
+        #expect(promotion.table.text == ["x=1"] && promotion.isComplete == isComplete)
+    }
+
+    @Test("A former owner keeps nothing where the map gives it no part")
     func notKept() {
         var machine = Machine(local: node("a"), map: replicaMap(revision: 1, owner: "a", standby: "b", epoch: 5))
         machine.mapChanged(replicaMap(revision: 2, owner: "b", standby: "c", epoch: 6))

@@ -114,6 +114,20 @@ struct ReplicaFeedTests {
         #expect(feed.answered(newer, nextStream: 3) == .superseded(6))
     }
 
+    @Test("A batch that overtook the first goes again behind it, in the same stream")
+    func overtakenFirst() throws {
+        var feed = feed()
+        var parts: [ReplicaBatch] = []
+        for _ in 0..<2 {
+            parts.append(try #require(next(&feed, table(record("x", "1"), record("y", "2")), at: 2, max: 40)))
+        }
+        #expect(feed.answered(parts[1].answer(.restart), nextStream: 2) == .resend(isOverloaded: false))
+        #expect(next(&feed, ReplicaTable()) == parts[0] && next(&feed, ReplicaTable()) == parts[1])
+        #expect(feed.answered(parts[0].taken, nextStream: 2) == .confirmed)
+        // The target had the first one, and dropped it.
+        #expect(feed.answered(parts[1].answer(.restart), nextStream: 2) == .restarted(isRepeated: false))
+    }
+
     @Test("A required target is told so once it has what was acknowledged before, with or without a change")
     func binding() throws {
         var feed = feed()

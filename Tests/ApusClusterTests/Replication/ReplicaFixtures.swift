@@ -38,9 +38,24 @@ extension ReplicaBatch {
     var taken: ReplicaAnswer { answer(.next(sequence + 1)) }
 }
 
+extension ReplicaShardStateMachine {
+    /// The map names this standby, by a planned move.
+    mutating func setStandby(_ node: NodeID?) -> Effects { setStandby(node, namedIn: 0) }
+}
+
+extension ReplicaCopyStateMachine {
+    /// This node becomes the owner after it was named standby by a planned move.
+    func promoted(to epoch: Epoch) -> (table: ReplicaTable, isComplete: Bool) { promoted(to: epoch, namedIn: 0) }
+}
+
 /// Nodes a, b, c and d, with one shard that is somebody's; every other one is nobody's.
+///
+/// - Parameters:
+///   - standbyNamedIn: the revision in which the standby was named for want of another.
+///   - ownerNamedIn: as before, when the owner was the standby.
 func replicaMap(
-    revision: UInt64, owner: String, standby: String?, epoch: Epoch, dead: [String] = [], shards: [ShardID] = [shard]
+    revision: UInt64, owner: String, standby: String?, epoch: Epoch, dead: [String] = [], shards: [ShardID] = [shard],
+    standbyNamedIn: UInt64 = 0, ownerNamedIn: UInt64 = 0
 ) -> ClusterMap {
     let names = ["a", "b", "c", "d"]
     var map = ClusterMap(cluster: ClusterID(unchecked: "test"))
@@ -50,7 +65,9 @@ func replicaMap(
     }
     func slot(_ name: String) -> MemberSlot { map.slot(of: NodeName(unchecked: name)) ?? .none }
     for shard in shards {
-        map[shard] = ShardAssignment(owner: slot(owner), standby: standby.map(slot) ?? .none, epoch: epoch)
+        map[shard] = ShardAssignment(
+            owner: slot(owner), standby: standby.map(slot) ?? .none, epoch: epoch, standbyNamedIn: standbyNamedIn,
+            ownerNamedIn: ownerNamedIn)
     }
     return map
 }

@@ -250,6 +250,20 @@ struct ReplicaOwnerTests {
         #expect(message.message.batches.count == 3)
     }
 
+    @Test("A standby that was replaced and named again in maps that the owner passed over is told that it binds it")
+    func standbyNamedAgain() throws {
+        var machine = machine()
+        settle(&machine)
+        let newer = replicaMap(
+            revision: 4, owner: "a", standby: "b", epoch: 5, dead: ["c"], shards: shards, standbyNamedIn: 4)
+        _ = machine.mapChanged(newer)
+        #expect(!machine.isCaughtUp(shards[0], node("b")))
+        let message = try #require(machine.nextMessages(now: at(0)).first).message
+        #expect(message.revision == 4 && message.batches.map(\.isBinding) == [true, true, true])
+        _ = machine.answered(answers(message), by: node("b"), now: at(0))
+        #expect(machine.isCaughtUp(shards[0], node("b")) && machine.counts.restarted == 0)
+    }
+
     @Test("A candidate that is given up is told so until it has heard it; one that died is none")
     func candidate() throws {
         var machine = machine()

@@ -5,11 +5,11 @@ import Testing
 struct ReplicaPropertyTests {
     @Test(
         "What was acknowledged is promoted, or its loss is reported; nothing goes back; no one waits for ever",
-        arguments: [UInt64](0..<600).chunks(of: 100))
-    func faults(seeds: [UInt64]) {
+        arguments: [UInt64](0..<600).chunks(of: 100), [false, true])
+    func faults(seeds: [UInt64], skipsMaps: Bool) {
         var (acknowledged, complete, incomplete) = (0, 0, 0)
         for seed in seeds {
-            var simulation = ReplicaSimulation(seed: seed)
+            var simulation = ReplicaSimulation(seed: seed, skipsMaps: skipsMaps)
             let violations = simulation.run()
             #expect(violations.isEmpty, "seed \(seed)")
             acknowledged += simulation.acknowledgedCount
@@ -23,11 +23,11 @@ struct ReplicaPropertyTests {
 
     @Test(
         "Where nodes die one at a time, with every copy complete, no promotion lacks anything",
-        arguments: [UInt64](5000..<5300).chunks(of: 100))
-    func singleFaults(seeds: [UInt64]) {
+        arguments: [UInt64](5000..<5300).chunks(of: 100), [false, true])
+    func singleFaults(seeds: [UInt64], skipsMaps: Bool) {
         var complete = 0
         for seed in seeds {
-            var simulation = ReplicaSimulation(seed: seed, isGentle: true)
+            var simulation = ReplicaSimulation(seed: seed, isGentle: true, skipsMaps: skipsMaps)
             let violations = simulation.run()
             #expect(violations.isEmpty, "seed \(seed)")
             complete += simulation.completePromotionCount
@@ -47,10 +47,9 @@ struct ReplicaPropertyTests {
 
     @Test("Each deliberate error is caught", arguments: ReplicaMutant.allCases.filter { $0 != .none })
     func mutantIsCaught(mutant: ReplicaMutant) {
-        // What an owner asks of the map too early loses nothing that is not reported, so it shows where nothing may be.
-        let isGentle = mutant == .namesStandbyEarly || mutant == .handsOverEarly
         let seed = (UInt64(0)..<300).first { seed in
-            var simulation = ReplicaSimulation(seed: seed, mutant: mutant, isGentle: isGentle)
+            var simulation = ReplicaSimulation(
+                seed: seed, mutant: mutant, isGentle: mutant.needsGentleness, skipsMaps: mutant.needsSkippedMaps)
             return !simulation.run().isEmpty
         }
         #expect(seed != nil, "no seed finds a program that \(mutant.rawValue)")

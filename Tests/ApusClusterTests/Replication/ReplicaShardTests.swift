@@ -72,16 +72,31 @@ struct ReplicaShardTests {
         confirmAll(&machine, node("b"))
         confirmAll(&machine, node("c"))
         let effects = machine.setStandby(node("c"))
-        #expect(effects.ended.map(\.target) == [node("b")] && !machine.isCaughtUp(node("c")))
-        // It is told again what it is, since a map may name it for other reasons than this move.
-        let bindingMaybe = machine.nextBatch(for: node("c"), byteCountMax: 1000)
-        let binding = try #require(bindingMaybe)
-        #expect(binding.isBinding)
-        _ = machine.answered(binding.taken, by: node("c"))
-        #expect(machine.isCaughtUp(node("c")))
+        #expect(effects.ended.map(\.target) == [node("b")] && machine.isCaughtUp(node("c")))
         _ = try machine.change(record("x", "1"))
         #expect(machine.nextBatch(for: node("c"), byteCountMax: 1000)?.text == ["x=1"])
         #expect(machine.nextBatch(for: node("b"), byteCountMax: 1000) == nil)
+    }
+
+    @Test("Who is named for want of another is told that it binds the owner, candidate or standby, each time anew")
+    func namedForWant() throws {
+        var machine = machine()
+        _ = machine.setStandby(node("b"))
+        _ = machine.setCandidate(node("c"))
+        confirmAll(&machine, node("b"))
+        confirmAll(&machine, node("c"))
+        for namedIn in [3, 5] as [UInt64] {
+            let effects = machine.setStandby(node("c"), namedIn: namedIn)
+            #expect(effects.targets == [node("c")] && effects.ended.map(\.target) == (namedIn == 3 ? [node("b")] : []))
+            #expect(!machine.isCaughtUp(node("c")))
+            let again = machine.setStandby(node("c"), namedIn: namedIn)
+            #expect(again.targets.isEmpty && again.ended.isEmpty, "it is the same naming")
+            let bindingMaybe = machine.nextBatch(for: node("c"), byteCountMax: 1000)
+            let binding = try #require(bindingMaybe)
+            #expect(binding.isBinding && binding.term.stream == 2)
+            _ = machine.answered(binding.taken, by: node("c"))
+            #expect(machine.isCaughtUp(node("c")))
+        }
     }
 
     @Test("A candidate that is given up holds nothing back any more")

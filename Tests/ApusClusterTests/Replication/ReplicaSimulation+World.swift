@@ -10,11 +10,23 @@ extension ReplicaSimulation {
         var newer = map
         newer.revision += 1
         change(&newer)
+        for shard in Self.shards { mutate(&newer[shard], from: map[shard]) }
         maps.append(newer)
     }
 
+    private func mutate(_ assignment: inout ShardAssignment, from earlier: ShardAssignment) {
+        switch mutant {
+        case .forgetsNamings: assignment.standbyNamedIn = 0
+        case .promotesUnnamed: assignment.ownerNamedIn = 0
+        case .mistakesMoves where assignment.epoch == earlier.epoch && assignment.standby != earlier.standby:
+            assignment.standbyNamedIn = map.nextRevision
+        default: break
+        }
+    }
+
     mutating func seeMap(_ slot: Int) {
-        guard let seen = nodes[slot]?.seenCount, seen < maps.count else { return }
+        guard var seen = nodes[slot]?.seenCount, seen < maps.count else { return }
+        while skipsMaps, seen + 1 < maps.count, random.next() % 2 == 0 { seen += 1 }
         nodes[slot]?.seenCount = seen + 1
         nodes[slot]?.standby.mapChanged(maps[seen])
         if let effects = nodes[slot]?.owner.mapChanged(maps[seen]) { settle(effects, slot) }
@@ -30,23 +42,24 @@ extension ReplicaSimulation {
     private mutating func declareDead(_ slot: Int) {
         let gone = MemberSlot(rawValue: UInt16(slot))
         var newer = map
-        newer.revision += 1
         newer.members[slot].state = .dead
         for shard in Self.shards {
             var assignment = newer[shard]
-            if assignment.standby == gone { assignment.standby = .none }
+            if assignment.standby == gone { assignment.loseStandby() }
             if assignment.owner == gone {
-                assignment.owner = assignment.standby == .none ? anyone(newer, but: []) : assignment.standby
-                assignment.standby = .none
-                assignment.epoch += 1
+                assignment.loseOwner()
+                if assignment.owner == .none { assignment.nameOwner(anyone(newer, but: []), in: map.nextRevision) }
             }
             // The store may name the next standby at once, or when a node joins.
             if assignment.standby == .none, assignment.owner != .none, random.next() % 4 > 0 {
-                assignment.standby = anyone(newer, but: [assignment.owner])
+                assignment.nameStandby(anyone(newer, but: [assignment.owner]), in: map.nextRevision)
             }
             newer[shard] = assignment
         }
-        maps.append(newer)
+        decide { map in
+            map.members = newer.members
+            map.shards = newer.shards
+        }
     }
 
     // MARK: Nodes
@@ -73,6 +86,8 @@ extension ReplicaSimulation {
     private var areCopiesComplete: Bool {
         Self.shards.allSatisfy { shard in
             guard let owner = map.owner(of: shard)?.id, let standby = map.standby(of: shard)?.id else { return false }
+            // The former owner has what it had, and the new one acknowledges nothing without it.
+            if handedOver[shard] == map[shard] { return true }
             // A move names nobody who has not caught up, whether the owner has heard of it or not.
             if planned[shard] == Move(owner: owner, target: standby, epoch: map[shard].epoch) { return true }
             return self[owner]?.owner.isCaughtUp(shard, standby) ?? false
@@ -95,7 +110,7 @@ extension ReplicaSimulation {
             map.members[slot] = member
             for shard in Self.shards where map[shard].standby == .none {
                 if map[shard].owner != MemberSlot(rawValue: UInt16(slot)) {
-                    map[shard].standby = MemberSlot(rawValue: UInt16(slot))
+                    map[shard].nameStandby(MemberSlot(rawValue: UInt16(slot)), in: map.revision)
                 }
             }
         }
@@ -161,7 +176,7 @@ extension ReplicaSimulation {
             if isCaughtUp || mutant == .namesStandbyEarly {
                 moves[shard]?.isProposed = true
                 planned[shard] = map.standby(of: shard) == nil ? nil : move
-                decide { $0[shard].standby = target }
+                decide { $0[shard].moveStandby(to: target) }
             }
             return
         }
@@ -170,9 +185,8 @@ extension ReplicaSimulation {
         let position = owner.owner[shard]?.position ?? 0
         let isDone = isCaughtUp && owner.owner[shard]?.isConfirmed(position, by: move.target) == true
         guard isDone || mutant == .handsOverEarly else { return }
-        decide { map in
-            map[shard] = ShardAssignment(owner: target, standby: map[shard].owner, epoch: map[shard].epoch + 1)
-        }
+        decide { $0[shard].handOver() }
+        handedOver[shard] = map[shard]
         abandon(shard)
     }
 
@@ -260,7 +274,7 @@ extension ReplicaSimulation {
             guard let expected, batch.term < expected.term else { break }
             (batch.term, batch.sequence) = (expected.term, expected.next)
         case .none, .acknowledgesEarly, .completesEarly, .dropsRecords, .ignoresRestarts, .namesStandbyEarly,
-            .handsOverEarly, .ignoresBounds, .hidesLosses:
+            .handsOverEarly, .ignoresBounds, .hidesLosses, .forgetsNamings, .promotesUnnamed, .mistakesMoves:
             break
         }
     }

@@ -29,6 +29,17 @@ enum ReplicaMutant: String, Sendable, CaseIterable {
     case namesStandbyEarly = "names a standby before it has caught up"
     /// The target of a move becomes the owner before it has every change.
     case handsOverEarly = "hands over before the target has everything"
+    /// The map names a standby for want of another as if a move had.
+    case forgetsNamings = "does not say that a standby was named for want of another"
+    /// The map says so of the standby, and no more when that is the owner.
+    case promotesUnnamed = "does not say so any more when the standby becomes the owner"
+    /// The map names the target of a move as if there were no better one.
+    case mistakesMoves = "says of a move's target that it was named for want of another"
+
+    /// Shows only where nodes pass over maps.
+    var needsSkippedMaps: Bool { self == .forgetsNamings || self == .promotesUnnamed }
+    /// Loses nothing that is not reported, so it shows only where no loss may be reported.
+    var needsGentleness: Bool { self == .namesStandbyEarly || self == .handsOverEarly || self == .mistakesMoves }
 }
 
 /// Shards that are replicated between four nodes, over a channel that loses, doubles, delays and reorders; nodes die,
@@ -46,7 +57,7 @@ struct ReplicaSimulation {
         var id: NodeID
         var owner: ReplicaOwnerStateMachine
         var standby: ReplicaStandbyStateMachine
-        /// Maps that it has seen.
+        /// Maps up to the newest that it has seen.
         var seenCount: Int
         var isPaused = false
         var waiters: [ShardID: ReplicaWaiters<Int>] = [:]
@@ -90,6 +101,8 @@ struct ReplicaSimulation {
     let mutant: ReplicaMutant
     /// Nodes die one at a time, after a rest in which every copy was made: then no promotion may lack anything.
     let isGentle: Bool
+    /// A node that sees a newer map may pass over those before it.
+    let skipsMaps: Bool
     var stepsSinceDeath = 0
     var random: SeededRandom
     var now = at(0)
@@ -100,6 +113,8 @@ struct ReplicaSimulation {
     var moves: [ShardID: Move] = [:]
     /// By shard: the newest move that named a standby in another's place.
     var planned: [ShardID: Move] = [:]
+    /// By shard: the newest hand-over.
+    var handedOver: [ShardID: ShardAssignment] = [:]
     var expectations: [NodeID: [ShardID: Expectation]] = [:]
     var changes: [Change] = []
     /// Changes that nobody was told of yet.
@@ -127,9 +142,10 @@ struct ReplicaSimulation {
         return configuration
     }
 
-    init(seed: UInt64, mutant: ReplicaMutant = .none, isGentle: Bool = false) {
+    init(seed: UInt64, mutant: ReplicaMutant = .none, isGentle: Bool = false, skipsMaps: Bool = false) {
         self.mutant = mutant
         self.isGentle = isGentle
+        self.skipsMaps = skipsMaps
         random = SeededRandom(seed: seed)
         var map = ClusterMap(cluster: ClusterID(unchecked: "test"))
         map.revision = 1
@@ -371,7 +387,7 @@ struct ReplicaSimulation {
         else { return }
         var newer = map
         newer.revision += 1
-        newer[shard] = ShardAssignment(owner: map[shard].standby, standby: .none, epoch: map[shard].epoch + 1)
+        newer[shard].loseOwner()
         // Each shard's owner dies alone, so each looks at a copy of the node.
         var copy = nodes[slot]?.standby
         copy?.mapChanged(newer)

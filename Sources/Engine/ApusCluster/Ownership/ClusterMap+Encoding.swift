@@ -3,7 +3,8 @@ import ApusWire
 import Foundation
 import SwiftProtobuf
 
-/// The map as the bytes of the ownership store: one `MapValue` of `proto/apus/cluster.proto`, about 32 KiB.
+/// The map as the bytes of the ownership store: one `MapValue` of `proto/apus/cluster.proto`, about 32 KiB, with 4
+/// to 16 KiB more for each of owners and standbys where one was named for want of another.
 ///
 /// The revision is not in the value; the store gives it out beside the value.
 extension ClusterMap {
@@ -29,6 +30,9 @@ extension ClusterMap {
         value.owners = Data(owners)
         value.standbys = Data(standbys)
         value.epochs = Data(epochs)
+        // Most are named by planned moves; an empty list says that all are.
+        if shards.contains(where: { $0.standbyNamedIn > 0 }) { value.standbyNamedIn = shards.map(\.standbyNamedIn) }
+        if shards.contains(where: { $0.ownerNamedIn > 0 }) { value.ownerNamedIn = shards.map(\.ownerNamedIn) }
         do {
             return try value.serializedBytes()
         } catch {
@@ -59,6 +63,10 @@ extension ClusterMap {
         guard epochs.allSatisfy({ $0 <= WireNumber.termMax }) else {
             throw ApusError(.malformed, "the cluster map has an epoch that is out of bounds")
         }
+        let namings = [value.standbyNamedIn, value.ownerNamedIn]
+        guard namings.allSatisfy({ $0.isEmpty || $0.count == ShardID.count }) else {
+            throw ApusError(.malformed, "the cluster map does not say of every shard when its nodes were named")
+        }
         var members: [Member] = []
         for member in value.members { members.append(try Member(wireValue: member)) }
         self.init(cluster: cluster)
@@ -70,8 +78,16 @@ extension ClusterMap {
             guard Self.isValid(owner, of: members.count), Self.isValid(standby, of: members.count) else {
                 throw ApusError(.malformed, "shard \(index) names a member that is not in the cluster map")
             }
-            shards[index] = ShardAssignment(owner: owner, standby: standby, epoch: epochs[index])
+            shards[index] = ShardAssignment(
+                owner: owner, standby: standby, epoch: epochs[index],
+                standbyNamedIn: Self.revision(at: index, in: namings[0], of: revision),
+                ownerNamedIn: Self.revision(at: index, in: namings[1], of: revision))
         }
+    }
+
+    /// An older map does not say it. No node can have been named in a later map than this.
+    private static func revision(at index: Int, in namings: [UInt64], of map: UInt64) -> UInt64 {
+        namings.isEmpty ? 0 : min(namings[index], map)
     }
 
     private static func isValid(_ slot: MemberSlot, of count: Int) -> Bool {

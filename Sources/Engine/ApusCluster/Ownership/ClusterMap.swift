@@ -46,14 +46,30 @@ public struct ClusterMap: Sendable, Equatable {
     /// The standby of a shard, where it has one.
     public func standby(of shard: ShardID) -> Member? { member(at: self[shard].standby) }
 
+    /// The first revision that the map after this one can have.
+    package var nextRevision: UInt64 { revision < .max ? revision + 1 : .max }
+
     /// True where this map can have come after an earlier one, or is it: the revision is not lower, the same revision
     /// is the same map, no member is missing or has an earlier incarnation, and no shard has an earlier epoch.
+    ///
+    /// A node of an earlier version remembers a map without what ``ShardAssignment/standbyNamedIn`` and
+    /// ``ShardAssignment/ownerNamedIn`` say; it is the same map.
     package func isSuccessor(of earlier: ClusterMap) -> Bool {
-        guard revision > earlier.revision else { return self == earlier }
+        guard revision > earlier.revision else {
+            return self == earlier || self == earlier.withoutNamings || withoutNamings == earlier
+        }
         guard members.count >= earlier.members.count, shards.count == earlier.shards.count else { return false }
         return zip(members, earlier.members).allSatisfy { new, old in
             new.id.name == old.id.name && new.id.incarnation >= old.id.incarnation
         } && zip(shards, earlier.shards).allSatisfy { $0.epoch >= $1.epoch }
+    }
+
+    private var withoutNamings: ClusterMap {
+        var map = self
+        for index in map.shards.indices {
+            (map.shards[index].standbyNamedIn, map.shards[index].ownerNamedIn) = (0, 0)
+        }
+        return map
     }
 
     /// True where this very incarnation is a member that is up or draining.
@@ -68,20 +84,6 @@ public struct MemberSlot: Sendable, Hashable {
     public init(rawValue: UInt16) { self.rawValue = rawValue }
     /// Nobody.
     public static let none = MemberSlot(rawValue: 0xffff)
-}
-
-/// Who owns a shard, who stands by, and the fencing token.
-public struct ShardAssignment: Sendable, Hashable {
-    public var owner: MemberSlot
-    public var standby: MemberSlot
-    /// Grows with every change of ``owner``; a change of the standby alone leaves it.
-    public var epoch: Epoch
-
-    public init(owner: MemberSlot = .none, standby: MemberSlot = .none, epoch: Epoch = 0) {
-        self.owner = owner
-        self.standby = standby
-        self.epoch = epoch
-    }
 }
 
 /// A node in the map.

@@ -111,10 +111,10 @@ extension ClusterMap {
         }
         for index in shards.indices {
             if shards[index].owner == .none {
-                shards[index].owner = slot
+                shards[index].nameOwner(slot, in: nextRevision)
                 shards[index].epoch += 1
             } else if shards[index].standby == .none {
-                shards[index].standby = slot
+                shards[index].nameStandby(slot, in: nextRevision)
             }
         }
         fillStandbys()
@@ -132,11 +132,10 @@ extension ClusterMap {
         guard !gone.isEmpty else { return }
         for index in shards.indices {
             var shard = shards[index]
-            if gone.contains(shard.standby) { shard.standby = .none }
+            if gone.contains(shard.standby) { shard.loseStandby() }
             if gone.contains(shard.owner) {
-                shard.owner = shard.standby == .none ? bestOwner(of: index) : shard.standby
-                shard.standby = .none
-                shard.epoch += 1
+                shard.loseOwner()
+                if shard.owner == .none { shard.nameOwner(bestOwner(of: index), in: nextRevision) }
             }
             shards[index] = shard
         }
@@ -165,22 +164,20 @@ extension ClusterMap {
             let chosen =
                 ranking.first { stoodBy[Int($0.rawValue)] < loadMax[Int($0.rawValue)] } ?? ranking.first
             guard let chosen else { continue }
-            shards[index].standby = chosen
+            shards[index].nameStandby(chosen, in: nextRevision)
             stoodBy[Int(chosen.rawValue)] += 1
         }
     }
 
     private mutating func setStandby(_ move: ShardMove) {
         guard let (index, target) = place(of: move), target != shards[index].owner else { return }
-        shards[index].standby = target
+        shards[index].moveStandby(to: target)
     }
 
     /// Only a node that stands by for the shard can become its owner: nobody else has its state.
     private mutating func handOver(_ move: ShardMove) {
         guard let (index, target) = place(of: move), shards[index].standby == target else { return }
-        shards[index].standby = shards[index].owner
-        shards[index].owner = target
-        shards[index].epoch += 1
+        shards[index].handOver()
     }
 
     /// Where the move's shard is, if the move still holds: the same owner under the same epoch, and a target

@@ -6,8 +6,7 @@ package import ApusCore
 ///                  sequence 1 of a newer term           a batch completes it
 /// no stream ─────────────────────────────▶ assembling ──────────────────────▶ following
 ///     ▲                                        ▲                                 │
-///     │ the owner ends it, or the map          └── sequence 1 of a newer term ───┘
-///     └── gives the shard's standby to another
+///     └── the owner ends it                    └── sequence 1 of a newer term ───┘
 /// ```
 ///
 /// **Order.** A batch is taken only if its term is the newest that was seen and its sequence is the next one. One that
@@ -17,8 +16,10 @@ package import ApusCore
 /// not certain any more where the newer stream of the same epoch says that the owner was not bound to this node all the
 /// while; then what the owner acknowledged meanwhile may be missing.
 ///
-/// **Promotion.** The states are handed over once. They lack nothing if the copy is certain and its epoch directly
-/// precedes that of the promotion: every acknowledged change of that epoch is in it.
+/// **Promotion.** The states are handed over once. They lack nothing if the copy is certain, its epoch directly
+/// precedes that of the promotion, and the owner said so since this node was named: every acknowledged change of that
+/// epoch is in it. When that was is for the map to say (``ShardAssignment``). A node that was released and is named
+/// again for want of another may have seen none of the maps between, and heard nothing of its release.
 ///
 /// Pure.
 package struct ReplicaCopyStateMachine: Sendable {
@@ -30,13 +31,12 @@ package struct ReplicaCopyStateMachine: Sendable {
         var term: ReplicaTerm?
         /// The owner was bound to this node since.
         var isCertain: Bool
-        /// The newest map revision by which a batch for it was sent.
-        var revision: UInt64
+        /// The newest map revision by which the owner said that it is bound.
+        var boundIn: UInt64 = 0
     }
 
     private struct Stream: Sendable {
         var next: UInt64 = 1
-        var revision: UInt64
         /// What came before the batch that completes; nil afterwards.
         var assembly: ReplicaTable?
     }
@@ -46,8 +46,6 @@ package struct ReplicaCopyStateMachine: Sendable {
     /// The stream of the newest term; nil where it is not followed.
     private var stream: Stream?
     private var complete: Complete?
-    /// Only batches by this revision of the map or a later one make the copy certain.
-    private var certainFrom: UInt64 = 0
 
     package init() {}
 
@@ -77,41 +75,41 @@ package struct ReplicaCopyStateMachine: Sendable {
         if batch.term < newest { return .older(newest) }
         if batch.term > newest {
             guard batch.sequence == 1 else { return .restart }
-            begin(batch, revision: revision)
+            begin(batch)
         }
         guard let next = stream?.next else { return .restart }
         guard batch.sequence == next else { return .next(next) }
         stream?.next = next + 1
-        stream?.revision = revision
         if stream?.assembly != nil {
             for record in batch.records { stream?.assembly?.apply(record) }
-            if batch.completes { finishAssembly(batch, revision: revision) }
+            if batch.completes { finishAssembly(batch) }
         } else {
             for record in batch.records { complete?.table.apply(record) }
-            complete?.revision = revision
         }
-        if stream?.assembly == nil, batch.isBinding, revision >= certainFrom { complete?.isCertain = true }
+        if stream?.assembly == nil, batch.isBinding, let earlier = complete?.boundIn {
+            complete?.isCertain = true
+            complete?.boundIn = max(earlier, revision)
+        }
         return .next(next + 1)
     }
 
-    private mutating func begin(_ batch: ReplicaBatch, revision: UInt64) {
+    private mutating func begin(_ batch: ReplicaBatch) {
         newest = batch.term
-        stream = Stream(revision: revision, assembly: ReplicaTable())
+        stream = Stream(assembly: ReplicaTable())
         if !batch.keepsEarlier, complete?.term?.epoch == batch.term.epoch { complete?.isCertain = false }
     }
 
-    private mutating func finishAssembly(_ batch: ReplicaBatch, revision: UInt64) {
+    private mutating func finishAssembly(_ batch: ReplicaBatch) {
         guard let table = stream?.assembly else { return }
         stream?.assembly = nil
-        complete = Complete(
-            table: table, epoch: batch.term.epoch, term: batch.term, isCertain: false, revision: revision)
+        complete = Complete(table: table, epoch: batch.term.epoch, term: batch.term, isCertain: false)
     }
 
     /// This node owned the shard until now, and stands by for it under this epoch. Its states lack nothing that was
     /// acknowledged before, and under the epoch nothing is acknowledged until this node has another complete copy.
     package mutating func keep(_ table: ReplicaTable, standbyUnder epoch: Epoch) {
         guard complete == nil else { return }
-        complete = Complete(table: table, epoch: epoch, term: nil, isCertain: true, revision: 0)
+        complete = Complete(table: table, epoch: epoch, term: nil, isCertain: true)
     }
 
     /// The owner ended a stream: what it and those before it made is dropped.
@@ -122,23 +120,6 @@ package struct ReplicaCopyStateMachine: Sendable {
         complete = nil
     }
 
-    /// The newest map gives the shard's standby to another node; what was sent before the owner knew that is dropped.
-    package mutating func replaced(in revision: UInt64) {
-        if let stream, stream.revision < revision { self.stream = nil }
-        if let complete, complete.revision < revision {
-            self.complete = nil
-            // A stream that follows a copy which is gone cannot go on.
-            if let stream, stream.assembly == nil { self.stream = nil }
-        }
-    }
-
-    /// A map names this node standby for want of another, whatever it was to the owner before: a candidate that was
-    /// given up may not have heard of it. The owner says anew that it is bound, once it has seen that map.
-    package mutating func named(in revision: UInt64) {
-        certainFrom = revision
-        if let complete, complete.revision < revision { self.complete?.isCertain = false }
-    }
-
     /// The shard has a new owner: the streams of the one before go on no more.
     package mutating func ownerChanged(to epoch: Epoch) {
         guard newest.epoch < epoch else { return }
@@ -147,8 +128,11 @@ package struct ReplicaCopyStateMachine: Sendable {
     }
 
     /// What this node becomes the shard's owner with, under this epoch, and whether nothing acknowledged is missing.
-    package func promoted(to epoch: Epoch) -> (table: ReplicaTable, isComplete: Bool) {
-        if let complete { return (complete.table, complete.isCertain && complete.epoch + 1 == epoch) }
-        return (stream?.assembly ?? ReplicaTable(), false)
+    ///
+    /// - Parameter namedIn: The revision of ``ShardAssignment/ownerNamedIn``.
+    package func promoted(to epoch: Epoch, namedIn: UInt64) -> (table: ReplicaTable, isComplete: Bool) {
+        guard let complete else { return (stream?.assembly ?? ReplicaTable(), false) }
+        let isBound = complete.isCertain && complete.boundIn >= namedIn
+        return (complete.table, isBound && complete.epoch + 1 == epoch)
     }
 }

@@ -17,8 +17,8 @@ import DequeModule
 ///
 /// **Loss.** Batches that are not confirmed are kept as they were sent, and are sent again from the first that was
 /// lost. A confirmation says which batch the target expects next. The target takes batches in order only; after what
-/// it cannot follow (it dropped the stream, or never had it) the feed begins the next stream. Answers to batches of
-/// earlier streams are ignored.
+/// it cannot follow (it dropped the stream, or never had it) the feed begins the next stream. A batch that overtook the
+/// first is sent again behind it. Answers to batches of earlier streams are ignored.
 ///
 /// **Binding.** From ``require()`` on the owner acknowledges nothing that this target has not (see
 /// ``ReplicaShardStateMachine``). The first batch that reaches what was acknowledged before says so to the target:
@@ -191,6 +191,10 @@ package struct ReplicaFeedStateMachine: Sendable {
         case .overloaded:
             lost(stream: stream, sequence: answer.sequence)
             return .resend(isOverloaded: true)
+        case .restart where answer.sequence > 1 && underWay.first?.sequence == 1:
+            // It overtook the first batch, which may still come.
+            lost(stream: stream, sequence: 1)
+            return .resend(isOverloaded: false)
         case .restart, .older:
             let isRepeated = !isFollowed
             restart(as: nextStream)

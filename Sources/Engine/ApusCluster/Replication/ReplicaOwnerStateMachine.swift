@@ -10,7 +10,7 @@ import OrderedCollections
 /// does not answer gets one message at a time, ever more seldom; one that can do nothing with a shard's batch yet gets
 /// those of the others meanwhile.
 ///
-/// **Shards come and go** with the maps, which are to be given in order. A shard takes part from
+/// **Shards come and go** with the maps, which are to be given in order; any may be left out. A shard takes part from
 /// ``open(_:epoch:table:)`` on, which its promotion calls; before that nothing is sent for it, so that the copies of a
 /// shard whose states are not loaded yet stay what they are. One that leaves is returned with its table, for the copy
 /// that this node may be asked for.
@@ -91,16 +91,17 @@ package struct ReplicaOwnerStateMachine: Sendable {
         shards[Int(shard.rawValue)] = ReplicaShardStateMachine(
             shard: shard, epoch: epoch, table: table, configuration: configuration)
         var effects = Effects()
-        let standby = standby(of: shard, in: map)
-        perform(on: shard, &effects) { $0?.setStandby(standby) }
+        setStandby(of: shard, &effects)
         if let (candidate, since) = awaited.removeValue(forKey: shard), since == epoch, map.isAlive(candidate) {
             perform(on: shard, &effects) { $0?.setCandidate(candidate) }
         }
         return effects
     }
 
-    private func standby(of shard: ShardID, in map: ClusterMap) -> NodeID? {
-        map.standby(of: shard).flatMap { $0.state.isAlive && $0.id != local ? $0.id : nil }
+    private mutating func setStandby(of shard: ShardID, _ effects: inout Effects) {
+        let standby = map.standby(of: shard).flatMap { $0.state.isAlive && $0.id != local ? $0.id : nil }
+        let namedIn = map[shard].standbyNamedIn
+        perform(on: shard, &effects) { $0?.setStandby(standby, namedIn: namedIn) }
     }
 
     /// A newer map.
@@ -112,8 +113,7 @@ package struct ReplicaOwnerStateMachine: Sendable {
         for shard in changed {
             guard let epoch = self[shard]?.epoch else { continue }
             if newer.owner(of: shard)?.id == local, newer[shard].epoch == epoch {
-                let standby = standby(of: shard, in: newer)
-                perform(on: shard, &effects) { $0?.setStandby(standby) }
+                setStandby(of: shard, &effects)
             } else {
                 close(shard, &effects)
             }

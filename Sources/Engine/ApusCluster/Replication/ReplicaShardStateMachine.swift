@@ -51,6 +51,8 @@ package struct ReplicaShardStateMachine: Sendable {
     private var waiting = Deque<Int>()
     package private(set) var waitingByteCount = 0
     private var standby: ReplicaFeedStateMachine?
+    /// As ``ShardAssignment/standbyNamedIn``, of the newest map.
+    private var standbyNamedIn: UInt64 = 0
     private var candidate: ReplicaFeedStateMachine?
     private var lastStream: UInt64 = 0
     /// A later epoch that a target has seen; nothing is acknowledged any more.
@@ -80,16 +82,27 @@ package struct ReplicaShardStateMachine: Sendable {
 
     // MARK: Targets
 
-    /// The map names another standby, or none.
-    package mutating func setStandby(_ node: NodeID?) -> Effects {
+    /// The map names this standby, or none.
+    ///
+    /// - Parameter namedIn: The revision of ``ShardAssignment/standbyNamedIn``.
+    package mutating func setStandby(_ node: NodeID?, namedIn: UInt64) -> Effects {
         var effects = Effects()
-        guard node != standby?.target else { return effects }
+        let isNamedAnew = namedIn > standbyNamedIn
+        standbyNamedIn = namedIn
+        guard node != standby?.target else {
+            // Others stood by meanwhile, in maps that this node passed over. The standby does not know that it was
+            // never released.
+            guard isNamedAnew, standby != nil else { return effects }
+            standby?.rebind()
+            effects.targets = targets
+            return effects
+        }
         end(standby, &effects)
         if let candidate, candidate.target == node {
             standby = candidate
             self.candidate = nil
-            // Named after a death, it cannot know that it is still the candidate that it was.
-            standby?.rebind()
+            // Named for want of another, it cannot know that it is still the candidate that it was.
+            if namedIn > 0 { standby?.rebind() }
         } else {
             standby = node.map { newFeed(to: $0) }
         }

@@ -2,10 +2,10 @@ package import ApusCore
 
 /// A node as the target of other nodes' streams: its copies of shards, and their promotion (D18).
 ///
-/// **Maps** are to be given in order. A shard's copy is dropped when the map gives its standby to another node, or its
-/// ownership to a node under an epoch that this node has no part in. A candidate's copy is not in the map: the owner
-/// ends it. What the map drops must have been sent before its sender knew that map, since a node that stands by no
-/// longer may be a candidate again before this node has seen the first.
+/// **Maps** are to be given in order; any may be left out. A shard's copy is dropped when the map gives its ownership
+/// to a node under an epoch that this node has no part in. Under the same epoch the owner alone ends it: a map that
+/// names another standby may be one that the owner passes over, or this node may be a candidate since. Nothing hangs
+/// on which maps this node saw: what a copy is worth at its promotion, the promoting map says.
 ///
 /// **Who may speak.** Only the owner that the newest map names, under the map's epoch. What comes under a later epoch
 /// waits for the map that says whose it is, since a copy that had seen a later epoch would refuse the true owner.
@@ -109,9 +109,14 @@ package struct ReplicaStandbyStateMachine: Sendable {
         return ahead
     }
 
-    /// The shard was this node's until the newest map, which names it standby under the epoch after.
+    /// The shard was this node's under this epoch until the newest map, in which the node has a part under a later one.
+    ///
+    /// A node that is alive loses a shard by a hand-over of its own alone, which names it standby under the epoch
+    /// after. It may see no map of that epoch, if the new owner died, and own the shard again.
     package mutating func keep(_ shard: ShardID, table: ReplicaTable, ownedUnder epoch: Epoch) {
-        guard map[shard].epoch == epoch + 1, map.standby(of: shard)?.id == local else { return }
+        guard map[shard].epoch > epoch, map.owner(of: shard)?.id == local || map.standby(of: shard)?.id == local else {
+            return
+        }
         update(shard) { $0.keep(table, standbyUnder: epoch + 1) }
     }
 
@@ -123,18 +128,11 @@ package struct ReplicaStandbyStateMachine: Sendable {
         for shard in older.shards(changedIn: newer) where copies[Int(shard.rawValue)] != nil {
             let isOwner = newer.owner(of: shard)?.id == local
             let isStandby = newer.standby(of: shard)?.id == local
-            let wasStandby = older.standby(of: shard)?.id == local
             let epoch = newer[shard].epoch
             if !isOwner, !isStandby, (copies[Int(shard.rawValue)]?.newest.epoch ?? 0) < epoch {
                 drop(shard)
-            } else if !isOwner, !isStandby, wasStandby {
-                update(shard) { $0.replaced(in: newer.revision) }
             } else if isOwner {
                 update(shard) { $0.ownerChanged(to: epoch) }
-            } else if isStandby, !wasStandby, epoch == older[shard].epoch,
-                older.standby(of: shard).map({ newer.isAlive($0.id) }) != true
-            {
-                update(shard) { $0.named(in: newer.revision) }
             }
         }
     }
@@ -149,7 +147,7 @@ package struct ReplicaStandbyStateMachine: Sendable {
         promoted[index] = epoch
         guard let copy = copies[index] else { return Promotion(table: ReplicaTable(), isComplete: epoch <= 1) }
         drop(shard)
-        let (table, isComplete) = copy.promoted(to: epoch)
+        let (table, isComplete) = copy.promoted(to: epoch, namedIn: map[shard].ownerNamedIn)
         return Promotion(table: table, isComplete: isComplete)
     }
 

@@ -199,6 +199,12 @@ public nonisolated struct ClusterMapValue: Sendable {
   /// 4096 × u32, big endian
   public var epochs: Data = Data()
 
+  /// 4096 revisions in which the standby was named for want of another, 0: by a planned move; empty: all are 0
+  public var standbyNamedIn: [UInt64] = []
+
+  /// as standby_named_in, when the owner was the standby
+  public var ownerNamedIn: [UInt64] = []
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -441,7 +447,7 @@ nonisolated extension ClusterMember.State: SwiftProtobuf._ProtoNameProviding {
 
 nonisolated extension ClusterMapValue: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".MapValue"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}cluster\0\u{1}members\0\u{1}owners\0\u{1}standbys\0\u{1}epochs\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}cluster\0\u{1}members\0\u{1}owners\0\u{1}standbys\0\u{1}epochs\0\u{3}standby_named_in\0\u{3}owner_named_in\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -454,6 +460,8 @@ nonisolated extension ClusterMapValue: SwiftProtobuf.Message, SwiftProtobuf._Mes
       case 3: try { try decoder.decodeSingularBytesField(value: &self.owners) }()
       case 4: try { try decoder.decodeSingularBytesField(value: &self.standbys) }()
       case 5: try { try decoder.decodeSingularBytesField(value: &self.epochs) }()
+      case 6: try { try decoder.decodeRepeatedUInt64Field(value: &self.standbyNamedIn) }()
+      case 7: try { try decoder.decodeRepeatedUInt64Field(value: &self.ownerNamedIn) }()
       default: break
       }
     }
@@ -475,6 +483,12 @@ nonisolated extension ClusterMapValue: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if !self.epochs.isEmpty {
       try visitor.visitSingularBytesField(value: self.epochs, fieldNumber: 5)
     }
+    if !self.standbyNamedIn.isEmpty {
+      try visitor.visitPackedUInt64Field(value: self.standbyNamedIn, fieldNumber: 6)
+    }
+    if !self.ownerNamedIn.isEmpty {
+      try visitor.visitPackedUInt64Field(value: self.ownerNamedIn, fieldNumber: 7)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -484,6 +498,8 @@ nonisolated extension ClusterMapValue: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if lhs.owners != rhs.owners {return false}
     if lhs.standbys != rhs.standbys {return false}
     if lhs.epochs != rhs.epochs {return false}
+    if lhs.standbyNamedIn != rhs.standbyNamedIn {return false}
+    if lhs.ownerNamedIn != rhs.ownerNamedIn {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
