@@ -275,6 +275,25 @@ struct EntityCellTests {
         }
     }
 
+    @Test("A reminder that was replaced while it was on its way does nothing, and the new one stays")
+    func replacedReminder() async throws {
+        try await withPair { pair, states in
+            _ = try await pair.a.ref(Counter.first).ask(Counter.add(0, "remind"))
+            let replaced = try #require(states.reminders.first)
+            _ = try await pair.a.ref(Counter.first).ask(Counter.add(0, "remind"))
+            let current = try #require(states.reminders.first)
+            #expect(states.reminders == [current] && current.id != replaced.id)
+            for (reminder, count) in [(replaced, 0), (current, 100), (current, 100)] {
+                let error = await withCheckedContinuation { continuation in
+                    pair.b.registry.remind(reminder) { continuation.resume(returning: $0) }
+                }
+                #expect(error == nil)
+                #expect(try await pair.a.ref(Counter.first).ask(ProbeReport()).count == UInt64(count))
+            }
+            #expect(states.reminders.isEmpty)
+        }
+    }
+
     @Test("A reminder finds its entity at the node that owns the shard when it is due")
     func reminderAfterMove() async throws {
         try await withPair { pair, states in

@@ -83,13 +83,20 @@ package struct EntityDefinition<Content: EntityContent>: Sendable {
     }
 
     /// Adds what a reminder does. It is delivered until this returns without an error, and carried out once.
+    ///
+    /// One that the entity has cancelled or replaced meanwhile, or has carried out long ago, does nothing: where the
+    /// state is kept, it says what the entity is still to be reminded of.
     package mutating func onReminder(
         _ body: @escaping @Sendable (inout Content, Reminder, inout EntityScope) throws(ApusError) -> Void
     ) {
+        let isKept = strength != .none
         add(EntityReminded.self) { message, isRemembered, answer in
             .change { content, scope in
                 Self.outcome(isRemembered, answer) { () throws(ApusError) in
                     let reminder = try Reminder(message, of: scope)
+                    guard !isKept || scope.reminders.contains(where: { $0.id == reminder.id }) else {
+                        return EntityReminderTaken()
+                    }
                     try body(&content, reminder, &scope)
                     scope.noteDelivered(reminder)
                     return EntityReminderTaken()
