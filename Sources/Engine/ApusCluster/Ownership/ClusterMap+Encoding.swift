@@ -30,7 +30,7 @@ extension ClusterMap {
         value.owners = Data(owners)
         value.standbys = Data(standbys)
         value.epochs = Data(epochs)
-        // Most are named by planned moves; an empty list says that all are.
+        // An empty list says that planned moves named all.
         if shards.contains(where: { $0.standbyNamedIn > 0 }) { value.standbyNamedIn = shards.map(\.standbyNamedIn) }
         if shards.contains(where: { $0.ownerNamedIn > 0 }) { value.ownerNamedIn = shards.map(\.ownerNamedIn) }
         do {
