@@ -214,7 +214,9 @@ let package = Package(
 
         // Testing.
         layer("Testing", "ApusTestKit", ["ApusCore", nioCore]),
-        layer("Testing", "ApusSimulation", ["ApusCore", "ApusWire", "ApusCluster"]),
+        layer(
+            "Testing", "ApusSimulation",
+            ["ApusCore", "ApusWire", "ApusStorage", "ApusCluster", nioCore, dequeModule, protobuf]),
         .target(
             name: "CApusTestTLS", path: "Sources/Testing/CApusTestTLS",
             linkerSettings: [.linkedLibrary("ssl"), .linkedLibrary("crypto")]),

@@ -76,7 +76,7 @@ extension ClusterSimulation {
             guard member.id == before.id else { continue }
             deathCount += 1
             tell("\(before.id) was declared dead by \(maker.id)")
-            if profile != .chaos {
+            if !profile.hasDeaths {
                 falseEvictionCount += 1
                 fail("\(before.id) lives and was declared dead by \(maker.id)")
             }
@@ -128,9 +128,12 @@ extension ClusterSimulation {
 
     /// Looks every 50 ms after the last fault whether all is at rest; a run in which it stays so for 400 ms is over.
     func checkSettled() {
-        guard let unrest = unrest() else {
+        let mapUnrest = unrest()
+        if mapUnrest != nil { lastMapUnrest = now }
+        guard let unrest = mapUnrest ?? workload?.unrest(mapIsAtRestSince: lastMapUnrest) else {
             guard now - lastUnrest > .milliseconds(400) else { return later(.check, after: .milliseconds(50)) }
             settleTime = lastUnrest - healedAt
+            workload?.checkEnd()
             isOver = true
             return
         }

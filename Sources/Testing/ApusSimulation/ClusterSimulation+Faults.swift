@@ -18,10 +18,23 @@ extension ClusterSimulation {
             if let process = anyRunning() { pause(process, for: span(100...600), isStarved: true) }
             // Less than a starvation lasts: two or three processes at a time get no processor.
             later(.fault, after: span(150...700))
-        case .chaos:
+        case .chaos, .entities:
             makeChaos()
             later(.fault, after: span(60...600))
+        case .kills: killSomebody()
         }
+    }
+
+    /// Kills a node once that loses nothing, and ends the faults after the last one.
+    private func killSomebody() {
+        let members = processes.filter { $0.isRunning && $0.isMember }
+        guard killCount < settings.killCountMax else { return heal() }
+        guard members.count > 2, workload?.isSafe ?? true else { return later(.fault, after: span(5...30)) }
+        let process = members[below(members.count)]
+        killCount += 1
+        stop(process, "crashes")
+        later(.start(name: process.nameIndex), after: span(5...600))
+        later(.fault, after: span(20...200))
     }
 
     private func anyRunning() -> SimulatedProcess? {
@@ -30,6 +43,7 @@ extension ClusterSimulation {
     }
 
     private func makeChaos() {
+        if let workload, chance(0.25) { return workload.makeFault() }
         guard let process = anyRunning() else { return startSomebody() }
         switch below(17) {
         case 0, 1:
@@ -52,7 +66,7 @@ extension ClusterSimulation {
             tell("a burst of loss")
         case 12: network.surgeUntil = now + span(100...500)
         case 13: disturbStore()
-        case 14: damageStore()
+        case 14: if workload == nil { damageStore() }
         case 15: drain(process)
         default: startSomebody()
         }
@@ -175,11 +189,13 @@ extension ClusterSimulation {
 
     /// From now on nothing goes wrong.
     func heal() {
+        guard !isHealed else { return }
         tell("all faults end")
         isHealed = true
         healedAt = now
         lastUnrest = now
         network = SimulatedNetwork()
+        workload?.heal()
         for process in processes where process.isRunning {
             process.stuttersUntil = .zero
             guard process.pausedUntil != nil else { continue }

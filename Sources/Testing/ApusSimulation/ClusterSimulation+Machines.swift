@@ -83,6 +83,7 @@ extension ClusterSimulation {
         var id = map.nextLife(of: name)
         if mutant == .reusesIncarnation, id.incarnation > 1 { id.incarnation -= 1 }
         process.open(id, map: map, settings: settings)
+        workload?.opened(process)
         let host = HostPort(host: name.rawValue, port: 7400)
         let addresses = NodeAddresses(transport: host, clients: host, http: host)
         propose(.join(id, addresses: addresses, weight: 100), waiter: .join, at: process)
@@ -97,7 +98,8 @@ extension ClusterSimulation {
     func adopted(_ map: ClusterMap, by process: SimulatedProcess) {
         checkAdoption(of: map, by: process)
         process.view = map
-        guard process.isMember else { return }
+        workload?.adopted(map, by: process)
+        guard process.isMember, process.isRunning else { return }
         memories[process.nameIndex] = map
         let peers = map.members.filter { $0.state.isAlive && $0.id != process.id }.map(\.id)
         for peer in peers where !process.peers.contains(peer) {
@@ -182,21 +184,35 @@ extension ClusterSimulation {
                 if mutant == .namesStandbyEarly {
                     propose(.setStandby([move]), waiter: .moves([], isHandover: false), at: process)
                 }
+                if let workload {
+                    workload.setCandidate(move.target, of: move.shard, at: process)
+                    awaitReplica(move, until: now + settings.handover.prepareTimeout, at: process)
+                    continue
+                }
                 // Now and then the replica never catches up, and the machine's own deadline ends the wait.
                 if isHealed || chance(0.95) {
                     later(.replicaReady(move), process: process.index, after: span(1...40))
                 }
             case .stream(let move):
                 if mutant != .writesWhileHeld { process.held.append(move.shard) }
-                stream(move, from: process)
+                if let workload {
+                    workload.hold(move.shard, at: process)
+                    awaitQuiet(move, until: now + .milliseconds(200), at: process)
+                } else {
+                    stream(move, from: process)
+                }
             case .completed(let move):
                 process.held.removeAll { $0 == move.shard }
                 caughtUp[Int(move.shard.rawValue)].removeAll { $0 == move }
+                workload?.setCandidate(nil, of: move.shard, at: process)
                 handoverCount += 1
-            case .release(let move): process.held.removeAll { $0 == move.shard }
+            case .release(let move):
+                process.held.removeAll { $0 == move.shard }
+                workload?.release(move.shard, at: process)
             case .abandoned(let move, _):
                 // From now on it is fed no more.
                 caughtUp[Int(move.shard.rawValue)].removeAll { $0 == move }
+                workload?.setCandidate(nil, of: move.shard, at: process)
             }
         }
     }
@@ -211,6 +227,37 @@ extension ClusterSimulation {
     func replicaReady(_ move: ShardMove, at process: SimulatedProcess) {
         caughtUp[Int(move.shard.rawValue)].append(move)
         handover(.replicaReady(move), at: process)
+    }
+
+    /// Looks every 10 ms whether the workload's copies at a move's target are complete, as the node's shell does.
+    func awaitReplica(_ move: ShardMove, until deadline: MonotonicTime, at process: SimulatedProcess) {
+        let isValid =
+            process.view.owner(of: move.shard)?.id == process.id && process.view[move.shard].epoch == move.epoch
+            && process.view.isAlive(move.target)
+        guard now < deadline, isValid, let workload else { return }
+        guard workload.isCaughtUp(move.target, with: move.shard, at: process) else {
+            return later(.replicaAwaited(move, until: deadline), process: process.index, after: .milliseconds(10))
+        }
+        later(.replicaReady(move), process: process.index, after: .zero)
+    }
+
+    /// Looks every millisecond whether the calls to a held shard have ended. Its states are at the target already,
+    /// which is the standby.
+    func awaitQuiet(_ move: ShardMove, until deadline: MonotonicTime, at process: SimulatedProcess) {
+        guard let workload, now < deadline else {
+            return later(.streamAnswered(move, isDone: false), process: process.index, after: .zero)
+        }
+        guard workload.isQuiet(move.shard, at: process) else {
+            return later(.quietAwaited(move, until: deadline), process: process.index, after: .milliseconds(1))
+        }
+        noteStates(of: move, takenBy: move.target)
+        later(.streamAnswered(move, isDone: true), process: process.index, after: span(0...2))
+    }
+
+    private func noteStates(of move: ShardMove, takenBy target: NodeID) {
+        let shard = Int(move.shard.rawValue)
+        sentStates[shard].removeAll { $0.epoch == move.epoch && $0.target == target }
+        sentStates[shard].append(SentStates(epoch: move.epoch, target: target, at: now))
     }
 
     private func stream(_ move: ShardMove, from process: SimulatedProcess) {
@@ -234,11 +281,7 @@ extension ClusterSimulation {
             process.view.owner(of: move.shard)?.id == owner.id
             && process.view.standby(of: move.shard)?.id == process.id && process.view[move.shard].epoch == move.epoch
         if isExpected || now >= deadline {
-            if isExpected {
-                let shard = Int(move.shard.rawValue)
-                sentStates[shard].removeAll { $0.epoch == move.epoch && $0.target == process.id }
-                sentStates[shard].append(SentStates(epoch: move.epoch, target: process.id, at: now))
-            }
+            if isExpected { noteStates(of: move, takenBy: process.id) }
             sendOverLink(.streamAnswered(move, isDone: isExpected), from: process, to: owner)
             return
         }

@@ -38,6 +38,7 @@ extension ClusterSimulation {
         process.phase = .stopped
         process.inbox = []
         process.pausedUntil = nil
+        workload?.stopped(process)
         dropLinks(of: process)
     }
 
@@ -97,7 +98,9 @@ extension ClusterSimulation {
         case .tick: tick(process)
         case .datagram(let message, let sender, let vitals):
             membership(.received(message, from: sender, vitals), at: process)
-        case .linkUp(let peer): membership(.linkUp(peer), at: process)
+        case .linkUp(let peer):
+            membership(.linkUp(peer), at: process)
+            workload?.linkUp(peer, at: process)
         case .linkLost(let peer): membership(.linkLost(peer), at: process)
         case .connectRefused(let peer): membership(.connectRefused(peer), at: process)
         case .dial(let peer): dial(peer, by: process)
@@ -109,6 +112,9 @@ extension ClusterSimulation {
             handover(isDone ? .streamed(move) : .streamFailed(move), at: process)
         case .toldToOwn(let move): write(to: Int(move.shard.rawValue), epoch: move.epoch + 1, by: process)
         case .writeRefused: ownership(.refresh, at: process)
+        case .replicaAwaited(let move, let deadline): awaitReplica(move, until: deadline, at: process)
+        case .quietAwaited(let move, let deadline): awaitQuiet(move, until: deadline, at: process)
+        case .work(let work): work.run()
         case .start, .apply, .write, .resume, .fault, .heal, .check, .damageSeen, .restore: break
         }
     }
@@ -152,6 +158,7 @@ extension ClusterSimulation {
             process.nextWrite = now + span(10...40)
             writeSomewhere(process)
         }
+        workload?.tick(process)
         leaveWhenDrained(process)
     }
 

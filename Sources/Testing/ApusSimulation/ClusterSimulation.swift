@@ -27,8 +27,6 @@ import ApusWire
 /// confined to its caller.
 package final class ClusterSimulation {
     static let names = ["a", "b", "c", "d", "e"].map { NodeName(unchecked: $0) }
-    /// More events than any run needs; one that reaches it does not come to rest.
-    private static let eventCountMax = 1_000_000
     private static let storyCountMax = 4000
 
     package let seed: UInt64
@@ -59,10 +57,14 @@ package final class ClusterSimulation {
     package internal(set) var restoreCount = 0
     /// Lives that a map called dead or left.
     var ended: [NodeID] = []
+    /// What runs on the cluster besides; nil: nothing.
+    var workload: (any SimulationWorkload)?
     var isHealed = false
     var healedAt = MonotonicTime.zero
     /// When the check after the last fault last found something not at rest.
     var lastUnrest = MonotonicTime.zero
+    /// When it last found the map, or what a member knows of it, not at rest.
+    var lastMapUnrest = MonotonicTime.zero
     var isOver = false
     /// How long the cluster took to come to rest after the last fault.
     package internal(set) var settleTime: Duration = .zero
@@ -81,14 +83,21 @@ package final class ClusterSimulation {
     /// Writes that the fenced store refused as stale.
     package internal(set) var refusedWriteCount = 0
     package internal(set) var handoverCount = 0
+    /// Nodes that were killed in a run of kills.
+    package internal(set) var killCount = 0
 
-    private init(seed: UInt64, mutant: SimulationMutant, profile: SimulationProfile, isTraced: Bool) {
+    init(
+        seed: UInt64, mutant: SimulationMutant, profile: SimulationProfile, isTraced: Bool,
+        adjust: (inout SimulationSettings) -> Void = { _ in }
+    ) {
         self.seed = seed
         self.mutant = mutant
         self.profile = profile
         self.isTraced = isTraced
         random = SeededRandom(seed: StableHash.mix(seed &+ 1))
-        settings = SimulationSettings(profile: profile, mutant: mutant, random: &random)
+        var settings = SimulationSettings(profile: profile, mutant: mutant, random: &random)
+        adjust(&settings)
+        self.settings = settings
         var map = ClusterMap(cluster: ClusterID(unchecked: "simulation"))
         map.shards = Array(repeating: ShardAssignment(), count: SimulationSettings.shardCount)
         store = SimulatedOwnershipStore(map: map)
@@ -117,7 +126,8 @@ package final class ClusterSimulation {
         "seed \(seed) (\(profile.rawValue), a node that \(mutant.rawValue)): \(failures.joined(separator: "; "))"
     }
 
-    private func run() {
+    func run() {
+        workload?.begin()
         tell("\(settings.nodeCount) nodes, \(profile.rawValue), loss \(settings.lossRate), delay \(settings.delayMax)")
         for name in 0..<settings.nodeCount { later(.start(name: name), after: span(0...200)) }
         later(.fault, after: settings.faultsBegin)
@@ -126,7 +136,7 @@ package final class ClusterSimulation {
             now = MonotonicTime(nanoseconds: entry.time)
             eventCount += 1
             fold(entry.time ^ entry.event.kind << 56 ^ UInt64(bitPattern: Int64(entry.process)) << 48)
-            guard eventCount < Self.eventCountMax else { return fail("the run does not come to rest") }
+            guard eventCount < settings.eventCountMax else { return fail("the run does not come to rest") }
             if entry.process < 0 {
                 happen(entry.event)
             } else {
@@ -145,8 +155,9 @@ package final class ClusterSimulation {
         case .check: checkSettled()
         case .damageSeen: checkDamageIsSeen()
         case .restore: restoreStore()
+        case .work(let work): work.run()
         case .tick, .datagram, .linkUp, .linkLost, .connectRefused, .dial, .answer, .announced, .replicaReady,
-            .streamAsked, .streamAnswered, .toldToOwn, .writeRefused, .resume:
+            .streamAsked, .streamAnswered, .toldToOwn, .writeRefused, .resume, .replicaAwaited, .quietAwaited:
             break
         }
     }

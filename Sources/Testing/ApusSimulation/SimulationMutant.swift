@@ -64,12 +64,24 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
 package enum SimulationProfile: String, Sendable, CaseIterable {
     /// Everything: crashes, pauses, partitions, a failing store, joins, drains.
     case chaos
+    /// As chaos, with a sound ownership store, and a workload that has faults of its own.
+    case entities = "entities in chaos"
+    /// One node after the other is killed, each once the death of any node would lose nothing.
+    case kills
     /// Datagrams are lost, doubled and overtaken, and nothing else: nobody may be declared dead.
     case lossy
     /// One node after the other runs late and reads its datagrams late: nobody may be declared dead.
     case stutter
     /// One node after the other, and several at once, get no processor for 100 to 600 ms: nobody may be declared dead.
     case starved
+
+    /// Nodes die, or are cut off for long enough to be declared dead.
+    var hasDeaths: Bool {
+        switch self {
+        case .chaos, .entities, .kills: true
+        case .lossy, .stutter, .starved: false
+        }
+    }
 
     /// The profile of a seed: half of the runs are chaos.
     package init(seed: UInt64) {

@@ -28,6 +28,11 @@ enum SimulationEvent {
     case damageSeen
     /// An operator puts the newest map back that the nodes hold.
     case restore
+    /// A planned move's target may have caught up.
+    case replicaAwaited(ShardMove, until: MonotonicTime)
+    /// The calls to a held shard may have ended.
+    case quietAwaited(ShardMove, until: MonotonicTime)
+    case work(SimulationWork)
 
     /// For the trace: which kind of event it is.
     var kind: UInt64 {
@@ -54,6 +59,9 @@ enum SimulationEvent {
         case .check: 20
         case .damageSeen: 21
         case .restore: 22
+        case .replicaAwaited: 23
+        case .quietAwaited: 24
+        case .work(let work): 32 + work.kind
         }
     }
 }

@@ -23,6 +23,11 @@ struct SimulationSettings {
     /// After the faults' end all must be at rest within this time.
     var settleTimeMax: Duration = .seconds(15)
 
+    /// More events than any run needs; one that reaches it does not come to rest.
+    var eventCountMax = 1_000_000
+    /// Kills of a run of kills, after which the faults end.
+    var killCountMax = 12
+
     init(profile: SimulationProfile, mutant: SimulationMutant, random: inout SeededRandom) {
         nodeCount = 3 + Int(random.next() % 3)
         delayMax = .milliseconds([1, 3, 10][Int(random.next() % 3)])
@@ -33,6 +38,17 @@ struct SimulationSettings {
             // Some runs are long enough for a store that is down until nodes give their proposals up.
             faultsEnd = .seconds(random.next() % 8 == 0 ? 10 : 5)
             host = random.next() % 2
+        case .entities:
+            lossRate = [0, 0.01, 0.05][Int(random.next() % 3)]
+            storeFailureRate = [0, 0.02][Int(random.next() % 2)]
+            faultsEnd = .seconds(4)
+            host = random.next() % 2
+        case .kills:
+            lossRate = 0
+            storeFailureRate = 0
+            // They end with the last kill.
+            faultsEnd = .seconds(3600)
+            host = 1
         case .lossy:
             lossRate = [0.05, 0.1, 0.15][Int(random.next() % 3)]
             storeFailureRate = 0

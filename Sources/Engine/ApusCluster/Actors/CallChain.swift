@@ -23,6 +23,11 @@ package struct CallChain: Sendable, Equatable {
     /// Who asks; nil where no entity does.
     package var caller: EntityHeader? { callers.last }
 
+    /// Who asks does so as a former owner: a later epoch of its shard is known.
+    package func isStale(knowing epoch: (ShardID) -> Epoch) -> Bool {
+        caller.map { $0.epoch < epoch($0.shard) } ?? false
+    }
+
     /// The chain of what an entity asks while it carries out a request of this chain.
     ///
     /// - Throws: 10028 where the target waits for the answer already, or the chain is too long.

@@ -226,9 +226,9 @@ package final class EntityRegistry: Sendable {
 
     /// What a former owner still sends goes nowhere: 10013 where a later epoch of the asking entity's shard is known.
     func refusal(of chain: CallChain) -> ApusError? {
-        guard let caller = chain.caller else { return nil }
-        let known = state.withLock { $0.routes.epoch(of: caller.shard) }
-        return caller.epoch < known ? ApusError(.staleEpoch, "another node owns the shard of the asking entity") : nil
+        guard !chain.isEmpty else { return nil }
+        let isStale = state.withLock { state in chain.isStale { state.routes.epoch(of: $0) } }
+        return isStale ? ApusError(.staleEpoch, "another node owns the shard of the asking entity") : nil
     }
 
     private func refuse(_ request: InboundRequest, _ shard: ShardID) {

@@ -77,16 +77,6 @@ package protocol EntityStates<Content>: Sendable {
         _ completion: @escaping @Sendable (KeepOutcome) -> Void)
 }
 
-/// What became of a write.
-package enum KeepOutcome: Sendable, Equatable {
-    /// With the new version.
-    case confirmed(UInt64)
-    /// It may be confirmed by a later one.
-    case unconfirmed(ApusError)
-    /// What is kept is not what the writer holds. 10009 where the write was certainly not made.
-    case lost(ApusError)
-}
-
 /// States that end with their activation.
 package struct UnkeptStates<Content: EntityContent>: EntityStates {
     package init() {}

@@ -71,43 +71,12 @@ package struct RecordedStates<Content: EntityContentMessage>: EntityStates {
         _ completion: @escaping @Sendable (KeepOutcome) -> Void
     ) {
         do throws(ApusError) {
-            let fence = shards.fence(epoch)
-            let step = try collection.step(
-                address, snapshot.content, snapshot.memory, after: snapshot.version, fence: fence,
-                held: snapshot.reminders, reminders: try Self.writes(address, snapshot.reminders, earlier, fence))
+            let step = try collection.step(snapshot, of: address, fence: shards.fence(epoch), earlier: earlier)
             shards.store.commit([step]) { outcomes in
-                completion(Self.outcome(outcomes.first ?? .failure(ApusError(.internalFailure))))
+                completion(KeepOutcome(recorded: outcomes.first ?? .failure(ApusError(.internalFailure))))
             }
         } catch {
             completion(.lost(error))
-        }
-    }
-
-    /// What makes the entity's records of reminders those that it has now.
-    private static func writes(
-        _ address: EntityAddress, _ now: [Reminder], _ earlier: [Reminder], _ fence: RecordFence
-    ) throws(ApusError) -> [RecordWrite] {
-        guard now != earlier else { return [] }
-        var writes: [RecordWrite] = []
-        for reminder in earlier where !now.contains(where: { $0.name == reminder.name }) {
-            writes.append(ReminderRecords.remove(address, name: reminder.name, fence: fence))
-        }
-        for reminder in now where !earlier.contains(reminder) {
-            writes.append(try ReminderRecords.set(reminder, fence: fence))
-        }
-        return writes
-    }
-
-    private static func outcome(_ result: Result<[UInt64], ApusError>) -> KeepOutcome {
-        switch result {
-        // The first write is the check of the claim.
-        case .success(let versions): .confirmed(versions.count > 1 ? versions[1] : 0)
-        case .failure(let error):
-            switch error.code {
-            // Another owner wrote; nothing of this was written.
-            case .staleEpoch, .versionConflict: .lost(ApusError(.moved))
-            default: .lost(error)
-            }
         }
     }
 }

@@ -27,8 +27,7 @@ package final class ReplicatedShards: Sendable {
         var isOpening = false
         /// Who waits until nothing is to be opened.
         var waiters: [CheckedContinuation<Void, Never>] = []
-        /// By shard and entity; entities without one are not in it.
-        var reminders: [ShardID: [EntityAddress: [Reminder]]] = [:]
+        var reminders = ReplicatedReminders()
     }
 
     private let replicas: ReplicaService
@@ -67,7 +66,7 @@ package final class ReplicatedShards: Sendable {
         let isTaskWanted = state.withLock { state in
             for (shard, _, epoch) in owned.differences(from: state.owned) {
                 state.unopened[shard] = epoch
-                if epoch == nil { state.reminders[shard] = nil }
+                if epoch == nil { state.reminders.closed(shard) }
             }
             state.owned = owned
             guard !state.isOpening, !state.unopened.isEmpty else { return false }
@@ -112,21 +111,14 @@ package final class ReplicatedShards: Sendable {
         }
         state.withLock { state in
             state.owned[shard] = epoch
-            state.reminders[shard] = nil
+            state.reminders.closed(shard)
             guard promotion.entityCount > 0 else { return }
             var cursor: Int? = 0
             while let from = cursor, let page = try? replicas.page(of: shard, epoch: epoch, from: from) {
-                for record in page.records { Self.note(record, shard, &state) }
+                state.reminders.opened(shard, page.records)
                 cursor = page.next
             }
         }
-    }
-
-    private static func note(_ record: ReplicaRecord, _ shard: ShardID, _ state: inout State) {
-        guard let bytes = record.state?.readableBytesView, StoredEntity.hasReminders(bytes) else { return }
-        let address = EntityAddress(kind: record.key.kind, key: record.key.key, shard: shard)
-        guard let stored = try? StoredEntity(reading: Array(bytes), of: address) else { return }
-        state.reminders[shard, default: [:]][address] = stored.reminders
     }
 
     // MARK: States
@@ -155,7 +147,7 @@ package final class ReplicatedShards: Sendable {
         try replicas.change(address.shard, epoch: epoch, key, ByteBuffer(bytes: bytes), then: completion)
         state.withLock { state in
             guard state.owned[address.shard] == epoch else { return }
-            state.reminders[address.shard, default: [:]][address] = reminders.isEmpty ? nil : reminders
+            state.reminders.changed(address, reminders)
         }
     }
 }
@@ -195,15 +187,10 @@ package struct ReplicatedStates<Content: EntityContent>: EntityStates {
             let stored = StoredEntity(
                 content: try snapshot.content.encoded(), memory: snapshot.memory, reminders: snapshot.reminders)
             try shards.change(address, epoch: epoch, try stored.encoded(), snapshot.reminders) { error in
-                switch error?.code {
-                case nil: completion(.confirmed(snapshot.version + 1))
-                case ErrorCode.deadlineExceeded?: completion(.unconfirmed(ApusError(.deadlineExceeded)))
-                default: completion(.lost(ApusError(.linkLost, "the shard left while a change was on its way")))
-                }
+                completion(KeepOutcome(replicated: error, after: snapshot.version))
             }
         } catch {
-            // Nothing was changed.
-            completion(.lost(error.code == .staleEpoch ? ApusError(.moved) : error))
+            completion(KeepOutcome(refused: error))
         }
     }
 }
@@ -214,16 +201,6 @@ extension ReplicatedShards: ReminderSource {
         after cursor: ReminderStateMachine.Cursor?, upTo: Int64, limit: Int
     ) async throws(ApusError) -> (reminders: [Reminder], isLast: Bool) {
         await opened()
-        var due: [Reminder] = []
-        state.withLock { state in
-            for reminders in state.reminders.values.lazy.flatMap(\.values) {
-                for reminder in reminders where reminder.due <= upTo {
-                    if let cursor, ReminderStateMachine.Cursor(reminder) <= cursor { continue }
-                    due.append(reminder)
-                }
-            }
-        }
-        due.sort { ReminderStateMachine.Cursor($0) < ReminderStateMachine.Cursor($1) }
-        return (Array(due.prefix(limit)), due.count <= limit)
+        return state.withLock { $0.reminders.due(after: cursor, upTo: upTo, limit: limit) }
     }
 }

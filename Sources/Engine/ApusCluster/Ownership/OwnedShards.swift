@@ -29,4 +29,12 @@ package struct OwnedShards: Sendable, Equatable {
             return (ShardID(UInt16(index)), older.epochs[index], epochs[index])
         }
     }
+
+    /// The shards that left and those that came since, in order.
+    package func turnover(since older: OwnedShards) -> (lost: [ShardID], gained: [ShardID]) {
+        let differences = differences(from: older)
+        return (
+            differences.filter { $0.new == nil }.map(\.shard), differences.filter { $0.old == nil }.map(\.shard)
+        )
+    }
 }

@@ -48,6 +48,15 @@ package struct EntityCollection<Content: Message & Sendable>: RecordCollectionDe
         _ address: EntityAddress, from store: any RecordStore, memory: RequestMemory.Configuration = .init()
     ) async throws(ApusError) -> Stored? {
         guard let record = try await store.records(name, [Self.key(of: address)])[0] else { return nil }
+        return try stored(record, memory: memory)
+    }
+
+    /// An entity's state as its record has it.
+    ///
+    /// - Throws: 10001 where the record is none of this collection.
+    package func stored(
+        _ record: StoredRecord, memory: RequestMemory.Configuration = .init()
+    ) throws(ApusError) -> Stored {
         let (content, stored) = try decode(record, memory)
         return Stored(
             content: content, memory: stored.memory, reminders: stored.reminders, version: record.version)
@@ -129,7 +138,8 @@ package struct EntityCollection<Content: Message & Sendable>: RecordCollectionDe
         return RecordID(name, Self.key(of: address))
     }
 
-    private static func key(of address: EntityAddress) -> OrderedKey {
+    /// The key of an entity's record.
+    package static func key(of address: EntityAddress) -> OrderedKey {
         OrderedKey(.unsigned(UInt64(address.shard.rawValue)), .text(address.key))
     }
 
@@ -152,5 +162,35 @@ package struct EntityCollection<Content: Message & Sendable>: RecordCollectionDe
             throw ApusError(.malformed, "an entity's content cannot be read")
         }
         return (content, entity)
+    }
+}
+
+extension EntityCollection where Content: EntityContent {
+    /// The step that makes an entity's state this one, over the version that it names, and the entity's records of
+    /// reminders those that it has now.
+    ///
+    /// - Parameter earlier: the reminders of that version.
+    /// - Throws: 10018 where the content cannot be encoded.
+    package func step(
+        _ snapshot: EntitySnapshot<Content>, of address: EntityAddress, fence: RecordFence, earlier: [Reminder]
+    ) throws(ApusError) -> RecordStep {
+        try step(
+            address, snapshot.content, snapshot.memory, after: snapshot.version, fence: fence,
+            held: snapshot.reminders, reminders: try Self.writes(address, snapshot.reminders, earlier, fence))
+    }
+
+    /// What makes the records of the entity's reminders those that it has now.
+    private static func writes(
+        _ address: EntityAddress, _ now: [Reminder], _ earlier: [Reminder], _ fence: RecordFence
+    ) throws(ApusError) -> [RecordWrite] {
+        guard now != earlier else { return [] }
+        var writes: [RecordWrite] = []
+        for reminder in earlier where !now.contains(where: { $0.name == reminder.name }) {
+            writes.append(ReminderRecords.remove(address, name: reminder.name, fence: fence))
+        }
+        for reminder in now where !earlier.contains(reminder) {
+            writes.append(try ReminderRecords.set(reminder, fence: fence))
+        }
+        return writes
     }
 }

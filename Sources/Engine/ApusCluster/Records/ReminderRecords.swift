@@ -89,17 +89,28 @@ package struct ReminderRecords: Sendable {
     package func page(
         of shard: ShardID? = nil, after cursor: Cursor?, upTo: Int64, limit: Int = RecordLimits.pageCountMax
     ) async throws(ApusError) -> Page {
-        let prefix = shard.map { Self.shardPrefix(UInt32($0.rawValue)).bytes } ?? []
-        let from = cursor.map { OrderedKey(stored: prefix + Self.place(due: $0.due, id: $0.id).end.bytes) }
-        let page = try await store.page(
-            RecordScan(
-                Self.collection.name, index: shard == nil ? "due" : "shard", from: from ?? OrderedKey(stored: prefix),
-                below: OrderedKey(stored: prefix + OrderedKey(.signed(upTo)).end.bytes), limit: limit))
+        let page = try await store.page(Self.scan(of: shard, after: cursor, upTo: upTo, limit: limit))
         return Page(reminders: page.records.compactMap { held($0) }, isLast: page.next == nil)
     }
 
+    /// What ``page(of:after:upTo:limit:)`` reads.
+    package static func scan(
+        of shard: ShardID? = nil, after cursor: Cursor?, upTo: Int64, limit: Int = RecordLimits.pageCountMax
+    ) -> RecordScan {
+        let prefix = shard.map { shardPrefix(UInt32($0.rawValue)).bytes } ?? []
+        let from = cursor.map { OrderedKey(stored: prefix + place(due: $0.due, id: $0.id).end.bytes) }
+        return RecordScan(
+            collection.name, index: shard == nil ? "due" : "shard", from: from ?? OrderedKey(stored: prefix),
+            below: OrderedKey(stored: prefix + OrderedKey(.signed(upTo)).end.bytes), limit: limit)
+    }
+
+    /// The reminder of a record; nil where it is none.
+    package static func reminder(_ stored: StoredRecord) -> Reminder? {
+        (try? collection.record(stored).body).flatMap { Reminder($0) }
+    }
+
     private func held(_ stored: StoredRecord) -> Held? {
-        guard let message = try? Self.collection.record(stored).body, let reminder = Reminder(message) else {
+        guard let reminder = Self.reminder(stored) else {
             unreadable.increment()
             return nil
         }

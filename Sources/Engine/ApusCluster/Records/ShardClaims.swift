@@ -25,9 +25,7 @@ package enum ShardClaims {
             var steps: [RecordStep] = []
             for (shard, epoch) in rest.prefix(Self.stepCountMax) {
                 do throws(ApusError) {
-                    let fence = RecordFence(epoch: epoch, writer: writer)
-                    let claim = try collection.put(.with { $0.shard = UInt32(shard.rawValue) }, fence: fence)
-                    steps.append(RecordStep(claim))
+                    steps.append(try step(shard, fence: RecordFence(epoch: epoch, writer: writer)))
                     claimed.append(shard)
                 } catch {
                     refused[shard] = error
@@ -39,6 +37,11 @@ package enum ShardClaims {
             }
         }
         return refused
+    }
+
+    /// The step that claims a shard. It fails with 10013 where a later owner has claimed it.
+    package static func step(_ shard: ShardID, fence: RecordFence) throws(ApusError) -> RecordStep {
+        RecordStep(try collection.put(.with { $0.shard = UInt32(shard.rawValue) }, fence: fence))
     }
 
     /// Makes the step that it is in only where no later owner has claimed the shard (10013).

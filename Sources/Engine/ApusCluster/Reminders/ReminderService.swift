@@ -93,12 +93,10 @@ package final class ReminderService: Sendable {
 
     private func mapChanged(_ map: ClusterMap) {
         let owned = OwnedShards(of: registry.view.local, in: map)
-        let differences = state.withLock { state in
+        let (lost, gained) = state.withLock { state in
             defer { state.owned = owned }
-            return owned.differences(from: state.owned)
+            return owned.turnover(since: state.owned)
         }
-        let lost = differences.filter { $0.new == nil }.map(\.shard)
-        let gained = differences.filter { $0.old == nil }.map(\.shard)
         if !lost.isEmpty { handle(.lost(lost)) }
         if !gained.isEmpty { handle(.gained(gained)) }
     }

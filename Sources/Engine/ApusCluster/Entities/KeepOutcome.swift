@@ -1,0 +1,41 @@
+package import ApusCore
+
+/// What became of a write of an entity's state.
+package enum KeepOutcome: Sendable, Equatable {
+    /// With the new version.
+    case confirmed(UInt64)
+    /// It may be confirmed by a later one.
+    case unconfirmed(ApusError)
+    /// What is kept is not what the writer holds. 10009 where the write was certainly not made.
+    case lost(ApusError)
+}
+
+extension KeepOutcome {
+    /// What became of a change that the shard's replication took (``ReplicaService/Completion``).
+    ///
+    /// - Parameter version: of the state that was to be replaced.
+    package init(replicated error: ApusError?, after version: UInt64) {
+        switch error?.code {
+        case nil: self = .confirmed(version + 1)
+        case ErrorCode.deadlineExceeded?: self = .unconfirmed(ApusError(.deadlineExceeded))
+        default: self = .lost(ApusError(.linkLost, "the shard left while a change was on its way"))
+        }
+    }
+
+    /// What became of a change that the shard's replication did not take: nothing was changed.
+    package init(refused error: ApusError) { self = .lost(error.code == .staleEpoch ? ApusError(.moved) : error) }
+
+    /// What became of the step of an entity's record (``EntityCollection``).
+    package init(recorded result: Result<[UInt64], ApusError>) {
+        switch result {
+        // The first write is the check of the claim.
+        case .success(let versions): self = .confirmed(versions.count > 1 ? versions[1] : 0)
+        case .failure(let error):
+            switch error.code {
+            // Another owner wrote; nothing of this was written.
+            case .staleEpoch, .versionConflict: self = .lost(ApusError(.moved))
+            default: self = .lost(error)
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+import ApusCluster
+import ApusCore
+
+/// Clients that send entities one request after the other, each until it is answered.
+///
+/// A request with an id is sent again, through another node, when its answer does not come or says that nothing is
+/// certain. One without an id is sent once.
+final class EntityClients {
+    private struct Client {
+        var call: SimulatedCall?
+        var attempt = 0
+        var ask: Int?
+    }
+
+    private unowned let world: EntityWorkload
+    private var clients: [Client]
+
+    init(world: EntityWorkload) {
+        self.world = world
+        clients = Array(repeating: Client(), count: world.settings.clientCount)
+    }
+
+    /// The first request that is not answered; nil where none is under way.
+    var unanswered: SimulatedCall? { clients.lazy.compactMap(\.call).first }
+
+    func begin() {
+        for client in clients.indices { later(client, after: world.simulation.span(300...600)) { $0.next(client) } }
+    }
+
+    private func later(_ client: Int, after delay: Duration, _ body: @escaping (EntityClients) -> Void) {
+        let work = SimulationWork(kind: 16) { [unowned self] in body(self) }
+        world.simulation.later(.work(work), after: delay)
+    }
+
+    private func next(_ client: Int) {
+        guard !world.simulation.isHealed else { return }
+        clients[client].call = makeCall()
+        clients[client].attempt = 0
+        send(client)
+    }
+
+    private func makeCall() -> SimulatedCall {
+        let simulation = world.simulation
+        let entity = world.anyEntity()
+        let operation: SimulatedCall.Operation
+        switch simulation.below(20) {
+        case 0..<8: operation = .change
+        case 8, 9: operation = .turn(simulation.span(0...30))
+        case 10: operation = .fail
+        case 11..<15:
+            operation = .remind(name: "r\(simulation.below(2))", after: Int64(simulation.below(1500)) - 50)
+        case 15: operation = .cancelReminder(name: "r\(simulation.below(2))")
+        default: operation = .tell(world.anyEntity())
+        }
+        let hasID = simulation.below(8) > 0
+        let number = world.ledger.add(entity, .request(hasID: hasID), operation)
+        return SimulatedCall(
+            entity: entity, number: number, id: hasID ? RequestID(using: &simulation.random) : nil,
+            operation: operation, origin: .tell)
+    }
+
+    private func send(_ client: Int) {
+        guard let call = clients[client].call else { return }
+        clients[client].attempt += 1
+        let attempt = clients[client].attempt
+        guard let node = world.anyNode() else {
+            return later(client, after: world.simulation.span(20...60)) { $0.again(client, attempt) }
+        }
+        let patience = world.simulation.span(world.settings.patience)
+        clients[client].ask = world.asks.begin(call, at: node, until: world.simulation.now + patience) { outcome in
+            self.told(outcome, client, attempt)
+        }
+        later(client, after: patience) { $0.again(client, attempt) }
+    }
+
+    /// The answer to an attempt did not come, or was none.
+    private func again(_ client: Int, _ attempt: Int) {
+        guard let call = clients[client].call, clients[client].attempt == attempt else { return }
+        if let ask = clients[client].ask { world.asks.end(ask) }
+        guard call.id != nil else { return rest(client) }
+        send(client)
+    }
+
+    private func told(_ outcome: SimulatedOutcome, _ client: Int, _ attempt: Int) {
+        guard let call = clients[client].call, clients[client].attempt == attempt else { return }
+        switch outcome {
+        case .answered(let bytes, let epoch): world.ledger.acknowledge(call.number, bytes, epoch: epoch)
+        case .threw: world.ledger.threw(call.number)
+        case .refused(let error, _):
+            world.refusalCount += 1
+            world.simulation.tell("client \(client) is refused \(call.number): \(error.code.number)")
+            return later(client, after: world.simulation.span(5...60)) { $0.again(client, attempt) }
+        }
+        rest(client)
+    }
+
+    private func rest(_ client: Int) {
+        clients[client].call = nil
+        clients[client].ask = nil
+        later(client, after: world.simulation.span(0...world.settings.pauseMax)) { $0.next(client) }
+    }
+}

@@ -1,0 +1,260 @@
+import ApusCluster
+import ApusCore
+import ApusStorage
+import DequeModule
+
+/// The entities of one process, driven as ``EntityHost``, ``EntityCell`` and their like drive the machines.
+///
+/// Whatever happens to it ends with ``settle()``: what waits for it is told, and what is to be sent leaves.
+final class EntityNode {
+    typealias Machine = SimulatedCell.Machine
+
+    unowned let world: EntityWorkload
+    let process: SimulatedProcess
+    /// Who waits for changes, to be told when the event is over.
+    var completions: Deque<() -> Void> = []
+    private var isSettling = false
+
+    // Entities.
+    private(set) var cells: [ShardID: [EntityAddress: SimulatedCell]] = [:]
+    private var held: Set<ShardID> = []
+
+    // Replicas.
+    var owner: ReplicaOwnerStateMachine
+    var standby: ReplicaStandbyStateMachine
+    var waiters: [ShardID: ReplicaWaiters<Int>] = [:]
+    /// Who waits, by the number that the waiters have.
+    var waiting: [Int: (ApusError?) -> Void] = [:]
+    var lastWaiter = 0
+    var nextExpiry = MonotonicTime.zero
+    var unopened: [ShardID] = []
+    /// Reads of reminders that wait until nothing is to be opened.
+    var whenOpen: [() -> Void] = []
+
+    // Records.
+    var claimed: [ShardID: Epoch] = [:]
+    var commits = GroupCommitStateMachine<RecordWork>(limits: RecordStoreLimits())
+
+    // Reminders.
+    var owned = OwnedShards()
+    /// When the shards came that this node owns.
+    var gainedAt: [ShardID: MonotonicTime] = [:]
+    var replicatedReminders = ReplicatedReminders()
+    var reminders: [Bool: ReminderStateMachine]
+    var nextReminderTick = MonotonicTime.zero
+
+    init(world: EntityWorkload, process: SimulatedProcess) {
+        self.world = world
+        self.process = process
+        owner = ReplicaOwnerStateMachine(
+            local: process.id, map: process.view, configuration: world.settings.replication)
+        standby = ReplicaStandbyStateMachine(
+            local: process.id, map: process.view, configuration: world.settings.replication)
+        // By whether they are of recorded entities.
+        reminders = [
+            true: ReminderStateMachine(configuration: world.settings.recordedReminders),
+            false: ReminderStateMachine(configuration: world.settings.replicatedReminders),
+        ]
+    }
+
+    var id: NodeID { process.id }
+    var now: MonotonicTime { world.simulation.now }
+    var wallMilliseconds: Int64 { world.wallMilliseconds }
+
+    /// Ends an event: tells whoever waits, and sends what is to be sent.
+    func settle() {
+        guard !isSettling else { return }
+        isSettling = true
+        while let completion = completions.popFirst() { completion() }
+        pump()
+        isSettling = false
+    }
+
+    /// Does something at this process later.
+    func later(_ kind: UInt64, after delay: Duration, _ body: @escaping () -> Void) {
+        let work = SimulationWork(kind: kind) {
+            body()
+            self.settle()
+        }
+        world.simulation.later(.work(work), process: process.index, after: delay)
+    }
+
+    /// Does something at another process when a message has come there.
+    func send(to node: EntityNode, _ kind: UInt64, _ body: @escaping () -> Void) {
+        let work = SimulationWork(kind: kind) {
+            body()
+            node.settle()
+        }
+        world.simulation.sendOverLink(.work(work), from: process, to: node.process)
+    }
+
+    /// Another node knows a newer map.
+    func refresh() {
+        later(3, after: .zero) { self.world.simulation.ownership(.refresh, at: self.process) }
+    }
+
+    // MARK: The map
+
+    func isLocal(_ shard: ShardID, epoch: Epoch) -> Bool {
+        process.view.owner(of: shard)?.id == id && process.view[shard].epoch == epoch && process.view.isAlive(id)
+    }
+
+    /// A newer map: the replicas first, then the entities, then those who deliver reminders.
+    func adopted(_ map: ClusterMap) {
+        standby.mapChanged(map)
+        settle(owner.mapChanged(map))
+        for shard in cells.keys.sorted() {
+            guard let epoch = cells[shard]?.values.first?.epoch, !isLocal(shard, epoch: epoch) else { continue }
+            let ended = (cells.removeValue(forKey: shard) ?? [:]).values.sorted { $0.address.key < $1.address.key }
+            // Elsewhere and later, as a node does.
+            later(4, after: world.simulation.span(0...3)) {
+                for cell in ended { self.perform(cell, cell.machine.leave()) }
+            }
+        }
+        held = held.filter { map.owner(of: $0)?.id == id }
+        noteOwned(map)
+        settle()
+    }
+
+    // MARK: Calls
+
+    /// Lets a call in where its shard is here under the epoch.
+    func admit(_ call: SimulatedCall, epoch: Epoch) -> Bool {
+        let shard = call.entity.shard
+        guard isLocal(shard, epoch: epoch), !held.contains(shard), process.isMember else { return false }
+        let cell = cells[shard]?[call.entity] ?? SimulatedCell(call.entity, epoch: epoch)
+        cells[shard, default: [:]][call.entity] = cell
+        cell.runningCount += 1
+        perform(cell, cell.machine.came(Machine.Request(call: call, id: call.id)))
+        return true
+    }
+
+    func hold(_ shard: ShardID) { held.insert(shard) }
+    func release(_ shard: ShardID) { held.remove(shard) }
+    func isQuiet(_ shard: ShardID) -> Bool { (cells[shard] ?? [:]).values.allSatisfy { $0.runningCount == 0 } }
+    /// Nothing is on its way to where states are kept.
+    var isIdle: Bool {
+        cells.values.allSatisfy { $0.values.allSatisfy(\.machine.isIdle) } && commits.waitingStepCount == 0
+    }
+
+    func perform(_ cell: SimulatedCell, _ actions: [Machine.Action]) {
+        var rest = Deque(actions)
+        while let action = rest.popFirst() {
+            switch action {
+            case .load: load(cell)
+            case .run(let request, let content): run(request.call, content, cell, &rest)
+            case .read(let request, _):
+                rest += cell.machine.interleavedEnded(SimulatedEnding(call: request.call))
+            case .commit(let state, let earlier): keep(state, earlier, cell)
+            case .finish(let ending): finish(ending, cell)
+            case .repeatAnswer(let call, let answer):
+                guard case .reply(let bytes) = answer else { continue }
+                end(call, .answered(bytes, cell.epoch), cell)
+            case .refuse(let call, let error): end(call, .refused(error, knownEpoch: nil), cell)
+            case .fail(let ending, let error): end(ending.call, .refused(error, knownEpoch: nil), cell)
+            case .leave: abandon(cell)
+            }
+        }
+    }
+
+    private func abandon(_ cell: SimulatedCell) {
+        guard cells[cell.address.shard]?[cell.address] === cell else { return }
+        cells[cell.address.shard]?[cell.address] = nil
+        if cells[cell.address.shard]?.isEmpty == true { cells[cell.address.shard] = nil }
+    }
+
+    private func run(
+        _ call: SimulatedCall, _ content: SimulatedContent, _ cell: SimulatedCell, _ rest: inout Deque<Machine.Action>
+    ) {
+        guard case .turn(let time) = call.operation else {
+            rest += cell.machine.ended(carryOut(call, content, cell))
+            return
+        }
+        later(5, after: time) {
+            self.perform(cell, cell.machine.ended(self.carryOut(call, content, cell)))
+        }
+    }
+
+    /// The handler of every message.
+    private func carryOut(_ call: SimulatedCall, _ content: SimulatedContent, _ cell: SimulatedCell) -> Machine.Result {
+        var ending = SimulatedEnding(call: call)
+        if case .reminded(let reminder) = call.operation,
+            !cell.machine.state.reminders.contains(where: { $0.id == reminder.id })
+        {
+            // Cancelled or replaced while it was on its way, as ``EntityDefinition/onReminder(_:)`` finds it.
+            ending.answer = SimulatedContent.bytes(of: content.count)
+            return Machine.Result(
+                content: content, answer: ending.answer.map { .reply($0) }, reminders: [], ending: ending)
+        }
+        world.checkRun(call, content, at: self)
+        if call.operation == .fail { return Machine.Result(content: nil, ending: ending) }
+        var content = content
+        content.append(call.number)
+        switch call.operation {
+        case .remind(let name, let delay):
+            let number = world.ledger.add(call.entity, .reminder(call.number), .change)
+            let reminder = Reminder(
+                entity: call.entity, name: name, id: RequestID(using: &world.simulation.random),
+                due: wallMilliseconds + delay, payload: SimulatedContent.bytes(of: number))
+            world.ledger.wasSet(reminder, as: number)
+            ending.reminders = [.set(reminder)]
+        case .cancelReminder(let name):
+            if cell.machine.state.reminders.contains(where: { $0.name == name }) {
+                ending.reminders = [.cancel(call.entity, name: name)]
+            }
+        case .reminded(let reminder): ending.reminders = [.delivered(reminder)]
+        case .tell(let target): ending.telling = (target, world.ledger.add(target, .telling(call.number), .told))
+        case .change, .turn, .fail, .told: break
+        }
+        let answer = SimulatedContent.bytes(of: content.count)
+        ending.answer = answer
+        if world.mutant == .tellsEarly { tell(ending, cell) }
+        return Machine.Result(
+            content: content, answer: call.id == nil ? nil : .reply(answer), reminders: ending.reminders,
+            ending: ending)
+    }
+
+    /// The change is confirmed: its answer leaves, and what it sends to others.
+    private func finish(_ ending: SimulatedEnding, _ cell: SimulatedCell) {
+        note(ending.reminders, of: cell.address)
+        end(ending.call, ending.answer.map { .answered($0, cell.epoch) } ?? .threw, cell)
+        if world.mutant != .tellsEarly { tell(ending, cell) }
+    }
+
+    private func tell(_ ending: SimulatedEnding, _ cell: SimulatedCell) {
+        let shard = cell.address.shard
+        guard let (target, number) = ending.telling, isLocal(shard, epoch: cell.epoch) else { return }
+        let sender = EntityHeader(
+            kind: cell.address.kind, shard: shard, epoch: cell.epoch, key: cell.address.key)
+        var call = SimulatedCall(
+            entity: target, number: number, id: ending.call.id?.derived(.max), operation: .told, origin: .tell)
+        if world.mutant != .dropsEpochs { call.chain = CallChain(sender: sender) }
+        world.ledger.left(number, under: cell.epoch)
+        let view = process.view
+        guard let owner = view.owner(of: target.shard)?.id, let node = world.node(of: owner) else { return }
+        let epoch = view[target.shard].epoch
+        // Another way than that of the answers: it may be much later.
+        let delay = world.simulation.chance(0.1) ? world.simulation.span(50...1500) : world.simulation.span(0...5)
+        node.later(6, after: delay) { node.isTold(call, epoch: epoch, sender) }
+    }
+
+    private func isTold(_ call: SimulatedCall, epoch: Epoch, _ sender: EntityHeader) {
+        guard !call.chain.isStale(knowing: { process.view[$0].epoch }) else { return }
+        guard admit(call, epoch: epoch) else { return }
+        world.toldCount += 1
+        if sender.epoch < process.view[sender.shard].epoch {
+            world.fail(
+                "\(id) takes what was sent for shard \(sender.shard) under epoch \(sender.epoch), and knows a later")
+        }
+    }
+
+    /// A call that was let in has its outcome.
+    private func end(_ call: SimulatedCall, _ outcome: SimulatedOutcome, _ cell: SimulatedCell) {
+        cell.runningCount -= 1
+        switch call.origin {
+        case .ask(let number): world.asks.answer(number, outcome, from: self)
+        case .reminder(let reminder): delivered(reminder, outcome)
+        case .tell: break
+        }
+    }
+}

@@ -1,0 +1,142 @@
+import ApusCluster
+import ApusCore
+import ApusStorage
+import Foundation
+import SwiftProtobuf
+
+/// What a simulated entity knows: the numbers of all requests that it carried out, in their order, four bytes each.
+///
+/// A number that is missing was lost, and one that stands there twice was done twice.
+typealias SimulatedContent = Google_Protobuf_BytesValue
+
+extension SimulatedContent: EntityContentMessage {
+    /// What it carried out, first to last.
+    var numbers: [Int] {
+        var numbers: [Int] = []
+        numbers.reserveCapacity(value.count / 4)
+        var number = 0
+        for (index, byte) in value.enumerated() {
+            number = number << 8 | Int(byte)
+            guard index % 4 == 3 else { continue }
+            numbers.append(number)
+            number = 0
+        }
+        return numbers
+    }
+
+    var count: Int { value.count / 4 }
+
+    /// The number of what was carried out last; nil: nothing yet.
+    var last: Int? { value.isEmpty ? nil : Self.number(of: Array(value.suffix(4))) }
+
+    /// Before that.
+    var withoutLast: SimulatedContent { SimulatedContent.with { $0.value = value.dropLast(4) } }
+
+    mutating func append(_ number: Int) { value.append(contentsOf: Self.bytes(of: number)) }
+
+    static func bytes(of number: Int) -> [UInt8] {
+        [24, 16, 8, 0].map { UInt8(truncatingIfNeeded: number >> $0) }
+    }
+
+    static func number(of bytes: [UInt8]) -> Int { bytes.reduce(0) { $0 << 8 | Int($1) } }
+}
+
+extension EntityAddress {
+    /// Its changes are acknowledged as records.
+    var isRecorded: Bool { kind == .recordedProbe }
+}
+
+/// A message to a simulated entity, with the way of its answer.
+struct SimulatedCall: Sendable {
+    enum Operation: Sendable, Equatable {
+        case change
+        /// Asks others, as it were: its turn lasts for so long.
+        case turn(Duration)
+        /// Throws, and changes nothing.
+        case fail
+        /// Sets the reminder of a name, due after so many milliseconds.
+        case remind(name: String, after: Int64)
+        case cancelReminder(name: String)
+        /// Tells another entity.
+        case tell(EntityAddress)
+        /// It is told.
+        case told
+        /// It is reminded.
+        case reminded(Reminder)
+    }
+
+    enum Origin: Sendable, Equatable {
+        /// A client's request, by the number of its try.
+        case ask(Int)
+        case reminder(Reminder)
+        case tell
+    }
+
+    var entity: EntityAddress
+    /// What its change is called in the entity's content.
+    var number: Int
+    var id: RequestID?
+    var operation: Operation
+    var origin: Origin
+    var chain = CallChain()
+}
+
+/// What leaves a simulated entity once a change is confirmed.
+struct SimulatedEnding: Sendable {
+    var call: SimulatedCall
+    /// The position of its change among the entity's; nil where it threw.
+    var answer: [UInt8]?
+    var reminders: [ReminderChange] = []
+    /// A message to another entity, under its number.
+    var telling: (target: EntityAddress, number: Int)?
+}
+
+/// What became of a call.
+enum SimulatedOutcome {
+    /// With the epoch of the owner that answered.
+    case answered([UInt8], Epoch)
+    case threw
+    case refused(ApusError, knownEpoch: Epoch?)
+}
+
+/// One activation of an entity: the machine that ``EntityCell`` runs.
+final class SimulatedCell {
+    typealias Machine = EntityStateMachine<SimulatedContent, SimulatedCall, SimulatedEnding>
+
+    let address: EntityAddress
+    let epoch: Epoch
+    var machine: Machine
+    /// Of the state that was read or written last.
+    var version: UInt64 = 0
+    /// Calls that were let in and are not answered.
+    var runningCount = 0
+
+    init(_ address: EntityAddress, epoch: Epoch) {
+        (self.address, self.epoch) = (address, epoch)
+        machine = Machine(initial: SimulatedContent(), configuration: Machine.Configuration(isKept: true))
+    }
+}
+
+/// Deliberate errors around the entities' machines; the checks of ``EntitySimulation`` must find each.
+package enum EntityMutant: String, Sendable, CaseIterable {
+    case none = "does everything right"
+    case acknowledgesEarly = "acknowledges before the standby has it"
+    case acknowledgesUnwritten = "acknowledges before the record is durable"
+    case forgetsRequests = "forgets request ids at a hand-over"
+    case skipsClaim = "reads a shard's records before it has claimed them"
+    case skipsClaimCheck = "writes without looking at the shard's claim"
+    case ignoresVersions = "writes a record whatever its version is"
+    case takesUnknownForRefused = "says that a step of unknown outcome was not made"
+    case partsReminders = "writes a reminder apart from its entity's state"
+    case keepsIndexEntries = "keeps an index entry without its record"
+    case dropsIndexEntries = "writes a record without its index entry"
+    case dropsRemindersAtPromotion = "drops reminders at a promotion"
+    case remindsEarly = "delivers reminders before their time"
+    case renamesReminders = "delivers a reminder under a new id"
+    case forgetsReminders = "holds no reminder that is set while it owns the shard"
+    case dropsEpochs = "sends effects without an epoch"
+    case tellsEarly = "sends an effect before its change is safe"
+    case hidesLosses = "reports no loss"
+    case promotesEmpty = "opens a shard without the copy that it has"
+    case repeatsWithoutID = "repeats a request without an id whose outcome is unknown"
+}

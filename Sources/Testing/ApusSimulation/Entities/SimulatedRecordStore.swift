@@ -1,0 +1,82 @@
+import ApusCluster
+import ApusCore
+import ApusStorage
+
+/// The record store that all nodes share, as its clients see it: slow, down, stopped, cut off from a node, and not
+/// sure of what it did.
+///
+/// What is reported as failed may have been made, or be made later, as a server does that works off what came before
+/// its connection broke.
+final class SimulatedRecordStore {
+    private unowned let simulation: ClusterSimulation
+    private let failureRate: Double
+    var tables = MemoryRecordTables()
+    var slowUntil = MonotonicTime.zero
+    var downUntil = MonotonicTime.zero
+    /// Takes requests and answers none of them until then.
+    var stoppedUntil = MonotonicTime.zero
+    /// By name, a node does not reach it until then.
+    var cutUntil = Array(repeating: MonotonicTime.zero, count: ClusterSimulation.names.count)
+    private(set) var uncertainCount = 0
+
+    init(simulation: ClusterSimulation, failureRate: Double) {
+        (self.simulation, self.failureRate) = (simulation, failureRate)
+    }
+
+    func heal() {
+        (slowUntil, downUntil, stoppedUntil) = (.zero, .zero, .zero)
+        for name in cutUntil.indices { cutUntil[name] = .zero }
+    }
+
+    /// Has something done to the tables.
+    ///
+    /// - Parameter completion: called once at the process, unless that ends; nil where the outcome is unknown.
+    func request<Answer>(
+        by process: SimulatedProcess, _ body: @escaping (inout MemoryRecordTables) -> Answer,
+        then completion: @escaping (Answer?) -> Void
+    ) {
+        let now = simulation.now
+        if isUnreachable(from: process) {
+            return answer(nil, to: process, after: simulation.span(5...60), completion)
+        }
+        let latency = now < slowUntil ? simulation.span(50...800) : simulation.span(1...6)
+        if !simulation.isHealed, simulation.chance(failureRate) {
+            uncertainCount += 1
+            answer(nil, to: process, after: latency, completion)
+            guard simulation.chance(0.5) else { return }
+            let delay = simulation.chance(0.2) ? simulation.span(0...1200) : simulation.span(0...40)
+            return later(after: delay) { _ = body(&self.tables) }
+        }
+        later(after: latency / 2) { self.make(body, by: process, completion, latency / 2) }
+    }
+
+    private func make<Answer>(
+        _ body: @escaping (inout MemoryRecordTables) -> Answer, by process: SimulatedProcess,
+        _ completion: @escaping (Answer?) -> Void, _ latency: Duration
+    ) {
+        guard simulation.now >= stoppedUntil else {
+            let wait = stoppedUntil - simulation.now + simulation.span(0...5)
+            return later(after: wait) { self.make(body, by: process, completion, latency) }
+        }
+        let made = body(&tables)
+        // The answer is lost where the store went, or the way to it.
+        let isLost = isUnreachable(from: process)
+        if isLost { uncertainCount += 1 }
+        answer(isLost ? nil : made, to: process, after: latency, completion)
+    }
+
+    private func isUnreachable(from process: SimulatedProcess) -> Bool {
+        simulation.now < downUntil || simulation.now < cutUntil[process.nameIndex]
+    }
+
+    private func later(after delay: Duration, _ body: @escaping () -> Void) {
+        simulation.later(.work(SimulationWork(kind: 1, run: body)), after: delay)
+    }
+
+    private func answer<Answer>(
+        _ made: Answer?, to process: SimulatedProcess, after delay: Duration, _ completion: @escaping (Answer?) -> Void
+    ) {
+        simulation.later(
+            .work(SimulationWork(kind: 2) { completion(made) }), process: process.index, after: delay)
+    }
+}

@@ -1,0 +1,60 @@
+import ApusCore
+import ApusSimulation
+import Foundation
+import Testing
+
+/// Entities of both strengths on a simulated cluster, on a virtual clock, with seeded faults (D15, D16, D18).
+///
+/// It reports what is not traced yet (docs/status.md), so its seeds and mutants run only where `APUS_SIM_ENTITIES` is
+/// set. A seed that fails is named in the failure; `APUS_SIM_SEED=n` runs that one alone and prints what happened.
+@Suite("Entities where things go wrong (D15, D16, D18)")
+struct EntitySimulationTests {
+    /// Runs without optimization take a part of the seeds.
+    #if DEBUG
+    static let seedCount: UInt64 = 100
+    #else
+    static let seedCount: UInt64 = 2000
+    #endif
+    private static let chunkSize: UInt64 = 50
+    private static let isWanted = ProcessInfo.processInfo.environment["APUS_SIM_ENTITIES"] != nil
+    /// The most seeds until a deliberate error must have shown itself.
+    private static let mutantSeedCountMax: UInt64 = 300
+
+    @Test(
+        "Every word is kept, and the cluster comes to rest after the last fault", .enabled(if: isWanted),
+        arguments: 0..<seedCount / chunkSize)
+    func wordsAreKept(chunk: UInt64) {
+        for seed in chunk * Self.chunkSize..<(chunk + 1) * Self.chunkSize {
+            let run = EntitySimulation.run(seed: seed)
+            if run.isFailed { Issue.record("\(run.report); see it with APUS_SIM_SEED=\(seed)") }
+        }
+    }
+
+    @Test(
+        "Each deliberate error is caught", .enabled(if: isWanted),
+        arguments: EntityMutant.allCases.filter { $0 != .none })
+    func mutantIsCaught(mutant: EntityMutant) {
+        let caught = (0..<Self.mutantSeedCountMax).first { seed in
+            EntitySimulation.run(seed: seed, mutant: mutant, profile: .entities).isFailed
+        }
+        #expect(caught != nil, "no seed of \(Self.mutantSeedCountMax) notices a node that \(mutant.rawValue)")
+    }
+
+    @Test("A seed replays exactly, traced or not", arguments: [1, 2, 4, 7] as [UInt64])
+    func replay(seed: UInt64) {
+        let first = EntitySimulation.run(seed: seed)
+        let second = EntitySimulation.run(seed: seed, isTraced: true)
+        #expect(first.traceHash == second.traceHash)
+        #expect(first.eventCount == second.eventCount)
+        #expect(EntitySimulation.run(seed: seed + 1).traceHash != first.traceHash)
+    }
+
+    @Test("One seed with its story", .enabled(if: ClusterSimulationTests.chosenSeed != nil))
+    func oneSeed() {
+        guard let seed = ClusterSimulationTests.chosenSeed else { return }
+        let run = EntitySimulation.run(seed: seed, isTraced: true)
+        for line in run.story { print(line) }
+        print("trace hash \(run.traceHash), \(run.eventCount) events, at rest after \(run.settleTime)")
+        if run.isFailed { Issue.record("\(run.report)") }
+    }
+}
