@@ -5,8 +5,7 @@ import Testing
 
 /// Entities of both strengths on a simulated cluster, on a virtual clock, with seeded faults (D15, D16, D18).
 ///
-/// It reports what is not traced yet (docs/status.md), so its seeds and mutants run only where `APUS_SIM_ENTITIES` is
-/// set. A seed that fails is named in the failure; `APUS_SIM_SEED=n` runs that one alone and prints what happened.
+/// A seed that fails is named in the failure; `APUS_SIM_SEED=n` prints what happens in that one.
 @Suite("Entities where things go wrong (D15, D16, D18)")
 struct EntitySimulationTests {
     /// Runs without optimization take a part of the seeds.
@@ -16,12 +15,13 @@ struct EntitySimulationTests {
     static let seedCount: UInt64 = 2000
     #endif
     private static let chunkSize: UInt64 = 50
-    private static let isWanted = ProcessInfo.processInfo.environment["APUS_SIM_ENTITIES"] != nil
+    /// It takes minutes.
+    private static let isLargeWanted = ProcessInfo.processInfo.environment["APUS_SIM_LARGE"] != nil
     /// The most seeds until a deliberate error must have shown itself.
-    private static let mutantSeedCountMax: UInt64 = 300
+    private static let mutantSeedCountMax: UInt64 = 1000
 
     @Test(
-        "Every word is kept, and the cluster comes to rest after the last fault", .enabled(if: isWanted),
+        "Every word is kept, and the cluster comes to rest after the last fault",
         arguments: 0..<seedCount / chunkSize)
     func wordsAreKept(chunk: UInt64) {
         for seed in chunk * Self.chunkSize..<(chunk + 1) * Self.chunkSize {
@@ -30,14 +30,23 @@ struct EntitySimulationTests {
         }
     }
 
-    @Test(
-        "Each deliberate error is caught", .enabled(if: isWanted),
-        arguments: EntityMutant.allCases.filter { $0 != .none })
+    @Test("Each deliberate error is caught", arguments: EntityMutant.allCases.filter { $0 != .none })
     func mutantIsCaught(mutant: EntityMutant) {
         let caught = (0..<Self.mutantSeedCountMax).first { seed in
             EntitySimulation.run(seed: seed, mutant: mutant, profile: .entities).isFailed
         }
         #expect(caught != nil, "no seed of \(Self.mutantSeedCountMax) notices a node that \(mutant.rawValue)")
+    }
+
+    @Test("Ten thousand entities keep their word through a thousand deaths", .enabled(if: isLargeWanted))
+    func large() {
+        let run = EntitySimulation.run(seed: 1, profile: .kills, killCount: 1000, isLarge: true)
+        print(
+            "\(run.killCount) kills, \(run.promotionCount) shards taken over, \(run.acknowledgedCount) changes "
+                + "acknowledged, \(run.firedCount) reminders, \(run.toldCount) messages, \(run.uncertainCount) "
+                + "uncertain steps, \(run.lostCount) lost, \(run.eventCount) events")
+        #expect(!run.isFailed, "\(run.report)")
+        #expect(run.killCount == 1000 && run.lostCount == 0)
     }
 
     @Test("A seed replays exactly, traced or not", arguments: [1, 2, 4, 7] as [UInt64])

@@ -150,6 +150,7 @@ extension ClusterSimulation {
             let compares = mutant != .swapsWithoutComparing
             if let revision = store.compareAndSwap(expected: expected, map, compares: compares) {
                 tell("\(processes[index].id) made revision \(revision)")
+                if isTraced { workload?.made(store.map, after: old) }
                 checkMap(after: old, by: processes[index])
                 answer = .swapWon(revision: revision)
             } else {

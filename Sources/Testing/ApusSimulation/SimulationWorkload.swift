@@ -10,6 +10,8 @@ protocol SimulationWorkload: AnyObject {
     /// A process that was opened goes by this map from now on.
     func adopted(_ map: ClusterMap, by process: SimulatedProcess)
     func stopped(_ process: SimulatedProcess)
+    /// A map was made, in a run whose story is told.
+    func made(_ map: ClusterMap, after old: ClusterMap)
     func linkUp(_ peer: NodeID, at process: SimulatedProcess)
     /// A member's timer, every 10 ms.
     func tick(_ process: SimulatedProcess)

@@ -63,6 +63,7 @@ private struct Run {
             case .repeatAnswer(let call, let answer): said.append("\(call)=\(answer)")
             case .refuse(let call, let error): said.append("\(call)!\(error.code)")
             case .fail(let ending, let error): said.append("\(ending)!\(error.code)")
+            case .leaveOpen(let ending, let error): said.append("\(ending)?\(error.code)")
             case .leave: isOver = true
             }
         }
@@ -86,6 +87,36 @@ struct EntityStateMachineTests {
         #expect(run.commits.map(\.content) == [42])
         run.committed()
         #expect(run.said == ["get a=41", "add b=42", "get c=42"])
+    }
+
+    @Test("A state with changes that were never confirmed is written once more before anybody is answered")
+    func unconfirmedLoad() {
+        var memory = RequestMemory()
+        _ = memory.begin(Run.id(7))
+        memory.end(Run.id(7), .reply([42]))
+        var run = Run()
+        run.send("get a")
+        run.send("add b", id: 7)
+        run.send("get c", interleaves: true)
+        run.perform(run.machine.loaded(Machine.State(content: 42, memory: memory), isConfirmed: false))
+        #expect(run.said.isEmpty)
+        #expect(run.commits.map(\.content) == [42])
+        run.committed()
+        #expect(run.said.sorted() == ["add b=again 42", "get a=42", "get c=42"])
+        #expect(run.commits.count == 1 && run.machine.isIdle)
+    }
+
+    @Test("Where such a state is lost, a repetition is not answered from it")
+    func lostLoad() {
+        var memory = RequestMemory()
+        _ = memory.begin(Run.id(7))
+        memory.end(Run.id(7), .reply([42]))
+        var run = Run()
+        run.send("add b", id: 7)
+        run.perform(run.machine.loaded(Machine.State(content: 42, memory: memory), isConfirmed: false))
+        run.committed(.lost(ApusError(.moved)))
+        #expect(run.said == ["add b!10009"])
+        #expect(run.isOver)
     }
 
     @Test("A state that cannot be read refuses what waits, and ends the activation")
@@ -202,7 +233,7 @@ struct EntityStateMachineTests {
         var run = Run.loaded()
         run.send("add a")
         run.committed(.unconfirmed(ApusError(.deadlineExceeded)))
-        #expect(run.said == ["add a=1!10005"])
+        #expect(run.said == ["add a=1?10005"])
         run.send("get b")
         #expect(run.said.count == 1)
         #expect(run.commits.map(\.content) == [1, 1])

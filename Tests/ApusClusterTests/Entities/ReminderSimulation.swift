@@ -2,12 +2,13 @@ import ApusCluster
 import ApusCore
 
 /// Two nodes with a machine each over one table of records: shards move between them, pages come late or not at all,
-/// reminders are set, replaced and cancelled, deliveries fail.
+/// reminders are set, replaced and cancelled, deliveries fail, and some that were set are not told.
 struct ReminderSimulation {
     private static let shards = (0..<6).map { ShardID(UInt16($0)) }
     private static let configuration: ReminderStateMachine.Configuration = {
         var configuration = ReminderStateMachine.Configuration()
         (configuration.horizon, configuration.loadedCountMax, configuration.deliveringCountMax) = (2_000, 12, 3)
+        configuration.recheckInterval = 300
         return configuration
     }()
 
@@ -66,7 +67,10 @@ struct ReminderSimulation {
             entity: entity, name: "r", id: RequestID(high: 0, low: nextID),
             due: now + Int64.random(in: 0...6_000, using: &random))
         nextID += 1
+        let isNew = records[key] == nil
         records[key] = reminder
+        // Now and then nobody learns what became of the step.
+        if isNew, Int.random(in: 0..<8, using: &random) == 0 { return }
         give(owner, .set(reminder), isCalm: false)
     }
 

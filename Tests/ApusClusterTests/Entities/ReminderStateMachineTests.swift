@@ -72,6 +72,35 @@ struct ReminderStateMachineTests {
         #expect(machine.handle(.tick, now: 12_000) == [.deliver(later)])
     }
 
+    @Test("What is due is looked at again, since a step whose outcome nobody knows may have set it")
+    func rechecked() {
+        var machine = owner { $0.recheckInterval = 500 }
+        #expect(machine.handle(.tick, now: 100) == [.read(after: nil, upTo: 100)])
+        let (missed, next) = (reminder(1, due: 90), reminder(2, due: 95))
+        #expect(machine.handle(.read([missed], isLast: false), now: 110) == [.deliver(missed)])
+        #expect(machine.handle(.tick, now: 600) == [])
+        // The next page goes on where that one ended, and a failure is no reason to read all again.
+        #expect(machine.handle(.tick, now: 610) == [.read(after: .init(missed), upTo: 610)])
+        #expect(machine.handle(.readFailed, now: 620) == [])
+        #expect(machine.handle(.tick, now: 1_120) == [.read(after: .init(missed), upTo: 1_120)])
+        #expect(machine.handle(.read([next], isLast: true), now: 1_130) == [.deliver(next)])
+        #expect(machine.handle(.tick, now: 1_630) == [.read(after: nil, upTo: 1_630)])
+        // What was carried out since the page was asked for is not brought back by it.
+        _ = machine.handle(.delivered(missed), now: 1_631)
+        #expect(machine.handle(.read([missed], isLast: true), now: 1_632) == [])
+        #expect(machine.heldCount == 1)
+    }
+
+    @Test("The records replace what is held under the same name")
+    func replacedUnknown() {
+        var machine = owner { $0.recheckInterval = 500 }
+        _ = machine.handle(.set(reminder(1, due: 9_000, name: "ring")), now: 0)
+        _ = machine.handle(.tick, now: 700)
+        let other = reminder(2, due: 600, name: "ring")
+        #expect(machine.handle(.read([other], isLast: true), now: 710) == [.deliver(other)])
+        #expect(machine.heldCount == 1)
+    }
+
     @Test("Reminders of another node's shard are not delivered, and those of one that left are not either")
     func others() {
         var machine = owner()

@@ -66,8 +66,8 @@ final class ReplicaNode: Sendable {
 
     /// An entity's state at the shard's owner; nil also where the shard is not open under the epoch.
     func text(_ name: String, epoch: Epoch) -> String? {
-        guard let found = try? service.state(of: key(name), in: shard, epoch: epoch) else { return nil }
-        return String(buffer: found)
+        guard let found = try? service.load(key(name), of: shard, epoch: epoch) else { return nil }
+        return String(buffer: found.state)
     }
 
     /// Every state of a shard, read in pages.

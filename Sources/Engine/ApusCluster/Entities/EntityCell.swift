@@ -61,7 +61,7 @@ struct EntityWays<Content: EntityContent>: Sendable {
     let definition: EntityDefinition<Content>
     let states: any EntityStates<Content>
     weak let registry: EntityRegistry?
-    /// Told of reminders that were set, cancelled or delivered, once that is durable.
+    /// Told of reminders that were set, cancelled or delivered, once that is part of the entity's state.
     let reminded: @Sendable ([ReminderChange]) -> Void
     /// The cluster's clock, Unix milliseconds.
     let wallMilliseconds: @Sendable () -> Int64
@@ -113,6 +113,9 @@ package actor EntityCell<Content: EntityContent> {
             case .repeatAnswer(let work, let answer): work.repeatAnswer(answer)
             case .refuse(let work, let error): work.refuse(error)
             case .fail(let ending, let error): ending.refuse(error)
+            case .leaveOpen(let ending, let error):
+                if !ending.reminders.isEmpty { ways.reminded(ending.reminders) }
+                ending.refuse(error)
             case .leave: leaveHost()
             }
         }
@@ -214,9 +217,8 @@ package actor EntityCell<Content: EntityContent> {
         do throws(ApusError) {
             guard let kept = try result.get() else { return perform(machine.loaded(nil)) }
             version = kept.version
-            perform(
-                machine.loaded(
-                    Machine.State(content: kept.content, memory: kept.memory, reminders: kept.reminders)))
+            let state = Machine.State(content: kept.content, memory: kept.memory, reminders: kept.reminders)
+            perform(machine.loaded(state, isConfirmed: kept.isConfirmed))
         } catch {
             perform(machine.loadFailed(error))
         }

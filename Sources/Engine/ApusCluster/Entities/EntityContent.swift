@@ -48,6 +48,8 @@ package struct EntitySnapshot<Content: EntityContent>: Sendable, Equatable {
     package var reminders: [Reminder]
     /// Grows with each write; 0 where nothing was written yet.
     package var version: UInt64
+    /// False: a change in it may not be where it must be yet, and whoever made it was not told that it is.
+    package var isConfirmed = true
 
     package init(content: Content, memory: RequestMemory, reminders: [Reminder] = [], version: UInt64 = 0) {
         (self.content, self.memory, self.reminders, self.version) = (content, memory, reminders, version)

@@ -29,7 +29,8 @@ package final class EntityRuntime: Sendable {
         configuration.loadedCountMax = 1_000_000
         replicatedReminders = ReminderService(
             configuration: configuration, source: replicated, registry: registry, logger: logger)
-        recordedReminders = ReminderService(source: ReminderRecords(records), registry: registry, logger: logger)
+        recordedReminders = ReminderService(
+            configuration: .records, source: ReminderRecords(records), registry: registry, logger: logger)
     }
 
     /// Adds a kind whose strength is `none` or `replicated`, before the first message comes.

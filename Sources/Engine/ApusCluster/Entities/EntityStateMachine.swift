@@ -14,6 +14,9 @@ import DequeModule
 /// confirmed; so is every message after it, since it may have seen the change. One commit is under way at a time, and
 /// the next has all that happened meanwhile. What a message sends to others leaves with its answer.
 ///
+/// **What an activation begins with** may have changes of an earlier one that were never confirmed. They are written
+/// once more before anybody hears of them.
+///
 /// **Requests with an id** are carried out once. A repetition gets the remembered answer, when the change that came
 /// with it is confirmed.
 ///
@@ -99,6 +102,8 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
         /// The message was not carried out, for this reason; or was, where the ending's error is 10008.
         case refuse(Call, ApusError)
         case fail(Ending, ApusError)
+        /// The change is part of the state from now on, and its caller is told that nobody knows whether it lasts.
+        case leaveOpen(Ending, ApusError)
         /// The activation is over; the next message is to be another one's.
         case leave
     }
@@ -297,7 +302,12 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
         switch outcome {
         case .confirmed: for held in held { send(held, &actions) }
         case .unconfirmed(let error):
-            fail(held, error, &actions)
+            for held in held {
+                switch held {
+                case .ending(let ending): actions.append(.leaveOpen(ending, error))
+                case .answer(let call, _): actions.append(.refuse(call, error))
+                }
+            }
             // Once more, so that whoever sees the change is not answered before it is confirmed.
             isChanged = phase == .ready
         case .lost(let error):
@@ -312,13 +322,18 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
     // MARK: Life
 
     /// The state was read; nil where the entity has none yet.
-    package mutating func loaded(_ kept: State?) -> [Action] {
+    ///
+    /// - Parameter isConfirmed: Every change in it is. Otherwise an earlier activation may have made one whose
+    ///   confirmation never came; it is written once more, and nobody is answered before that is confirmed.
+    package mutating func loaded(_ kept: State?, isConfirmed: Bool = true) -> [Action] {
         guard phase == .loading else { return [] }
         phase = .ready
         if let kept { state = kept }
         keptReminders = state.reminders
+        isChanged = !isConfirmed && configuration.isKept
         var actions: [Action] = []
         while let request = waitingForState.popFirst() { admit(request, &actions) }
+        commit(&actions)
         return actions
     }
 

@@ -124,16 +124,18 @@ package final class ReplicatedShards: Sendable {
     // MARK: States
 
     /// Throws 10009 where the shard is not this node's under the epoch.
-    fileprivate func state(of address: EntityAddress, epoch: Epoch) throws(ApusError) -> ByteBuffer? {
+    fileprivate func load(
+        _ address: EntityAddress, epoch: Epoch
+    ) throws(ApusError) -> (state: ByteBuffer, isConfirmed: Bool)? {
         let key = ReplicaKey(kind: address.kind, key: address.key)
         do throws(ApusError) {
-            return try replicas.state(of: key, in: address.shard, epoch: epoch)
+            return try replicas.load(key, of: address.shard, epoch: epoch)
         } catch {
             // The message came before the shard was opened.
             open(address.shard, epoch)
         }
         do throws(ApusError) {
-            return try replicas.state(of: key, in: address.shard, epoch: epoch)
+            return try replicas.load(key, of: address.shard, epoch: epoch)
         } catch {
             throw error.code == .staleEpoch ? ApusError(.moved) : error
         }
@@ -166,14 +168,13 @@ package struct ReplicatedStates<Content: EntityContent>: EntityStates {
         _ completion: @escaping @Sendable (Result<EntitySnapshot<Content>?, ApusError>) -> Void
     ) {
         do throws(ApusError) {
-            guard let bytes = try shards.state(of: address, epoch: epoch) else { return completion(.success(nil)) }
+            guard let found = try shards.load(address, epoch: epoch) else { return completion(.success(nil)) }
             let stored = try StoredEntity(
-                reading: Array(bytes.readableBytesView), of: address, configuration: memory)
-            completion(
-                .success(
-                    EntitySnapshot(
-                        content: try Content(reading: stored.content), memory: stored.memory,
-                        reminders: stored.reminders)))
+                reading: Array(found.state.readableBytesView), of: address, configuration: memory)
+            var snapshot = EntitySnapshot(
+                content: try Content(reading: stored.content), memory: stored.memory, reminders: stored.reminders)
+            snapshot.isConfirmed = found.isConfirmed
+            completion(.success(snapshot))
         } catch {
             completion(.failure(error))
         }

@@ -72,7 +72,7 @@ package final class ReminderService: Sendable {
         mapChanged(registry.view.map)
     }
 
-    /// Entities of this node have set, cancelled or carried out reminders, and that is durable.
+    /// Entities of this node have set, cancelled or carried out reminders, and that is part of their states.
     package func noted(_ changes: [ReminderChange]) {
         for change in changes {
             switch change {

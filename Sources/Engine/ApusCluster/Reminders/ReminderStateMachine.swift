@@ -7,6 +7,9 @@ import OrderedCollections
 /// after the other up to a horizon, again whenever half of the horizon has passed, and at once when a shard came. What
 /// an entity of this node sets or cancels meanwhile is told here, since nobody else sets reminders of its shard.
 ///
+/// Not everything is told: a step whose outcome is not known may have set a reminder, and one of a shard's former owner
+/// may be made while the new one reads. So what is due is looked at again every `recheckInterval`, a page each time.
+///
 /// A delivery is repeated until the entity has taken it, whatever node owns the shard by then: a reminder is delivered
 /// at least once, under one request id. None is delivered before its time. After a pause of the cluster those that are
 /// overdue come first to last, a bounded number at a time.
@@ -26,8 +29,17 @@ package struct ReminderStateMachine: Sendable {
         package var deliveringCountMax = 64
         /// How long a delivery, or a read of the records, that failed rests, in milliseconds.
         package var retryDelay: Int64 = 250
+        /// How often a page of what is due is read again, in milliseconds; nil where nothing can be missed.
+        package var recheckInterval: Int64?
 
         package init() {}
+
+        /// For reminders that stand in the records.
+        package static var records: Self {
+            var configuration = Self()
+            configuration.recheckInterval = 500
+            return configuration
+        }
     }
 
     package enum Input: Sendable {
@@ -40,7 +52,7 @@ package struct ReminderStateMachine: Sendable {
         /// - Parameter isLast: whether there are no more up to the time that was asked for.
         case read([Reminder], isLast: Bool)
         case readFailed
-        /// An entity of this node has set the reminder, and its record is durable.
+        /// An entity of this node has set the reminder, and it is part of the entity's state.
         case set(Reminder)
         /// An entity of this node has cancelled its reminder of this name, and the record is gone.
         case cancelled(EntityAddress, name: String)
@@ -75,6 +87,8 @@ package struct ReminderStateMachine: Sendable {
     private enum Reading: Sendable, Equatable {
         case none
         case underWay(upTo: Int64)
+        /// What is due is looked at again.
+        case rechecking
         /// The last one failed.
         case failed(retryAt: Int64)
     }
@@ -106,6 +120,9 @@ package struct ReminderStateMachine: Sendable {
     private var coveredTo = Int64.min
     /// The earliest reminder that was dropped for want of room while pages are read.
     private var droppedFrom = Int64.max
+    /// When the next page of what is due is read again, and where it begins.
+    private var recheckAt = Int64.min
+    private var recheckCursor: Cursor?
 
     package init(configuration: Configuration = Configuration()) { self.configuration = configuration }
 
@@ -128,8 +145,11 @@ package struct ReminderStateMachine: Sendable {
                 forget(cursor.id)
             }
         case .read(let page, let isLast): take(page, isLast: isLast, now: now, actions: &actions)
+        case .readFailed where reading == .rechecking && !isStartWanted: endRecheck(now: now)
         case .readFailed: reading = .failed(retryAt: now + configuration.retryDelay)
         case .set(let reminder):
+            // What is set before the shard's coming is told here is read then.
+            guard owned.contains(reminder.entity.shard) else { break }
             let name = Name(reminder)
             noteChange(name)
             if let earlier = ids[name] { forget(earlier) }
@@ -157,7 +177,10 @@ package struct ReminderStateMachine: Sendable {
     }
 
     private mutating func noteChange(_ name: Name) {
-        if case .underWay = reading { changed.insert(name) }
+        switch reading {
+        case .underWay, .rechecking: changed.insert(name)
+        case .none, .failed: break
+        }
     }
 
     /// Reads up to the horizon: from the first reminder where shards came, from what is held otherwise.
@@ -175,13 +198,31 @@ package struct ReminderStateMachine: Sendable {
     }
 
     private mutating func take(_ page: [Reminder], isLast: Bool, now: Int64, actions: inout [Action]) {
-        guard case .underWay(let upTo) = reading else { return }
+        switch reading {
+        case .none, .failed: return
         // A page that is older than a shard's coming may have what its former owner has delivered since.
-        guard !isStartWanted else { return readOn(now: now, actions: &actions) }
-        for reminder in page where owned.contains(reminder.entity.shard) && reminders[reminder.id] == nil {
-            // What was set, cancelled or delivered since the page was asked for is known better here.
-            if !changed.contains(Name(reminder)), ids[Name(reminder)] == nil { hold(reminder) }
+        case .underWay where isStartWanted, .rechecking where isStartWanted: readOn(now: now, actions: &actions)
+        case .underWay(let upTo):
+            hold(page)
+            covered(page, isLast: isLast, upTo: upTo, actions: &actions)
+        case .rechecking:
+            hold(page)
+            recheckCursor = isLast ? nil : page.last.map { Cursor($0) }
+            endRecheck(now: now)
         }
+    }
+
+    private mutating func hold(_ page: [Reminder]) {
+        for reminder in page where owned.contains(reminder.entity.shard) && reminders[reminder.id] == nil {
+            let name = Name(reminder)
+            // What was set, cancelled or delivered since the page was asked for is known better here.
+            guard !changed.contains(name) else { continue }
+            if let earlier = ids[name] { forget(earlier) }
+            hold(reminder)
+        }
+    }
+
+    private mutating func covered(_ page: [Reminder], isLast: Bool, upTo: Int64, actions: inout [Action]) {
         reading = .none
         if let last = page.last { cursor = Cursor(last) }
         if isLast || held.count >= configuration.loadedCountMax {
@@ -199,9 +240,28 @@ package struct ReminderStateMachine: Sendable {
             isStartWanted = true
             readOn(now: now, actions: &actions)
         case .none where !owned.isEmpty && held.count <= configuration.loadedCountMax / 2:
-            if isStartWanted || coveredTo < now + configuration.horizon / 2 { readOn(now: now, actions: &actions) }
-        case .none, .failed, .underWay: break
+            if isStartWanted || coveredTo < now + configuration.horizon / 2 {
+                readOn(now: now, actions: &actions)
+            } else {
+                recheck(now: now, actions: &actions)
+            }
+        case .none where !owned.isEmpty: recheck(now: now, actions: &actions)
+        case .none, .failed, .underWay, .rechecking: break
         }
+    }
+
+    private mutating func recheck(now: Int64, actions: inout [Action]) {
+        guard let interval = configuration.recheckInterval, now >= recheckAt || recheckAt > now + interval else {
+            return
+        }
+        reading = .rechecking
+        changed.removeAll(keepingCapacity: true)
+        actions.append(.read(after: recheckCursor, upTo: now))
+    }
+
+    private mutating func endRecheck(now: Int64) {
+        reading = .none
+        recheckAt = now + (configuration.recheckInterval ?? 0)
     }
 
     // MARK: What is held

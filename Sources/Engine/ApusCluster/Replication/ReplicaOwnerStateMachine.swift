@@ -209,6 +209,22 @@ package struct ReplicaOwnerStateMachine: Sendable {
         shards[Int(shard.rawValue)]?.table[key]
     }
 
+    /// An entity's state for whoever goes on with it; nil where it has none.
+    ///
+    /// What is held may have changes that nobody was told of yet, since who made them may be gone meanwhile.
+    ///
+    /// - Throws: 10013 where the shard is not open under this epoch, or another node has seen a later.
+    package func load(
+        _ key: ReplicaKey, of shard: ShardID, epoch: Epoch
+    ) throws(ApusError) -> (state: ByteBuffer, isConfirmed: Bool)? {
+        let index = Int(shard.rawValue)
+        guard let position = position(of: shard, epoch: epoch), shards[index]?.supersededBy == nil else {
+            throw ApusError(.staleEpoch)
+        }
+        guard let state = shards[index]?.table[key] else { return nil }
+        return (state, shards[index]?.acknowledged == position)
+    }
+
     /// As ``ReplicaTable/page(from:countMax:)``; nil where the shard is not open under this epoch.
     package func page(
         of shard: ShardID, epoch: Epoch, from slot: Int, countMax: Int

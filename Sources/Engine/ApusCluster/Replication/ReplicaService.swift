@@ -243,15 +243,16 @@ package final class ReplicaService: Sendable {
 
     // MARK: States
 
-    /// An entity's newest state at this node, the shard's owner; nil where it has none.
+    /// An entity's newest state at this node, the shard's owner, and whether every change in it is confirmed; nil where
+    /// it has none.
     ///
-    /// - Throws: 10013 where the shard is not open here under the epoch.
-    package func state(of key: ReplicaKey, in shard: ShardID, epoch: Epoch) throws(ApusError) -> ByteBuffer? {
-        let found = state.withLock { state -> Result<ByteBuffer?, ApusError> in
-            guard state.owner.position(of: shard, epoch: epoch) != nil else { return .failure(ApusError(.staleEpoch)) }
-            return .success(state.owner.state(of: key, in: shard))
-        }
-        return try found.get()
+    /// - Throws: 10013 where the shard is not open here under the epoch, or another node has seen a later.
+    package func load(
+        _ key: ReplicaKey, of shard: ShardID, epoch: Epoch
+    ) throws(ApusError) -> (state: ByteBuffer, isConfirmed: Bool)? {
+        try state.withLock { state in
+            Result { () throws(ApusError) in try state.owner.load(key, of: shard, epoch: epoch) }
+        }.get()
     }
 
     /// Entities of a shard that have a state, and the bytes of their keys and states; nil where it is not open here.

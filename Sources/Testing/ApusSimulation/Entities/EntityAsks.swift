@@ -78,7 +78,9 @@ final class EntityAsks {
             if let knownEpoch, knownEpoch > ask.node.process.view[ask.call.entity.shard].epoch { ask.node.refresh() }
             switch error.code {
             case .moved: return again(number)
-            case .linkLost where ask.call.id != nil || world.mutant == .repeatsWithoutID: return again(number)
+            case .linkLost where ask.call.id != nil: return again(number)
+            case .linkLost where world.mutant == .repeatsWithoutID: return again(number)
+            case .storageFailed where ask.call.id == nil && world.mutant == .repeatsWithoutID: return again(number)
             default: break
             }
         }

@@ -8,6 +8,7 @@ import ApusCore
 final class EntityClients {
     private struct Client {
         var call: SimulatedCall?
+        /// Counts the attempts of all its requests, so that none takes the answer to another.
         var attempt = 0
         var ask: Int?
     }
@@ -35,7 +36,6 @@ final class EntityClients {
     private func next(_ client: Int) {
         guard !world.simulation.isHealed else { return }
         clients[client].call = makeCall()
-        clients[client].attempt = 0
         send(client)
     }
 
@@ -84,7 +84,10 @@ final class EntityClients {
     private func told(_ outcome: SimulatedOutcome, _ client: Int, _ attempt: Int) {
         guard let call = clients[client].call, clients[client].attempt == attempt else { return }
         switch outcome {
-        case .answered(let bytes, let epoch): world.ledger.acknowledge(call.number, bytes, epoch: epoch)
+        case .answered(let bytes, let epoch):
+            let entity = "\(call.entity) in shard \(call.entity.shard)"
+            world.simulation.tell("client \(client): \(call.number) of \(entity) is done under epoch \(epoch)")
+            world.ledger.acknowledge(call.number, bytes, epoch: epoch)
         case .threw: world.ledger.threw(call.number)
         case .refused(let error, _):
             world.refusalCount += 1

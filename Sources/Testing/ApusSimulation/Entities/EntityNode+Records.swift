@@ -18,14 +18,15 @@ extension EntityNode {
         if cell.address.isRecorded { claimAndRead(cell) } else { loadReplica(cell) }
     }
 
-    func loaded(_ cell: SimulatedCell, _ stored: EntityWorkload.Stored?, version: UInt64) {
+    func loaded(
+        _ cell: SimulatedCell, _ stored: EntityWorkload.Stored?, version: UInt64, isConfirmed: Bool = true
+    ) {
         world.checkLoad(stored, of: cell, at: self)
         guard let stored else { return perform(cell, cell.machine.loaded(nil)) }
         cell.version = version
         let memory = world.mutant == .forgetsRequests ? RequestMemory() : stored.memory
-        perform(
-            cell,
-            cell.machine.loaded(Machine.State(content: stored.content, memory: memory, reminders: stored.reminders)))
+        let state = Machine.State(content: stored.content, memory: memory, reminders: stored.reminders)
+        perform(cell, cell.machine.loaded(state, isConfirmed: isConfirmed))
     }
 
     func keep(_ state: Machine.State, _ earlier: [Reminder], _ cell: SimulatedCell) {

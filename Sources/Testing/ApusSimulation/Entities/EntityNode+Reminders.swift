@@ -81,10 +81,8 @@ extension EntityNode {
 
     private func deliver(_ reminder: Reminder) {
         let epoch = process.view[reminder.entity.shard].epoch
-        var id = reminder.id
-        if world.mutant == .renamesReminders { id = RequestID(using: &world.simulation.random) }
         let call = SimulatedCall(
-            entity: reminder.entity, number: SimulatedContent.number(of: reminder.payload), id: id,
+            entity: reminder.entity, number: SimulatedContent.number(of: reminder.payload), id: reminder.id,
             operation: .reminded(reminder), origin: .reminder(reminder))
         guard admit(call, epoch: epoch) else {
             return delivered(reminder, .refused(ApusError(.moved), knownEpoch: nil))

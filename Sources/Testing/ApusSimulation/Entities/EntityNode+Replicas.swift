@@ -34,6 +34,9 @@ extension EntityNode {
         case .promotesEmpty: promotion.table = ReplicaTable()
         default: break
         }
+        world.simulation.tell(
+            "\(id) opens shard \(shard) under epoch \(epoch) with \(promotion.table.count) entities"
+                + (promotion.isComplete ? "" : ", which may lack some changes"))
         world.checkPromotion(promotion, of: shard, epoch: epoch, at: self)
         replicatedReminders.closed(shard)
         if world.mutant != .dropsRemindersAtPromotion {
@@ -48,11 +51,18 @@ extension EntityNode {
         let (shard, key) = (cell.address.shard, ReplicaKey(kind: cell.address.kind, key: cell.address.key))
         // The message came before the shard was opened.
         if owner.position(of: shard, epoch: cell.epoch) == nil { open(shard) }
-        guard owner.position(of: shard, epoch: cell.epoch) != nil else {
-            return completions.append { self.perform(cell, cell.machine.loadFailed(ApusError(.moved))) }
+        do throws(ApusError) {
+            let found =
+                world.mutant == .answersUnconfirmed
+                ? owner.state(of: key, in: shard).map { (state: $0, isConfirmed: true) }
+                : try owner.load(key, of: shard, epoch: cell.epoch)
+            let stored = found.flatMap { EntityWorkload.stored($0.state, of: cell.address) }
+            completions.append {
+                self.loaded(cell, stored, version: 0, isConfirmed: found?.isConfirmed ?? true)
+            }
+        } catch {
+            completions.append { self.perform(cell, cell.machine.loadFailed(ApusError(.moved))) }
         }
-        let stored = owner.state(of: key, in: shard).flatMap { EntityWorkload.stored($0, of: cell.address) }
-        completions.append { self.loaded(cell, stored, version: 0) }
     }
 
     func keepReplica(_ state: Machine.State, _ cell: SimulatedCell) {

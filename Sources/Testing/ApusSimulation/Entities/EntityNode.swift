@@ -152,6 +152,9 @@ final class EntityNode {
                 end(call, .answered(bytes, cell.epoch), cell)
             case .refuse(let call, let error): end(call, .refused(error, knownEpoch: nil), cell)
             case .fail(let ending, let error): end(ending.call, .refused(error, knownEpoch: nil), cell)
+            case .leaveOpen(let ending, let error):
+                note(ending.reminders, of: cell.address)
+                end(ending.call, .refused(error, knownEpoch: nil), cell)
             case .leave: abandon(cell)
             }
         }
@@ -171,7 +174,12 @@ final class EntityNode {
             return
         }
         later(5, after: time) {
-            self.perform(cell, cell.machine.ended(self.carryOut(call, content, cell)))
+            // The turn of an activation that is over was cancelled; nothing of it leaves.
+            let result =
+                cell.machine.isOver
+                ? Machine.Result(content: nil, ending: SimulatedEnding(call: call))
+                : self.carryOut(call, content, cell)
+            self.perform(cell, cell.machine.ended(result))
         }
     }
 

@@ -14,7 +14,7 @@ struct EntitySettings {
     var patience = 150...900
     var replication = ReplicaConfiguration()
     var replicatedReminders = ReminderStateMachine.Configuration()
-    var recordedReminders = ReminderStateMachine.Configuration()
+    var recordedReminders = ReminderStateMachine.Configuration.records
     /// Steps and reads that the record store's client reports as failed, of all, while the store is well; every second
     /// of these steps is made nevertheless.
     var recordFailureRate = 0.0
@@ -40,7 +40,7 @@ struct EntitySettings {
         shardCount = SimulationSettings.shardCount
         clientCount = 30
         replication = ReplicaConfiguration()
-        recordedReminders = ReminderStateMachine.Configuration()
+        recordedReminders = .records
         replicatedReminders = ReminderStateMachine.Configuration()
         replicatedReminders.loadedCountMax = 1_000_000
         checksEachOwner = false

@@ -78,7 +78,7 @@ extension EntityWorkload {
         if let call = clients.unanswered { return "\(call.number) to \(call.entity) is not answered" }
         if let shard = unsafeShard { return "shard \(shard) has no complete copy" }
         if let node = busyNode { return "\(node.id) has changes that are not safe" }
-        let restedSince = Int64(mapIsAtRestSince.nanoseconds / 1_000_000)
+        let restedSince = Int64(max(mapIsAtRestSince, simulation.healedAt).nanoseconds / 1_000_000)
         for entity in entities {
             guard let reminder = truth(of: entity)?.reminders.min(by: { $0.due < $1.due }) else { continue }
             let lateness = wallMilliseconds - max(reminder.due, restedSince)

@@ -132,6 +132,14 @@ final class EntityWorkload: SimulationWorkload {
 
     func adopted(_ map: ClusterMap, by process: SimulatedProcess) { node(process)?.adopted(map) }
 
+    func made(_ map: ClusterMap, after old: ClusterMap) {
+        for shard in shards where map[shard] != old[shard] {
+            let names = [map.owner(of: shard)?.id, map.standby(of: shard)?.id].map { $0.map { "\($0)" } ?? "nobody" }
+            let (to, named) = (map[shard], "\(map[shard].ownerNamedIn), \(map[shard].standbyNamedIn)")
+            simulation.tell("    shard \(shard): \(names[0]), \(names[1]), epoch \(to.epoch), named in \(named)")
+        }
+    }
+
     func stopped(_ process: SimulatedProcess) {
         if process.index < nodes.count { nodes[process.index] = nil }
     }

@@ -121,6 +121,7 @@ final class SimulatedCell {
 package enum EntityMutant: String, Sendable, CaseIterable {
     case none = "does everything right"
     case acknowledgesEarly = "acknowledges before the standby has it"
+    case answersUnconfirmed = "answers from a state that the standby may not have"
     case acknowledgesUnwritten = "acknowledges before the record is durable"
     case forgetsRequests = "forgets request ids at a hand-over"
     case skipsClaim = "reads a shard's records before it has claimed them"
@@ -132,7 +133,6 @@ package enum EntityMutant: String, Sendable, CaseIterable {
     case dropsIndexEntries = "writes a record without its index entry"
     case dropsRemindersAtPromotion = "drops reminders at a promotion"
     case remindsEarly = "delivers reminders before their time"
-    case renamesReminders = "delivers a reminder under a new id"
     case forgetsReminders = "holds no reminder that is set while it owns the shard"
     case dropsEpochs = "sends effects without an epoch"
     case tellsEarly = "sends an effect before its change is safe"
