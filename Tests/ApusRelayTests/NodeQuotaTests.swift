@@ -67,6 +67,21 @@ struct NodeQuotaTests {
         #expect(none.rebalance(after: .seconds(1)).isEmpty)
     }
 
+    @Test("All of the bound is divided, however long the interval was to the nanosecond")
+    func divided() {
+        var traffic = RelayTraffic()
+        (traffic.downPackets, traffic.downBytes) = (6, 6_000)
+        for nanoseconds in stride(from: Int64(1_000_000_000), to: 1_000_100_000, by: 97) {
+            var shares = NodeShares(rate: RelayRate(bytesPerSecond: 6_400), planeCount: 2)
+            shares.carried(traffic, plane: 1)
+            let rates = shares.rebalance(after: .nanoseconds(nanoseconds)).map { telling -> UInt64 in
+                guard case .limitNode(let rate) = telling.command else { return 0 }
+                return rate.bytesPerSecond
+            }
+            #expect(rates == [800, 5_600], "after \(nanoseconds) ns")
+        }
+    }
+
     @Test("A server tells its planes their parts once a second")
     func server() throws {
         let any = TransportAddress(v4: LoopbackSocket.host, port: 0)

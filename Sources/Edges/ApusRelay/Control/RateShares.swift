@@ -149,8 +149,10 @@ package struct RateShares: Sendable {
         guard isNear, sum > 0 else { return [] }
         let least = max(1, Self.units / (4 * planes.count))
         let free = Double(Self.units - least * planes.count)
-        // Rounded down, so that they are not more than all.
-        let next = wanted.map { least + Int(max(0, free) * $0 / sum) }
+        // Rounded down, so that they are not more than all; whoever wants most has the rest.
+        var next = wanted.map { least + Int(max(0, free) * $0 / sum) }
+        let most = wanted.indices.max { wanted[$0] < wanted[$1] } ?? 0
+        next[most] += max(0, Self.units - next.reduce(0, +))
         guard zip(next, now).contains(where: { abs($0 - $1) >= Self.changeMin }) else { return [] }
         let wasEqual = user.parts.isEmpty
         user.parts = zip(planes, next).map { ($0.plane, $1) }
