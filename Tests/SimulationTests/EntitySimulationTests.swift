@@ -15,7 +15,7 @@ struct EntitySimulationTests {
     static let seedCount: UInt64 = 2000
     #endif
     private static let chunkSize: UInt64 = 50
-    /// It takes minutes.
+    /// Whether the large run is wanted, which takes half a minute in a release build.
     private static let isLargeWanted = ProcessInfo.processInfo.environment["APUS_SIM_LARGE"] != nil
     /// The most seeds until a deliberate error must have shown itself.
     private static let mutantSeedCountMax: UInt64 = 1000

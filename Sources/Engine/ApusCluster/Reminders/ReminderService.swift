@@ -19,8 +19,9 @@ package protocol ReminderSource: Sendable {
 
 /// Delivers the reminders of this node's shards to their entities: runs what ``ReminderStateMachine`` says (D15).
 ///
-/// A reminder is delivered within 100 ms of its time, or of the moment when its shard came. Its entity carries it out
-/// once, since it comes with its own id as the request's.
+/// A reminder is delivered within 100 ms of its time, or of the moment when its shard came. One that was set by a step
+/// whose outcome is not known comes when the records are read again: within 600 ms where no page of others is before
+/// it. Its entity carries it out once, since it comes with its own id as the request's.
 ///
 /// Concurrency model: the machine stands behind a `Mutex`, which is held for one event. What it says is done outside
 /// of it.
