@@ -34,4 +34,36 @@ struct AccountSharesTests {
         #expect(taken == [true, true, false, false])
         #expect(shares.used == 2)
     }
+
+    @Test(
+        "Holders that have too much for a moment are not at another account's cost, in whatever order they are counted")
+    func recounted() {
+        let (capacity, most, frame) = (64 << 20, 8 << 20, 4 << 20)
+        var shares = AccountShares(capacity: capacity)
+        let (attacker, good) = (account("attacker"), account("good"))
+        var counted = [Int](repeating: 0, count: 60)
+        var ours = 0
+        // Each holder's first frame is counted before any other holder is counted again.
+        for index in counted.indices {
+            (_, counted[index]) = shares.recount(from: 0, to: frame, most: most, of: attacker, holderCount: index + 1)
+            let result = shares.recount(from: ours, to: 300 << 10, most: most, of: good, holderCount: 1)
+            ours = result.counted
+            #expect(result.limit >= capacity / 18 && ours == 300 << 10, "after \(index + 1) frames")
+        }
+        // Once each is counted again, the attacker is within its share, and so it stays.
+        for round in 0..<3 {
+            for index in counted.indices {
+                let result = shares.recount(
+                    from: counted[index], to: round == 1 ? frame : min(frame, counted[index]), most: most, of: attacker,
+                    holderCount: 60)
+                counted[index] = result.counted
+            }
+            #expect(shares.held(by: attacker) <= shares.limit(of: attacker))
+            #expect(shares.used < capacity)
+        }
+        for index in counted.indices {
+            (_, counted[index]) = shares.recount(from: counted[index], to: 0, most: most, of: attacker, holderCount: 60)
+        }
+        #expect(shares.used == ours)
+    }
 }

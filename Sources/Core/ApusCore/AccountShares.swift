@@ -29,6 +29,30 @@ package struct AccountShares: Sendable {
         return true
     }
 
+    /// One of an account's holders has more or less of what is taken back from who has too much, as bytes of rings are.
+    ///
+    /// What it has beyond its limit it gives back at once and is not counted. The account's other holders may have too
+    /// much until they are counted again. That is not at another account's cost: none is told to keep less than a ninth
+    /// of the capacity divided by the accounts that have any.
+    ///
+    /// - Parameters:
+    ///   - old: what the holder had when it was counted last.
+    ///   - new: what it has.
+    ///   - most: what a holder has where there is room.
+    ///   - holderCount: holders of the account, each of which may have an equal part where there is none.
+    /// - Returns: what the holder may have, and what it is counted with.
+    package mutating func recount(
+        from old: Int, to new: Int, most: Int, of account: AccountID?, holderCount: Int
+    ) -> (limit: Int, counted: Int) {
+        let others = self.held(by: account) - old
+        let accountCount = held.count + (held[account] == nil ? 1 : 0)
+        let share = max((capacity - (used - self.held(by: account))) * 8 / 9, capacity / (9 * accountCount))
+        let limit = others + new + most <= share ? most : min(most, share / max(1, holderCount))
+        let counted = min(new, limit)
+        change(by: counted - old, of: account)
+        return (limit, counted)
+    }
+
     /// An account has more or less than before, whatever the limit says.
     package mutating func change(by delta: Int, of account: AccountID?) {
         used += delta

@@ -134,9 +134,9 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     private func countRing(now: MonotonicTime) {
         guard !isDropped else { return }
         ringCountedAt = now
-        let byteCount = machine.ring.heldByteCount
-        let limit = service.ringChanged(by: byteCount - ringByteCount, of: account)
-        ringByteCount = byteCount
+        let limit: Int
+        (limit, ringByteCount) = service.ringChanged(
+            from: ringByteCount, to: machine.ring.heldByteCount, of: account)
         guard limit != machine.ring.byteCountMax else { return }
         if limit < machine.ring.byteCountMax { service.metrics.ringsShortened.increment() }
         machine.limitRing(byteCountMax: limit)
@@ -150,8 +150,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
 
     /// The channel is forgotten: what it had of the node is free.
     func dropped() {
-        _ = service.ringChanged(by: -ringByteCount, of: account)
-        ringByteCount = 0
+        (_, ringByteCount) = service.ringChanged(from: ringByteCount, to: 0, of: account)
         isDropped = true
     }
 

@@ -211,20 +211,18 @@ package final class ChannelService: Sendable {
     /// Bytes of frames that the node's channels keep, as they last said.
     package var ringByteCount: Int { shared.withLock { $0.ringBytes.used } }
 
-    /// A channel keeps more or fewer bytes; returns how many it may keep.
+    /// A channel keeps more or fewer bytes; returns how many it may keep, and how many it is counted with.
     ///
     /// Within the account's share that is what is configured; beyond, an equal part of the share for each of the
     /// account's channels, so that its busiest ones become shorter first.
-    func ringChanged(by delta: Int, of account: AccountID?) -> Int {
-        metrics.ringBytes.increment(by: Double(delta))
-        let full = configuration.machine.ring.byteCountMax
-        return shared.withLock { shared in
-            shared.ringBytes.change(by: delta, of: account)
-            let limit = shared.ringBytes.limit(of: account)
-            guard shared.ringBytes.held(by: account) + full > limit else { return full }
-            let count = max(1, shared.published.held(by: account) + shared.watched.held(by: account))
-            return min(full, limit / count)
+    func ringChanged(from old: Int, to new: Int, of account: AccountID?) -> (limit: Int, counted: Int) {
+        let result = shared.withLock { shared in
+            shared.ringBytes.recount(
+                from: old, to: new, most: configuration.machine.ring.byteCountMax, of: account,
+                holderCount: shared.published.held(by: account) + shared.watched.held(by: account))
         }
+        metrics.ringBytes.increment(by: Double(result.counted - old))
+        return result
     }
 
     func takeIngestID() -> ChannelStateMachine.IngestID {
