@@ -96,14 +96,13 @@ struct LoneNode: Sendable {
             issuedAt: Int64(Date().timeIntervalSince1970), lifetime: .seconds(600), cluster: Self.cluster,
             id: "token-\(name)-\(instance)")
         let link = RecordedLink()
-        let hello = ClientHello.with {
+        var hello = ClientHello.with {
             $0.version = 1
             $0.role = role == .device ? .device : .app
             $0.instance = instance
         }
-        var signed = hello
-        signed.token = try await signer.sign(claims)
-        let opened = try await service.open(signed, link: link).get()
+        hello.token = try await signer.sign(claims)
+        let opened = try await service.open(hello, link: link).get()
         return Opened(session: opened.session, ticket: opened.ticket, isConfirmed: opened.isConfirmed, link: link)
     }
 

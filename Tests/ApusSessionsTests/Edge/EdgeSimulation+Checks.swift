@@ -50,14 +50,15 @@ extension EdgeSimulation {
         if sessions.contains(where: { owner.machine.memory.superseded.contains($0.instance) }) {
             fail("a superseded client of \(number) has a socket")
         }
-        guard known.isDisjoint(with: excused) else { return }
-        let asleep = Set(present.compactMap { edges[$0.edge].machine.held($0.session)?.isAsleep })
-        let online = owner.machine.presence.online
-        if asleep.isEmpty, online != .offline { fail("\(number) is \(online) without a socket") }
-        guard sessions.allSatisfy({ visited[client($0)]?.count == 1 }) else { return }
-        counts.asleep += asleep.contains(true) ? 1 : 0
-        if asleep.count == 1, online != (asleep.contains(true) ? .asleep : .online) {
-            fail("\(number) is \(online), and asleep \(asleep)")
+        for place in present {
+            let isAsleep = edges[place.edge].machine.held(place.session)?.isAsleep ?? false
+            if heard[sessionPlace(place)] != Heard(epoch: owner.epoch, isAsleep: isAsleep) {
+                fail("the owner of \(number) did not hear last that \(place) is \(isAsleep ? "asleep" : "awake")")
+            }
+            counts.asleep += isAsleep ? 1 : 0
+        }
+        if known.isEmpty != (owner.machine.presence.online == .offline) {
+            fail("\(number) is \(owner.machine.presence.online) with \(known.count) places")
         }
     }
 

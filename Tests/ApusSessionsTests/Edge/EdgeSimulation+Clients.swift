@@ -26,7 +26,7 @@ extension EdgeSimulation {
         let instance = chance(12) ? 0 : chance(15) ? UInt64.random(in: 2...9, using: &random) : 1
         let session = Self.session("s\(sessionCount)", identity.device, identity.access, instance: instance)
         let place = Place(edge: Int.random(in: edges.indices, using: &random), session: session.id)
-        let link = addLink(place, session)
+        let link = addLink(place)
         guard edges[place.edge].machine.opening(session, link) == nil else { return fail("there is room for it") }
         ask(place.edge, .opening(session, link: link))
     }
@@ -35,7 +35,7 @@ extension EdgeSimulation {
         guard let ticket = tickets.randomElement(using: &random), !isRevoked(ticket) else { return }
         let place = Place(edge: Int.random(in: edges.indices, using: &random), session: ticket.id)
         let wasHere = !openLinks(at: place).isEmpty
-        let link = addLink(place, ticket)
+        let link = addLink(place)
         let (isConfirmed, actions) = edges[place.edge].machine.resumed(ticket, link)
         if !wasHere {
             presentSince[place] = step
@@ -174,9 +174,8 @@ extension EdgeSimulation {
 
     // MARK: - Links
 
-    private mutating func addLink(_ place: Place, _ session: Session) -> Int {
+    private mutating func addLink(_ place: Place) -> Int {
         lastLink += 1
-        visited[client(session), default: []].insert(place)
         if openLinks(at: place).isEmpty { presentSince[place] = step }
         links[lastLink] = Link(place: place)
         return lastLink

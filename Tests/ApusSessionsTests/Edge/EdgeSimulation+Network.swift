@@ -127,6 +127,9 @@ extension EdgeSimulation {
         case .forget(let session, _, _): return forget(place(session), identity, owner)
         case .sleep(let session, let isAsleep, _):
             let place = place(session)
+            let machine = identities[identity].owners[owner].machine
+            // One of a place that it does not know is no news to it.
+            if machine.places.contains(where: { $0.session == session }) { hear(place, isAsleep, identity, owner) }
             run(
                 identities[identity].owners[owner].machine.setAsleep(isAsleep, from: place, wallSeconds: 0),
                 of: identity, owner: owner)
@@ -153,8 +156,13 @@ extension EdgeSimulation {
         )
         // The records refuse what a former owner writes.
         if after != before, epoch >= identities[identity].memory.epoch { identities[identity].memory = (epoch, after) }
+        if order != nil { hear(place, isAsleep, identity, owner) }
         run(actions, of: identity, owner: owner)
         return order.map { .registered($0) } ?? .failed(ApusError(.kicked))
+    }
+
+    private mutating func hear(_ place: SessionPlace, _ isAsleep: Bool, _ identity: Int, _ owner: Int) {
+        heard[place] = Heard(epoch: identities[identity].owners[owner].epoch, isAsleep: isAsleep)
     }
 
     private mutating func subscribe(_ place: SessionPlace, _ identity: Int, _ owner: Int) -> EdgeAnswer {

@@ -78,6 +78,12 @@ struct EdgeSimulation {
         var since: Int
     }
 
+    /// What an owner heard of a place.
+    struct Heard: Equatable {
+        var epoch: Epoch
+        var isAsleep: Bool
+    }
+
     /// Something that an edge asks an owner, and who waits for the answer.
     enum Question {
         case machine(EdgeAsk)
@@ -119,9 +125,8 @@ struct EdgeSimulation {
     var granted: [Place: Set<DeviceID>] = [:]
     /// Questions of clients about devices, under way.
     var asking: [Place: [DeviceID: Asking]] = [:]
-    /// Where a client has ever had sockets: one that sleeps at one place and wakes at another is what its owner heard
-    /// last.
-    var visited: [String: Set<Place>] = [:]
+    /// What owners heard last of the sleep of each place, and under which epoch.
+    var heard: [SessionPlace: Heard] = [:]
     /// Questions crossed: what the client was told does not say what is true.
     var isCrossed: Set<Place> = []
     /// Openings that failed, and of those the ones whose only word to the owner was lost.
@@ -142,7 +147,7 @@ struct EdgeSimulation {
         /// Sockets that are open at the end, and subscriptions.
         var open = 0
         var subscribed = 0
-        /// Clients that sleep at the end.
+        /// Places that sleep at the end.
         var asleep = 0
     }
 
@@ -222,11 +227,6 @@ struct EdgeSimulation {
 
     func sessionPlace(_ place: Place) -> SessionPlace {
         SessionPlace(node: edges[place.edge].node, session: place.session)
-    }
-
-    /// The client of a session, within all identities.
-    func client(_ session: Session) -> String {
-        "\(identity(of: session)) \(session.instance == 0 ? session.id : "\(session.instance)")"
     }
 
     func edge(of place: SessionPlace) -> Int? { edges.firstIndex { $0.node == place.node } }
