@@ -106,15 +106,15 @@ struct LoneNode: Sendable {
         return Opened(session: opened.session, ticket: opened.ticket, isConfirmed: opened.isConfirmed, link: link)
     }
 
-    /// Shows the ticket of a session.
-    func resume(_ opened: Opened, _ link: RecordedLink) -> OpenedSession? {
-        service.resume(
+    /// Shows the ticket of a session. Throws what the client is told; nil where the ticket is not valid.
+    func resume(_ opened: Opened, _ link: RecordedLink) throws -> OpenedSession? {
+        try service.resume(
             ClientHello.with {
                 $0.version = 1
                 $0.role = opened.session.role == .device ? .device : .app
                 $0.instance = opened.session.instance
                 $0.ticket = Data(opened.ticket)
-            }, link: link)
+            }, link: link)?.get()
     }
 
     private struct NoMedia: MediaLaneDelegate {

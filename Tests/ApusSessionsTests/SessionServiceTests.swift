@@ -29,7 +29,7 @@ struct SessionServiceTests {
             let newer = try await node.open(.device, "cam", instance: 2)
             try await eventually("the older one is kicked") { older.link.ended.contains(.kicked) }
             let again = RecordedLink()
-            let resumed = try #require(node.resume(older, again))
+            let resumed = try #require(try node.resume(older, again))
             #expect(!resumed.isConfirmed)
             try await eventually("it is refused") { again.ended == [.kicked] }
             #expect(again.confirmedCount == 0 && newer.link.ended.isEmpty)
@@ -43,12 +43,27 @@ struct SessionServiceTests {
             #expect(first.isConfirmed)
             node.service.close(first.session, link: first.link)
             let second = RecordedLink()
-            let resumed = try #require(node.resume(first, second))
+            let resumed = try #require(try node.resume(first, second))
             try await eventually("the owner confirms it") { resumed.isConfirmed || second.confirmedCount == 1 }
             let third = RecordedLink()
-            #expect(node.resume(first, third)?.isConfirmed == true)
+            #expect(try node.resume(first, third)?.isConfirmed == true)
             node.service.chosen(first.session, link: third)
             #expect(second.ended == [.linkLost] && third.ended.isEmpty)
+        }
+    }
+
+    @Test("Where there are too many sessions tokens and tickets are refused with 10007 (D13)")
+    func full() async throws {
+        var configuration = SessionConfiguration()
+        configuration.sessionsMax = 1
+        try await LoneNode.with(configuration) { node in
+            let first = try await node.open(.app, "app", instance: 1)
+            #expect(await code { _ = try await node.open(.device, "cam", instance: 2) } == .overloaded)
+            node.service.close(first.session, link: first.link)
+            try await eventually("its place is free again") {
+                (try? await node.open(.device, "cam", instance: 2)) != nil
+            }
+            #expect(await code { _ = try node.resume(first, RecordedLink()) } == .overloaded)
         }
     }
 

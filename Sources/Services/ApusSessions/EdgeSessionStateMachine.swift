@@ -105,9 +105,9 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
 
     private enum Phase: Sendable {
         /// The owner is asked for the first order. What it says meanwhile is kept.
-        case opening(kickedBy: SessionOrder, ended: ApusError?)
+        indirect case opening(kickedBy: SessionOrder, ended: ApusError?)
         case opened
-        /// It was never opened. The owner is told once, in case that it heard of it.
+        /// Its owner did not say that it is open. It is told once that there is none, in case that it heard of it.
         case refused
     }
 
@@ -161,6 +161,22 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
             links.isEmpty && !isOpening && !isWorking && version == toldVersion && sleepCount == 0
                 && subscriptions.isEmpty
         }
+
+        /// What its owners are to be asked next, and the version that the answer acknowledges.
+        mutating func next() -> (content: EdgeAsk.Content, version: UInt64)? {
+            guard !isOpening else { return nil }
+            if version != toldVersion {
+                if links.isEmpty { return (.unregister, version) }
+                // The answer to what the client said of its sleep comes first: it must not take effect after this.
+                if sleepCount == 0 { return (.register(isAsleep: isAsleep), version) }
+            }
+            while let device = queue.popFirst() {
+                subscriptions[device]?.isQueued = false
+                guard let subscription = subscriptions[device], subscription.isToBeTold else { continue }
+                return (subscription.isWanted ? .subscribe(device) : .forget(device), subscription.version)
+            }
+            return nil
+        }
     }
 
     /// Who is to tell something again where a shard changes hands.
@@ -200,6 +216,9 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
     /// Sessions with a socket, and those whose owners do not yet know that they have none.
     package var sessionCount: Int { entries.count }
 
+    /// What new maps may concern: sessions, and the devices that each of them listens to. Looks at all shards.
+    package var interestCount: Int { interests.reduce(0) { $0 + $1.count } }
+
     package func held(_ session: String) -> Held? {
         guard let entry = entries[session] else { return nil }
         let isTold = entry.version == entry.toldVersion && entry.sleepCount == 0 && !entry.isOpening
@@ -237,20 +256,17 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         switch answer {
         case .success(let order):
             entries.values[index].session.order = order
-            if let ended {
-                error = ended
-            } else if kickedBy > order {
-                error = ApusError(.kicked)
-            } else {
-                entries.values[index].phase = .opened
+            entries.values[index].phase = .opened
+            guard let refusal = ended ?? (kickedBy > order ? ApusError(.kicked) : nil) else {
                 entries.values[index].isConfirmed = true
                 return (.success(entries.values[index].session), work(at: index))
             }
+            error = refusal
         case .failure(let failure):
+            // The owner may have heard of the session, although no answer came: it is told that there is none.
+            entries.values[index].phase = .refused
             error = ended ?? failure
         }
-        // The owner may have heard of the session, although no answer came: it is told that there is none.
-        entries.values[index].phase = .refused
         entries.values[index].links = []
         entries.values[index].version += 1
         return (.failure(error), work(at: index))
@@ -569,7 +585,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
     /// Asks what is next, where nothing is under way; forgets a session that is over. The index is void afterwards.
     private mutating func work(at index: Dictionary<String, Entry>.Index) -> [Action] {
         guard !entries.values[index].isWorking else { return [] }
-        guard let (content, version) = next(at: index) else {
+        guard let (content, version) = entries.values[index].next() else {
             entries.values[index].retryDelay = configuration.retryDelay
             if entries.values[index].isOver { remove(at: index) }
             return []
@@ -577,28 +593,6 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         lastNumber += 1
         entries.values[index].work = .asking(lastNumber, version: version)
         return [.ask(EdgeAsk(number: lastNumber, session: entries.values[index].session, content: content))]
-    }
-
-    private mutating func next(
-        at index: Dictionary<String, Entry>.Index
-    ) -> (content: EdgeAsk.Content, version: UInt64)? {
-        guard !entries.values[index].isOpening else { return nil }
-        let version = entries.values[index].version
-        if version != entries.values[index].toldVersion {
-            if entries.values[index].links.isEmpty { return (.unregister, version) }
-            // The answer to what the client said of its sleep comes first: it must not take effect after this.
-            if entries.values[index].sleepCount == 0 {
-                return (.register(isAsleep: entries.values[index].isAsleep), version)
-            }
-        }
-        while let device = entries.values[index].queue.popFirst() {
-            guard var subscription = entries.values[index].subscriptions[device] else { continue }
-            subscription.isQueued = false
-            entries.values[index].subscriptions[device] = subscription
-            guard subscription.isToBeTold else { continue }
-            return (subscription.isWanted ? .subscribe(device) : .forget(device), subscription.version)
-        }
-        return nil
     }
 
     // MARK: - The table

@@ -23,11 +23,11 @@ extension SessionService {
         }
     }
 
-    /// Admits a client by its ticket alone, without waiting for anybody; nil where it brings none that is valid for
-    /// it, and ``open(_:link:)`` is to judge.
-    package func resume(_ hello: ClientHello, link: any ClientLink) -> OpenedSession? {
+    /// Admits a client by its ticket alone, without waiting for anybody; fails with 10007 where there are too many
+    /// sessions. Nil where it brings no ticket that is valid for it, and ``open(_:link:)`` is to judge.
+    package func resume(_ hello: ClientHello, link: any ClientLink) -> Result<OpenedSession, ApusError>? {
         guard !hello.ticket.isEmpty, let (session, ticketExpires) = try? ticketed(hello) else { return nil }
-        return try? resumed(session, ticketExpires: ticketExpires, link)
+        return Result { () throws(ApusError) in try resumed(session, ticketExpires: ticketExpires, link) }
     }
 
     private func resumed(

@@ -36,27 +36,22 @@ extension SessionService {
         }
     }
 
-    /// Asks the owners of one session what the machine says, until it has nothing to ask.
-    private func tellOwners(_ first: EdgeMachine.Action) async {
-        var next: EdgeMachine.Action? = first
-        while let action = next {
-            let actions: [EdgeMachine.Action]
-            switch action {
-            case .ask(let question):
-                let answer = await ask(question)
-                let now = MonotonicTime.now()
-                actions = state.withLock { $0.edge.answered(question, answer, now: now) }
-                logPause(answer, question, actions)
-            case .wait(let wait):
-                do { try await Task.sleep(for: wait.until - .now()) } catch {
-                    return  // The node stops; the other nodes see that by themselves.
-                }
-                actions = state.withLock { $0.edge.retryDue(wait) }
-            case .end, .confirm:
-                actions = []
+    /// Asks an owner, or waits, as the machine says; what it says then is the next piece of work.
+    private func tellOwners(_ action: EdgeMachine.Action) async {
+        switch action {
+        case .ask(let question):
+            let answer = await ask(question)
+            let now = MonotonicTime.now()
+            let actions = state.withLock { $0.edge.answered(question, answer, now: now) }
+            logPause(answer, question, actions)
+            perform(actions)
+        case .wait(let wait):
+            do { try await Task.sleep(for: wait.until - .now()) } catch {
+                return  // The node stops; the other nodes see that by themselves.
             }
-            next = actions.last { $0.takesTime }
-            perform(actions.filter { !$0.takesTime })
+            perform(state.withLock { $0.edge.retryDue(wait) })
+        case .end, .confirm:
+            perform([action])
         }
     }
 
@@ -252,14 +247,4 @@ extension SessionService {
 
 extension EdgeAnswer {
     fileprivate init(_ error: ApusError?) { self = error.map { .failed($0) } ?? .done }
-}
-
-extension EdgeSessionStateMachine.Action {
-    /// It ends with an answer or a time, not at once.
-    fileprivate var takesTime: Bool {
-        switch self {
-        case .ask, .wait: true
-        case .end, .confirm: false
-        }
-    }
 }

@@ -111,6 +111,9 @@ struct EdgeOpeningTests {
         #expect(again.sessions.isEmpty && again.actions.isEmpty, "it is ended once")
         let result = opened(&bench, .success(Bench.order(5)))
         #expect(result.code == .tokenInvalid && result.said == [.ask(.unregister, "s")])
+        // Its owner has it, and is told until it knows.
+        #expect(bench.fail() == [.wait(.milliseconds(50))])
+        #expect(bench.pauseEnds() == [.ask(.unregister, "s")])
         #expect(bench.answer(.done).isEmpty)
         #expect(bench.machine.sessionCount == 0)
     }

@@ -15,6 +15,8 @@ struct EdgePropertyTests {
             counts.released += simulation.counts.released
             counts.former += simulation.counts.former
             counts.early += simulation.counts.early
+            counts.late += simulation.counts.late
+            counts.doubled += simulation.counts.doubled
             counts.confirmed += simulation.counts.confirmed
             counts.open += simulation.counts.open
             counts.subscribed += simulation.counts.subscribed
@@ -22,6 +24,7 @@ struct EdgePropertyTests {
         }
         // The runs reach what they are about.
         #expect(counts.kicked > 200 && counts.released > 10 && counts.former > 20 && counts.early > 20)
+        #expect(counts.late > 200 && counts.doubled > 200)
         #expect(counts.confirmed > 200 && counts.open > 200 && counts.subscribed > 50 && counts.asleep > 5)
     }
 

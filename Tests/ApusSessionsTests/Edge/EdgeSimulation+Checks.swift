@@ -18,6 +18,7 @@ extension EdgeSimulation {
         if edges[edge].machine.sessionCount != places.count {
             fail("\(edges[edge].node) holds \(edges[edge].machine.sessionCount) sessions for \(places.count)")
         }
+        var interestCount = places.count
         for place in places {
             guard let held = edges[edge].machine.held(place.session) else {
                 fail("\(place) is not held")
@@ -30,6 +31,10 @@ extension EdgeSimulation {
                 fail("\(place) listens to \(held.devices), and its client was told \(granted[place] ?? [])")
             }
             counts.subscribed += held.devices.count
+            interestCount += held.devices.count
+        }
+        if edges[edge].machine.interestCount != interestCount {
+            fail("\(edges[edge].node) looks for \(edges[edge].machine.interestCount) facts, not \(interestCount)")
         }
     }
 

@@ -54,8 +54,10 @@ extension EdgeSimulation {
         case .answer(let edge, let question, let answer, let time, let life):
             if edges[edge].node.incarnation == life { answered(edge, question, answer, carriedOut: time) }
         case .kick(let identity, let place, let code, let order, let epoch):
+            if !isCalm, chance(5) { flights.append(flight) }
             kick(identity, place, code, order, epoch)
         case .push(let identity, let places, let epoch): push(identity, places, epoch)
+        case .late(let edge, let identity): carryOutLate(edge, identity)
         case .tick(let identity, let epoch, let time):
             let owner = Int(epoch) - 1
             guard !identities[identity].owners[owner].isOver else { return }
@@ -83,15 +85,39 @@ extension EdgeSimulation {
             if case .subscribe = question { return reply(edge, question, .failed(ApusError(.targetUnknown))) }
             return reply(edge, question, .done)
         }
-        if !isCalm, chance(8) { return lose(question, by: edge) }
         // The call goes to the owner that the edge knows.
         let owner = Int(edges[edge].epochs[identity]) - 1
+        if !isCalm, chance(8) {
+            if chance(50) {
+                let life = edges[edge].node.incarnation
+                late.append(Late(edge: edge, life: life, identity: identity, owner: owner, question: question))
+                flights.append(.late(edge: edge, identity: identity))
+            }
+            return lose(question, by: edge)
+        }
         guard !identities[identity].owners[owner].isOver else {
             // It says that the shard moved, and the call waits for the map.
             return chance(30) ? lose(question, by: edge) : ask(edge, question)
         }
-        let answer = carryOut(question, by: edge, identity, owner)
+        carryOutLate(edge, identity)
+        var answer = carryOut(question, by: edge, identity, owner)
+        if !isCalm, chance(5) {
+            counts.doubled += 1
+            answer = carryOut(question, by: edge, identity, owner)
+        }
         reply(edge, question, !isCalm && chance(8) ? .failed(ApusError(.linkLost)) : answer)
+    }
+
+    private mutating func carryOutLate(_ edge: Int, _ identity: Int) {
+        while let index = late.firstIndex(where: { $0.edge == edge && $0.identity == identity }) {
+            let ask = late.remove(at: index)
+            // What a process sent that died is ended with its links.
+            guard ask.life == edges[edge].node.incarnation, !identities[identity].owners[ask.owner].isOver else {
+                continue
+            }
+            counts.late += 1
+            _ = carryOut(ask.question, by: edge, identity, ask.owner)
+        }
     }
 
     private mutating func lose(_ question: Question, by edge: Int) {
@@ -242,7 +268,7 @@ extension EdgeSimulation {
         case .failure:
             // The client is told by the answer.
             links[link]?.isEnded = true
-            refused.insert(place)
+            if case .failure = result { refused.insert(place) }
             gone(place)
         }
         perform(actions, at: edge)

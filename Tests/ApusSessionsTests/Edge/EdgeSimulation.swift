@@ -19,7 +19,10 @@ enum EdgeMutant: String, Sendable, CaseIterable {
 }
 
 /// Edges whose clients come, go, choose, sleep and listen, before owners that are replaced, over a network that is late,
-/// reorders, and loses asks and answers. Owners are ``PresenceStateMachine``. One seed is one run.
+/// reorders, doubles, and loses asks and answers. Owners are ``PresenceStateMachine``. One seed is one run.
+///
+/// An ask whose time was over may still be carried out, but before those that its edge makes of the same owner
+/// afterwards: their link keeps the order.
 ///
 /// In the end nothing fails any more. Then the owners must know exactly what is true at the edges: whose sockets are
 /// where, who sleeps, and who listens to whom; and no superseded client has a socket.
@@ -93,12 +96,22 @@ struct EdgeSimulation {
         case sleep(String, Bool, UInt64)
     }
 
+    /// An ask to which the edge waits for no answer any more.
+    struct Late {
+        var edge: Int
+        var life: UInt64
+        var identity: Int
+        var owner: Int
+        var question: Question
+    }
+
     /// Something that is under way.
     enum Flight {
         case ask(edge: Int, Question, life: UInt64)
         case answer(edge: Int, Question, EdgeAnswer, at: Int, life: UInt64)
         case kick(identity: Int, SessionPlace, ErrorCode, SessionOrder?, Epoch)
         case push(identity: Int, [SessionPlace], Epoch)
+        case late(edge: Int, identity: Int)
         case tick(identity: Int, Epoch, MonotonicTime)
         case pause(edge: Int, EdgeWait, life: UInt64)
         case closed(link: Int)
@@ -111,6 +124,8 @@ struct EdgeSimulation {
     var identities: [Identity] = []
     var edges: [Edge] = []
     var flights: [Flight] = []
+    /// In the order in which they were made.
+    var late: [Late] = []
     var links: [Int: Link] = [:]
     var lastLink = 0
     /// Tickets, by session.
@@ -144,6 +159,9 @@ struct EdgeSimulation {
         var confirmed = 0
         /// Kicks and releases of sessions that were being opened.
         var early = 0
+        /// Asks that were carried out when their time was over, and ones that were carried out twice.
+        var late = 0
+        var doubled = 0
         /// Sockets that are open at the end, and subscriptions.
         var open = 0
         var subscribed = 0

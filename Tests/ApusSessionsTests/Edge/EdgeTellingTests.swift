@@ -33,7 +33,7 @@ struct EdgeTellingTests {
         }
         #expect(bench.answer(.registered(Bench.order(5))) == [.confirm([1])])
         // The next failure begins with short pauses again.
-        #expect(bench.map([Bench.shard: 2]) == [register])
+        #expect(bench.resume(Bench.session("s", order: Bench.order(5)), 2).said == [register])
         #expect(bench.fail() == [.wait(.milliseconds(50))])
     }
 
@@ -121,13 +121,28 @@ struct EdgeTellingTests {
         #expect(bench.machine.held("s")?.isTold == true)
     }
 
+    @Test("A change of any shard is seen, for sessions and for what they listen to")
+    func everyShard() throws {
+        for number in [0, 1, 2047, ShardID.count - 1] {
+            let shard = ShardID(UInt16(number))
+            let name = try #require((0..<1_000_000).lazy.map { "d\($0)" }.first { ShardID(key: $0) == shard })
+            let device = DeviceID(unchecked: name)
+            var bench = bench()
+            let session = Bench.session("camera", role: .device, device: device, order: Bench.order(5))
+            _ = bench.resume(session, 2)
+            bench.settle()
+            bench.subscribe("s", device)
+            #expect(bench.map([shard: 1]) == [.ask(.subscribe(device), "s"), .ask(.register(isAsleep: false), "camera")])
+        }
+    }
+
     @Test("Sessions that have left are in no map's way")
     func indexEmptied() {
         var bench = bench()
         bench.subscribe("s", Bench.camera)
         _ = bench.said(bench.machine.closed("s", 1))
         bench.settle()
-        #expect(bench.machine.sessionCount == 0)
+        #expect(bench.machine.sessionCount == 0 && bench.machine.interestCount == 0)
         #expect(bench.map([cameraShard: 2, Bench.shard: 2]).isEmpty)
     }
 
