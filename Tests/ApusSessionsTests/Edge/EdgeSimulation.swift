@@ -18,8 +18,8 @@ enum EdgeMutant: String, Sendable, CaseIterable {
     case keepsKickedSockets = "keeps a superseded client's sockets"
 }
 
-/// Edges whose clients come, go, choose, sleep and listen, before owners that are replaced, over a network that is late,
-/// reorders, doubles, and loses asks and answers. Owners are ``PresenceStateMachine``. One seed is one run.
+/// Edges whose clients come, go, choose, sleep and listen, before owners that are replaced, over a network that is
+/// late, reorders, doubles and loses messages. Owners are ``PresenceStateMachine``. One seed is one run.
 ///
 /// An ask whose time was over may still be carried out, but before those that its edge makes of the same owner
 /// afterwards: their link keeps the order.
