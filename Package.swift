@@ -133,7 +133,7 @@ let package = Package(
             "Services", "ApusSessions",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusTransport", "ApusCluster", nioCore,
-                protobuf,
+                protobuf, dequeModule,
                 crypto, jwt, lifecycle, log, coreMetrics,
             ]),
         layer(
@@ -230,8 +230,8 @@ let package = Package(
         test(
             "ApusSessionsTests",
             [
-                "ApusCore", "ApusWire", "ApusStorage", "ApusCluster", "ApusSessions", "ApusTestKit",
-                crypto, jwt, protobuf, log,
+                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusTransport", "ApusCluster", "ApusSessions",
+                "ApusTestKit", nioCore, nioPosix, crypto, jwt, protobuf, log,
             ], exclude: ["Fixtures"]),
         test(
             "ApusGatewayTests",

@@ -146,7 +146,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
             return close(ApusError(.versionUnsupported, "this node speaks version 1 of the client protocol"))
         }
         // A client that comes back is admitted at once: after a node's death there are many, and nobody to be asked.
-        if let opened = gateway.service.sessions.resume(hello, link: self) { return admitted(.success(opened)) }
+        if let result = gateway.service.sessions.resume(hello, link: self) { return admitted(result) }
         context?.channel.setOption(ChannelOptions.autoRead, value: false).whenFailure { _ in }
         work { [self] in
             let result = await gateway.service.sessions.open(hello, link: self)

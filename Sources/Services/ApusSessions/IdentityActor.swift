@@ -20,6 +20,9 @@ package actor IdentityActor {
     private var isRecordRead = false
     /// What was remembered of the identity's clients was read.
     private var isMemoryRead = false
+    /// Places whose registration or subscription waits for the records; bounded by the messages under way.
+    private var arrivals: [UInt64: SessionPlace] = [:]
+    private var lastArrival: UInt64 = 0
 
     package init(address: EntityAddress, epoch: Epoch, context: IdentityContext, log: Logger) {
         self.address = address
@@ -30,11 +33,15 @@ package actor IdentityActor {
             configuration: context.configuration.presence, epoch: epoch, now: .now(), wallSeconds: wallSeconds())
     }
 
-    /// A session says where it is. Throws 8023 where the device is bound to another account.
+    /// A session says where it is. Throws 8023 where the device is bound to another account, 10006 where the place
+    /// was gone before the records answered.
     package func register(_ message: SessionRegister) async throws(ApusError) -> SessionRegistered {
         let place = try SessionPlace(message.place)
+        let arrival = arrives(place)
+        defer { arrivals[arrival] = nil }
         if address.kind == .device { try await bind(to: message.account) }
         await readMemory()
+        try checkStillHere(arrival)
         var order: SessionOrder?
         if message.hasOrder {
             order = SessionOrder(message.order)
@@ -58,6 +65,7 @@ package actor IdentityActor {
     /// A session ended, or its socket broke.
     package func unregister(_ message: SessionUnregister) async throws(ApusError) -> SessionUnregistered {
         let place = try SessionPlace(message.place)
+        leave { $0 == place }
         run(
             machine.unregister(
                 place, isResumable: message.resumable, now: .now(), wallSeconds: wallSeconds()))
@@ -67,13 +75,16 @@ package actor IdentityActor {
     /// May this account reach the device, and is it there?
     ///
     /// Throws 8002 where nobody ever bound the device, 8003 where it is bound to another account, 10007
-    /// where too many already hear of it.
+    /// where too many already hear of it, 10006 where the place was gone before the records answered.
     package func inspect(_ message: SessionInspect) async throws(ApusError) -> SessionInspected {
+        let place = message.subscribe ? try SessionPlace(message.place) : nil
+        let arrival = place.map { arrives($0) }
+        defer { if let arrival { arrivals[arrival] = nil } }
         try await readRecord()
         guard let account = record?.account else { throw ApusError(.targetUnknown, "no such device") }
         guard account.rawValue == message.account else { throw ApusError(.illegalRelation) }
-        if message.subscribe {
-            let place = try SessionPlace(message.place)
+        if let place, let arrival {
+            try checkStillHere(arrival)
             let (isAccepted, actions) = machine.subscribe(place, now: .now())
             guard isAccepted else { throw ApusError(.overloaded, "too many sessions hear of this device") }
             run(actions)
@@ -86,7 +97,9 @@ package actor IdentityActor {
 
     /// A place no longer wants to hear of the device.
     package func forget(_ message: SessionForget) async throws(ApusError) -> SessionForgotten {
-        run(machine.unsubscribe(try SessionPlace(message.place)))
+        let place = try SessionPlace(message.place)
+        leave { $0 == place }
+        run(machine.unsubscribe(place))
         return SessionForgotten()
     }
 
@@ -99,6 +112,7 @@ package actor IdentityActor {
     /// A node died, and its sockets with it.
     package func nodeLost(_ node: NodeID) {
         guard context.isOwner(address.shard, epoch) else { return }
+        leave { $0.node == node }
         run(machine.nodeLost(node, now: .now()))
     }
 
@@ -107,6 +121,24 @@ package actor IdentityActor {
         // An actor whose shard went elsewhere knows nothing any more: its client may be at the next owner.
         guard context.isOwner(address.shard, epoch) else { return }
         run(machine.tick(now: .now(), wallSeconds: wallSeconds()))
+    }
+
+    /// A place registers or subscribes, and the records are asked first. Messages about it that come meanwhile are
+    /// carried out at once, since other messages are taken while this one waits.
+    private func arrives(_ place: SessionPlace) -> UInt64 {
+        lastArrival += 1
+        arrivals[lastArrival] = place
+        return lastArrival
+    }
+
+    /// These places are gone: what they asked for before is not carried out.
+    private func leave(_ isGone: (SessionPlace) -> Bool) {
+        guard !arrivals.isEmpty else { return }
+        arrivals = arrivals.filter { !isGone($0.value) }
+    }
+
+    private func checkStillHere(_ arrival: UInt64) throws(ApusError) {
+        guard arrivals[arrival] != nil else { throw ApusError(.cancelled, "the place was gone meanwhile") }
     }
 
     private func run(_ actions: [PresenceStateMachine.Action]) {

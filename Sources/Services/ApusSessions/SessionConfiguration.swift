@@ -22,10 +22,25 @@ package struct SessionConfiguration: Sendable {
     /// Identities whose newest client waits to be written down; one more is not remembered beyond its owner. Key
     /// `sessions.unwritten_max`.
     package var unwrittenMax = 65_536
+    /// Sessions at this node, those included whose owners have yet to be told that they ended; one more is refused with
+    /// 10007. Key `sessions.sessions_max`.
+    package var sessionsMax = 65_536
+    /// Devices whose presence one session listens to; one more is refused with 10007. Key
+    /// `sessions.subscriptions_max`.
+    package var subscriptionsMax = 10_000
     /// How often this node looks whether something was revoked. Key `sessions.revocation_interval`.
     package var revocationInterval: Duration = .milliseconds(250)
     /// The presence machine's own.
     package var presence = PresenceStateMachine.Configuration()
 
     package init() {}
+
+    /// The bounds of the sessions' table.
+    func edge<Link>() -> EdgeSessionStateMachine<Link>.Configuration {
+        var edge = EdgeSessionStateMachine<Link>.Configuration()
+        edge.linksMax = connectionsMax
+        edge.sessionsMax = sessionsMax
+        edge.subscriptionsMax = subscriptionsMax
+        return edge
+    }
 }

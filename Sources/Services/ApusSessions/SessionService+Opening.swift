@@ -11,32 +11,32 @@ import Synchronization
 // need.
 
 extension SessionService {
-    /// Checks who a client is and makes its session known. Fails with 12001, 12002, 12003, 8023.
+    /// Checks who a client is and makes its session known. Fails with 12001, 12002, 12003, 8023, and 10007 where there
+    /// are too many sessions.
     package func open(_ hello: ClientHello, link: any ClientLink) async -> Result<OpenedSession, ApusError> {
         do throws(ApusError) {
             let (identified, ticketExpires) = try identify(hello)
             if let ticketExpires { return .success(try resumed(identified, ticketExpires: ticketExpires, link)) }
-            let session = try await admit(identified, link)
-            tell(session.id)
-            return .success(try opened(session, isConfirmed: true))
+            return .success(try opened(try await admit(identified, link), isConfirmed: true))
         } catch {
             return .failure(error)
         }
     }
 
-    /// Admits a client by its ticket alone, without waiting for anybody; nil where it brings none that is valid for
-    /// it, and ``open(_:link:)`` is to judge.
-    package func resume(_ hello: ClientHello, link: any ClientLink) -> OpenedSession? {
+    /// Admits a client by its ticket alone, without waiting for anybody; fails with 10007 where there are too many
+    /// sessions. Nil where it brings no ticket that is valid for it, and ``open(_:link:)`` is to judge.
+    package func resume(_ hello: ClientHello, link: any ClientLink) -> Result<OpenedSession, ApusError>? {
         guard !hello.ticket.isEmpty, let (session, ticketExpires) = try? ticketed(hello) else { return nil }
-        return try? resumed(session, ticketExpires: ticketExpires, link)
+        return Result { () throws(ApusError) in try resumed(session, ticketExpires: ticketExpires, link) }
     }
 
     private func resumed(
         _ session: Session, ticketExpires: Int64, _ link: any ClientLink
     ) throws(ApusError) -> OpenedSession {
-        let isConfirmed = resume(session, link)
-        tell(session.id)
-        return try opened(session, isConfirmed: isConfirmed, ticketExpires: ticketExpires)
+        let (isConfirmed, actions) = state.withLock { $0.edge.resumed(session, EdgeLink(socket: link)) }
+        perform(actions)
+        if case .failure(let error) = isConfirmed { noteRefusal(error) }
+        return try opened(session, isConfirmed: try isConfirmed.get(), ticketExpires: ticketExpires)
     }
 
     /// - Parameter ticketExpires: of the ticket that was shown. A superseded client must not keep its ticket alive, so
@@ -53,92 +53,26 @@ extension SessionService {
             isConfirmed: isConfirmed)
     }
 
-    /// One more socket of a session that was admitted before, here or at another node. The owner is told later.
-    ///
-    /// True where the session is here already and was confirmed: no newer client is known since.
-    private func resume(_ session: Session, _ link: any ClientLink) -> Bool {
-        let (ended, code, isConfirmed): ([any ClientLink], ErrorCode, Bool) = state.withLock { state in
-            var entry = state.entries[session.id] ?? Entry(session: session, links: [])
-            // Without a socket the session may have been superseded, and nobody was there to be kicked.
-            if entry.links.isEmpty { entry.isConfirmed = false }
-            var ended: [any ClientLink] = []
-            if session.instance == 0 {
-                // Nothing says that the two sockets are of one client.
-                ended = entry.links
-                entry.links = []
-            } else if entry.links.count >= configuration.connectionsMax {
-                ended = [entry.links.removeFirst()]
-            }
-            entry.links.append(link)
-            entry.session.order = max(entry.session.order, session.order)
-            entry.version += 1
-            state.entries[session.id] = entry
-            return (ended, session.instance == 0 ? .kicked : .linkLost, entry.isConfirmed)
-        }
-        for link in ended { link.end(ApusError(code, "the session was resumed on another connection")) }
-        return isConfirmed
-    }
-
     /// Has the owner admit a new session and give its client a place in the order (IV-A5).
-    ///
-    /// The session is in the table meanwhile, so that a kick which overtakes the owner's answer finds it.
     private func admit(_ session: Session, _ link: any ClientLink) async throws(ApusError) -> Session {
-        state.withLock { state in
-            var entry = Entry(session: session, links: [link])
-            entry.isOpening = true
-            entry.toldVersion = entry.version
-            state.entries[session.id] = entry
-        }
-        do throws(ApusError) {
-            var admitted = session
-            admitted.order = try await register(session, again: false)
-            let isKicked = state.withLock { state in
-                let kickedBy = state.entries[session.id]?.kickedBy ?? .none
-                state.entries[session.id]?.isOpening = false
-                state.entries[session.id]?.session.order = admitted.order
-                state.entries[session.id]?.isConfirmed = true
-                return kickedBy > admitted.order
-            }
-            guard !isKicked else { throw ApusError(.kicked) }
-            return admitted
-        } catch {
-            // The owner may have heard of the session, although no answer came: it is told that there is none.
-            state.withLock { state in
-                state.entries[session.id]?.isOpening = false
-                state.entries[session.id]?.isRefused = true
-                state.entries[session.id]?.links = []
-                state.entries[session.id]?.version += 1
-            }
-            tell(session.id)
+        if let error = state.withLock({ $0.edge.opening(session, EdgeLink(socket: link)) }) {
+            noteRefusal(error)
             throw error
         }
+        let answer = await register(session, isAsleep: false, again: false)
+        let (opened, actions) = state.withLock { $0.edge.opened(session.id, answer) }
+        perform(actions)
+        return try opened.get()
     }
 
-    /// The client chose this socket of its session, as its first frame shows: earlier ones end. They are not the
-    /// client's any more, and need not wait here until the network says so.
+    /// The client chose this socket of its session, as its first frame shows: earlier ones end.
     package func chosen(_ session: Session, link: any ClientLink) {
-        let ended: [any ClientLink] = state.withLock { state in
-            guard let links = state.entries[session.id]?.links, links.count > 1,
-                let index = links.firstIndex(where: { $0 === link })
-            else { return [] }
-            state.entries[session.id]?.links.removeFirst(index)
-            return Array(links[..<index])
-        }
-        for link in ended { link.end(ApusError(.linkLost, "the client went on over another connection")) }
+        perform(state.withLock { $0.edge.chosen(session.id, EdgeLink(socket: link)) })
     }
 
     /// The socket of a session is gone. One that others of the session stand beside changes nothing.
     package func close(_ session: Session, link: any ClientLink) {
-        let isLast = state.withLock { state in
-            guard var entry = state.entries[session.id], entry.links.contains(where: { $0 === link }) else {
-                return false
-            }
-            entry.links.removeAll { $0 === link }
-            if entry.links.isEmpty { entry.version += 1 }
-            state.entries[session.id] = entry
-            return entry.links.isEmpty
-        }
-        if isLast { tell(session.id) }
+        perform(state.withLock { $0.edge.closed(session.id, EdgeLink(socket: link)) })
     }
 
     // MARK: - Checking

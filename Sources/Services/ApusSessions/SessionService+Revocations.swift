@@ -15,17 +15,17 @@ extension SessionService {
     /// Ends what is revoked and is here; false where the relay could not be told.
     private func endRevoked() async -> Bool {
         let list = revocations.list
-        let revoked = state.withLock { state in state.entries.values.filter { list.revokes($0.session) } }
-        for entry in revoked {
+        let (revoked, actions) = state.withLock { $0.edge.revoked(by: list) }
+        for session in revoked {
             revocations.refused.increment()
             log.notice(
                 "A session is ended, since its token was revoked",
                 metadata: [
-                    LogKey.session: "\(entry.session.id)", LogKey.access: "\(entry.session.access)",
-                    LogKey.account: "\(entry.session.account)",
+                    LogKey.session: "\(session.id)", LogKey.access: "\(session.access)",
+                    LogKey.account: "\(session.account)",
                 ])
-            for link in entry.links { link.end(ApusError(.tokenInvalid, "the token was revoked")) }
         }
+        perform(actions)
         guard let relayIssuer else { return true }
         return relayIssuer.endRevoked { user, expires in
             guard let user = RelayUser(user, expires: expires) else { return false }

@@ -321,6 +321,11 @@ public struct NodeConfiguration: Sendable {
             "sessions.relay_credentials_per_minute", default: d.relayCredentialsPerMinute, in: 1...6_000)
         sessions.connectionsMax = try reader.int(
             "sessions.connections_max", default: d.connectionsMax, in: 2...1_000)
+        // Every connection may be a session, and as many may have left that their owners do not know of yet.
+        sessions.sessionsMax = try reader.int(
+            "sessions.sessions_max", default: max(d.sessionsMax, 2 * gateway.connectionsMax), in: 1...10_000_000)
+        sessions.subscriptionsMax = try reader.int(
+            "sessions.subscriptions_max", default: d.subscriptionsMax, in: 1...1_000_000)
         sessions.unwrittenMax = try reader.int(
             "sessions.unwritten_max", default: d.unwrittenMax, in: 1...10_000_000)
         sessions.revocationInterval = try reader.duration(

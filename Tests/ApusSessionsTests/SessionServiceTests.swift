@@ -1,0 +1,105 @@
+import ApusContract
+import ApusCore
+import ApusSessions
+import ApusTestKit
+import Testing
+
+@Suite("Sessions of a node that owns all identities (D6)")
+struct SessionServiceTests {
+    @Test("An app that left frees its place among those that hear of a device")
+    func subscriptionEnds() async throws {
+        var configuration = SessionConfiguration()
+        configuration.presence.subscribersMax = 1
+        try await LoneNode.with(configuration) { node in
+            _ = try await node.open(.device, "cam", instance: 1)
+            for number in UInt64(2)...4 {
+                let app = try await node.open(.app, "app-\(number)", instance: number)
+                try await eventually("app \(number) hears of the device") {
+                    (try? await node.service.inspect(LoneNode.camera, for: app.session, subscribe: true).get()) != nil
+                }
+                node.service.close(app.session, link: app.link)
+            }
+        }
+    }
+
+    @Test("A superseded client that comes back before its socket is closed is not confirmed (IV-A5)")
+    func kickedAndResumed() async throws {
+        try await LoneNode.with { node in
+            let older = try await node.open(.device, "cam", instance: 1)
+            let newer = try await node.open(.device, "cam", instance: 2)
+            try await eventually("the older one is kicked") { older.link.ended.contains(.kicked) }
+            let again = RecordedLink()
+            let resumed = try #require(try node.resume(older, again))
+            #expect(!resumed.isConfirmed)
+            try await eventually("it is refused") { again.ended == [.kicked] }
+            #expect(again.confirmedCount == 0 && newer.link.ended.isEmpty)
+        }
+    }
+
+    @Test("A client that comes back with its ticket is confirmed by the owner, and its other socket stays")
+    func resumed() async throws {
+        try await LoneNode.with { node in
+            let first = try await node.open(.device, "cam", instance: 1)
+            #expect(first.isConfirmed)
+            node.service.close(first.session, link: first.link)
+            let second = RecordedLink()
+            let resumed = try #require(try node.resume(first, second))
+            try await eventually("the owner confirms it") { resumed.isConfirmed || second.confirmedCount == 1 }
+            let third = RecordedLink()
+            #expect(try node.resume(first, third)?.isConfirmed == true)
+            node.service.chosen(first.session, link: third)
+            #expect(second.ended == [.linkLost] && third.ended.isEmpty)
+        }
+    }
+
+    @Test("Where there are too many sessions tokens and tickets are refused with 10007 (D13)")
+    func full() async throws {
+        var configuration = SessionConfiguration()
+        configuration.sessionsMax = 1
+        try await LoneNode.with(configuration) { node in
+            let first = try await node.open(.app, "app", instance: 1)
+            #expect(await code { _ = try await node.open(.device, "cam", instance: 2) } == .overloaded)
+            node.service.close(first.session, link: first.link)
+            try await eventually("its place is free again") {
+                (try? await node.open(.device, "cam", instance: 2)) != nil
+            }
+            #expect(await code { _ = try node.resume(first, RecordedLink()) } == .overloaded)
+        }
+    }
+
+    @Test("An app hears that a device comes, sleeps, wakes and leaves")
+    func presence() async throws {
+        var configuration = SessionConfiguration()
+        configuration.presence.grace = .milliseconds(20)
+        try await LoneNode.with(configuration) { node in
+            let bound = try await node.open(.device, "cam", instance: 1)
+            let app = try await node.open(.app, "app", instance: 2)
+            let now = try await node.service.inspect(LoneNode.camera, for: app.session, subscribe: true).get()
+            #expect(now.online == .online)
+            try await node.service.setAsleep(bound.session, true).get()
+            try await node.service.setAsleep(bound.session, false).get()
+            node.service.close(bound.session, link: bound.link)
+            try await eventually("it leaves") { app.link.heard == [.asleep, .online, .offline] }
+            await node.service.forget(LoneNode.camera, for: app.session)
+            _ = try await node.open(.device, "cam", instance: 3)
+            #expect(app.link.heard.count == 3)
+        }
+    }
+
+    @Test("A new map makes the next owner hear of sessions and of what they listen to")
+    func newMap() async throws {
+        try await LoneNode.with { node in
+            let camera = try await node.open(.device, "cam", instance: 1)
+            let app = try await node.open(.app, "app", instance: 2)
+            _ = try await node.service.inspect(LoneNode.camera, for: app.session, subscribe: true).get()
+            node.changeOwner(epoch: 2)
+            var isAsleep = false
+            try await eventually("the next owner tells the app") {
+                isAsleep.toggle()
+                try await node.service.setAsleep(camera.session, isAsleep).get()
+                return app.link.heard.count > 1 && app.link.heard.last == (isAsleep ? .asleep : .online)
+            }
+            #expect(camera.link.ended.isEmpty && app.link.ended.isEmpty)
+        }
+    }
+}
