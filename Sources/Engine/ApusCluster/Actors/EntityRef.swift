@@ -29,7 +29,7 @@ package struct EntityRef<Entity: Actor>: Sendable {
     package let address: EntityAddress
     let registry: EntityRegistry
     /// Nil where this node has no such entities.
-    let host: EntityHost<Entity>?
+    let host: EntityHost?
 
     /// Sends a message and waits for the answer.
     ///
@@ -108,8 +108,8 @@ package struct EntityRef<Entity: Actor>: Sendable {
 
     private func admit<M: EntityMessage>(
         _ type: M.Type, _ epoch: Epoch, _ call: EntityCall
-    ) throws(Obstacle) -> (EntityActivation<Entity>, TypedHandler<Entity, M>, EntityHost<Entity>) {
-        guard let host, let handler = host.handlers[M.method]?.typed as? TypedHandler<Entity, M> else {
+    ) throws(Obstacle) -> (EntityActivation, TypedHandler<M>, EntityHost) {
+        guard let host, let handler = host.handler(of: M.method)?.typed as? TypedHandler<M> else {
             throw Obstacle.refused(ApusError(.methodUnknown))
         }
         if let error = registry.refusal(of: call.chain) { throw Obstacle.refused(error) }
@@ -151,7 +151,7 @@ package struct EntityRef<Entity: Actor>: Sendable {
             _ = host.finish(activation)
             return try Self.value(answer)
         }
-        guard host.finish(activation) else { throw Obstacle.refused(EntityHost<Entity>.leftUnderWay) }
+        guard host.finish(activation) else { throw Obstacle.refused(EntityHost.leftUnderWay) }
         return try Self.value(result)
     }
 
@@ -174,8 +174,8 @@ package struct EntityRef<Entity: Actor>: Sendable {
     }
 
     private func start<M: EntityMessage>(
-        _ message: M, _ call: EntityCall, _ activation: EntityActivation<Entity>,
-        _ handler: TypedHandler<Entity, M>, _ host: EntityHost<Entity>
+        _ message: M, _ call: EntityCall, _ activation: EntityActivation,
+        _ handler: TypedHandler<M>, _ host: EntityHost
     ) {
         // The mailbox bound counts what waits. A tell's failure has no reader.
         switch handler.run {
