@@ -188,9 +188,13 @@ package final class EntityRegistry: Sendable {
     /// A request of another node with a method of 0x0100 or above. On the connection's event loop.
     package func received(_ request: InboundRequest) {
         var payload = request.payload
-        guard let header = EntityHeader(from: &payload),
-            let call = EntityCall(from: &payload, node: request.peer)
-        else {
+        let read = RawReader.take(from: &payload) { reader -> (EntityHeader, EntityCall)? in
+            guard let header = EntityHeader(from: &reader),
+                let call = EntityCall(from: &reader, node: request.peer)
+            else { return nil }
+            return (header, call)
+        }
+        guard let (header, call) = read else {
             return request.fail(ApusError(.malformed, "the message has no entity header"))
         }
         guard let host = host(header.kind) else {
