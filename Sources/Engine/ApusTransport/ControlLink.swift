@@ -36,7 +36,7 @@ final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers
     private let state: Mutex<State>
     private let codec = Mutex(ZstdCodec())
     /// Answers of the read that is under way; on the loop.
-    private var answers: [(correlation: UInt32, outcome: CallOutcome)] = []
+    @exclusivity(unchecked) private var answers: [(correlation: UInt32, outcome: CallOutcome)] = []
 
     init(loop: any EventLoop, executor: LoopTaskExecutor, limits: Limits, metrics: TransportMetrics) {
         self.loop = loop

@@ -38,12 +38,13 @@ final class LaneHandler<Session: LaneSession>: ChannelInboundHandler {
     private let limits: Limits
     private let faulted: @Sendable (RejectReason, any Error) -> Void
     private let heard: @Sendable () -> Void
-    private var decoder: LinkFrameDecoder
-    private var lastRead = NIODeadline.now()
+    // Confined to the event loop, where nothing calls back into this object while it uses them.
+    @exclusivity(unchecked) private var decoder: LinkFrameDecoder
+    @exclusivity(unchecked) private var lastRead = NIODeadline.now()
     private var lastInterval = NIODeadline.now()
-    private var lastHeard = NIODeadline.uptimeNanoseconds(0)
+    @exclusivity(unchecked) private var lastHeard = NIODeadline.uptimeNanoseconds(0)
     private var pinging: RepeatedTask?
-    private var hasFaulted = false
+    @exclusivity(unchecked) private var hasFaulted = false
 
     struct Limits: Sendable {
         var frameByteCountMax: Int
