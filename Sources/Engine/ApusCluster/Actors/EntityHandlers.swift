@@ -106,24 +106,26 @@ package struct EntityHandlers<Entity: Actor>: Sendable {
     package mutating func onSync<M: EntityMessage>(
         _ type: M.Type, _ body: @escaping @Sendable (isolated Entity, M) throws(ApusError) -> M.Reply
     ) {
+        // SAFETY: isolation changes nothing in how a function is called; the host calls it inside the entity's
+        // executor, which it has seen to be the actor's.
+        let isolated = unsafeBitCast(body, to: (@Sendable (Entity, M) throws(ApusError) -> M.Reply).self)
         let inPlace: TypedHandler<M>.InPlace = { actor, message in
-            Self.own(actor).assumeIsolated { entity in
-                do throws(ApusError) {
-                    return .success(try body(entity, message))
-                } catch {
-                    return .failure(error)
-                }
+            do throws(ApusError) {
+                return .success(try isolated(Self.own(actor), message))
+            } catch {
+                return .failure(error)
             }
         }
         add(
             M.self,
             TypedHandler<M>(.inPlace(inPlace)),
-            .inPlace { actor, payload, isAnswered in
+            .inPlace { actor, payload, isAnswered, answer in
                 do throws(ApusError) {
-                    let reply = try inPlace(actor, try M(reading: payload)).get()
-                    return isAnswered ? .reply(try reply.encoded()) : .unanswered
+                    let reply = try isolated(Self.own(actor), try M(reading: payload))
+                    if isAnswered { answer(try reply.encoded()) }
+                    return nil
                 } catch {
-                    return .failure(error)
+                    return error
                 }
             })
     }
@@ -174,24 +176,17 @@ package struct EntityHandlers<Entity: Actor>: Sendable {
     }
 }
 
-/// What a handler that ran in place made of a message.
-enum HandledInPlace {
-    case reply(EncodedMessage)
-    case failure(ApusError)
-    /// A tell's.
-    case unanswered
-}
-
 /// One entry of the table: for messages off the wire, and for those of this process.
 ///
 /// The bodies take actors of the type that the host makes, and no other.
 final class EntityHandler: Sendable {
-    typealias InPlace = @Sendable (any Actor, ByteBuffer, _ isAnswered: Bool) -> HandledInPlace
+    /// Gives the reply to its last argument, where it is to be answered; returns the error where it failed.
+    typealias InPlace =
+        @Sendable (any Actor, ByteBuffer, _ isAnswered: Bool, _ answer: (EncodedMessage) -> Void) -> ApusError?
     typealias InTask = @Sendable (any Actor, ByteBuffer) async -> CallOutcome
     typealias Deferred =
         @Sendable (any Actor, ByteBuffer, EntityCall, @escaping @Sendable (Result<EncodedMessage, ApusError>) -> Void)
-        ->
-        Void
+        -> Void
 
     enum Run: Sendable {
         /// By a thread that is inside the entity's executor.
@@ -209,6 +204,8 @@ final class EntityHandler: Sendable {
         self.typed = typed
         self.run = run
     }
+
+    var isInPlace: Bool { if case .inPlace = run { true } else { false } }
 }
 
 /// Calls the body without bytes in between.

@@ -72,6 +72,8 @@ final class EntityHost: Sendable {
     /// Few; by place, their methods beside them.
     private let methods: [UInt16]
     private let handlers: [EntityHandler]
+    /// Whether some of them run in place.
+    private let entersExecutors: Bool
     private let budget: EntityBudget
     private let makeExecutor: @Sendable () -> TurnExecutor
     private let state: Mutex<State>
@@ -84,6 +86,7 @@ final class EntityHost: Sendable {
         self.options = HostOptions(options)
         methods = handlers.byMethod.keys.sorted()
         self.handlers = methods.compactMap { handlers.byMethod[$0] }
+        entersExecutors = self.handlers.contains { $0.isInPlace }
         self.budget = budget
         self.makeExecutor = makeExecutor
         state = Mutex(State(routes: routes))
@@ -158,13 +161,15 @@ final class EntityHost: Sendable {
         _ request: InboundRequest, _ payload: ByteBuffer, _ activation: Activation,
         _ body: EntityHandler.InPlace
     ) {
-        let outcome = body(activation.actor, payload, request.wantsReply)
-        guard finish(activation) else { return request.fail(Self.leftUnderWay) }
-        switch outcome {
-        case .unanswered: break
-        case .reply(let bytes): request.reply(byteCount: bytes.count) { bytes.write(into: &$0) }
-        case .failure(let error): request.fail(error)
+        var isFinished = false
+        let error = body(activation.actor, payload, request.wantsReply) { bytes in
+            isFinished = true
+            guard finish(activation) else { return request.fail(Self.leftUnderWay) }
+            request.reply(byteCount: bytes.count) { bytes.write(into: &$0) }
         }
+        guard !isFinished else { return }
+        guard finish(activation) else { return request.fail(Self.leftUnderWay) }
+        if let error { request.fail(error) }
     }
 
     /// Lets a message in and counts it; the entity is made where it does not exist.
@@ -197,6 +202,13 @@ final class EntityHost: Sendable {
         return isActive
     }
 
+    /// Whoever handles messages in place relies on the actor's executor being the entity's.
+    private static func check(_ actor: any Actor, _ executor: TurnExecutor) {
+        guard executor.enter() else { return }
+        actor.preconditionIsolated("an actor whose handlers do not suspend runs on its entity's executor")
+        executor.leave()
+    }
+
     private func makeActivation(_ key: String, _ shard: ShardID, _ epoch: Epoch, _ state: inout State) -> Activation {
         let seed = state.takeSeed(key, shard)
         let index = Int(shard.rawValue)
@@ -211,7 +223,9 @@ final class EntityHost: Sendable {
         let context = EntityContext(
             address: EntityAddress(kind: kind, key: key, shard: shard), epoch: epoch,
             state: seed?.successorEpoch == epoch ? seed?.state : nil, executor: executor)
-        let activation = Activation(key: key, actor: options.make(context), executor: executor, tenure: tenure)
+        let actor = options.make(context)
+        if entersExecutors { Self.check(actor, executor) }
+        let activation = Activation(key: key, actor: actor, executor: executor, tenure: tenure)
         state.tables[index]?.activations[key] = activation
         state.activationCount += 1
         return activation
