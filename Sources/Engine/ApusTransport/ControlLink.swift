@@ -36,7 +36,7 @@ final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers
     private let state: Mutex<State>
     private let codec = Mutex(ZstdCodec())
     /// Answers of the read that is under way; on the loop.
-    private var answers: [(correlation: UInt32, outcome: CallOutcome)] = []
+    @exclusivity(unchecked) private var answers: [(correlation: UInt32, outcome: CallOutcome)] = []
 
     init(loop: any EventLoop, executor: LoopTaskExecutor, limits: Limits, metrics: TransportMetrics) {
         self.loop = loop
@@ -78,13 +78,16 @@ final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers
     /// Waits for the end of a request that was sent. Cancelling the task ends it with 10006 within
     /// ``Limits/deadlineScanInterval``, and tells the other side.
     func outcome(of correlation: UInt32) async -> CallOutcome {
+        await withUnsafeContinuation { wait(for: correlation, $0) }
+    }
+
+    /// As ``outcome(of:)``, whose continuation it is.
+    func wait(for correlation: UInt32, _ continuation: CorrelationTable.Continuation) {
         let task = CallingTask.current()
-        if task?.isCancelled ?? false { cancel(correlation) }
-        return await withUnsafeContinuation { continuation in
-            // The answer may be here by now.
-            let outcome = state.withLock { $0.calls.wait(correlation, continuation: continuation, task: task) }
-            if let outcome { continuation.resume(returning: outcome) }
-        }
+        if task.isCancelled { cancel(correlation) }
+        // The answer may be here by now.
+        let outcome = state.withLock { $0.calls.wait(correlation, continuation: continuation, task: task) }
+        if let outcome { continuation.resume(returning: outcome) }
     }
 
     /// Sends a message that has no answer; the closure appends its payload to what is about to be sent.

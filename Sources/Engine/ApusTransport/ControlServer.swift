@@ -14,7 +14,7 @@ package protocol ControlHandler: Sendable {
 /// A request of another node. It is to be answered exactly once; a later answer has no effect.
 package struct InboundRequest: Sendable {
     /// Who asks, as the handshake proved it.
-    package let peer: NodeID
+    package var peer: NodeID { connection.peer }
     package let method: UInt16
     /// A slice of the connection's read buffer: copy it to keep it for long.
     package let payload: ByteBuffer
@@ -88,7 +88,7 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
 
     let executor: LoopTaskExecutor
     private let loop: any EventLoop
-    private let peer: NodeID
+    fileprivate let peer: NodeID
     private let limits: ControlLink.Limits
     private let metrics: TransportMetrics
     private let handler: any ControlHandler
@@ -96,12 +96,13 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
     /// Answers of other threads.
     private let foreign = Mutex<[Answer]>([])
 
-    private var channel: (any Channel)?
+    // On the loop, and never across a call of somebody else: the checks of exclusive access cost 5 % of a call.
+    @exclusivity(unchecked) private var channel: (any Channel)?
     /// By the caller's slot number, the low 16 bits of the correlation.
-    private var calls: [Running] = []
+    @exclusivity(unchecked) private var calls: [Running] = []
     /// Tasks that have not ended, cancelled ones included.
-    private var taskCount = 0
-    private var output = OutputQueue()
+    @exclusivity(unchecked) private var taskCount = 0
+    @exclusivity(unchecked) private var output = OutputQueue()
 
     init(
         channel: any Channel, peer: NodeID, executor: LoopTaskExecutor, limits: ControlLink.Limits,
@@ -130,13 +131,11 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
             try open(frame.correlation)
             handler.received(
                 InboundRequest(
-                    peer: peer, method: frame.method, payload: payload, correlation: frame.correlation,
-                    connection: self))
+                    method: frame.method, payload: payload, correlation: frame.correlation, connection: self))
         case .tell:
             let payload = try unpack(frame, codec: codec, byteCountMax: limits.frameByteCountMax)
             handler.received(
-                InboundRequest(
-                    peer: peer, method: frame.method, payload: payload, correlation: nil, connection: self))
+                InboundRequest(method: frame.method, payload: payload, correlation: nil, connection: self))
         case .cancel:
             _ = close(frame.correlation, cancelling: true)
         default:

@@ -13,13 +13,33 @@ package enum CallOutcome: Sendable {
 
 /// The task that waits for a call, to ask whether it was cancelled. A handler of cancellation would be a record that
 /// each call allocates and puts into its task's list.
-struct CallingTask: @unchecked Sendable {  // SAFETY: asked only while the task is suspended on the call.
-    private let task: UnsafeCurrentTask
+///
+/// It is kept as a word: the library's own type has no layout that is known when this is compiled, and everything that
+/// holds it is copied by look-ups.
+struct CallingTask: Sendable {
+    /// 0 outside of tasks.
+    private let word: UInt
 
-    /// The calling task; nil outside of tasks.
-    static func current() -> CallingTask? { withUnsafeCurrentTask { $0.map { CallingTask(task: $0) } } }
+    /// The calling task.
+    static func current() -> CallingTask {
+        withUnsafeCurrentTask { task in
+            // SAFETY: the type is one reference; the word does not hold the task.
+            CallingTask(word: task.map { unsafeBitCast($0, to: UInt.self) } ?? 0)
+        }
+    }
 
-    var isCancelled: Bool { task.isCancelled }
+    private init(word: UInt) { self.word = word }
+
+    static let none = CallingTask(word: 0)
+
+    var isCancelled: Bool {
+        guard word != 0 else { return false }
+        // SAFETY: made by `current`, and asked only by the task itself or while it is suspended on the call. Read where
+        // the word lies, the task is not retained, whose memory is most often cold.
+        return withUnsafeBytes(of: word) { bytes in
+            bytes.assumingMemoryBound(to: UnsafeCurrentTask.self)[0].isCancelled
+        }
+    }
 }
 
 /// The open calls of a link: a call's correlation is its slot's index and the slot's generation, so
@@ -28,22 +48,30 @@ struct CallingTask: @unchecked Sendable {  // SAFETY: asked only while the task 
 /// A slot goes from free to sent, when the request is written; then somebody waits on it until it ends,
 /// or it has ended before, and whoever comes to wait takes the outcome.
 ///
+/// A slot is plain words; outcomes that came before their callers lie beside the slots.
+///
 /// A pure value: the link keeps it behind its lock.
 struct CorrelationTable {
     typealias Continuation = UnsafeContinuation<CallOutcome, Never>
 
-    private enum Phase {
-        case free(next: Int32)
+    private enum Phase: UInt8 {
+        case free
         /// Nobody waits on it yet.
-        case sent(deadline: UInt64)
-        case waiting(Continuation, CallingTask?, deadline: UInt64)
+        case sent
+        case waiting
         /// Over before anybody waited on it.
-        case ended(CallOutcome)
+        case ended
     }
 
     private struct Slot {
-        var generation: UInt16
         var phase: Phase
+        var generation: UInt16
+        /// The next free one, of a free one.
+        var next: Int32
+        var deadline: UInt64
+        /// Of a waiting one.
+        var task: CallingTask
+        var continuation: Continuation?
     }
 
     /// A call that ended by itself.
@@ -56,6 +84,8 @@ struct CorrelationTable {
 
     private let countMax: Int
     private var slots: [Slot] = []
+    /// By slot, of those that have ended.
+    private var outcomes: [CallOutcome?] = []
     private var firstFree: Int32 = -1
     /// Calls under way.
     private(set) var count = 0
@@ -72,31 +102,36 @@ struct CorrelationTable {
         let index: Int
         if firstFree >= 0 {
             index = Int(firstFree)
-            guard case .free(let next) = slots[index].phase else { preconditionFailure("slot \(index) is not free") }
-            firstFree = next
-            slots[index].phase = .sent(deadline: deadline)
+            precondition(slots[index].phase == .free, "slot \(index) is not free")
+            firstFree = slots[index].next
+            slots[index].phase = .sent
+            slots[index].deadline = deadline
         } else {
             guard slots.count < countMax else { return nil }
             index = slots.count
-            slots.append(Slot(generation: 0, phase: .sent(deadline: deadline)))
+            slots.append(
+                Slot(phase: .sent, generation: 0, next: -1, deadline: deadline, task: .none, continuation: nil))
+            outcomes.append(nil)
         }
         count += 1
         return Self.correlation(index: index, generation: slots[index].generation)
     }
 
     /// The caller waits now, or takes the outcome of a call that is over.
-    mutating func wait(_ correlation: UInt32, continuation: Continuation, task: CallingTask?) -> CallOutcome? {
+    mutating func wait(_ correlation: UInt32, continuation: Continuation, task: CallingTask) -> CallOutcome? {
         guard let index = index(of: correlation) else {
             preconditionFailure("the slot of call \(correlation) was given away")
         }
         switch slots[index].phase {
         case .free, .waiting: preconditionFailure("the call \(correlation) is not to be waited for")
-        case .sent(let deadline):
-            slots[index].phase = .waiting(continuation, task, deadline: deadline)
+        case .sent:
+            slots[index].phase = .waiting
+            slots[index].task = task
+            slots[index].continuation = continuation
             return nil
-        case .ended(let outcome):
-            release(index)
-            return outcome
+        case .ended:
+            defer { release(index) }
+            return outcomes[index].take()
         }
     }
 
@@ -109,7 +144,7 @@ struct CorrelationTable {
 
     /// Ends a call whose caller's task was cancelled before it waited; false where the call is over.
     mutating func cancel(_ correlation: UInt32) -> Bool {
-        guard let index = index(of: correlation), case .sent = slots[index].phase else { return false }
+        guard let index = index(of: correlation), slots[index].phase == .sent else { return false }
         return finish(index, .failed(.cancelled)) == nil
     }
 
@@ -119,20 +154,15 @@ struct CorrelationTable {
         guard count > 0 else { return [] }
         var expired: [Expired] = []
         for index in slots.indices {
+            let phase = slots[index].phase
+            guard phase == .sent || phase == .waiting else { continue }
             let code: ErrorCode
-            switch slots[index].phase {
-            case .free, .ended: continue
-            case .sent(let deadline):
-                guard deadline <= now else { continue }
+            if slots[index].deadline <= now {
                 code = .deadlineExceeded
-            case .waiting(_, let task, let deadline):
-                if deadline <= now {
-                    code = .deadlineExceeded
-                } else if task?.isCancelled ?? false {
-                    code = .cancelled
-                } else {
-                    continue
-                }
+            } else if phase == .waiting, slots[index].task.isCancelled {
+                code = .cancelled
+            } else {
+                continue
             }
             let correlation = Self.correlation(index: index, generation: slots[index].generation)
             expired.append(
@@ -150,9 +180,13 @@ struct CorrelationTable {
         switch slots[index].phase {
         case .free, .ended: return nil
         case .sent:
-            slots[index].phase = .ended(outcome)
+            slots[index].phase = .ended
+            outcomes[index] = outcome
             return nil
-        case .waiting(let continuation, _, _):
+        case .waiting:
+            let continuation = slots[index].continuation
+            slots[index].continuation = nil
+            slots[index].task = .none
             release(index)
             return continuation
         }
@@ -168,7 +202,8 @@ struct CorrelationTable {
 
     private mutating func release(_ index: Int) {
         slots[index].generation &+= 1
-        slots[index].phase = .free(next: firstFree)
+        slots[index].phase = .free
+        slots[index].next = firstFree
         firstFree = Int32(index)
         count -= 1
     }

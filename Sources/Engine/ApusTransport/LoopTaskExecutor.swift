@@ -24,9 +24,10 @@ package final class LoopTaskExecutor: TaskExecutor, @unchecked Sendable {  // SA
     private static let turnPieceCountMax = 8192
 
     let loop: any EventLoop
-    private var ready: [Piece] = []
-    private var isScheduled = false
-    private var isDraining = false
+    // Whoever runs may add meanwhile, but never within one of these accesses.
+    @exclusivity(unchecked) private var ready: [Piece] = []
+    @exclusivity(unchecked) private var isScheduled = false
+    @exclusivity(unchecked) private var isDraining = false
     private let foreign = Mutex<[Piece]>([])
 
     package init(_ loop: any EventLoop) { self.loop = loop }

@@ -54,7 +54,7 @@ package struct SentRequest: Sendable {
     package func outcome() async -> CallOutcome {
         switch state {
         case .refused(let code): return .failed(code)
-        case .sent(let correlation): return await link.outcome(of: correlation)
+        case .sent(let correlation): return await withUnsafeContinuation { link.wait(for: correlation, $0) }
         }
     }
 }

@@ -88,9 +88,17 @@ public struct LinkFrame: Sendable, Equatable {
         kind: FrameKind, flags: FrameFlags = [], method: UInt16 = 0, correlation: UInt32 = 0, payloadByteCount: Int,
         into buffer: inout ByteBuffer
     ) {
-        buffer.writeMultipleIntegers(
-            UInt32(truncatingIfNeeded: payloadByteCount + Self.lengthMin), kind.rawValue, flags.rawValue, method,
-            correlation)
+        let length = UInt32(truncatingIfNeeded: payloadByteCount + Self.lengthMin)
+        // Room for the payload too: it follows.
+        buffer.reserveCapacity(minimumWritableBytes: Self.headerByteCount + payloadByteCount)
+        buffer.writeWithUnsafeMutableBytes(minimumWritableBytes: Self.headerByteCount) { bytes in
+            bytes.storeBytes(of: length.bigEndian, toByteOffset: 0, as: UInt32.self)
+            bytes.storeBytes(of: kind.rawValue, toByteOffset: 4, as: UInt8.self)
+            bytes.storeBytes(of: flags.rawValue, toByteOffset: 5, as: UInt8.self)
+            bytes.storeBytes(of: method.bigEndian, toByteOffset: 6, as: UInt16.self)
+            bytes.storeBytes(of: correlation.bigEndian, toByteOffset: 8, as: UInt32.self)
+            return Self.headerByteCount
+        }
     }
 }
 

@@ -51,19 +51,27 @@ package struct CallChain: Sendable, Equatable {
 
     /// Appends the chain.
     package func encode(into buffer: inout ByteBuffer) {
-        buffer.writeInteger(UInt8(truncatingIfNeeded: callers.count))
-        for caller in callers { caller.encode(into: &buffer) }
+        RawWriter.append(byteCount, to: &buffer) { encode(into: &$0) }
+    }
+
+    func encode(into writer: inout RawWriter) {
+        writer.write(UInt8(truncatingIfNeeded: callers.count))
+        for caller in callers { caller.encode(into: &writer) }
     }
 
     /// Takes the chain off the front; nil, with nothing taken, where it is none.
     package init?(from buffer: inout ByteBuffer) {
-        var rest = buffer
-        guard let count = rest.readInteger(as: UInt8.self), count <= Self.countMax else { return nil }
+        guard let chain = RawReader.take(from: &buffer, { CallChain(from: &$0) }) else { return nil }
+        self = chain
+    }
+
+    /// Reads the chain; nil where it is none.
+    init?(from reader: inout RawReader) {
+        guard let count = reader.read(UInt8.self), count <= Self.countMax else { return nil }
         for _ in 0..<count {
-            guard let caller = EntityHeader(from: &rest) else { return nil }
+            guard let caller = EntityHeader(from: &reader) else { return nil }
             callers.append(caller)
         }
-        buffer = rest
     }
 }
 

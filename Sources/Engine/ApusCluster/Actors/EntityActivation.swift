@@ -20,9 +20,9 @@ final class ShardTenure: Sendable {
 }
 
 /// A live entity. Counters are atomics: a message's end needs no lock.
-final class EntityActivation<Entity: Actor>: Sendable {
+final class EntityActivation: Sendable {
     let key: String
-    let actor: Entity
+    let actor: any Actor
     /// The entity's own; what waits for it is the entity's queue.
     let executor: TurnExecutor
     let tenure: ShardTenure
@@ -31,7 +31,7 @@ final class EntityActivation<Entity: Actor>: Sendable {
     let lastSweep = Atomic<UInt64>(0)
     private let isReleased = Atomic<Bool>(false)
 
-    init(key: String, actor: Entity, executor: TurnExecutor, tenure: ShardTenure) {
+    init(key: String, actor: any Actor, executor: TurnExecutor, tenure: ShardTenure) {
         self.key = key
         self.actor = actor
         self.executor = executor

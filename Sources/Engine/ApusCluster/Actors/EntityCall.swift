@@ -36,9 +36,9 @@ package struct EntityCall: Sendable, Equatable {
 
     package init() {}
 
-    private var marks: Marks {
+    private func marks(isWaitedFor: Bool) -> Marks {
         var marks: Marks = []
-        if timeLeft != nil { marks.insert(.timeLeft) }
+        if isWaitedFor { marks.insert(.timeLeft) }
         if request != nil { marks.insert(.request) }
         if trace != nil { marks.insert(.trace) }
         if identity != nil { marks.insert(.identity) }
@@ -47,9 +47,9 @@ package struct EntityCall: Sendable, Equatable {
     }
 
     /// The length on the wire, in bytes.
-    var byteCount: Int {
+    func byteCount(isWaitedFor: Bool) -> Int {
         var count = 1
-        if timeLeft != nil { count += 4 }
+        if isWaitedFor { count += 4 }
         if request != nil { count += 16 }
         if trace != nil { count += 16 }
         if let identity { count += 1 + identity.utf8.count }
@@ -61,54 +61,71 @@ package struct EntityCall: Sendable, Equatable {
     ///
     /// - Precondition: the identity has 1 to ``identityByteCountMax`` bytes.
     package func encode(into buffer: inout ByteBuffer) {
-        let marks = marks
-        buffer.writeInteger(marks.rawValue)
-        if let timeLeft { buffer.writeInteger(UInt32(clamping: timeLeft.nanoseconds / 1_000_000)) }
-        if let request { buffer.writeMultipleIntegers(request.high, request.low) }
-        if let trace { buffer.writeMultipleIntegers(trace.high, trace.low) }
-        if let identity {
-            buffer.writeInteger(UInt8(truncatingIfNeeded: identity.utf8.count))
-            buffer.writeString(identity)
+        RawWriter.append(byteCount(isWaitedFor: timeLeft != nil), to: &buffer) { writer in
+            encode(millisecondsLeft: timeLeft.map(Self.milliseconds), into: &writer)
         }
-        if !chain.isEmpty { chain.encode(into: &buffer) }
+    }
+
+    static func milliseconds(_ timeLeft: Duration) -> UInt32 { UInt32(clamping: timeLeft.nanoseconds / 1_000_000) }
+
+    /// As ``encode(into:)``, with another time that is left.
+    func encode(millisecondsLeft: UInt32?, into writer: inout RawWriter) {
+        writer.write(marks(isWaitedFor: millisecondsLeft != nil).rawValue)
+        if let millisecondsLeft { writer.write(millisecondsLeft) }
+        if let request { request.encode(into: &writer) }
+        if let trace { trace.encode(into: &writer) }
+        if let identity {
+            writer.write(UInt8(truncatingIfNeeded: identity.utf8.count))
+            writer.write(identity)
+        }
+        if !chain.isEmpty { chain.encode(into: &writer) }
     }
 
     /// Takes it off the front; nil, with nothing taken, where it is none.
     package init?(from buffer: inout ByteBuffer, node: NodeID) {
-        var rest = buffer
-        guard let rawMarks = rest.readInteger(as: UInt8.self) else { return nil }
+        guard let call = RawReader.take(from: &buffer, { EntityCall(from: &$0, node: node) }) else { return nil }
+        self = call
+    }
+
+    /// Reads it; nil where it is none.
+    init?(from reader: inout RawReader, node: NodeID) {
+        guard let rawMarks = reader.read(UInt8.self) else { return nil }
         let marks = Marks(rawValue: rawMarks)
         guard marks.isSubset(of: .all) else { return nil }
         self.node = node
         if marks.contains(.timeLeft) {
-            guard let left = rest.readInteger(as: UInt32.self) else { return nil }
+            guard let left = reader.read(UInt32.self) else { return nil }
             timeLeft = .milliseconds(Int64(left))
         }
         if marks.contains(.request) {
-            guard let id = RequestID(from: &rest) else { return nil }
+            guard let id = RequestID(from: &reader) else { return nil }
             request = id
         }
         if marks.contains(.trace) {
-            guard let id = RequestID(from: &rest) else { return nil }
+            guard let id = RequestID(from: &reader) else { return nil }
             trace = id
         }
         if marks.contains(.identity) {
-            guard let length = rest.readInteger(as: UInt8.self), (1...Self.identityByteCountMax).contains(Int(length)),
-                let name = rest.readString(length: Int(length))
+            guard let length = reader.read(UInt8.self), (1...Self.identityByteCountMax).contains(Int(length)),
+                let name = reader.readText(byteCount: Int(length))
             else { return nil }
             identity = name
         }
         if marks.contains(.chain) {
-            guard let callers = CallChain(from: &rest), !callers.isEmpty else { return nil }
+            guard let callers = CallChain(from: &reader), !callers.isEmpty else { return nil }
             chain = callers
         }
-        buffer = rest
     }
 }
 
 extension RequestID {
-    fileprivate init?(from buffer: inout ByteBuffer) {
-        guard let (high, low) = buffer.readMultipleIntegers(as: (UInt64, UInt64).self) else { return nil }
+    fileprivate init?(from reader: inout RawReader) {
+        guard let high = reader.read(UInt64.self), let low = reader.read(UInt64.self) else { return nil }
         self.init(high: high, low: low)
+    }
+
+    fileprivate func encode(into writer: inout RawWriter) {
+        writer.write(high)
+        writer.write(low)
     }
 }

@@ -35,10 +35,45 @@ package struct EntityOptions<Entity: Actor>: Sendable {
     }
 }
 
+/// The same without the actor's type, as the host keeps them.
+struct HostOptions: Sendable {
+    /// The type of the actors that `make` makes, which those of the others are given.
+    let entity: ObjectIdentifier
+    let make: @Sendable (EntityContext) -> any Actor
+    let passivateAfter: Duration?
+    let mailboxCountMax: Int
+    let capture: (@Sendable (any Actor) async -> ByteBuffer?)?
+    let deactivated: (@Sendable (any Actor) async -> Void)?
+
+    init<Entity: Actor>(_ options: EntityOptions<Entity>) {
+        entity = ObjectIdentifier(Entity.self)
+        make = options.make
+        passivateAfter = options.passivateAfter
+        mailboxCountMax = options.mailboxCountMax
+        if let capture = options.capture {
+            self.capture = { actor in await capture(EntityHandlers<Entity>.own(actor)) }
+        } else {
+            capture = nil
+        }
+        if let deactivated = options.deactivated {
+            self.deactivated = { actor in await deactivated(EntityHandlers<Entity>.own(actor)) }
+        } else {
+            deactivated = nil
+        }
+    }
+}
+
 /// The message types that one kind of entity takes, by method id: a table of typed closures (D1:
 /// 0.145 µs a call, against 2.4 µs for looking targets up by name).
 package struct EntityHandlers<Entity: Actor>: Sendable {
-    var byMethod: [UInt16: EntityHandler<Entity>] = [:]
+    var byMethod: [UInt16: EntityHandler] = [:]
+
+    /// The actor of a host of such entities.
+    @inline(__always)
+    static func own(_ actor: any Actor) -> Entity {
+        // SAFETY: a host gives its handlers only the actors that its `make` made.
+        unsafeDowncast(actor, to: Entity.self)
+    }
 
     /// Adds a message type. The body hops to the actor by calling it; what it does before that runs on
     /// the connection's event loop and must be short.
@@ -48,10 +83,14 @@ package struct EntityHandlers<Entity: Actor>: Sendable {
         _ type: M.Type, _ body: @escaping @Sendable (Entity, M) async throws(ApusError) -> M.Reply
     ) {
         add(
-            M.self, TypedHandler<Entity, M>(.inTask(body)),
-            .inTask { entity, payload in
+            M.self,
+            TypedHandler<M>(
+                .inTask { actor, message throws(ApusError) in
+                    try await body(Self.own(actor), message)
+                }),
+            .inTask { actor, payload in
                 do throws(ApusError) {
-                    let reply = try await body(entity, try M(reading: payload))
+                    let reply = try await body(Self.own(actor), try M(reading: payload))
                     return .reply(try reply.encoded().buffer)
                 } catch {
                     return .failure(CallFailure(error))
@@ -67,24 +106,26 @@ package struct EntityHandlers<Entity: Actor>: Sendable {
     package mutating func onSync<M: EntityMessage>(
         _ type: M.Type, _ body: @escaping @Sendable (isolated Entity, M) throws(ApusError) -> M.Reply
     ) {
-        let inPlace: @Sendable (Entity, M) -> Result<M.Reply, ApusError> = { entity, message in
-            entity.assumeIsolated { entity in
-                do throws(ApusError) {
-                    return .success(try body(entity, message))
-                } catch {
-                    return .failure(error)
-                }
+        // SAFETY: isolation changes nothing in how a function is called; the host calls it inside the entity's
+        // executor, which it has seen to be the actor's.
+        let isolated = unsafeBitCast(body, to: (@Sendable (Entity, M) throws(ApusError) -> M.Reply).self)
+        let inPlace: TypedHandler<M>.InPlace = { actor, message in
+            do throws(ApusError) {
+                return .success(try isolated(Self.own(actor), message))
+            } catch {
+                return .failure(error)
             }
         }
         add(
             M.self,
-            TypedHandler<Entity, M>(.inPlace(inPlace)),
-            .inPlace { entity, payload, isAnswered in
+            TypedHandler<M>(.inPlace(inPlace)),
+            .inPlace { actor, payload, isAnswered, answer in
                 do throws(ApusError) {
-                    let reply = try inPlace(entity, try M(reading: payload)).get()
-                    return isAnswered ? .reply(try reply.encoded()) : .unanswered
+                    let reply = try isolated(Self.own(actor), try M(reading: payload))
+                    if isAnswered { answer(try reply.encoded()) }
+                    return nil
                 } catch {
-                    return .failure(error)
+                    return error
                 }
             })
     }
@@ -104,14 +145,14 @@ package struct EntityHandlers<Entity: Actor>: Sendable {
                 isolated Entity, M, EntityCall, @escaping @Sendable (Result<M.Reply, ApusError>) -> Void
             ) -> Void
     ) {
-        let deferred: TypedHandler<Entity, M>.Deferred = { entity, message, call, answer in
-            entity.assumeIsolated { entity in body(entity, message, call, answer) }
+        let deferred: TypedHandler<M>.Deferred = { actor, message, call, answer in
+            Self.own(actor).assumeIsolated { entity in body(entity, message, call, answer) }
         }
         add(
-            M.self, TypedHandler<Entity, M>(.deferred(deferred)),
-            .deferred { entity, payload, call, answer in
+            M.self, TypedHandler<M>(.deferred(deferred)),
+            .deferred { actor, payload, call, answer in
                 do throws(ApusError) {
-                    deferred(entity, try M(reading: payload), call) { answer($0.flatMap { Self.encoded($0) }) }
+                    deferred(actor, try M(reading: payload), call) { answer($0.flatMap { Self.encoded($0) }) }
                 } catch {
                     answer(.failure(error))
                 }
@@ -127,7 +168,7 @@ package struct EntityHandlers<Entity: Actor>: Sendable {
     }
 
     private mutating func add<M: EntityMessage>(
-        _ type: M.Type, _ typed: TypedHandler<Entity, M>, _ run: EntityHandler<Entity>.Run
+        _ type: M.Type, _ typed: TypedHandler<M>, _ run: EntityHandler.Run
     ) {
         precondition(M.method >= 0x0100, "method \(M.method) is a node's, not an entity's")
         precondition(byMethod[M.method] == nil, "method \(M.method) has two handlers")
@@ -135,21 +176,17 @@ package struct EntityHandlers<Entity: Actor>: Sendable {
     }
 }
 
-/// What a handler that ran in place made of a message.
-enum HandledInPlace {
-    case reply(EncodedMessage)
-    case failure(ApusError)
-    /// A tell's.
-    case unanswered
-}
-
 /// One entry of the table: for messages off the wire, and for those of this process.
-final class EntityHandler<Entity: Actor>: Sendable {
-    typealias InPlace = @Sendable (Entity, ByteBuffer, _ isAnswered: Bool) -> HandledInPlace
-    typealias InTask = @Sendable (Entity, ByteBuffer) async -> CallOutcome
+///
+/// The bodies take actors of the type that the host makes, and no other.
+final class EntityHandler: Sendable {
+    /// Gives the reply to its last argument, where it is to be answered; returns the error where it failed.
+    typealias InPlace =
+        @Sendable (any Actor, ByteBuffer, _ isAnswered: Bool, _ answer: (EncodedMessage) -> Void) -> ApusError?
+    typealias InTask = @Sendable (any Actor, ByteBuffer) async -> CallOutcome
     typealias Deferred =
-        @Sendable (Entity, ByteBuffer, EntityCall, @escaping @Sendable (Result<EncodedMessage, ApusError>) -> Void) ->
-        Void
+        @Sendable (any Actor, ByteBuffer, EntityCall, @escaping @Sendable (Result<EncodedMessage, ApusError>) -> Void)
+        -> Void
 
     enum Run: Sendable {
         /// By a thread that is inside the entity's executor.
@@ -167,14 +204,16 @@ final class EntityHandler<Entity: Actor>: Sendable {
         self.typed = typed
         self.run = run
     }
+
+    var isInPlace: Bool { if case .inPlace = run { true } else { false } }
 }
 
 /// Calls the body without bytes in between.
-struct TypedHandler<Entity: Actor, M: EntityMessage>: Sendable {
-    typealias InPlace = @Sendable (Entity, M) -> Result<M.Reply, ApusError>
-    typealias InTask = @Sendable (Entity, M) async throws(ApusError) -> M.Reply
+struct TypedHandler<M: EntityMessage>: Sendable {
+    typealias InPlace = @Sendable (any Actor, M) -> Result<M.Reply, ApusError>
+    typealias InTask = @Sendable (any Actor, M) async throws(ApusError) -> M.Reply
     typealias Deferred =
-        @Sendable (Entity, M, EntityCall, @escaping @Sendable (Result<M.Reply, ApusError>) -> Void) -> Void
+        @Sendable (any Actor, M, EntityCall, @escaping @Sendable (Result<M.Reply, ApusError>) -> Void) -> Void
 
     enum Run: Sendable {
         /// By a thread that is inside the entity's executor.

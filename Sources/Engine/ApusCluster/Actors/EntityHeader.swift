@@ -25,18 +25,29 @@ package struct EntityHeader: Sendable, Equatable {
 
     /// Appends the header.
     package func encode(into buffer: inout ByteBuffer) {
-        buffer.writeMultipleIntegers(kind.rawValue, shard.rawValue, epoch, UInt8(truncatingIfNeeded: key.utf8.count))
-        buffer.writeString(key)
+        RawWriter.append(byteCount, to: &buffer) { encode(into: &$0) }
+    }
+
+    func encode(into writer: inout RawWriter) {
+        writer.write(kind.rawValue)
+        writer.write(shard.rawValue)
+        writer.write(epoch)
+        writer.write(UInt8(truncatingIfNeeded: key.utf8.count))
+        writer.write(key)
     }
 
     /// Takes the header off the front; nil, with nothing taken, where it is not one.
     package init?(from buffer: inout ByteBuffer) {
-        var rest = buffer
-        guard let (kind, shard, epoch, length) = rest.readMultipleIntegers(as: (UInt8, UInt16, UInt32, UInt8).self),
-            shard < ShardID.count, epoch <= WireNumber.termMax, (1...63).contains(length),
-            let key = rest.readString(length: Int(length))
+        guard let header = RawReader.take(from: &buffer, { EntityHeader(from: &$0) }) else { return nil }
+        self = header
+    }
+
+    /// Reads the header; nil where it is not one.
+    init?(from reader: inout RawReader) {
+        guard let kind = reader.read(UInt8.self), let shard = reader.read(UInt16.self), shard < ShardID.count,
+            let epoch = reader.read(UInt32.self), epoch <= WireNumber.termMax, let length = reader.read(UInt8.self),
+            (1...63).contains(length), let key = reader.readText(byteCount: Int(length))
         else { return nil }
         self.init(kind: EntityKind(rawValue: kind), shard: ShardID(shard), epoch: epoch, key: key)
-        buffer = rest
     }
 }

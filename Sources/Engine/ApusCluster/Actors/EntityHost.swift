@@ -11,8 +11,11 @@ import Synchronization
 /// entity is only ever made under the epoch under which its message was let in, and is gone when its
 /// shard is. The lock is held for look-ups, for making an actor, and for what one shard or 128 seeds
 /// need; never for a handler.
-final class EntityHost<Entity: Actor>: AnyEntityHost {
-    typealias Activation = EntityActivation<Entity>
+///
+/// The actors' type is known to the handlers alone: a host with a type parameter would look up types at run time for
+/// each message.
+final class EntityHost: Sendable {
+    typealias Activation = EntityActivation
 
     /// The entities of one shard.
     private struct Table {
@@ -65,30 +68,43 @@ final class EntityHost<Entity: Actor>: AnyEntityHost {
     private static var seedBatchCountMax: Int { 128 }
 
     let kind: EntityKind
-    let handlers: [UInt16: EntityHandler<Entity>]
-    let options: EntityOptions<Entity>
+    let options: HostOptions
+    /// Few; by place, their methods beside them.
+    private let methods: [UInt16]
+    private let handlers: [EntityHandler]
+    /// Whether some of them run in place.
+    private let entersExecutors: Bool
     private let budget: EntityBudget
     private let makeExecutor: @Sendable () -> TurnExecutor
     private let state: Mutex<State>
 
-    init(
+    init<Entity: Actor>(
         kind: EntityKind, options: EntityOptions<Entity>, handlers: EntityHandlers<Entity>, routes: ShardRoutes,
         budget: EntityBudget, makeExecutor: @escaping @Sendable () -> TurnExecutor
     ) {
         self.kind = kind
-        self.options = options
-        self.handlers = handlers.byMethod
+        self.options = HostOptions(options)
+        methods = handlers.byMethod.keys.sorted()
+        self.handlers = methods.compactMap { handlers.byMethod[$0] }
+        entersExecutors = self.handlers.contains { $0.isInPlace }
         self.budget = budget
         self.makeExecutor = makeExecutor
         state = Mutex(State(routes: routes))
     }
 
+    /// Whether the host's actors are of this type.
+    func holds<Entity: Actor>(_ type: Entity.Type) -> Bool { options.entity == ObjectIdentifier(type) }
+
     // MARK: Messages
+
+    func handler(of method: UInt16) -> EntityHandler? {
+        methods.firstIndex(of: method).map { handlers[$0] }
+    }
 
     func received(
         _ request: InboundRequest, header: EntityHeader, call: EntityCall, payload: ByteBuffer
     ) -> OnReceived {
-        guard let handler = handlers[request.method] else { return .methodUnknown }
+        guard let handler = handler(of: request.method) else { return .methodUnknown }
         switch admit(header.key, header.shard, header.epoch) {
         case .moved: return .moved
         case .overloaded: return .overloaded
@@ -99,7 +115,7 @@ final class EntityHost<Entity: Actor>: AnyEntityHost {
     }
 
     private func run(
-        _ handler: EntityHandler<Entity>.Run, _ request: InboundRequest, _ call: EntityCall, _ payload: ByteBuffer,
+        _ handler: EntityHandler.Run, _ request: InboundRequest, _ call: EntityCall, _ payload: ByteBuffer,
         _ activation: Activation
     ) {
         switch handler {
@@ -143,15 +159,17 @@ final class EntityHost<Entity: Actor>: AnyEntityHost {
     /// Handles a message in place; inside the entity's executor.
     private func handle(
         _ request: InboundRequest, _ payload: ByteBuffer, _ activation: Activation,
-        _ body: EntityHandler<Entity>.InPlace
+        _ body: EntityHandler.InPlace
     ) {
-        let outcome = body(activation.actor, payload, request.wantsReply)
-        guard finish(activation) else { return request.fail(Self.leftUnderWay) }
-        switch outcome {
-        case .unanswered: break
-        case .reply(let bytes): request.reply(byteCount: bytes.count) { bytes.write(into: &$0) }
-        case .failure(let error): request.fail(error)
+        var isFinished = false
+        let error = body(activation.actor, payload, request.wantsReply) { bytes in
+            isFinished = true
+            guard finish(activation) else { return request.fail(Self.leftUnderWay) }
+            request.reply(byteCount: bytes.count) { bytes.write(into: &$0) }
         }
+        guard !isFinished else { return }
+        guard finish(activation) else { return request.fail(Self.leftUnderWay) }
+        if let error { request.fail(error) }
     }
 
     /// Lets a message in and counts it; the entity is made where it does not exist.
@@ -184,6 +202,13 @@ final class EntityHost<Entity: Actor>: AnyEntityHost {
         return isActive
     }
 
+    /// Whoever handles messages in place relies on the actor's executor being the entity's.
+    private static func check(_ actor: any Actor, _ executor: TurnExecutor) {
+        guard executor.enter() else { return }
+        actor.preconditionIsolated("an actor whose handlers do not suspend runs on its entity's executor")
+        executor.leave()
+    }
+
     private func makeActivation(_ key: String, _ shard: ShardID, _ epoch: Epoch, _ state: inout State) -> Activation {
         let seed = state.takeSeed(key, shard)
         let index = Int(shard.rawValue)
@@ -198,7 +223,9 @@ final class EntityHost<Entity: Actor>: AnyEntityHost {
         let context = EntityContext(
             address: EntityAddress(kind: kind, key: key, shard: shard), epoch: epoch,
             state: seed?.successorEpoch == epoch ? seed?.state : nil, executor: executor)
-        let activation = Activation(key: key, actor: options.make(context), executor: executor, tenure: tenure)
+        let actor = options.make(context)
+        if entersExecutors { Self.check(actor, executor) }
+        let activation = Activation(key: key, actor: actor, executor: executor, tenure: tenure)
         state.tables[index]?.activations[key] = activation
         state.activationCount += 1
         return activation
@@ -218,6 +245,7 @@ final class EntityHost<Entity: Actor>: AnyEntityHost {
         if running == 0 { removeIfIdle(activation) }
     }
 
+    /// The next message makes another actor, whatever this one still does.
     func abandon(_ key: String, _ shard: ShardID, _ actor: AnyObject) {
         let removed = state.withLock { state -> Activation? in
             guard let activation = state.activation(key, shard), activation.actor === actor,
@@ -228,8 +256,9 @@ final class EntityHost<Entity: Actor>: AnyEntityHost {
         if let removed { release([removed]) }
     }
 
+    /// Delivers a reminder to an entity of this node; the completion says once what became of it.
     func remind(_ reminder: Reminder, epoch: Epoch, _ completion: @escaping @Sendable (ApusError?) -> Void) {
-        guard let handler = handlers[EntityReminded.method]?.typed as? TypedHandler<Entity, EntityReminded>,
+        guard let handler = handler(of: EntityReminded.method)?.typed as? TypedHandler<EntityReminded>,
             case .deferred(let body) = handler.run
         else { return completion(ApusError(.methodUnknown, "this kind of entity takes no reminders")) }
         switch admit(reminder.entity.key, reminder.entity.shard, epoch) {
@@ -317,7 +346,7 @@ final class EntityHost<Entity: Actor>: AnyEntityHost {
         budget.runLater { await self.deactivate(activations.map(\.actor)) }
     }
 
-    private func deactivate(_ actors: [Entity]) async {
+    private func deactivate(_ actors: [any Actor]) async {
         guard let deactivated = options.deactivated else { return }
         for actor in actors { await deactivated(actor) }
     }

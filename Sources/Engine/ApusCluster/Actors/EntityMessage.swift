@@ -19,7 +19,7 @@ extension RemoteMessage {
 
     /// Reads an answer; 10001 where it cannot be read, or a number is out of bounds.
     static func readReply(_ payload: ByteBuffer) throws(ApusError) -> Reply {
-        guard let reply = try? Reply(serializedBytes: MessageBytes(payload)), isWithinBounds(reply) else {
+        guard let reply = try? Reply(serializedBytes: payload.readableBytesSpan), isWithinBounds(reply) else {
             throw ApusError(.malformed, "an answer to the method \(method) cannot be read")
         }
         return reply

@@ -29,7 +29,7 @@ package struct EntityRef<Entity: Actor>: Sendable {
     package let address: EntityAddress
     let registry: EntityRegistry
     /// Nil where this node has no such entities.
-    let host: EntityHost<Entity>?
+    let host: EntityHost?
 
     /// Sends a message and waits for the answer.
     ///
@@ -44,13 +44,42 @@ package struct EntityRef<Entity: Actor>: Sendable {
         _ message: M, timeout: Duration = .seconds(5), call: EntityCall = EntityCall()
     ) async throws(ApusError) -> M.Reply {
         let deadline = MonotonicTime.now() + timeout
+        // The first try is apart from those that follow, for which much more is kept.
+        if case .remote(let peer, let slot, let epoch) = registry.callRoute(address.shard) {
+            let sent = try request(message, peer, epoch, call, timeLeft: timeout, deadline: deadline)
+            switch await sent.outcome() {
+            case .reply(let reply): return try M.readReply(reply)
+            case .failure(let failure): try note(failure, slot: slot, mayRepeat: M.isIdempotent || call.request != nil)
+            }
+            return try await askAgain(message, call, deadline: deadline, isFirst: false)
+        }
+        return try await askAgain(message, call, deadline: deadline, isFirst: true)
+    }
+
+    private func askAgain<M: EntityMessage>(
+        _ message: M, _ call: EntityCall, deadline: MonotonicTime, isFirst: Bool
+    ) async throws(ApusError) -> M.Reply {
         let mayRepeat = M.isIdempotent || call.request != nil
         var call = call
-        call.timeLeft = timeout
         var delay = Duration.milliseconds(1)
+        var isFirst = isFirst
         while true {
+            if !isFirst {
+                guard MonotonicTime.now() + delay < deadline else {
+                    throw ApusError(.deadlineExceeded, "the entity's owner could not be reached before the deadline")
+                }
+                do {
+                    try await Task.sleep(for: delay)
+                } catch {
+                    throw ApusError(.cancelled)
+                }
+                delay = min(delay * 2, registry.configuration.retryDelayMax)
+            }
+            isFirst = false
+            let timeLeft = deadline - MonotonicTime.now()
             switch registry.callRoute(address.shard) {
             case .local(let epoch):
+                call.timeLeft = timeLeft
                 do throws(Obstacle) {
                     return try await askHere(message, epoch, call)
                 } catch {
@@ -61,24 +90,13 @@ package struct EntityRef<Entity: Actor>: Sendable {
                     }
                 }
             case .remote(let peer, let slot, let epoch):
-                let sent = try request(message, peer, epoch, call, deadline: deadline)
+                let sent = try request(message, peer, epoch, call, timeLeft: timeLeft, deadline: deadline)
                 switch await sent.outcome() {
                 case .reply(let reply): return try M.readReply(reply)
                 case .failure(let failure): try note(failure, slot: slot, mayRepeat: mayRepeat)
                 }
             case .nowhere: break
             }
-            let now = MonotonicTime.now()
-            guard now + delay < deadline else {
-                throw ApusError(.deadlineExceeded, "the entity's owner could not be reached before the deadline")
-            }
-            call.timeLeft = deadline - now
-            do {
-                try await Task.sleep(for: delay)
-            } catch {
-                throw ApusError(.cancelled)
-            }
-            delay = min(delay * 2, registry.configuration.retryDelayMax)
         }
     }
 
@@ -108,8 +126,8 @@ package struct EntityRef<Entity: Actor>: Sendable {
 
     private func admit<M: EntityMessage>(
         _ type: M.Type, _ epoch: Epoch, _ call: EntityCall
-    ) throws(Obstacle) -> (EntityActivation<Entity>, TypedHandler<Entity, M>, EntityHost<Entity>) {
-        guard let host, let handler = host.handlers[M.method]?.typed as? TypedHandler<Entity, M> else {
+    ) throws(Obstacle) -> (EntityActivation, TypedHandler<M>, EntityHost) {
+        guard let host, let handler = host.handler(of: M.method)?.typed as? TypedHandler<M> else {
             throw Obstacle.refused(ApusError(.methodUnknown))
         }
         if let error = registry.refusal(of: call.chain) { throw Obstacle.refused(error) }
@@ -151,7 +169,7 @@ package struct EntityRef<Entity: Actor>: Sendable {
             _ = host.finish(activation)
             return try Self.value(answer)
         }
-        guard host.finish(activation) else { throw Obstacle.refused(EntityHost<Entity>.leftUnderWay) }
+        guard host.finish(activation) else { throw Obstacle.refused(EntityHost.leftUnderWay) }
         return try Self.value(result)
     }
 
@@ -174,8 +192,8 @@ package struct EntityRef<Entity: Actor>: Sendable {
     }
 
     private func start<M: EntityMessage>(
-        _ message: M, _ call: EntityCall, _ activation: EntityActivation<Entity>,
-        _ handler: TypedHandler<Entity, M>, _ host: EntityHost<Entity>
+        _ message: M, _ call: EntityCall, _ activation: EntityActivation,
+        _ handler: TypedHandler<M>, _ host: EntityHost
     ) {
         // The mailbox bound counts what waits. A tell's failure has no reader.
         switch handler.run {
@@ -201,33 +219,37 @@ package struct EntityRef<Entity: Actor>: Sendable {
     // MARK: On another node
 
     private func request<M: EntityMessage>(
-        _ message: M, _ peer: PeerRoute, _ epoch: Epoch, _ call: EntityCall, deadline: MonotonicTime
+        _ message: M, _ peer: PeerRoute, _ epoch: Epoch, _ call: EntityCall, timeLeft: Duration,
+        deadline: MonotonicTime
     ) throws(ApusError) -> SentRequest {
-        let header = makeHeader(epoch)
         let bytes = try message.encoded()
+        let (header, milliseconds) = (makeHeader(epoch), EntityCall.milliseconds(timeLeft))
+        let byteCount = header.byteCount + call.byteCount(isWaitedFor: true) + bytes.count
         return peer.request(
-            lane: Int(address.shard.rawValue), method: M.method,
-            byteCount: header.byteCount + call.byteCount + bytes.count, deadline: deadline
+            lane: Int(address.shard.rawValue), method: M.method, byteCount: byteCount, deadline: deadline
         ) { buffer in
-            header.encode(into: &buffer)
-            call.encode(into: &buffer)
-            bytes.write(into: &buffer)
+            RawWriter.append(byteCount, to: &buffer) { Self.write(header, call, milliseconds, bytes, into: &$0) }
         }
     }
 
     private func tell<M: EntityMessage>(
         _ message: M, _ peer: PeerRoute, _ epoch: Epoch, _ call: EntityCall
     ) throws(ApusError) {
-        let header = makeHeader(epoch)
         let bytes = try message.encoded()
-        try peer.tell(
-            lane: Int(address.shard.rawValue), method: M.method,
-            byteCount: header.byteCount + call.byteCount + bytes.count
-        ) { buffer in
-            header.encode(into: &buffer)
-            call.encode(into: &buffer)
-            bytes.write(into: &buffer)
+        let (header, milliseconds) = (makeHeader(epoch), call.timeLeft.map(EntityCall.milliseconds))
+        let byteCount = header.byteCount + call.byteCount(isWaitedFor: milliseconds != nil) + bytes.count
+        try peer.tell(lane: Int(address.shard.rawValue), method: M.method, byteCount: byteCount) { buffer in
+            RawWriter.append(byteCount, to: &buffer) { Self.write(header, call, milliseconds, bytes, into: &$0) }
         }
+    }
+
+    private static func write(
+        _ header: EntityHeader, _ call: EntityCall, _ milliseconds: UInt32?, _ bytes: borrowing EncodedMessage,
+        into writer: inout RawWriter
+    ) {
+        header.encode(into: &writer)
+        call.encode(millisecondsLeft: milliseconds, into: &writer)
+        bytes.withUnsafeBytes { writer.write($0) }
     }
 
     private func makeHeader(_ epoch: Epoch) -> EntityHeader {

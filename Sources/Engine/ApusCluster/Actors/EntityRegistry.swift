@@ -30,28 +30,6 @@ enum OnReceived {
     case overloaded
 }
 
-/// A host without its actor's type.
-protocol AnyEntityHost: AnyObject, Sendable {
-    var kind: EntityKind { get }
-    var activationCount: Int { get }
-    var sweepInterval: Duration? { get }
-    func received(
-        _ request: InboundRequest, header: EntityHeader, call: EntityCall, payload: ByteBuffer
-    ) -> OnReceived
-    func passivate(_ key: String, _ shard: ShardID)
-    /// The next message makes another actor, whatever this one still does.
-    func abandon(_ key: String, _ shard: ShardID, _ actor: AnyObject)
-    /// Delivers a reminder to an entity of this node; the completion says once what became of it.
-    func remind(_ reminder: Reminder, epoch: Epoch, _ completion: @escaping @Sendable (ApusError?) -> Void)
-    func sweep()
-    func routesChanged(_ routes: ShardRoutes)
-    func hold(_ shard: ShardID)
-    func release(_ shard: ShardID)
-    func isQuiet(_ shard: ShardID) -> Bool
-    func capture(_ shard: ShardID) async -> [(key: String, state: ByteBuffer)]
-    func seed(_ key: String, _ seed: EntitySeed) -> Bool
-}
-
 /// The entities of this node: plain actors, made when their first message comes, under the epoch of
 /// their shard, and released when they are idle or their shard leaves (D1, D5).
 ///
@@ -75,9 +53,9 @@ package final class EntityRegistry: Sendable {
     }
 
     private struct State {
-        var hosts: [any AnyEntityHost] = []
+        var hosts: [EntityHost] = []
         /// The same by kind.
-        var hostsByKind = [(any AnyEntityHost)?](repeating: nil, count: 256)
+        var hostsByKind = [EntityHost?](repeating: nil, count: 256)
         var routes: ShardRoutes
         /// Ways to the owners, by the map's slots; forgotten with every map and when one leads nowhere.
         var peers: [PeerRoute?] = []
@@ -158,7 +136,8 @@ package final class EntityRegistry: Sendable {
 
     /// A reference to an entity, wherever it lives. Cheap; keep it or make it anew.
     package func ref<Entity: Actor>(_ type: Entity.Type, _ address: EntityAddress) -> EntityRef<Entity> {
-        EntityRef(address: address, registry: self, host: host(address.kind) as? EntityHost<Entity>)
+        let host = host(address.kind).flatMap { $0.holds(type) ? $0 : nil }
+        return EntityRef(address: address, registry: self, host: host)
     }
 
     /// Live entities of all kinds.
@@ -209,9 +188,15 @@ package final class EntityRegistry: Sendable {
     /// A request of another node with a method of 0x0100 or above. On the connection's event loop.
     package func received(_ request: InboundRequest) {
         var payload = request.payload
-        guard let header = EntityHeader(from: &payload),
-            let call = EntityCall(from: &payload, node: request.peer)
-        else { return request.fail(ApusError(.malformed, "the message has no entity header")) }
+        let read = RawReader.take(from: &payload) { reader -> (EntityHeader, EntityCall)? in
+            guard let header = EntityHeader(from: &reader),
+                let call = EntityCall(from: &reader, node: request.peer)
+            else { return nil }
+            return (header, call)
+        }
+        guard let (header, call) = read else {
+            return request.fail(ApusError(.malformed, "the message has no entity header"))
+        }
         guard let host = host(header.kind) else {
             return request.fail(ApusError(.methodUnknown, "the entity kind \(header.kind) is not known here"))
         }
@@ -277,7 +262,7 @@ package final class EntityRegistry: Sendable {
 
     private func mapChanged(_ map: ClusterMap) {
         let routes = ShardRoutes(map, local: view.local)
-        let hosts = state.withLock { state -> [any AnyEntityHost] in
+        let hosts = state.withLock { state -> [EntityHost] in
             guard routes.revision >= state.routes.revision else { return [] }
             state.routes = routes
             state.peers = []
@@ -286,9 +271,9 @@ package final class EntityRegistry: Sendable {
         for host in hosts { host.routesChanged(routes) }
     }
 
-    private var hosts: [any AnyEntityHost] { state.withLock { $0.hosts } }
+    private var hosts: [EntityHost] { state.withLock { $0.hosts } }
 
-    private func host(_ kind: EntityKind) -> (any AnyEntityHost)? {
+    private func host(_ kind: EntityKind) -> EntityHost? {
         state.withLock { $0.hostsByKind[Int(kind.rawValue)] }
     }
 

@@ -3,29 +3,6 @@ import ApusWire
 import NIOCore
 import SwiftProtobuf
 
-/// A `ByteBuffer` as the bag of bytes that SwiftProtobuf reads from.
-struct MessageBytes: SwiftProtobufContiguousBytes {
-    private var buffer: ByteBuffer
-
-    init(_ buffer: ByteBuffer) { self.buffer = buffer }
-
-    init(repeating byte: UInt8, count: Int) { buffer = ByteBuffer(repeating: byte, count: count) }
-
-    init<S: Sequence>(_ sequence: S) where S.Element == UInt8 { buffer = ByteBuffer(bytes: sequence) }
-
-    var count: Int { buffer.readableBytes }
-
-    // SAFETY: both hand the buffer's own pointer on for the closure's time, as ByteBuffer does.
-    func withUnsafeBytes<R>(_ body: (UnsafeRawBufferPointer) throws -> R) rethrows -> R {
-        try buffer.withUnsafeReadableBytes(body)
-    }
-
-    // SAFETY: as above; the closure has exclusive access to `self`.
-    mutating func withUnsafeMutableBytes<R>(_ body: (UnsafeMutableRawBufferPointer) throws -> R) rethrows -> R {
-        try buffer.withUnsafeMutableReadableBytes(body)
-    }
-}
-
 /// A message's bytes on their way into a link's output: a short message lies in the value itself, so
 /// that nothing is allocated for it (docs/decisions/22).
 struct EncodedMessage: SwiftProtobufContiguousBytes {
@@ -65,7 +42,9 @@ struct EncodedMessage: SwiftProtobufContiguousBytes {
     }
 
     /// Appends the bytes.
-    func write(into buffer: inout ByteBuffer) { withUnsafeBytes { _ = buffer.writeBytes($0) } }
+    func write(into buffer: inout ByteBuffer) {
+        RawWriter.append(count, to: &buffer) { writer in withUnsafeBytes { writer.write($0) } }
+    }
 
     /// The bytes in a buffer of their own.
     var buffer: ByteBuffer {
@@ -78,7 +57,7 @@ struct EncodedMessage: SwiftProtobufContiguousBytes {
 extension RemoteMessage {
     /// Reads the message; 10001 where it cannot be read, or a number is out of bounds.
     init(reading payload: ByteBuffer) throws(ApusError) {
-        guard let message = try? Self(serializedBytes: MessageBytes(payload)), message.isWithinBounds else {
+        guard let message = try? Self(serializedBytes: payload.readableBytesSpan), message.isWithinBounds else {
             throw ApusError(.malformed, "a message of the method \(Self.method) cannot be read")
         }
         self = message

@@ -47,17 +47,30 @@ final class EntityWork<Content: EntityContent>: Sendable {
 }
 
 /// What leaves an entity once a change is confirmed.
-struct EntityEnding: Sendable {
-    var send: @Sendable () -> Void
-    var refuse: @Sendable (ApusError) -> Void
-    var tellings: [EntityScope.Telling] = []
-    var call: EntityCall
-    var reminders: [ReminderChange] = []
-    var isDone = false
+///
+/// Isolation: immutable. An object, since the machine and its actions pass it on several times.
+final class EntityEnding: Sendable {
+    let send: @Sendable () -> Void
+    let refuse: @Sendable (ApusError) -> Void
+    let call: EntityCall
+    let tellings: [EntityScope.Telling]
+    let reminders: [ReminderChange]
+    let isDone: Bool
+
+    /// - Parameter scope: of a message that was carried out; nil where nothing else leaves.
+    init<Content: EntityContent>(
+        _ work: EntityWork<Content>, send: @escaping @Sendable () -> Void, _ scope: EntityScope? = nil
+    ) {
+        (self.send, refuse, call) = (send, work.refuse, work.call)
+        (tellings, reminders) = (scope?.tellings ?? [], scope?.reminderChanges ?? [])
+        isDone = scope?.isDone ?? false
+    }
 }
 
 /// What all entities of a kind share.
-struct EntityWays<Content: EntityContent>: Sendable {
+///
+/// Isolation: immutable. An object, since a weak reference is dear to copy.
+final class EntityWays<Content: EntityContent>: Sendable {
     let definition: EntityDefinition<Content>
     let states: any EntityStates<Content>
     weak let registry: EntityRegistry?
@@ -65,6 +78,15 @@ struct EntityWays<Content: EntityContent>: Sendable {
     let reminded: @Sendable ([ReminderChange]) -> Void
     /// The cluster's clock, Unix milliseconds.
     let wallMilliseconds: @Sendable () -> Int64
+
+    init(
+        definition: EntityDefinition<Content>, states: any EntityStates<Content>, registry: EntityRegistry?,
+        reminded: @escaping @Sendable ([ReminderChange]) -> Void, wallMilliseconds: @escaping @Sendable () -> Int64
+    ) {
+        (self.definition, self.states) = (definition, states)
+        self.registry = registry
+        (self.reminded, self.wallMilliseconds) = (reminded, wallMilliseconds)
+    }
 }
 
 /// An entity whose state outlives it (D15): runs what ``EntityStateMachine`` says.
@@ -149,24 +171,19 @@ package actor EntityCell<Content: EntityContent> {
     private func read(_ work: EntityWork<Content>, _ content: Content, _ waiting: inout Deque<Machine.Action>) {
         guard case .read(let body) = work.body else { return }
         let outcome = body(content, makeScope(work))
-        waiting += machine.interleavedEnded(
-            EntityEnding(send: outcome.send, refuse: work.refuse, call: work.call))
+        waiting += machine.interleavedEnded(EntityEnding(work, send: outcome.send))
     }
 
     private func result(
         _ outcome: EntityWork<Content>.Outcome, _ content: Content?, _ scope: EntityScope, _ work: EntityWork<Content>
     ) -> Machine.Result {
         guard !outcome.isFailure else {
-            return Machine.Result(
-                content: nil, ending: EntityEnding(send: outcome.send, refuse: work.refuse, call: work.call))
+            return Machine.Result(content: nil, ending: EntityEnding(work, send: outcome.send))
         }
         for (name, delay) in scope.timers { setTimer(name, after: delay) }
-        var ending = EntityEnding(send: outcome.send, refuse: work.refuse, call: work.call)
-        ending.tellings = scope.tellings
-        ending.reminders = scope.reminderChanges
-        ending.isDone = scope.isDone
         return Machine.Result(
-            content: content, answer: outcome.answer, reminders: scope.reminderChanges, ending: ending)
+            content: content, answer: outcome.answer, reminders: scope.reminderChanges,
+            ending: EntityEnding(work, send: outcome.send, scope))
     }
 
     private func makeScope(_ work: EntityWork<Content>) -> EntityScope {

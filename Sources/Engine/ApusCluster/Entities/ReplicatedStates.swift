@@ -187,8 +187,10 @@ package struct ReplicatedStates<Content: EntityContent>: EntityStates {
         do throws(ApusError) {
             let stored = StoredEntity(
                 content: try snapshot.content.encoded(), memory: snapshot.memory, reminders: snapshot.reminders)
+            // The completion keeps what it captures: not the whole state.
+            let version = snapshot.version
             try shards.change(address, epoch: epoch, try stored.encoded(), snapshot.reminders) { error in
-                completion(KeepOutcome(replicated: error, after: snapshot.version))
+                completion(KeepOutcome(replicated: error, after: version))
             }
         } catch {
             completion(KeepOutcome(refused: error))

@@ -28,7 +28,13 @@ package struct ReplicatedReminders: Sendable {
 
     /// An entity has these reminders from now on.
     package mutating func changed(_ address: EntityAddress, _ reminders: [Reminder]) {
-        shards[address.shard, default: [:]][address] = reminders.isEmpty ? nil : reminders
+        guard !reminders.isEmpty else {
+            // Most entities never have one.
+            guard !shards.isEmpty, shards[address.shard]?[address] != nil else { return }
+            shards[address.shard]?[address] = nil
+            return
+        }
+        shards[address.shard, default: [:]][address] = reminders
     }
 
     /// As ``ReminderSource/dueReminders(after:upTo:limit:)``; looks at all reminders.
