@@ -34,7 +34,7 @@ private struct TestLinks: ClusterLinks {
         }
     }
 
-    func tell(_ peer: NodeName, method: UInt16, payload: ByteBuffer) throws(ApusError) {
+    func tell(_ peer: NodeName, lane: Int, method: UInt16, payload: ByteBuffer) throws(ApusError) {
         let (service, local) = (try network.service(peer), local)
         _ = Task { await service.answer(method: method, payload: payload, from: local) }
     }

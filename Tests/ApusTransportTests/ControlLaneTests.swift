@@ -51,6 +51,22 @@ struct ControlLaneTests {
         }
     }
 
+    @Test("A lane lies on the same event loop at both ends, lanes of a pair on different ones", arguments: 0..<4)
+    func placement(_ round: Int) async throws {
+        try await TestPair.with { pair in
+            let route = try #require(pair.a.transport.route(to: pair.b.id.name))
+            var seen: Set<UInt32> = []
+            for lane in 0..<2 {
+                let loop = route.executor(lane: lane).loop
+                let here = TestLoops.index { $0 === loop }
+                let there = number(await request(pair, route, lane: lane, 7).outcome())
+                #expect(there == here, "lane \(lane)")
+                seen.insert(here)
+            }
+            #expect(seen.count == min(2, TestLoops.all.count))
+        }
+    }
+
     @Test("An answer that comes before its caller waits is the caller's")
     func early() async throws {
         try await TestPair.with { pair in

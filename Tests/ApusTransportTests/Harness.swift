@@ -25,7 +25,8 @@ enum TestPKI {
 }
 
 /// Answers by method: 1 echo, 2 records a tell's number, 3 sleeps until cancelled, 4 fails as moved,
-/// 5 answers with as many zero bytes as the payload's u32 says, 6 echo from a thread of the shared pool.
+/// 5 answers with as many zero bytes as the payload's u32 says, 6 echo from a thread of the shared pool, 7 answers with
+/// the place of the event loop in its group.
 final class TestControl: ControlHandler {
     struct Seen: Sendable {
         var tells: [UInt32] = []
@@ -60,8 +61,21 @@ final class TestControl: ControlHandler {
             DispatchQueue.global().async {
                 request.reply(byteCount: request.payload.readableBytes) { $0.writeImmutableBuffer(request.payload) }
             }
+        case 7:
+            var reply = ByteBuffer()
+            reply.writeInteger(TestLoops.index { $0.inEventLoop })
+            request.reply(reply)
         default: request.fail(ApusError(.methodUnknown))
         }
+    }
+}
+
+enum TestLoops {
+    static let all = Array(MultiThreadedEventLoopGroup.singleton.makeIterator())
+
+    /// The place of a loop among those of all test nodes.
+    static func index(where isWanted: (any EventLoop) -> Bool) -> UInt32 {
+        all.firstIndex(where: isWanted).map { UInt32($0) } ?? .max
     }
 }
 
@@ -193,7 +207,7 @@ struct RawConnection {
     }
 
     static func secured(
-        to address: HostPort, as node: ClusterPKI.Issued, authority: ClusterPKI.Issued
+        to address: HostPort, as node: ClusterPKI.Issued, authority: ClusterPKI.Issued, serverName: String? = nil
     ) async throws -> RawConnection {
         var tls = TLSConfiguration.makeClientConfiguration()
         tls.certificateChain = try NIOSSLCertificate.fromPEMBytes(Array(node.certificatePEM.utf8)).map {
@@ -208,7 +222,7 @@ struct RawConnection {
             .channelInitializer { channel in
                 channel.eventLoop.makeCompletedFuture {
                     try channel.pipeline.syncOperations.addHandler(
-                        NIOSSLClientHandler(context: context, serverHostname: nil))
+                        NIOSSLClientHandler(context: context, serverHostname: serverName))
                 }
             }
             .connect(host: address.host, port: address.port).get()

@@ -166,12 +166,35 @@ struct HostileLinkTests {
     func slowHandshake() async throws {
         try await TestPair.with(configure: { $0.handshakeTimeout = .seconds(1) }) { pair in
             let silent = try await RawConnection.plain(to: pair.addressOfB)
+            // A record of TLS that never gets whole.
+            let partial = try await RawConnection.plain(to: pair.addressOfB)
+            partial.send(ByteBuffer(bytes: [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3]))
             let node = try ClusterPKI.issueNode(NodeName(unchecked: "c"), authority: pair.authority)
             let slow = try await RawConnection.secured(to: pair.addressOfB, as: node, authority: pair.authority)
             slow.send(ByteBuffer(bytes: [0, 0]))
             try await silent.isClosedByPeer()
+            try await partial.isClosedByPeer()
             try await slow.isClosedByPeer()
-            #expect(pair.b.events.count(.rejected(.timeout)) >= 2)
+            #expect(pair.b.events.count(.rejected(.timeout)) >= 3)
+            #expect(await code { _ = try await pair.ask(1) } == nil)
+        }
+    }
+
+    @Test(
+        "A connection comes through wherever it asks to lie, and its place is free again when it fails",
+        arguments: [nil, "lane-0", "lane-1", "lane-65535", "lane-65536", "lane--1", "lane-", "n1.example.com"])
+    func placed(_ serverName: String?) async throws {
+        try await TestPair.with(configure: { $0.handshakingMax = 8 }) { pair in
+            let node = try ClusterPKI.issueNode(NodeName(unchecked: "c"), authority: pair.authority)
+            // More than may be in the handshake at once.
+            for round in 1...16 {
+                let connection = try await RawConnection.secured(
+                    to: pair.addressOfB, as: node, authority: pair.authority, serverName: serverName)
+                // A bad hello is answered where the connection lies now.
+                connection.send(ByteBuffer(bytes: [0, 0, 0, 3, 1, 0, 0]))
+                try await connection.isClosedByPeer()
+                #expect(pair.b.events.count(.rejected(.malformed)) == round)
+            }
             #expect(await code { _ = try await pair.ask(1) } == nil)
         }
     }

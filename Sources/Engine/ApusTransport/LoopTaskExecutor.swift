@@ -23,7 +23,7 @@ package final class LoopTaskExecutor: TaskExecutor, @unchecked Sendable {  // SA
     /// Pieces of one turn, so that a chain of tasks cannot hold the loop.
     private static let turnPieceCountMax = 8192
 
-    let loop: any EventLoop
+    package let loop: any EventLoop
     // Whoever runs may add meanwhile, but never within one of these accesses.
     @exclusivity(unchecked) private var ready: [Piece] = []
     @exclusivity(unchecked) private var isScheduled = false

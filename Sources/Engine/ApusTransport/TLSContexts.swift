@@ -30,8 +30,9 @@ struct TLSContexts: Sendable {
         }
     }
 
-    func makeClientHandler() throws -> NIOSSLClientHandler {
-        try NIOSSLClientHandler(context: client, serverHostname: nil)
+    /// - Parameter placement: said to the other side, which puts the connection on an event loop by it.
+    func makeClientHandler(_ placement: LanePlacement? = nil) throws -> NIOSSLClientHandler {
+        try NIOSSLClientHandler(context: client, serverHostname: placement?.serverName)
     }
 
     func makeServerHandler() -> NIOSSLServerHandler { NIOSSLServerHandler(context: server) }

@@ -3,6 +3,7 @@ import ApusWire
 import Logging
 import CoreMetrics
 import NIOCore
+import NIOPosix
 import NIOSSL
 import Synchronization
 
@@ -30,10 +31,15 @@ extension Transport {
     func makeLinks(to peer: Peer) -> PeerLinks {
         var links = PeerLinks(peer: peer, control: [], dialers: [])
         for number in 0..<configuration.controlLaneCount {
-            let loop = group.next()
+            let placement = LanePlacement(
+                number, of: configuration.controlLaneCount, from: identity.name, to: peer.id.name,
+                loopCount: loops.count)
+            let loop = loops[placement.index(of: loops.count)]
             let link = ControlLink(loop: loop, executor: executor(of: loop), limits: controlLimits, metrics: metrics)
             // The first lane speaks for all of them: they end with the same process.
-            let dialer = makeDialer(to: peer, lane: .control, loop: loop, isReported: number == 0) { end, channel in
+            let dialer = makeDialer(
+                to: peer, lane: .control, loop: loop, placement, isReported: number == 0
+            ) { end, channel in
                 link.opened(channel)
                 return self.makeHandler(link, end, isInitiator: true)
             }
@@ -48,14 +54,14 @@ extension Transport {
     }
 
     private func makeDialer(
-        to peer: Peer, lane: Lane, loop: any EventLoop, isReported: Bool = true,
+        to peer: Peer, lane: Lane, loop: any EventLoop, _ placement: LanePlacement? = nil, isReported: Bool = true,
         makeLane: @escaping @Sendable (LinkPeer, any Channel) -> any ChannelHandler
     ) -> LinkDialer {
         let facts: Logger.Metadata = [
             LogKey.peer: "\(peer.id)", LogKey.lane: "\(lane)", LogKey.address: "\(peer.address)",
         ]
         let delegate = LinkDialer.Delegate(
-            makeTLS: { try self.tlsContexts().makeClientHandler() },
+            makeTLS: { try self.tlsContexts().makeClientHandler(placement) },
             makeHandshake: {
                 HandshakeStateMachine(
                     role: .dialer(expecting: peer.id, lane: lane), cluster: self.cluster, local: self.identity)
@@ -99,16 +105,85 @@ extension Transport {
             reject(.crowded, ApusError(.overloaded), facts)
             throw ApusError(.overloaded)
         }
+        channel.closeFuture.whenComplete { _ in self.acceptedClosed(id) }
+        let greeting = Greeting(
+            ended: { self.state.withLock { $0.handshakingCount -= 1 } },
+            rejected: { reason, error in self.reject(reason, error, facts) })
+        let placing = LanePlacementHandler(
+            timeout: TimeAmount(configuration.handshakeTimeout),
+            delegate: LanePlacementHandler.Delegate(
+                loop: { placement in self.loops[placement.index(of: self.loops.count)] },
+                stay: { try self.greet($0, greeting) },
+                move: { descriptor, loop, bytes in self.accept(descriptor, on: loop, after: bytes, greeting) },
+                failed: { greeting.failed($0, $1) }))
+        try placing.add(to: channel)
+    }
+
+    /// A connection that was accepted and is not through the handshake; told of its end as often as that is seen. An
+    /// older connection of the same peer is left alone: which of two is the abandoned one is only known by its silence.
+    private final class Greeting: Sendable {
+        private let isOver = Mutex(false)
+        private let ended: @Sendable () -> Void
+        private let rejected: @Sendable (RejectReason, any Error) -> Void
+
+        init(ended: @escaping @Sendable () -> Void, rejected: @escaping @Sendable (RejectReason, any Error) -> Void) {
+            (self.ended, self.rejected) = (ended, rejected)
+        }
+
+        private func end() -> Bool {
+            let isFirst = isOver.withLock { isOver in
+                defer { isOver = true }
+                return !isOver
+            }
+            if isFirst { ended() }
+            return isFirst
+        }
+
+        func succeeded() { _ = end() }
+
+        func failed(_ reason: RejectReason, _ error: any Error) {
+            if end() { rejected(reason, error) }
+        }
+    }
+
+    /// A connection that was accepted goes on at another event loop, with what was read of it.
+    private func accept(
+        _ descriptor: CInt, on loop: any EventLoop, after bytes: ByteBuffer, _ greeting: Greeting
+    ) {
+        ClientBootstrap(group: loop)
+            .channelOption(.autoRead, value: false)
+            .channelInitializer { channel in
+                channel.eventLoop.makeCompletedFuture {
+                    let id = ObjectIdentifier(channel)
+                    let isWanted = self.state.withLock { state in
+                        if state.phase != .stopped { state.accepted[id] = channel }
+                        return state.phase != .stopped
+                    }
+                    guard isWanted else { throw ApusError(.shuttingDown) }
+                    channel.closeFuture.whenComplete { _ in self.acceptedClosed(id) }
+                    try self.greet(channel, greeting)
+                }
+            }
+            .withConnectedSocket(descriptor)
+            .whenComplete { result in
+                switch result {
+                case .success(let channel):
+                    channel.pipeline.fireChannelRead(bytes)
+                    channel.pipeline.fireChannelReadComplete()
+                    channel.setOption(.autoRead, value: true).whenFailure { _ in channel.close(promise: nil) }
+                case .failure(let error):
+                    greeting.failed(.truncated, error)
+                }
+            }
+    }
+
+    private func greet(_ channel: any Channel, _ greeting: Greeting) throws {
         let outcome = HandshakeHandler.Outcome(
             established: { peer, channel in
-                self.handshakeEnded()
+                greeting.succeeded()
                 return self.makeAcceptedHandler(peer, channel)
             },
-            failed: { reason, error in
-                self.handshakeEnded()
-                self.reject(reason, error, facts)
-            })
-        channel.closeFuture.whenComplete { _ in self.acceptedClosed(id) }
+            failed: { greeting.failed($0, $1) })
         let machine = HandshakeStateMachine(role: .acceptor, cluster: cluster, local: identity)
         let handshake = HandshakeHandler(
             machine: machine, timeout: TimeAmount(configuration.handshakeTimeout), outcome: outcome)
@@ -126,10 +201,6 @@ extension Transport {
             return makeHandler(server, peer, isInitiator: false)
         }
     }
-
-    /// The connection is through the handshake, or failed there. An older connection of the same peer
-    /// is left alone: which of two is the abandoned one is only known by its silence.
-    private func handshakeEnded() { state.withLock { $0.handshakingCount -= 1 } }
 
     private func acceptedClosed(_ id: ObjectIdentifier) { state.withLock { $0.accepted[id] = nil } }
 

@@ -92,6 +92,7 @@ package final class Transport: Sendable {
     let identity: NodeID
     let cluster: ClusterID
     let group: any EventLoopGroup
+    let loops: [any EventLoop]
     let control: any ControlHandler
     let media: any MediaLaneDelegate
     let onEvent: @Sendable (TransportEvent) -> Void
@@ -117,6 +118,7 @@ package final class Transport: Sendable {
         self.identity = identity
         self.cluster = cluster
         self.group = group
+        loops = group.makeIterator().map { $0 }
         self.control = control
         self.media = media
         self.onEvent = onEvent
@@ -201,9 +203,10 @@ package final class Transport: Sendable {
 
     /// Sends a message that wants no answer; it is lost where the link is lost.
     ///
+    /// - Parameter lane: what is sent under one number keeps its order.
     /// - Throws: 10010 without a link, 10007 over a bound, 10002 for one too large.
-    package func tell(_ peer: NodeName, method: UInt16, payload: ByteBuffer) throws(ApusError) {
-        guard let link = link(to: peer) else { throw ApusError(.noRoute) }
+    package func tell(_ peer: NodeName, lane: Int = 0, method: UInt16, payload: ByteBuffer) throws(ApusError) {
+        guard let link = link(to: peer, lane: lane) else { throw ApusError(.noRoute) }
         try link.tell(method: method, byteCount: payload.readableBytes) { $0.writeImmutableBuffer(payload) }
     }
 
@@ -248,5 +251,10 @@ package final class Transport: Sendable {
         state.withLock { $0.links[peer]?.control }?.allSatisfy(\.isOpen) ?? false
     }
 
-    private func link(to peer: NodeName) -> ControlLink? { state.withLock { $0.links[peer]?.control.first } }
+    private func link(to peer: NodeName, lane: Int = 0) -> ControlLink? {
+        state.withLock { state in
+            guard let lanes = state.links[peer]?.control, !lanes.isEmpty else { return nil }
+            return lanes[lane % lanes.count]
+        }
+    }
 }

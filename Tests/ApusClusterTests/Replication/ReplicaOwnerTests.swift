@@ -72,6 +72,35 @@ struct ReplicaOwnerTests {
         #expect(next.batches.map { $0.records.count } == [2, 1, 1])
     }
 
+    @Test("Each lane to a node has messages of its own, whose numbers say the lane, and a shard keeps to one")
+    func lanes() throws {
+        var machine = machine {
+            $0.laneCount = 2
+            $0.messageCountMax = 1
+        }
+        let first = machine.nextMessages(now: at(0)).map { $0.message }
+        #expect(first.map { $0.batches.map(\.shard) } == [[shards[0], shards[2]], [shards[1]]])
+        #expect(first.map { $0.number % 2 } == [1, 0] && Set(first.map(\.number)).count == 2)
+        // A lane that is not answered holds up its own shards only.
+        _ = machine.answered(answers(first[1]), by: node("b"), now: at(1))
+        for shard in shards { try change(&machine, shard, "1") }
+        let second = machine.nextMessages(now: at(1)).map { $0.message }
+        #expect(second.map { $0.batches.map(\.shard) } == [[shards[1]]] && second[0].number % 2 == 0)
+        // One of the two links fails: what was on it comes again, on the same lane.
+        machine.failed(first[0].number, to: node("b"), now: at(2))
+        let again = machine.nextMessages(now: at(30)).map { $0.message }
+        #expect(again.map { $0.batches.map(\.shard) } == [[shards[0], shards[2]]] && again[0].number % 2 == 1)
+        _ = machine.answered(answers(again[0]), by: node("b"), now: at(31))
+        _ = machine.answered(answers(second[0]), by: node("b"), now: at(31))
+        settle(&machine, now: at(32))
+        #expect(shards.allSatisfy { machine.isCaughtUp($0, node("b")) } && machine.waitingCount == 0)
+        #expect(!machine.isWaitingForTime)
+        // A node that died is forgotten on every lane.
+        for shard in shards { try change(&machine, shard, "2") }
+        _ = machine.mapChanged(map(2, owner: "a", standby: nil, dead: ["b"]))
+        #expect(machine.nextMessages(now: at(40)).isEmpty && !machine.isWaitingForTime)
+    }
+
     @Test("A message is bounded; shards take turns")
     func turns() throws {
         var machine = machine { $0.messageByteCountMax = 90 }

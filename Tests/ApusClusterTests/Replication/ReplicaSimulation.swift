@@ -135,6 +135,7 @@ struct ReplicaSimulation {
         var configuration = ReplicaConfiguration()
         configuration.messageByteCountMax = 220
         configuration.messageCountMax = 3
+        configuration.laneCount = 2
         configuration.windowByteCount = 600
         configuration.waitingCountMax = 12
         configuration.resendAfter = .milliseconds(30)

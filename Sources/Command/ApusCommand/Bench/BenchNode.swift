@@ -33,10 +33,13 @@ struct BenchNode {
         let logger = Logger(label: "apus.bench", factory: { StreamLogHandler.standardError(label: $0) })
         let view = ClusterView(local: id, map: Self.map(standby: standby))
         let group = MultiThreadedEventLoopGroup.singleton
-        let replicas = ReplicaService(view: view, loop: group.next(), logger: logger)
+        let links = TransportConfiguration(bind: HostPort(host: "127.0.0.1", port: port), tls: tls)
+        var replication = ReplicaConfiguration()
+        replication.laneCount = links.controlLaneCount
+        let replicas = ReplicaService(configuration: replication, view: view, loop: group.next(), logger: logger)
         transport = Transport(
-            configuration: TransportConfiguration(bind: HostPort(host: "127.0.0.1", port: port), tls: tls),
-            identity: id, cluster: Self.cluster, group: group, control: ReplicaRouter(replicas, next: dispatcher),
+            configuration: links, identity: id, cluster: Self.cluster, group: group,
+            control: ReplicaRouter(replicas, next: dispatcher),
             media: IdleMediaLanes(), onEvent: { replicas.received($0) }, logger: logger)
         replicas.connect(transport)
         registry = EntityRegistry(configuration: configuration, view: view, transport: transport, logger: logger)

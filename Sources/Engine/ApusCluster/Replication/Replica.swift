@@ -192,10 +192,12 @@ package struct ReplicaConfiguration: Sendable, Equatable {
     package var nodeWaitingByteCountMax = 256 << 20
     /// A message to another node is full from this size on, in bytes. Key `message_bytes_max`.
     package var messageByteCountMax = 256 << 10
-    /// Messages to one node that it has not answered; more wait and go together. Key `messages_max`.
+    /// Messages to one node on one lane that it has not answered; more wait and go together. Key `messages_max`.
     package var messageCountMax = 4
-    /// No further message begins while so many bytes are on their way to a node. Key `window_bytes`.
+    /// No further message begins while so many bytes are on their way to a node on one lane. Key `window_bytes`.
     package var windowByteCount = 1 << 20
+    /// The control lanes to each node: a shard's changes travel on that of its calls. Key `transport.control_lanes`.
+    package var laneCount = 1
     /// A message that was not answered in this time is sent again; each further time doubles it, up to
     /// ``confirmTimeout``. Key `resend_after`.
     package var resendAfter = Duration.milliseconds(250)

@@ -6,9 +6,10 @@ import OrderedCollections
 ///
 /// Each shard has its ``ReplicaShardStateMachine``. A message to a node carries a batch of every shard that has
 /// something for it, in turn, as far as a message goes; while as many messages as may be are under way, changes gather
-/// for the next. A message that is not answered in time, or cannot be sent, is lost: its batches go again. A node that
-/// does not answer gets one message at a time, ever more seldom; one that can do nothing with a shard's batch yet gets
-/// those of the others meanwhile.
+/// for the next. Where several lanes lead to a node, a shard's batches keep to one of them, and each has messages of
+/// its own; the number of a message says its lane. A message that is not answered in time, or cannot be sent, is lost:
+/// its batches go again. A node that does not answer gets one message at a time on each lane, ever more seldom; one
+/// that can do nothing with a shard's batch yet gets those of the others meanwhile.
 ///
 /// **Shards come and go** with the maps, which are to be given in order; any may be left out. A shard takes part from
 /// ``open(_:epoch:table:)`` on, which its promotion calls; before that nothing is sent for it, so that the copies of a
@@ -55,7 +56,7 @@ package struct ReplicaOwnerStateMachine: Sendable {
     private var shards: [ReplicaShardStateMachine?]
     /// Candidates that were named before their shards were open, with the epochs under which.
     private var awaited: [ShardID: (candidate: NodeID, epoch: Epoch)] = [:]
-    private var peers: OrderedDictionary<NodeID, ReplicaPeer> = [:]
+    private var peers: OrderedDictionary<ReplicaLane, ReplicaPeer> = [:]
     package private(set) var counts = Counts()
     /// Entities of all open shards, and their bytes.
     package private(set) var entityCount = 0
@@ -134,13 +135,14 @@ package struct ReplicaOwnerStateMachine: Sendable {
 
     /// Nodes that are gone are no candidates any more, and nothing goes to them.
     private mutating func dropPeers(_ effects: inout Effects) {
-        let gone = peers.keys.filter { !map.isAlive($0) }
-        guard !gone.isEmpty else { return }
+        let goneLanes = peers.keys.filter { !map.isAlive($0.node) }
+        guard !goneLanes.isEmpty else { return }
+        let gone = Set(goneLanes.map(\.node))
         for index in shards.indices {
             guard let candidate = shards[index]?.candidateTarget, gone.contains(candidate) else { continue }
             perform(on: ShardID(UInt16(index)), &effects) { $0?.setCandidate(nil) }
         }
-        for node in gone { peers[node] = nil }
+        for lane in goneLanes { peers[lane] = nil }
     }
 
     /// A planned move has a candidate, which is fed beside the standby, or none any more. Before the shard is open it
@@ -276,7 +278,7 @@ package struct ReplicaOwnerStateMachine: Sendable {
             survey.shardEntityCountMax = max(survey.shardEntityCountMax, size.count)
             survey.shardByteCountMax = max(survey.shardByteCountMax, size.byteCount)
         }
-        survey.silentPeerCount = peers.values.count { $0.silence > 0 }
+        survey.silentPeerCount = Set(peers.lazy.filter { $0.value.silence > 0 }.map(\.key.node)).count
         return survey
     }
 
@@ -287,48 +289,61 @@ package struct ReplicaOwnerStateMachine: Sendable {
 
     // MARK: Messages
 
-    /// The messages that can be sent now, each to be sent at once and in this order.
+    private func lane(of shard: ShardID, to node: NodeID) -> ReplicaLane {
+        ReplicaLane(node: node, number: Int(shard.rawValue) % configuration.laneCount)
+    }
+
+    private func lane(of messageNumber: UInt64, to node: NodeID) -> ReplicaLane {
+        ReplicaLane(node: node, number: Int(messageNumber % UInt64(configuration.laneCount)))
+    }
+
+    private func lanes(to node: NodeID) -> [ReplicaLane] { peers.keys.filter { $0.node == node } }
+
+    /// The messages that can be sent now, each to be sent at once and in this order, on the lane of its number.
     package mutating func nextMessages(now: MonotonicTime) -> [(target: NodeID, message: ReplicaMessage)] {
         var messages: [(target: NodeID, message: ReplicaMessage)] = []
-        for node in peers.keys {
-            peers[node]?.release(now: now)
-            while let message = nextMessage(to: node, now: now) { messages.append((node, message)) }
+        for index in peers.values.indices {
+            let lane = peers.keys[index]
+            peers.values[index].release(now: now)
+            while let message = nextMessage(on: lane, now: now) { messages.append((lane.node, message)) }
         }
         return messages
     }
 
-    private mutating func nextMessage(to node: NodeID, now: MonotonicTime) -> ReplicaMessage? {
-        guard peers[node]?.canSend(configuration, now: now) == true else { return nil }
+    private mutating func nextMessage(on lane: ReplicaLane, now: MonotonicTime) -> ReplicaMessage? {
+        guard peers[lane]?.canSend(configuration, now: now) == true else { return nil }
         var batches: [ReplicaBatch] = []
         var byteCount = 0
         var unfinished: [ShardID] = []
-        while byteCount < configuration.messageByteCountMax, let shard = peers[node]?.nextReady() {
+        while byteCount < configuration.messageByteCountMax, let shard = peers[lane]?.nextReady() {
             let index = Int(shard.rawValue)
             let room = configuration.messageByteCountMax - byteCount
-            guard let batch = shards[index]?.nextBatch(for: node, byteCountMax: room) else { continue }
+            guard let batch = shards[index]?.nextBatch(for: lane.node, byteCountMax: room) else { continue }
             byteCount += batch.byteCount
             batches.append(batch)
-            if shards[index]?.hasNews(for: node) == true { unfinished.append(shard) }
+            if shards[index]?.hasNews(for: lane.node) == true { unfinished.append(shard) }
         }
-        for shard in unfinished { peers[node]?.markReady(shard) }
-        let ends = peers[node]?.takeEnds() ?? []
+        for shard in unfinished { peers[lane]?.markReady(shard) }
+        let ends = peers[lane]?.takeEnds() ?? []
         guard !batches.isEmpty || !ends.isEmpty else { return nil }
         let parts = batches.map { ReplicaPeer.Part(shard: $0.shard, term: $0.term, sequence: $0.sequence) }
         let underWay = ReplicaPeer.UnderWay(sentAt: now, byteCount: byteCount, ends: ends, parts: parts)
-        guard let number = peers[node]?.sent(underWay) else { return nil }
+        guard let number = peers[lane]?.sent(underWay) else { return nil }
         counts.messages += 1
         counts.batches += UInt64(batches.count)
         counts.bytes += UInt64(byteCount)
         return ReplicaMessage(
-            targetIncarnation: node.incarnation, number: number, revision: map.revision, ends: ends, batches: batches)
+            targetIncarnation: lane.node.incarnation, number: number, revision: map.revision, ends: ends,
+            batches: batches)
     }
 
     /// A node answered a message; late is as good as in time.
     package mutating func answered(_ answers: ReplicaAnswers, by node: NodeID, now: MonotonicTime) -> Effects {
         var effects = Effects()
-        guard peers[node] != nil else { return effects }
-        peers[node]?.heard()
-        let message = peers[node]?.finish(answers.number)
+        let lane = lane(of: answers.number, to: node)
+        guard peers[lane] != nil else { return effects }
+        peers[lane]?.heard()
+        let message = peers[lane]?.finish(answers.number)
         let retryAt = now + configuration.retryDelay
         for answer in answers.answers {
             var isDelayed = false
@@ -337,7 +352,7 @@ package struct ReplicaOwnerStateMachine: Sendable {
                 isDelayed = result?.isDelayed == true
                 return result
             }
-            if isDelayed { peers[node]?.delay(answer.shard, until: retryAt) }
+            if isDelayed { delay(answer.shard, on: node, until: retryAt) }
         }
         guard let message else { return effects }
         let answered = answers.answers.map { ReplicaPeer.Part(shard: $0.shard, term: $0.term, sequence: $0.sequence) }
@@ -346,28 +361,35 @@ package struct ReplicaOwnerStateMachine: Sendable {
         let known = Set(answered)
         let missing = message.parts.filter { !known.contains($0) }
         lose(missing, to: node)
-        for part in missing { peers[node]?.delay(part.shard, until: retryAt) }
+        for part in missing { delay(part.shard, on: node, until: retryAt) }
         return effects
+    }
+
+    private mutating func delay(_ shard: ShardID, on node: NodeID, until time: MonotonicTime) {
+        peers[lane(of: shard, to: node)]?.delay(shard, until: time)
     }
 
     /// A message could not be sent.
     package mutating func failed(_ number: UInt64, to node: NodeID, now: MonotonicTime) {
-        lose(number, to: node)
-        peers[node]?.pause(until: now + configuration.retryDelay)
+        let lane = lane(of: number, to: node)
+        lose(number, on: lane)
+        peers[lane]?.pause(until: now + configuration.retryDelay)
     }
 
-    /// The link to a node is new: what was sent over the one before may be lost.
+    /// The links to a node are new: what was sent over those before may be lost.
     package mutating func linkChanged(to node: NodeID) {
-        peers[node]?.goOn()
-        for number in peers[node]?.underWay.keys ?? [] { lose(number, to: node) }
+        for lane in lanes(to: node) {
+            peers[lane]?.goOn()
+            for number in peers[lane]?.underWay.keys ?? [] { lose(number, on: lane) }
+        }
     }
 
     /// Time went by; wanted every few milliseconds while ``isWaitingForTime``.
     package mutating func tick(now: MonotonicTime) {
-        for node in peers.keys where peers[node]?.isOverdue(configuration, now: now) == true {
-            peers[node]?.timedOut()
+        for lane in peers.keys where peers[lane]?.isOverdue(configuration, now: now) == true {
+            peers[lane]?.timedOut()
             // What followed it waits behind it, or is lost with it.
-            for number in peers[node]?.underWay.keys ?? [] { lose(number, to: node) }
+            for number in peers[lane]?.underWay.keys ?? [] { lose(number, on: lane) }
         }
     }
 
@@ -376,11 +398,11 @@ package struct ReplicaOwnerStateMachine: Sendable {
         peers.values.contains { $0.isWaitingForTime }
     }
 
-    private mutating func lose(_ number: UInt64, to node: NodeID) {
-        guard let message = peers[node]?.finish(number) else { return }
+    private mutating func lose(_ number: UInt64, on lane: ReplicaLane) {
+        guard let message = peers[lane]?.finish(number) else { return }
         counts.lost += 1
-        for end in message.ends { peers[node]?.end(end) }
-        lose(message.parts, to: node)
+        for end in message.ends { peers[lane]?.end(end) }
+        lose(message.parts, to: lane.node)
     }
 
     private mutating func lose(_ parts: [ReplicaPeer.Part], to node: NodeID) {
@@ -402,7 +424,8 @@ package struct ReplicaOwnerStateMachine: Sendable {
         guard let result = event(&shards[index]) else { return }
         counts.restarted += UInt64(result.restartedCount)
         for ended in result.ended where map.isAlive(ended.target) {
-            peers[ended.target, default: ReplicaPeer()].end(ended.end)
+            let (lane, laneCount) = (lane(of: shard, to: ended.target), configuration.laneCount)
+            peers[lane, default: ReplicaPeer(lane: lane.number, of: laneCount)].end(ended.end)
         }
         for target in result.targets { markReady(shard, for: target) }
         if let epoch = result.supersededBy { effects.superseded.append((shard, epoch)) }
@@ -432,6 +455,7 @@ package struct ReplicaOwnerStateMachine: Sendable {
 
     private mutating func markReady(_ shard: ShardID, for node: NodeID) {
         guard shards[Int(shard.rawValue)]?.hasNews(for: node) == true else { return }
-        peers[node, default: ReplicaPeer()].markReady(shard)
+        let (lane, laneCount) = (lane(of: shard, to: node), configuration.laneCount)
+        peers[lane, default: ReplicaPeer(lane: lane.number, of: laneCount)].markReady(shard)
     }
 }

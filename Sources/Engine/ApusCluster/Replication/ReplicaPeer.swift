@@ -2,7 +2,14 @@ import ApusCore
 import DequeModule
 import OrderedCollections
 
-/// What an owner sends to one other node: which shards have something for it, and which messages it has not answered.
+/// One of the lanes to another node.
+struct ReplicaLane: Sendable, Hashable {
+    var node: NodeID
+    var number: Int
+}
+
+/// What an owner sends to one other node on one lane: which shards have something for it, and which messages it has not
+/// answered.
 struct ReplicaPeer: Sendable {
     struct Part: Sendable, Hashable {
         var shard: ShardID
@@ -25,13 +32,17 @@ struct ReplicaPeer: Sendable {
     /// By number, so the oldest first.
     private(set) var underWay: OrderedDictionary<UInt64, UnderWay> = [:]
     private(set) var byteCountUnderWay = 0
-    private var lastNumber: UInt64 = 0
+    /// Of the newest message; the next one's is ``step`` more, so that no two lanes to a node have one in common.
+    private var lastNumber: UInt64
+    private let step: UInt64
     /// Nothing is sent before.
     private(set) var pausedUntil: MonotonicTime?
     /// Shards that the peer can do nothing with before a time, in the order of these.
     private var delayed: OrderedDictionary<ShardID, MonotonicTime> = [:]
     /// How many times in a row it did not answer in time.
     private(set) var silence = 0
+
+    init(lane: Int, of laneCount: Int) { (lastNumber, step) = (UInt64(lane), UInt64(laneCount)) }
 
     private var hasNews: Bool { !ready.isEmpty || !ends.isEmpty }
 
@@ -97,7 +108,7 @@ struct ReplicaPeer: Sendable {
 
     /// A message is on its way; its number.
     mutating func sent(_ message: UnderWay) -> UInt64 {
-        lastNumber += 1
+        lastNumber += step
         underWay[lastNumber] = message
         byteCountUnderWay += message.byteCount
         return lastNumber

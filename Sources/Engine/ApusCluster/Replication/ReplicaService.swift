@@ -27,9 +27,10 @@ import Synchronization
 /// - *The shard leaves*, planned or after a death that was none: the map closes it here. Who waits is told 10013, and
 ///   the states stay as a copy where the map names this node its standby. The runtime drops its activations.
 ///
-/// **Messages.** Everything for one node goes in one message, a tell on the control lane; while as many as may be are
-/// under way, changes gather. Answers are tells too. What is lost with a link is sent again, after
-/// ``ReplicaConfiguration/resendAfter`` or when the link is up again.
+/// **Messages.** Everything for one node goes in one message for each control lane, a tell, so that a shard's changes
+/// have the lane, and the event loop, of its calls; while as many as may be are under way, changes gather. Answers are
+/// tells too. What is lost with a link is sent again, after ``ReplicaConfiguration/resendAfter`` or when the link is up
+/// again.
 ///
 /// **Deaths.** A standby that is silent makes waiters wait until the map names another one, then the new one's copy
 /// is made. No one waits for longer than ``ReplicaConfiguration/confirmTimeout``, and no more changes wait than may:
@@ -81,7 +82,7 @@ package final class ReplicaService: Sendable {
         var catchUps: [CatchUp] = []
         var nextExpiry = MonotonicTime.zero
         /// Answers that could not be sent yet.
-        var unsent: [(peer: NodeName, answers: ByteBuffer)] = []
+        var unsent: [(peer: NodeName, lane: Int, answers: ByteBuffer)] = []
         var isPumping = false
         var isTickScheduled = false
         var isStopped = false
@@ -378,16 +379,19 @@ package final class ReplicaService: Sendable {
         }
         if let (shard, epoch) = ahead { onMoved(shard, epoch) }
         guard let answers else { return }
-        send(answers.encoded(), to: peer.name, over: links)
+        send(answers.encoded(), to: peer.name, lane: lane(of: answers.number), over: links)
     }
 
-    private func send(_ answers: ByteBuffer, to peer: NodeName, over links: (any ClusterLinks)?) {
+    /// With as many lanes at both nodes, messages and answers have the same one.
+    private func lane(of messageNumber: UInt64) -> Int { Int(messageNumber % UInt64(configuration.laneCount)) }
+
+    private func send(_ answers: ByteBuffer, to peer: NodeName, lane: Int, over links: (any ClusterLinks)?) {
         do throws(ApusError) {
             guard let links else { throw ApusError(.noRoute) }
-            try links.tell(peer, method: ClusterMethod.replicated, payload: answers)
+            try links.tell(peer, lane: lane, method: ClusterMethod.replicated, payload: answers)
         } catch {
             // The link back may come up later than the one here: the answer waits for it.
-            state.withLock { if $0.unsent.count < Self.unsentCountMax { $0.unsent.append((peer, answers)) } }
+            state.withLock { if $0.unsent.count < Self.unsentCountMax { $0.unsent.append((peer, lane, answers)) } }
             pump()
         }
     }
@@ -397,8 +401,8 @@ package final class ReplicaService: Sendable {
             defer { state.unsent = [] }
             return (state.unsent, state.links)
         }
-        for (peer, answers) in unsent where view.map.member(named: peer)?.state.isAlive == true {
-            send(answers, to: peer, over: links)
+        for (peer, lane, answers) in unsent where view.map.member(named: peer)?.state.isAlive == true {
+            send(answers, to: peer, lane: lane, over: links)
         }
     }
 
@@ -539,7 +543,9 @@ package final class ReplicaService: Sendable {
             isPumping = true
             for (target, message) in messages {
                 do throws(ApusError) {
-                    try links.tell(target.name, method: ClusterMethod.replicate, payload: message.encoded())
+                    try links.tell(
+                        target.name, lane: lane(of: message.number), method: ClusterMethod.replicate,
+                        payload: message.encoded())
                 } catch {
                     state.withLock { $0.owner.failed(message.number, to: target, now: .now()) }
                 }

@@ -80,7 +80,13 @@ package protocol ClusterLinks: Sendable {
     func ask(
         _ peer: NodeName, method: UInt16, payload: ByteBuffer, timeout: Duration
     ) async throws(ApusError) -> ByteBuffer
-    func tell(_ peer: NodeName, method: UInt16, payload: ByteBuffer) throws(ApusError)
+    func tell(_ peer: NodeName, lane: Int, method: UInt16, payload: ByteBuffer) throws(ApusError)
+}
+
+extension ClusterLinks {
+    package func tell(_ peer: NodeName, method: UInt16, payload: ByteBuffer) throws(ApusError) {
+        try tell(peer, lane: 0, method: method, payload: payload)
+    }
 }
 
 extension Transport: ClusterLinks {}

@@ -148,7 +148,7 @@ public struct NodeConfiguration: Sendable {
         try readRecords(&reader, path)
         try readTransport(&reader)
         try readMembership(&reader)
-        try replication.read(&reader)
+        try replication.read(&reader, laneCount: transport.controlLaneCount)
         try readGateway(&reader)
         try readChannels(&reader)
         try readSessions(&reader)

@@ -2,8 +2,9 @@ import ApusCluster
 import ApusCore
 
 extension ReplicaConfiguration {
-    /// Reads the keys under `replication.`. Throws 10022.
-    mutating func read(_ reader: inout ConfigurationReader) throws(ApusError) {
+    /// Reads the keys under `replication.`; the lanes are the transport's. Throws 10022.
+    mutating func read(_ reader: inout ConfigurationReader, laneCount: Int) throws(ApusError) {
+        self.laneCount = laneCount
         let d = self
         stateByteCountMax = try reader.bytes("replication.state_bytes_max", default: d.stateByteCountMax)
         guard (1 << 10...1 << 20).contains(stateByteCountMax) else {

@@ -49,13 +49,16 @@ extension EntityNode {
 
     private func claimAndRead(_ cell: SimulatedCell) {
         let shard = cell.address.shard
+        guard claimed[shard] != cell.epoch else { return read(cell) { self.readEnded(cell, $0) } }
         if world.mutant == .skipsClaim {
-            claim(cell) { _ in }
-            return read(cell)
+            return read(cell) { answer in self.claimed(cell) { self.readEnded(cell, answer) } }
         }
-        guard claimed[shard] != cell.epoch else { return read(cell) }
+        claimed(cell) { self.read(cell) { self.readEnded(cell, $0) } }
+    }
+
+    private func claimed(_ cell: SimulatedCell, then goOn: @escaping () -> Void) {
         claim(cell) { error in
-            guard let error else { return self.read(cell) }
+            guard let error else { return goOn() }
             let known = error.code == .staleEpoch ? ApusError(.moved) : error
             self.perform(cell, cell.machine.loadFailed(known))
         }
@@ -73,18 +76,22 @@ extension EntityNode {
         }
     }
 
-    private func read(_ cell: SimulatedCell) {
+    private func read(_ cell: SimulatedCell, then completion: @escaping (StoredRecord??) -> Void) {
         let id = RecordID(world.collection.name, EntityCollection<SimulatedContent>.key(of: cell.address))
         world.records.request(by: process) {
             $0.record(id)
         } then: { (answer: StoredRecord??) in
-            if let answer {
-                let stored = answer.flatMap { try? self.world.collection.stored($0) }
-                self.loaded(cell, stored.map(EntityWorkload.Stored.init), version: answer?.version ?? 0)
-            } else {
-                self.perform(cell, cell.machine.loadFailed(self.unknown))
-            }
+            completion(answer)
             self.settle()
+        }
+    }
+
+    private func readEnded(_ cell: SimulatedCell, _ answer: StoredRecord??) {
+        if let answer {
+            let stored = answer.flatMap { try? world.collection.stored($0) }
+            loaded(cell, stored.map(EntityWorkload.Stored.init), version: answer?.version ?? 0)
+        } else {
+            perform(cell, cell.machine.loadFailed(unknown))
         }
     }
 

@@ -24,6 +24,7 @@ struct EntitySettings {
     init(profile: SimulationProfile, random: inout SeededRandom) {
         replication.messageByteCountMax = [600, 4096, 256 << 10][Int(random.next() % 3)]
         replication.messageCountMax = 1 + Int(random.next() % 4)
+        replication.laneCount = 1 + replication.messageCountMax % 3
         replication.resendAfter = .milliseconds([40, 250][Int(random.next() % 2)])
         replication.confirmTimeout = .milliseconds([300, 1000, 5000][Int(random.next() % 3)])
         replicatedReminders.loadedCountMax = 1_000_000

@@ -1,0 +1,178 @@
+import ApusCore
+import ApusWire
+import NIOCore
+import NIOTLS
+
+#if canImport(Glibc)
+import Glibc
+#elseif canImport(Musl)
+import Musl
+#endif
+
+/// On which of a node's event loops a control lane lies, at both of its ends.
+///
+/// The dialer says the number as the server name of its ClientHello (RFC 6066 §3), so the other side knows it before it
+/// has read anything else. A shard's messages then have the same loop wherever two nodes have as many loops, and a
+/// pair's lanes never share one. Before, lanes were on loops as connections came: with two lanes and two loops, on one
+/// and the same in half of all cases, and all calls of a pair used one core there.
+///
+/// The name is not authenticated yet when it is read. It decides where a connection costs, never what it may do.
+struct LanePlacement: Sendable, Equatable {
+    private static let prefix = "lane-"
+
+    let number: UInt16
+
+    /// - Parameters:
+    ///   - number: of the lane.
+    ///   - loopCount: the dialer's loops. Where there are more than lanes, different pairs begin at different ones.
+    init(_ number: Int, of laneCount: Int, from dialer: NodeName, to peer: NodeName, loopCount: Int) {
+        guard loopCount > laneCount else {
+            self.number = UInt16(truncatingIfNeeded: number)
+            return
+        }
+        // FNV-1a: the same at every node, and every time.
+        let hash = "\(dialer) \(peer)".utf8.reduce(UInt32(2_166_136_261)) { ($0 ^ UInt32($1)) &* 16_777_619 }
+        self.number = UInt16(truncatingIfNeeded: (hash >> 16) &* UInt32(laneCount) &+ UInt32(number))
+    }
+
+    /// Nil where it is no placement, as from a dialer of an earlier version.
+    init?(serverName: String) {
+        guard serverName.hasPrefix(Self.prefix), let number = UInt16(serverName.dropFirst(Self.prefix.count)) else {
+            return nil
+        }
+        self.number = number
+    }
+
+    var serverName: String { "\(Self.prefix)\(number)" }
+
+    func index(of loopCount: Int) -> Int { Int(number) % loopCount }
+}
+
+/// Reads where an accepted connection wants to lie, and lets it go on there or at another loop.
+///
+/// SwiftNIO chooses a loop before anything of a connection was read, and cannot move one, so the socket is handed over:
+/// the descriptor is doubled, the channel closed, and another channel made of the double at the right loop.
+///
+/// Isolation: the connection's event loop.
+final class LanePlacementHandler: ChannelInboundHandler, RemovableChannelHandler {
+    typealias InboundIn = ByteBuffer
+
+    struct Delegate: Sendable {
+        var loop: @Sendable (LanePlacement) -> any EventLoop
+        /// The connection goes on here; what takes its bytes is to be added.
+        var stay: @Sendable (any Channel) throws -> Void
+        /// The connection goes on at another loop, beginning with what was read of it; the descriptor goes along.
+        var move: @Sendable (CInt, any EventLoop, ByteBuffer) -> Void
+        var failed: @Sendable (RejectReason, any Error) -> Void
+    }
+
+    private enum Step {
+        case waiting
+        case moving(any EventLoop, ByteBuffer)
+        case over
+    }
+
+    private let timeout: TimeAmount
+    private let delegate: Delegate
+    private var step = Step.waiting
+    private var timer: Scheduled<Void>?
+
+    init(timeout: TimeAmount, delegate: Delegate) {
+        (self.timeout, self.delegate) = (timeout, delegate)
+    }
+
+    /// On the channel's loop.
+    func add(to channel: any Channel) throws {
+        let bound = NIOLoopBound((self, channel), eventLoop: channel.eventLoop)
+        let names = SNIHandler { result in
+            let (handler, channel) = bound.value
+            handler.named(result, channel)
+            return channel.eventLoop.makeSucceededVoidFuture()
+        }
+        try channel.pipeline.syncOperations.addHandlers([ByteToMessageHandler(names), self])
+    }
+
+    func handlerAdded(context: ChannelHandlerContext) {
+        let bound = NIOLoopBound((self, context), eventLoop: context.eventLoop)
+        timer = context.eventLoop.scheduleTask(in: timeout) {
+            let (handler, context) = bound.value
+            handler.fail(.timeout, ApusError(.handshakeTimeout), context)
+        }
+    }
+
+    func handlerRemoved(context: ChannelHandlerContext) { timer?.cancel() }
+
+    private func named(_ result: SNIResult, _ channel: any Channel) {
+        guard case .waiting = step else { return }
+        timer?.cancel()
+        if case .hostname(let name) = result, let placement = LanePlacement(serverName: name) {
+            let loop = delegate.loop(placement)
+            if loop !== channel.eventLoop {
+                step = .moving(loop, ByteBuffer())
+                // What is not read yet is for the other loop.
+                try? channel.syncOptions?.setOption(.autoRead, value: false)
+                return
+            }
+        }
+        stay(channel)
+    }
+
+    private func stay(_ channel: any Channel) {
+        step = .over
+        do {
+            try delegate.stay(channel)
+            channel.pipeline.syncOperations.removeHandler(self, promise: nil)
+        } catch {
+            delegate.failed(.truncated, error)
+            channel.close(promise: nil)
+        }
+    }
+
+    func channelRead(context: ChannelHandlerContext, data: NIOAny) {
+        guard case .moving(let loop, var bytes) = step else { return context.fireChannelRead(data) }
+        if bytes.readableBytes == 0 {
+            let bound = NIOLoopBound((self, context), eventLoop: context.eventLoop)
+            // What was read at once comes before this.
+            context.eventLoop.execute {
+                let (handler, context) = bound.value
+                handler.move(context)
+            }
+        }
+        bytes.writeImmutableBuffer(unwrapInboundIn(data))
+        step = .moving(loop, bytes)
+    }
+
+    private func move(_ context: ChannelHandlerContext) {
+        guard case .moving(let loop, let bytes) = step else { return }
+        let descriptor = try? context.pipeline.syncOperations.withUnsafeTransportIfAvailable(
+            of: NIOBSDSocket.Handle.self
+        ) { fcntl($0, F_DUPFD_CLOEXEC, 0) }
+        if let descriptor, descriptor >= 0 {
+            step = .over
+            context.close(promise: nil)
+            return delegate.move(descriptor, loop, bytes)
+        }
+        // Without a descriptor to spare it stays where it is.
+        stay(context.channel)
+        context.pipeline.fireChannelRead(bytes)
+        context.pipeline.fireChannelReadComplete()
+        try? context.channel.syncOptions?.setOption(.autoRead, value: true)
+    }
+
+    func channelInactive(context: ChannelHandlerContext) {
+        fail(.truncated, ApusError(.linkLost, "the connection ended within the handshake"), context)
+        context.fireChannelInactive()
+    }
+
+    func errorCaught(context: ChannelHandlerContext, error: any Error) {
+        if case .over = step { return context.fireErrorCaught(error) }
+        fail(.truncated, error, context)
+    }
+
+    private func fail(_ reason: RejectReason, _ error: any Error, _ context: ChannelHandlerContext) {
+        if case .over = step { return }
+        step = .over
+        delegate.failed(reason, error)
+        context.close(promise: nil)
+    }
+}
