@@ -6,7 +6,9 @@
 Clients think between two calls, so that the calls' times are the cluster's and not those of a full machine; with
 --think-ms 0 they use up what the machine has.
 
-Prints one JSON object: handover_pause_ms and handover_failed while a node is drained; promotion_ms, from the kill
+Prints one JSON object: handover_pause_ms, the longest call while a node is drained, which hands over a third of all
+shards, at most 64 at a time; handover_of_64_pause_ms, the longest call of as long a part of that as 64 shards take, the
+median of all parts; handover_failed; promotion_ms, from the kill
 until the first answer of an entity of the dead node, promotion_max_ms until the last one that waited, and
 promotion_lost, the acknowledged changes that are gone. quiet_pause_ms is the longest call while nothing happens.
 """
@@ -18,10 +20,13 @@ import os
 import random
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+SHARDS = 4096
 
 
 class Client:
@@ -71,6 +76,11 @@ class Load:
     def longest(self, begin, end):
         """The longest call, in milliseconds, of those that were under way between two moments."""
         return max((b - a for a, b in self.calls if b >= begin and a <= end), default=0) * 1000
+
+    def median_longest(self, begin, end, count):
+        """The median of the longest calls of so many equal parts of the time between two moments."""
+        part = (end - begin) / count
+        return statistics.median(self.longest(begin + part * n, begin + part * (n + 1)) for n in range(count))
 
 
 async def fill(ports, entities, load):
@@ -136,6 +146,7 @@ async def measure(options, directory):
         values = {
             "quiet_pause_ms": quiet,
             "handover_pause_ms": load.longest(began, ended),
+            "handover_of_64_pause_ms": load.median_longest(began, ended, SHARDS // 3 // 64),
             "handover_s": ended - began,
             "handover_failed": load.failed,
         }
