@@ -17,14 +17,6 @@ private struct Router: ControlHandler {
     func received(_ request: InboundRequest) { service.received(request) }
 }
 
-private struct NoMedia: MediaLaneDelegate {
-    func opened(_ connection: MediaConnection) {}
-    func received(_ frame: LinkFrame, on connection: MediaConnection) {}
-    func readCompleted(_ connection: MediaConnection) {}
-    func writabilityChanged(_ connection: MediaConnection) {}
-    func closed(_ connection: MediaConnection) {}
-}
-
 /// A node with a real transport and the local store, as a process has them.
 private struct WholeNode {
     let service: ClusterService
@@ -47,7 +39,7 @@ private struct WholeNode {
         transport = Transport(
             configuration: TransportConfiguration(bind: HostPort(host: "127.0.0.1", port: 0), tls: tls),
             identity: service.identity, cluster: cluster, group: group, control: Router(service: service),
-            media: NoMedia(), onEvent: { service.received($0) }, logger: logger)
+            media: IdleMediaLanes(), onEvent: { service.received($0) }, logger: logger)
         let address = try await transport.start()
         let closed = HostPort(host: "127.0.0.1", port: 1)
         try await service.join(

@@ -33,7 +33,7 @@ final class EntityNode: Sendable {
         transport = Transport(
             configuration: TransportConfiguration(bind: HostPort(host: "127.0.0.1", port: 0), tls: tls), identity: id,
             cluster: ClusterID(unchecked: "test"), group: MultiThreadedEventLoopGroup.singleton, control: dispatcher,
-            media: NoMedia(), onEvent: { _ in }, logger: logger)
+            media: IdleMediaLanes(), onEvent: { _ in }, logger: logger)
         view = ClusterView(local: id, map: ClusterMap(cluster: ClusterID(unchecked: "test")))
         let moves = Mover()
         registry = EntityRegistry(
@@ -53,14 +53,6 @@ final class EntityNode: Sendable {
 
     private final class Mover: @unchecked Sendable {  // SAFETY: the node's initialiser sets it, before anyone has it.
         weak var node: EntityNode?
-    }
-
-    private struct NoMedia: MediaLaneDelegate {
-        func opened(_ connection: MediaConnection) {}
-        func received(_ frame: LinkFrame, on connection: MediaConnection) {}
-        func readCompleted(_ connection: MediaConnection) {}
-        func writabilityChanged(_ connection: MediaConnection) {}
-        func closed(_ connection: MediaConnection) {}
     }
 }
 

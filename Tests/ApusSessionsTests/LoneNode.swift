@@ -58,7 +58,7 @@ struct LoneNode: Sendable {
         let transport = Transport(
             configuration: TransportConfiguration(bind: HostPort(host: "127.0.0.1", port: 0), tls: none),
             identity: Self.local, cluster: Self.cluster, group: MultiThreadedEventLoopGroup.singleton,
-            control: dispatcher, media: NoMedia(), onEvent: { _ in }, logger: log)
+            control: dispatcher, media: IdleMediaLanes(), onEvent: { _ in }, logger: log)
         view = ClusterView(local: Self.local, map: Self.map(epoch: 1))
         let entities = EntityRegistry(view: view, transport: transport, logger: log)
         dispatcher.connect(entities)
@@ -115,14 +115,6 @@ struct LoneNode: Sendable {
                 $0.instance = opened.session.instance
                 $0.ticket = Data(opened.ticket)
             }, link: link)?.get()
-    }
-
-    private struct NoMedia: MediaLaneDelegate {
-        func opened(_ connection: MediaConnection) {}
-        func received(_ frame: LinkFrame, on connection: MediaConnection) {}
-        func readCompleted(_ connection: MediaConnection) {}
-        func writabilityChanged(_ connection: MediaConnection) {}
-        func closed(_ connection: MediaConnection) {}
     }
 }
 

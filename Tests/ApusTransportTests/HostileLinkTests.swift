@@ -180,6 +180,17 @@ struct HostileLinkTests {
         }
     }
 
+    @Test("A ClientHello that is longer than a TLS record is refused before it is whole")
+    func longHello() async throws {
+        try await TestPair.with { pair in
+            let connection = try await RawConnection.plain(to: pair.addressOfB)
+            connection.send(ByteBuffer(bytes: [0x16, 3, 1, 0xff, 0xff] + [UInt8](repeating: 0, count: 40_000)))
+            try await eventually("it is refused") { pair.b.events.has(.rejected(.oversized)) }
+            try await connection.isClosedByPeer()
+            #expect(await code { _ = try await pair.ask(1) } == nil)
+        }
+    }
+
     @Test(
         "A connection comes through wherever it asks to lie, and its place is free again when it fails",
         arguments: [nil, "lane-0", "lane-1", "lane-65535", "lane-65536", "lane--1", "lane-", "n1.example.com"])

@@ -29,24 +29,25 @@ package struct AccountShares: Sendable {
         return true
     }
 
-    /// One of an account's holders has more or less of what is taken back from who has too much, as bytes of rings are.
+    /// Counts one of an account's holders again, and bounds it. For amounts that a holder gives back at once, such as
+    /// the bytes of a ring.
     ///
-    /// What it has beyond its limit it gives back at once and is not counted. The account's other holders may have too
-    /// much until they are counted again. That is not at another account's cost: none is told to keep less than a ninth
-    /// of the capacity divided by the accounts that have any.
+    /// The holder is counted with at most its limit. The account's other holders may be above theirs until they are
+    /// counted again. Other accounts do not pay for that: a limit is never below a ninth of the capacity divided by the
+    /// number of accounts that hold any.
     ///
     /// - Parameters:
-    ///   - old: what the holder had when it was counted last.
-    ///   - new: what it has.
-    ///   - most: what a holder has where there is room.
-    ///   - holderCount: holders of the account, each of which may have an equal part where there is none.
-    /// - Returns: what the holder may have, and what it is counted with.
+    ///   - old: the holder's amount when it was counted last.
+    ///   - new: its amount now.
+    ///   - most: a holder's limit while the account is within its share.
+    ///   - holderCount: the account's holders. Above its share, each may have an equal part of the share.
+    /// - Returns: the holder's limit, and the amount that it is counted with.
     package mutating func recount(
         from old: Int, to new: Int, most: Int, of account: AccountID?, holderCount: Int
     ) -> (limit: Int, counted: Int) {
         let others = self.held(by: account) - old
         let accountCount = held.count + (held[account] == nil ? 1 : 0)
-        let share = max((capacity - (used - self.held(by: account))) * 8 / 9, capacity / (9 * accountCount))
+        let share = max(limit(of: account), capacity / (9 * accountCount))
         let limit = others + new + most <= share ? most : min(most, share / max(1, holderCount))
         let counted = min(new, limit)
         change(by: counted - old, of: account)

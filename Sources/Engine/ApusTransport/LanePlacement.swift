@@ -9,14 +9,14 @@ import Glibc
 import Musl
 #endif
 
-/// On which of a node's event loops a control lane lies, at both of its ends.
+/// The event loop of a control lane, at both of its ends.
 ///
-/// The dialer says the number as the server name of its ClientHello (RFC 6066 §3), so the other side knows it before it
-/// has read anything else. A shard's messages then have the same loop wherever two nodes have as many loops, and a
-/// pair's lanes never share one. Before, lanes were on loops as connections came: with two lanes and two loops, on one
-/// and the same in half of all cases, and all calls of a pair used one core there.
+/// The dialer sends the lane's number as the server name of its ClientHello (RFC 6066 §3). The acceptor therefore knows
+/// it before it has read anything else. Two nodes with the same number of loops handle a shard's messages on the same
+/// loop, and the lanes of a pair are never on one loop together. Before, SwiftNIO assigned loops in turn to all
+/// connections: with two lanes and two loops, both lanes were on one loop in half of all cases.
 ///
-/// The name is not authenticated yet when it is read. It decides where a connection costs, never what it may do.
+/// The name is not authenticated when it is read. It selects an event loop and nothing else.
 struct LanePlacement: Sendable, Equatable {
     private static let prefix = "lane-"
 
@@ -35,7 +35,7 @@ struct LanePlacement: Sendable, Equatable {
         self.number = UInt16(truncatingIfNeeded: (hash >> 16) &* UInt32(laneCount) &+ UInt32(number))
     }
 
-    /// Nil where it is no placement, as from a dialer of an earlier version.
+    /// Nil if the name is not a placement. A dialer of an earlier version sends none.
     init?(serverName: String) {
         guard serverName.hasPrefix(Self.prefix), let number = UInt16(serverName.dropFirst(Self.prefix.count)) else {
             return nil
@@ -48,10 +48,10 @@ struct LanePlacement: Sendable, Equatable {
     func index(of loopCount: Int) -> Int { Int(number) % loopCount }
 }
 
-/// Reads where an accepted connection wants to lie, and lets it go on there or at another loop.
+/// Reads the placement of an accepted connection, and moves the connection to another event loop if it must.
 ///
-/// SwiftNIO chooses a loop before anything of a connection was read, and cannot move one, so the socket is handed over:
-/// the descriptor is doubled, the channel closed, and another channel made of the double at the right loop.
+/// SwiftNIO selects a loop before it reads from a connection, and cannot move a channel. This handler duplicates the
+/// socket's descriptor, closes the channel, and opens another channel with the duplicate on the other loop.
 ///
 /// Isolation: the connection's event loop.
 final class LanePlacementHandler: ChannelInboundHandler, RemovableChannelHandler {
@@ -59,9 +59,9 @@ final class LanePlacementHandler: ChannelInboundHandler, RemovableChannelHandler
 
     struct Delegate: Sendable {
         var loop: @Sendable (LanePlacement) -> any EventLoop
-        /// The connection goes on here; what takes its bytes is to be added.
+        /// The connection stays; adds the handlers that read its bytes.
         var stay: @Sendable (any Channel) throws -> Void
-        /// The connection goes on at another loop, beginning with what was read of it; the descriptor goes along.
+        /// Takes over the descriptor, for a channel on another loop that begins with the bytes that were read here.
         var move: @Sendable (CInt, any EventLoop, ByteBuffer) -> Void
         var failed: @Sendable (RejectReason, any Error) -> Void
     }
@@ -71,6 +71,9 @@ final class LanePlacementHandler: ChannelInboundHandler, RemovableChannelHandler
         case moving(any EventLoop, ByteBuffer)
         case over
     }
+
+    /// The longest ClientHello, in bytes: one TLS record with its header (RFC 8446 §5.1).
+    static let helloByteCountMax = 5 + (1 << 14)
 
     private let timeout: TimeAmount
     private let delegate: Delegate
@@ -89,7 +92,9 @@ final class LanePlacementHandler: ChannelInboundHandler, RemovableChannelHandler
             handler.named(result, channel)
             return channel.eventLoop.makeSucceededVoidFuture()
         }
-        try channel.pipeline.syncOperations.addHandlers([ByteToMessageHandler(names), self])
+        try channel.pipeline.syncOperations.addHandlers([
+            ByteToMessageHandler(names, maximumBufferSize: Self.helloByteCountMax), self,
+        ])
     }
 
     func handlerAdded(context: ChannelHandlerContext) {
@@ -166,7 +171,7 @@ final class LanePlacementHandler: ChannelInboundHandler, RemovableChannelHandler
 
     func errorCaught(context: ChannelHandlerContext, error: any Error) {
         if case .over = step { return context.fireErrorCaught(error) }
-        fail(.truncated, error, context)
+        fail(error is ByteToMessageDecoderError.PayloadTooLargeError ? .oversized : .truncated, error, context)
     }
 
     private func fail(_ reason: RejectReason, _ error: any Error, _ context: ChannelHandlerContext) {

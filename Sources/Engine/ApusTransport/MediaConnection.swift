@@ -14,6 +14,17 @@ package protocol MediaLaneDelegate: Sendable {
     func closed(_ connection: MediaConnection)
 }
 
+/// The delegate of a node that uses no media lanes; it ignores every event.
+package struct IdleMediaLanes: MediaLaneDelegate {
+    package init() {}
+
+    package func opened(_ connection: MediaConnection) {}
+    package func received(_ frame: LinkFrame, on connection: MediaConnection) {}
+    package func readCompleted(_ connection: MediaConnection) {}
+    package func writabilityChanged(_ connection: MediaConnection) {}
+    package func closed(_ connection: MediaConnection) {}
+}
+
 /// One media lane between two nodes: media frames, and the requests that open and close streams (D7).
 ///
 /// Concurrency model: confined to ``eventLoop``; every member but the constants has to be used there.

@@ -30,7 +30,7 @@ struct TLSContexts: Sendable {
         }
     }
 
-    /// - Parameter placement: said to the other side, which puts the connection on an event loop by it.
+    /// - Parameter placement: sent to the acceptor as the server name.
     func makeClientHandler(_ placement: LanePlacement? = nil) throws -> NIOSSLClientHandler {
         try NIOSSLClientHandler(context: client, serverHostname: placement?.serverName)
     }

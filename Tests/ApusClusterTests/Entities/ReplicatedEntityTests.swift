@@ -13,14 +13,6 @@ import Testing
 
 /// All that a node has below its services: transport, replication, entities and the runtime.
 private final class RuntimeNode: Sendable {
-    private struct NoMedia: MediaLaneDelegate {
-        func opened(_ connection: MediaConnection) {}
-        func received(_ frame: LinkFrame, on connection: MediaConnection) {}
-        func readCompleted(_ connection: MediaConnection) {}
-        func writabilityChanged(_ connection: MediaConnection) {}
-        func closed(_ connection: MediaConnection) {}
-    }
-
     let id: NodeID
     let view: ClusterView
     let replicas: ReplicaService
@@ -44,7 +36,7 @@ private final class RuntimeNode: Sendable {
         transport = Transport(
             configuration: TransportConfiguration(bind: HostPort(host: "127.0.0.1", port: 0), tls: tls), identity: id,
             cluster: ClusterID(unchecked: "test"), group: group,
-            control: ReplicaRouter(replicas, next: dispatcher), media: NoMedia(),
+            control: ReplicaRouter(replicas, next: dispatcher), media: IdleMediaLanes(),
             onEvent: { replicas.received($0) }, logger: logger)
         replicas.connect(transport)
         registry = EntityRegistry(view: view, transport: transport, logger: logger)

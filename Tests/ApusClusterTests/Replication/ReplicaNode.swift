@@ -16,14 +16,6 @@ final class ReplicaNode: Sendable {
         func received(_ request: InboundRequest) { service.received(request) }
     }
 
-    private struct NoMedia: MediaLaneDelegate {
-        func opened(_ connection: MediaConnection) {}
-        func received(_ frame: LinkFrame, on connection: MediaConnection) {}
-        func readCompleted(_ connection: MediaConnection) {}
-        func writabilityChanged(_ connection: MediaConnection) {}
-        func closed(_ connection: MediaConnection) {}
-    }
-
     let id: NodeID
     let view: ClusterView
     let service: ReplicaService
@@ -46,7 +38,8 @@ final class ReplicaNode: Sendable {
         self.service = service
         transport = Transport(
             configuration: TransportConfiguration(bind: HostPort(host: "127.0.0.1", port: 0), tls: tls), identity: id,
-            cluster: ClusterID(unchecked: "test"), group: group, control: Router(service: service), media: NoMedia(),
+            cluster: ClusterID(unchecked: "test"), group: group, control: Router(service: service),
+            media: IdleMediaLanes(),
             onEvent: { service.received($0) }, logger: logger)
         service.connect(transport)
     }

@@ -76,12 +76,4 @@ struct BenchNode {
             repeating: ShardAssignment(owner: owner, standby: second, epoch: 1), count: ShardID.count)
         return map
     }
-
-    private struct IdleMediaLanes: MediaLaneDelegate {
-        func opened(_ connection: MediaConnection) {}
-        func received(_ frame: LinkFrame, on connection: MediaConnection) {}
-        func readCompleted(_ connection: MediaConnection) {}
-        func writabilityChanged(_ connection: MediaConnection) {}
-        func closed(_ connection: MediaConnection) {}
-    }
 }

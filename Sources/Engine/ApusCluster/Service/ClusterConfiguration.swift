@@ -83,12 +83,6 @@ package protocol ClusterLinks: Sendable {
     func tell(_ peer: NodeName, lane: Int, method: UInt16, payload: ByteBuffer) throws(ApusError)
 }
 
-extension ClusterLinks {
-    package func tell(_ peer: NodeName, method: UInt16, payload: ByteBuffer) throws(ApusError) {
-        try tell(peer, lane: 0, method: method, payload: payload)
-    }
-}
-
 extension Transport: ClusterLinks {}
 
 /// The cluster's own methods on the control lane; ids up to 15 are its.

@@ -128,7 +128,8 @@ extension ClusterService {
         guard let links = state.value.links, let bytes: [UInt8] = try? message.serializedBytes() else { return }
         for member in view.map.members where member.state.isAlive && member.id != identity {
             // A peer that cannot be told asks the store for its revision anyway.
-            try? links.tell(member.id.name, method: ClusterMethod.mapChanged, payload: ByteBuffer(bytes: bytes))
+            try? links.tell(
+                member.id.name, lane: 0, method: ClusterMethod.mapChanged, payload: ByteBuffer(bytes: bytes))
         }
     }
 
