@@ -57,6 +57,7 @@ let package = Package(
     name: "apus",
     products: [
         .executable(name: "apus", targets: ["apus"]),
+        .executable(name: "apus-bench", targets: ["apus-bench"]),
         .library(name: "ApusClient", targets: ["ApusClient"]),
         .library(name: "ApusDevice", targets: ["ApusDevice"]),
     ],
@@ -190,18 +191,32 @@ let package = Package(
                 protobuf, log,
             ]),
 
-        // Command: one verb each, and the binary that has them.
+        // Command: local clusters and their processes, the verbs, and the binaries that have them.
+        layer(
+            "Command", "ApusLocal",
+            [
+                "ApusCore", "ApusSessions", "ApusTransport", "ApusTraversal", "ApusNode", "CApusTLS", nioCore, nioPosix,
+                nioHTTP1, nioFoundationCompat, crypto,
+            ]),
         layer(
             "Command", "ApusCommand",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage", "ApusCluster",
-                "ApusSessions", "ApusNode", "ApusClient", "ApusDevice", "ApusTraversal", "ApusRelay", "ApusThreads",
-                "CApusTLS", "CApusThreads", nioCore, nioPosix, nioHTTP1,
-                nioFoundationCompat, crypto,
-                lifecycle, unixSignals, log, coreMetrics, arguments,
+                "ApusCore", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster", "ApusSessions", "ApusNode",
+                "ApusClient", "ApusDevice", "ApusTraversal", "ApusLocal", "CApusThreads", nioCore, nioPosix, nioHTTP1,
+                nioFoundationCompat, unixSignals, log, coreMetrics, arguments,
             ]),
         .executableTarget(
             name: "apus", dependencies: ["ApusCommand"], path: "Sources/Command/apus", swiftSettings: apusSettings),
+        layer(
+            "Command", "ApusBench",
+            [
+                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTraversal", "ApusThreads", "ApusTransport",
+                "ApusStorage", "ApusCluster", "ApusSessions", "ApusClient", "ApusLocal", nioCore, nioPosix, nioHTTP1,
+                nioFoundationCompat, unixSignals, log, arguments,
+            ]),
+        .executableTarget(
+            name: "apus-bench", dependencies: ["ApusBench"], path: "Sources/Command/apus-bench",
+            swiftSettings: apusSettings),
 
         // Examples: services of others, each in a binary of its own.
         .executableTarget(

@@ -38,8 +38,8 @@ struct BusyMachineTests {
         if scheduling == .usual { #expect(rank < 2, "the nodes have real-time priority after all") }
         let hogs = try (0..<30 * ProcessInfo.processInfo.activeProcessorCount).map { _ in
             let hog = Process()
-            hog.executableURL = URL(fileURLWithPath: Cluster.apus)
-            hog.arguments = ["bench", "hog", "--parent", "\(getpid())"]
+            hog.executableURL = URL(fileURLWithPath: Cluster.bench)
+            hog.arguments = ["hog", "--parent", "\(getpid())"]
             try hog.run()
             return hog
         }

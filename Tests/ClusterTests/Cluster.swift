@@ -8,11 +8,10 @@ final class Cluster {
     private var children: [Process] = []
 
     /// The binary that was built beside the tests.
-    static let apus: String = {
-        if let path = ProcessInfo.processInfo.environment["APUS"] { return path }
-        let folder = URL(fileURLWithPath: CommandLine.arguments[0]).deletingLastPathComponent().path
-        return "\(folder)/apus"
-    }()
+    static let apus = ProcessInfo.processInfo.environment["APUS"] ?? "\(folder)/apus"
+    /// The benchmarks that were built beside the tests; they start the same `apus`.
+    static let bench = "\(folder)/apus-bench"
+    private static let folder = URL(fileURLWithPath: CommandLine.arguments[0]).deletingLastPathComponent().path
 
     /// What a command said, and how it ended.
     struct Outcome {

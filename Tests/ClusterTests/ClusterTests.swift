@@ -18,10 +18,10 @@ struct ClusterTests {
 
     @Test("Killed and paused nodes lose and double nothing, and a second kill neither (D4, D7)")
     func failover() throws {
-        let outcome = try Cluster.run([
-            "bench", "failover", "--repeats", "1", "--channels", "2", "--viewers", "3", "--base-port", "28100",
-            "--json",
-        ])
+        let outcome = try Cluster.run(
+            [
+                "failover", "--repeats", "1", "--channels", "2", "--viewers", "3", "--base-port", "28100", "--json",
+            ], binary: Cluster.bench)
         #expect(outcome.status == 0, "\(outcome.all)")
         let last = outcome.output.split(separator: "\n").last.map(String.init) ?? ""
         let kinds = try JSONSerialization.jsonObject(with: Data(last.utf8)) as? [String: [String: Double]]

@@ -63,7 +63,8 @@ struct DurabilityTests {
     private static func syncCount(of arguments: [String], in folder: String) throws -> Int {
         try makeShim(in: folder)
         let outcome = try Cluster.run(
-            arguments, environment: ["LD_PRELOAD": "\(folder)/shim.so", "APUS_SYNC_COUNT": "\(folder)/count"])
+            arguments, binary: Cluster.bench,
+            environment: ["LD_PRELOAD": "\(folder)/shim.so", "APUS_SYNC_COUNT": "\(folder)/count"])
         #expect(outcome.status == 0, "\(outcome.all)")
         return try #require(Int(Cluster.text("\(folder)/count")))
     }
@@ -73,9 +74,9 @@ struct DurabilityTests {
         let folder = try Self.scratch()
         defer { try? FileManager.default.removeItem(atPath: folder) }
         let path = "\(folder)/records.sqlite"
-        _ = try Self.syncCount(of: ["bench", "store", "records", path, "--count", "1"], in: folder)
-        let idle = try Self.syncCount(of: ["bench", "store", "records", path, "--count", "1"], in: folder)
-        let busy = try Self.syncCount(of: ["bench", "store", "records", path, "--count", "101"], in: folder)
+        _ = try Self.syncCount(of: ["store", "records", path, "--count", "1"], in: folder)
+        let idle = try Self.syncCount(of: ["store", "records", path, "--count", "1"], in: folder)
+        let busy = try Self.syncCount(of: ["store", "records", path, "--count", "101"], in: folder)
         #expect(busy - idle >= 100, "\(busy) syncs of 101 commits, \(idle) of one")
     }
 
@@ -86,12 +87,13 @@ struct DurabilityTests {
         let folder = try Self.scratch()
         defer { try? FileManager.default.removeItem(atPath: folder) }
         let path = "\(folder)/records.sqlite"
-        _ = try Self.syncCount(of: ["bench", "store", "records", path, "--count", "1"], in: folder)
+        _ = try Self.syncCount(of: ["store", "records", path, "--count", "1"], in: folder)
         let outcome = try Cluster.run(
             [
-                "bench", "store", "records", path, "--count", "200", "--batch", "\(writerCount)", "--each",
+                "store", "records", path, "--count", "200", "--batch", "\(writerCount)", "--each",
                 "--keep-going",
             ],
+            binary: Cluster.bench,
             environment: [
                 "LD_PRELOAD": "\(folder)/shim.so", "APUS_SYNC_COUNT": "\(folder)/count", "APUS_SYNC_FAILS": "20",
             ])
@@ -118,9 +120,9 @@ struct DurabilityTests {
         let folder = try Self.scratch()
         defer { try? FileManager.default.removeItem(atPath: folder) }
         let path = "\(folder)/ownership"
-        _ = try Self.syncCount(of: ["bench", "store", "ownership", path, "--count", "1"], in: folder)
-        let idle = try Self.syncCount(of: ["bench", "store", "ownership", path, "--count", "1"], in: folder)
-        let busy = try Self.syncCount(of: ["bench", "store", "ownership", path, "--count", "101"], in: folder)
+        _ = try Self.syncCount(of: ["store", "ownership", path, "--count", "1"], in: folder)
+        let idle = try Self.syncCount(of: ["store", "ownership", path, "--count", "1"], in: folder)
+        let busy = try Self.syncCount(of: ["store", "ownership", path, "--count", "101"], in: folder)
         #expect(busy - idle >= 200, "\(busy) syncs of 101 swaps, \(idle) of one")
     }
 
@@ -137,8 +139,8 @@ struct DurabilityTests {
     private static func start(_ store: String, log: String) throws -> Process {
         _ = FileManager.default.createFile(atPath: log, contents: nil)
         let process = Process()
-        process.executableURL = URL(fileURLWithPath: Cluster.apus)
-        process.arguments = ["bench", "store", "ownership", store, "--count", "0", "--seconds", "6", "--each"]
+        process.executableURL = URL(fileURLWithPath: Cluster.bench)
+        process.arguments = ["store", "ownership", store, "--count", "0", "--seconds", "6", "--each"]
         process.standardOutput = FileHandle(forWritingAtPath: log)
         try process.run()
         return process

@@ -29,8 +29,8 @@ struct RecordProcessTests {
     private static func start(_ arguments: [String], output: String) throws -> Process {
         _ = FileManager.default.createFile(atPath: output, contents: nil)
         let process = Process()
-        process.executableURL = URL(fileURLWithPath: Cluster.apus)
-        process.arguments = ["bench", "store"] + arguments
+        process.executableURL = URL(fileURLWithPath: Cluster.bench)
+        process.arguments = ["store"] + arguments
         process.standardOutput = FileHandle(forWritingAtPath: output)
         process.standardError = FileHandle.nullDevice
         try process.run()

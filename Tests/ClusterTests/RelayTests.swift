@@ -37,9 +37,9 @@ struct RelayTests {
         "Relay of a killed node: a second allocation goes on within 250 ms, every ticket at another node (RFC 8016)"
     )
     func failover() throws {
-        let bench = try Cluster.run([
-            "bench", "relay-failover", "--allocations", "60", "--repeats", "1", "--base-port", "28800", "--json",
-        ])
+        let bench = try Cluster.run(
+            ["relay-failover", "--allocations", "60", "--repeats", "1", "--base-port", "28800", "--json"],
+            binary: Cluster.bench)
         #expect(bench.status == 0, "\(bench.all)")
         let line = bench.output.split(separator: "\n").last.map(String.init) ?? ""
         let values = (try? JSONSerialization.jsonObject(with: Data(line.utf8))) as? [String: Double] ?? [:]
@@ -51,10 +51,9 @@ struct RelayTests {
         "A drained node sends clients with tickets to its standby, where they go on; new ones get 300 (RFC 8489 §10)"
     )
     func drain() throws {
-        let bench = try Cluster.run([
-            "bench", "relay-failover", "--drain", "--allocations", "20", "--repeats", "1", "--base-port", "28850",
-            "--json",
-        ])
+        let bench = try Cluster.run(
+            ["relay-failover", "--drain", "--allocations", "20", "--repeats", "1", "--base-port", "28850", "--json"],
+            binary: Cluster.bench)
         #expect(bench.status == 0, "\(bench.all)")
         #expect(bench.output.contains("\"revived\":20"), "\(bench.all)")
         let cluster = try Cluster(nodes: 3, basePort: 28_900)

@@ -9,7 +9,7 @@ struct Apus: AsyncParsableCommand {
         abstract: "A cluster for cameras and doorbells, and for the apps that watch and talk to them.",
         subcommands: [
             NodeCommand.self, ClusterCommand.self, DeviceCommand.self, WatchCommand.self, DemoCommand.self,
-            AdminCommand.self, RelayCommand.self, BenchCommand.self,
+            AdminCommand.self, RelayCommand.self,
         ])
 }
 

@@ -1,4 +1,5 @@
 import ApusCore
+import ApusLocal
 import ArgumentParser
 
 /// `apus admin pki`: a cluster's authority, certificates and keys.

@@ -1,4 +1,5 @@
 import ApusCore
+import ApusLocal
 import ApusNode
 import ApusStorage
 import ArgumentParser

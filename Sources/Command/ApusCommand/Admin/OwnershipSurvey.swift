@@ -1,5 +1,6 @@
 import ApusCluster
 import ApusCore
+import ApusLocal
 import ApusNode
 import ApusStorage
 import Foundation

@@ -1,4 +1,5 @@
 import ApusCore
+import ApusLocal
 import ArgumentParser
 
 /// `apus cluster`: a cluster of several node processes on this machine.

@@ -1,4 +1,5 @@
 import ApusCore
+import ApusLocal
 import ApusSessions
 import ArgumentParser
 import NIOCore

@@ -1,4 +1,5 @@
 import ApusCore
+import ApusLocal
 import ArgumentParser
 
 /// `apus cluster restart N`: stops a node, if it runs, and starts it anew.

@@ -1,4 +1,5 @@
 import ApusCore
+import ApusLocal
 import ArgumentParser
 
 #if canImport(Glibc)

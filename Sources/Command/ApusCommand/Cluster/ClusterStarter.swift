@@ -1,4 +1,5 @@
 import ApusCore
+import ApusLocal
 import Foundation
 
 /// Makes a local cluster's state where it is missing, and starts the nodes that do not run.

@@ -1,4 +1,5 @@
 import ApusCore
+import ApusLocal
 import ArgumentParser
 
 /// `apus cluster up`: makes what is missing, starts what does not run, waits until all is well.

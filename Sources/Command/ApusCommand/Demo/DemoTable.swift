@@ -1,4 +1,5 @@
 import ApusCore
+import ApusLocal
 import Foundation
 
 #if canImport(Glibc)

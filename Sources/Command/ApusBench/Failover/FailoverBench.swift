@@ -1,0 +1,211 @@
+import ApusCluster
+import ApusCore
+import ApusLocal
+import ApusSessions
+import ArgumentParser
+import Foundation
+
+/// `apus-bench failover`: nodes of a local cluster are killed and paused under channels and viewers; what
+/// each viewer saw is counted: frames lost, frames doubled, and the longest gap between two arrivals.
+struct BenchFailoverCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "failover",
+        abstract: "Kill, pause, drain and add nodes under channels and viewers, and report the gaps.")
+
+    /// What the node that fails is to the channels.
+    enum Kind: String, CaseIterable {
+        case primaryAndDoor = "primary-door"
+        case primary = "primary"
+        case viewersDoor = "viewers-door"
+        case standby = "standby"
+        case pausedPrimary = "paused-primary"
+        case pausedDoor = "paused-door"
+        case drained = "drained"
+        case joined = "joined"
+
+        var isPause: Bool { self == .pausedPrimary || self == .pausedDoor }
+        /// An operator's doing: nobody is to notice at all.
+        var isPlanned: Bool { self == .drained || self == .joined }
+        var says: String {
+            switch self {
+            case .primaryAndDoor: "kill -9 the primary, publisher's door"
+            case .primary: "kill -9 the primary"
+            case .viewersDoor: "kill -9 the viewers' door"
+            case .standby: "kill -9 the standby"
+            case .pausedPrimary: "SIGSTOP the primary"
+            case .pausedDoor: "SIGSTOP primary and every door"
+            case .drained: "drain primary and every door"
+            case .joined: "a node joins, becomes primary"
+            }
+        }
+    }
+
+    @Option(help: "Channels of a round.") var channels = 8
+    @Option(help: "Viewers of each channel.") var viewers = 10
+    @Option(help: "Rounds of each kind.") var repeats = 20
+    @Option(help: "Kinds, separated by commas: \(Kind.allCases.map(\.rawValue).joined(separator: ", ")).")
+    var kinds = Kind.allCases.map(\.rawValue).joined(separator: ",")
+    @Option(help: "First port of the cluster.") var basePort = 27_800
+    @Flag(help: "Print one JSON object as the last line.") var json = false
+
+    func run() async throws {
+        let kinds = try kinds.split(separator: ",").map { text in
+            guard let kind = Kind(rawValue: String(text)) else { throw ValidationError("'\(text)' is no kind.") }
+            return kind
+        }
+        var results: [FailoverResult] = []
+        for kind in kinds { results.append(try await play(kind)) }
+        print(FailoverResult.table(results))
+        if json { print(try FailoverResult.json(results)) }
+        if results.contains(where: { !$0.isClean }) { throw ExitCode.failure }
+    }
+
+    private func play(_ kind: Kind) async throws -> FailoverResult {
+        var result = FailoverResult(kind: kind)
+        let apus = try BenchPrograms.apus()
+        for first in stride(from: 0, to: repeats, by: Self.roundsOfStage) {
+            let directory = "\(NSTemporaryDirectory())/apus-failover-\(getpid())"
+            let stage = try await FailoverStage(directory: directory, executable: apus, basePort: basePort)
+            do {
+                for round in first..<min(repeats, first + Self.roundsOfStage) {
+                    try await stage.heal()
+                    try await play(kind, round: round, on: stage, into: &result)
+                    let line = "\(kind.rawValue) \(round + 1)/\(repeats): \(result.line)\n"
+                    FileHandle.standardError.write(Data(line.utf8))
+                }
+            } catch {
+                await stage.down()
+                throw error
+            }
+            await stage.down()
+            try? FileManager.default.removeItem(atPath: directory)
+        }
+        return result
+    }
+    /// A cluster remembers a channel for a minute after its last use; each round has channels of its own, and those of
+    /// many rounds would be copied to each new standby beside the few that are measured.
+    private static let roundsOfStage = 3
+
+    private func play(
+        _ kind: Kind, round: Int, on stage: FailoverStage, into result: inout FailoverResult
+    ) async throws {
+        let names = stage.local.mark.nodes.map { NodeName(unchecked: $0.name) }
+        let victim = names[round % names.count]
+        let others = names.filter { $0 != victim }
+        let devices = try await stage.devices(channels, prefix: "r\(round)\(kind.rawValue)") { owner, standby in
+            switch kind {
+            case .primaryAndDoor, .primary, .pausedPrimary, .pausedDoor, .drained, .joined: owner == victim
+            case .viewersDoor: owner != victim && standby != victim || owner != victim
+            case .standby: standby == victim
+            }
+        }
+        if kind == .joined { try await stage.drain(victim) }
+        let cast = try await enter(devices, kind: kind, victim: victim, others: others, on: stage)
+        defer { cast.leave() }
+        try await cast.waitUntilWatched(frames: 40)
+
+        let failedAt = MonotonicTime.now()
+        var standbyDelay: Duration?
+        if kind.isPlanned {
+            if kind == .drained { try await stage.drain(victim) } else { try await stage.heal() }
+            standbyDelay = MonotonicTime.now() - failedAt
+        } else {
+            try stage.signal(victim, kind.isPause ? SIGSTOP : SIGKILL)
+            standbyDelay = try await self.standbyDelay(devices, victim: victim, since: failedAt, on: stage)
+        }
+        try await Task.sleep(for: .milliseconds(1500))
+        result.add(first: cast, from: failedAt, to: .now(), standbyDelay: standbyDelay)
+        if kind.isPause {
+            try stage.signal(victim, SIGCONT)
+            try await Task.sleep(for: .seconds(2))
+        } else if !kind.isPlanned {
+            // The new primary of most channels goes too; one node is left.
+            let map = try await stage.map()
+            guard let second = map.owner(of: ShardID(of: devices[0]))?.id.name else { return }
+            let secondAt = MonotonicTime.now()
+            try stage.signal(second, SIGKILL)
+            try await Task.sleep(for: .milliseconds(1500))
+            result.add(second: cast, from: secondAt, to: .now())
+        }
+        for publisher in cast.publishers { publisher.pause() }
+        try await cast.waitUntilCaughtUp()
+        result.count(cast)
+    }
+
+    private func enter(
+        _ devices: [DeviceID], kind: Kind, victim: NodeName, others: [NodeName], on stage: FailoverStage
+    ) async throws -> FailoverCast {
+        let cast = FailoverCast()
+        let isPublisherAtVictim = kind == .primaryAndDoor || kind == .pausedDoor || kind == .drained
+        let areViewersAtVictim = kind == .viewersDoor || kind == .pausedDoor || kind == .drained
+        for (index, device) in devices.enumerated() {
+            let door = isPublisherAtVictim ? victim : others[index % others.count]
+            cast.publishers.append(try await stage.publisher(device, door: door))
+        }
+        for publisher in cast.publishers { publisher.start() }
+        try await Task.sleep(for: .milliseconds(300))
+        for (index, device) in devices.enumerated() {
+            for number in 0..<viewers {
+                let door = areViewersAtVictim ? victim : others[(index + number) % others.count]
+                cast.add(try await stage.viewer(device, number: number, door: door), of: index)
+            }
+        }
+        return cast
+    }
+
+    /// How long until every channel has a standby again that is alive; nil where none came within 5 s.
+    private func standbyDelay(
+        _ devices: [DeviceID], victim: NodeName, since: MonotonicTime, on stage: FailoverStage
+    ) async throws -> Duration? {
+        while MonotonicTime.now() - since < .seconds(5) {
+            let map = try await stage.map()
+            let isReplaced = devices.allSatisfy { device in
+                let shard = ShardID(of: device)
+                guard let owner = map.owner(of: shard), let standby = map.standby(of: shard) else { return false }
+                return owner.id.name != victim && standby.id.name != victim && owner.state.isAlive
+                    && standby.state.isAlive
+            }
+            if isReplaced { return MonotonicTime.now() - since }
+            try await Task.sleep(for: .milliseconds(5))
+        }
+        return nil
+    }
+}
+
+/// The publishers and viewers of one round.
+final class FailoverCast {
+    var publishers: [BenchPublisher] = []
+    private(set) var viewers: [(channel: Int, viewer: BenchViewer)] = []
+
+    func add(_ viewer: BenchViewer, of channel: Int) {
+        keep(viewer, of: channel)
+        viewer.start()
+    }
+
+    /// One that has begun to watch already.
+    func keep(_ viewer: BenchViewer, of channel: Int) { viewers.append((channel, viewer)) }
+
+    func leave() {
+        for entry in viewers { entry.viewer.stop() }
+        for publisher in publishers { publisher.stop() }
+    }
+
+    func waitUntilWatched(frames: Int) async throws {
+        let deadline = MonotonicTime.now() + .seconds(20)
+        while !viewers.allSatisfy({ $0.viewer.records.count >= frames }) {
+            guard MonotonicTime.now() < deadline else {
+                throw ApusError(.deadlineExceeded, "not every viewer got its first frames")
+            }
+            try await Task.sleep(for: .milliseconds(50))
+        }
+    }
+
+    /// Every viewer has the publisher's last frame, or had five seconds for it.
+    func waitUntilCaughtUp() async throws {
+        let deadline = MonotonicTime.now() + .seconds(5)
+        while MonotonicTime.now() < deadline {
+            try await Task.sleep(for: .milliseconds(50))
+            if viewers.allSatisfy({ Int($0.viewer.newest ?? 0) + 1 >= publishers[$0.channel].sent }) { return }
+        }
+    }
+}

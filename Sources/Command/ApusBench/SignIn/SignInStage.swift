@@ -1,0 +1,108 @@
+import ApusClient
+import ApusCluster
+import ApusContract
+import ApusCore
+import ApusLocal
+import ApusSessions
+import Foundation
+import Logging
+import NIOCore
+import NIOPosix
+
+/// A local cluster of one binary, with those who sign in at it.
+///
+/// Isolation: used by the bench's one task; clients live on their own event loops.
+struct SignInStage {
+    let local: LocalCluster
+    private let executable: String
+    private let group: MultiThreadedEventLoopGroup
+    private let log: Logger
+
+    /// Starts the cluster. Throws 10001 where it does not come up.
+    init(
+        executable: String, nodes: Int, directory: String, basePort: Int, group: MultiThreadedEventLoopGroup
+    ) throws {
+        self.executable = executable
+        self.group = group
+        var log = Logger(label: "bench") { StreamLogHandler.standardError(label: $0) }
+        log.logLevel = .error
+        self.log = log
+        do {
+            try FailoverStage.run(
+                executable,
+                ["cluster", "up", "--nodes", "\(nodes)", "--dir", directory, "--base-port", "\(basePort)"])
+        } catch {
+            try? FailoverStage.run(executable, ["cluster", "down", "--dir", directory])
+            throw error
+        }
+        local = try LocalCluster(directory: directory)
+    }
+
+    func down() {
+        try? FailoverStage.run(executable, ["cluster", "down", "--dir", local.directory.path])
+        try? FileManager.default.removeItem(atPath: local.directory.path)
+    }
+
+    /// CPU that a node's process has used, in seconds (proc(5), fields 14 and 15).
+    func busySeconds(of node: String) throws(ApusError) -> Double {
+        guard let pid = NodeProcess(node, in: local.directory).pid,
+            let text = FileManager.default.contents(atPath: "/proc/\(pid)/stat").map({
+                String(decoding: $0, as: UTF8.self)
+            }),
+            let end = text.lastIndex(of: ")")
+        else { throw ApusError(.internalFailure, "the node \(node) is not running") }
+        let fields = text[end...].split(separator: " ")
+        let ticks = (Double(fields[12]) ?? 0) + (Double(fields[13]) ?? 0)
+        return ticks / Double(sysconf(Int32(_SC_CLK_TCK)))
+    }
+
+    func kill(_ node: String) throws(ApusError) {
+        guard NodeProcess(node, in: local.directory).signal(SIGKILL) else {
+            throw ApusError(.internalFailure, "the node \(node) is not running")
+        }
+    }
+
+    // MARK: Clients
+
+    func probe(_ number: Int, resumes: Bool) async throws(ApusError) -> SignInProbe {
+        let access = AccessID(unchecked: "probe-\(number)")
+        return try SignInProbe(
+            configuration: try await configuration(.app, access, device: nil, first: local.mark.nodes[0].name),
+            resumes: resumes, eventLoop: group.next())
+    }
+
+    func publisher(_ device: DeviceID, at node: String) async throws(ApusError) -> BenchPublisher {
+        let access = AccessID(unchecked: device.rawValue)
+        let session = try await session(.device, access, device: device, first: node)
+        return BenchPublisher(
+            device: device, session: session, frames: BenchFrames(keyByteCount: 4_000, byteCount: 1_000),
+            end: ClientEnd())
+    }
+
+    func viewer(_ device: DeviceID, _ number: Int, at node: String) async throws(ApusError) -> BenchViewer {
+        let access = AccessID(unchecked: "viewer-\(number)")
+        return BenchViewer(
+            device: device, session: try await session(.app, access, device: nil, first: node), end: ClientEnd(),
+            checksContent: true)
+    }
+
+    private func session(
+        _ role: Session.Role, _ access: AccessID, device: DeviceID?, first node: String
+    ) async throws(ApusError) -> ClientSession {
+        let session = try ClientSession(
+            configuration: try await configuration(role, access, device: device, first: node),
+            eventLoop: group.next(), log: log)
+        session.start()
+        return session
+    }
+
+    private func configuration(
+        _ role: Session.Role, _ access: AccessID, device: DeviceID?, first node: String
+    ) async throws(ApusError) -> ClientConfiguration {
+        let first = try local.door(of: node)
+        return ClientConfiguration(
+            doors: [first] + local.doors.filter { $0 != first }, authorityFile: local.authorityFile,
+            token: try await local.mint(role: role, access: access, device: device),
+            role: role == .device ? .device : .app)
+    }
+}

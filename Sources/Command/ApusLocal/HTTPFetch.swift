@@ -1,0 +1,110 @@
+package import ApusCore
+package import NIOCore
+package import NIOHTTP1
+import NIOPosix
+
+/// One HTTP/1.1 request to a node's HTTP listener, with a deadline and a bound on the answer.
+package enum HTTPFetch {
+    /// A whole answer.
+    package struct Answer: Sendable {
+        /// The status code.
+        package var status: Int
+        /// At most ``HTTPFetch/answerByteCountMax`` bytes.
+        package var body: ByteBuffer
+    }
+
+    /// The largest answer that is read, in bytes.
+    package static let answerByteCountMax = 16 << 20
+
+    /// Sends a request without a body, and waits for the answer.
+    ///
+    /// - Parameters:
+    ///   - token: goes into the header `Authorization`; nil: none does.
+    ///   - timeout: of connecting, and then of the answer.
+    /// - Throws: 21022 where the connection fails, 10005 after the deadline, 10001 where the answer is not one.
+    package static func send(
+        _ method: HTTPMethod, _ path: String, to address: HostPort, token: String? = nil, timeout: Duration
+    ) async throws(ApusError) -> Answer {
+        var headers: HTTPHeaders = ["Host": address.description, "Connection": "close", "Content-Length": "0"]
+        if let token { headers.add(name: "Authorization", value: "Bearer \(token)") }
+        let head = HTTPRequestHead(version: .http1_1, method: method, uri: path, headers: headers)
+        let nanoseconds = timeout.nanoseconds
+        do {
+            let answer = try await ClientBootstrap(group: MultiThreadedEventLoopGroup.singleton)
+                .connectTimeout(.nanoseconds(nanoseconds))
+                .connect(host: address.host, port: address.port) { channel in
+                    channel.eventLoop.makeCompletedFuture {
+                        let answer = channel.eventLoop.makePromise(of: Answer.self)
+                        let pipeline = channel.pipeline.syncOperations
+                        try pipeline.addHTTPClientHandlers()
+                        try pipeline.addHandler(
+                            FetchHandler(head: head, answer: answer, timeout: .nanoseconds(nanoseconds)))
+                        return answer.futureResult
+                    }
+                }
+            return try await answer.get()
+        } catch let error as ApusError {
+            throw error
+        } catch {
+            throw ApusError(.connectFailed, "\(address) does not answer: \(error)")
+        }
+    }
+}
+
+/// Sends the request when the connection is there and gathers the answer. Loop-confined.
+private final class FetchHandler: ChannelInboundHandler {
+    typealias InboundIn = HTTPClientResponsePart
+    typealias OutboundOut = HTTPClientRequestPart
+
+    private let head: HTTPRequestHead
+    private let answer: EventLoopPromise<HTTPFetch.Answer>
+    private let timeout: TimeAmount
+    private var gathered = HTTPFetch.Answer(status: 0, body: ByteBuffer())
+
+    init(head: HTTPRequestHead, answer: EventLoopPromise<HTTPFetch.Answer>, timeout: TimeAmount) {
+        self.head = head
+        self.answer = answer
+        self.timeout = timeout
+    }
+
+    func channelActive(context: ChannelHandlerContext) {
+        let channel = context.channel
+        let answer = answer
+        let deadline = context.eventLoop.scheduleTask(in: timeout) {
+            answer.fail(ApusError(.deadlineExceeded))
+            channel.close(promise: nil)
+        }
+        channel.closeFuture.whenComplete { _ in deadline.cancel() }
+        context.write(wrapOutboundOut(.head(head)), promise: nil)
+        context.writeAndFlush(wrapOutboundOut(.end(nil)), promise: nil)
+    }
+
+    func channelRead(context: ChannelHandlerContext, data: NIOAny) {
+        switch unwrapInboundIn(data) {
+        case .head(let head):
+            gathered.status = Int(head.status.code)
+        case .body(var part):
+            guard gathered.body.readableBytes + part.readableBytes <= HTTPFetch.answerByteCountMax else {
+                return fail(context, ApusError(.frameTooLarge))
+            }
+            gathered.body.writeBuffer(&part)
+        case .end:
+            answer.succeed(gathered)
+            context.close(promise: nil)
+        }
+    }
+
+    func errorCaught(context: ChannelHandlerContext, error: any Error) {
+        fail(context, ApusError(.malformed, "the answer is not HTTP: \(error)"))
+    }
+
+    /// The last thing that a handler is told, also where the connection never came to be.
+    func handlerRemoved(context: ChannelHandlerContext) {
+        answer.fail(ApusError(.linkLost))
+    }
+
+    private func fail(_ context: ChannelHandlerContext, _ error: ApusError) {
+        answer.fail(error)
+        context.close(promise: nil)
+    }
+}

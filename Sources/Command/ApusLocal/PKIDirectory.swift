@@ -1,0 +1,98 @@
+package import ApusCore
+package import ApusSessions
+import ApusTransport
+import Crypto
+import Foundation
+
+/// A cluster's keys and certificates in one directory, mode 0700; keys are mode 0600.
+///
+/// `ca.pem`/`ca.key`, `NODE.pem`/`NODE.key`, `clients.pem`/`clients.key`, `cluster.key` (32 random bytes),
+/// `token.key`/`token.pub`. What exists is kept, so a node can be added later.
+package struct PKIDirectory: Sendable {
+    /// The directory, absolute.
+    package let path: String
+
+    /// A directory by its path; nothing is read or made.
+    package init(path: String) { self.path = path }
+
+    /// The authority's certificate, PEM.
+    package var authority: String { "\(path)/ca.pem" }
+    /// The key that signs tokens, PEM.
+    package var tokenPrivateKey: String { "\(path)/token.key" }
+    /// The 32 bytes that the nodes share.
+    package var clusterKey: String { "\(path)/cluster.key" }
+
+    /// Makes what is missing.
+    ///
+    /// - Parameter hosts: names and addresses under which nodes and doors are reached, beside the local ones.
+    /// - Returns: The files that were made.
+    /// - Throws: 10021 where a file cannot be written, 10022 where the existing authority cannot be read.
+    package func make(cluster: ClusterID, nodes: [NodeName], hosts: [String]) throws(ApusError) -> [String] {
+        try makeFolder()
+        var made: [String] = []
+        let authority = try issue("ca", made: &made) { () throws(ApusError) in
+            try ClusterPKI.makeAuthority(cluster: cluster)
+        }
+        for node in nodes {
+            _ = try issue(node.rawValue, made: &made) { () throws(ApusError) in
+                try ClusterPKI.issueNode(node, hosts: hosts, authority: authority)
+            }
+        }
+        _ = try issue("clients", made: &made) { () throws(ApusError) in
+            try ClusterPKI.issueClientDoor(hosts: hosts, authority: authority)
+        }
+        if !FileManager.default.fileExists(atPath: tokenPrivateKey) {
+            let key = P256.Signing.PrivateKey()
+            let pair = ClusterPKI.Issued(
+                certificatePEM: key.publicKey.pemRepresentation, privateKeyPEM: key.pemRepresentation)
+            try ClusterPKI.write(pair, certificate: "\(path)/token.pub", key: tokenPrivateKey)
+            made += ["token.pub", "token.key"]
+        }
+        if !FileManager.default.fileExists(atPath: clusterKey) {
+            let bytes = SymmetricKey(size: .bits256).withUnsafeBytes { Data($0) }  // SAFETY: copied in the closure.
+            guard
+                FileManager.default.createFile(
+                    atPath: clusterKey, contents: bytes, attributes: [.posixPermissions: 0o600])
+            else { throw ApusError(.storageFailed, "\(clusterKey) cannot be written") }
+            made.append("cluster.key")
+        }
+        return made
+    }
+
+    /// Signs a token with the directory's token key.
+    ///
+    /// - Throws: 10021 where there is no key, 10022 where it is not one.
+    package func mint(_ claims: TokenClaims) async throws(ApusError) -> String {
+        let key: String
+        do {
+            key = try String(contentsOfFile: tokenPrivateKey, encoding: .utf8)
+        } catch {
+            throw ApusError(
+                .storageFailed, "the token key \(tokenPrivateKey) cannot be read: \(error.localizedDescription)")
+        }
+        return try await TokenSigner(privateKeyPEM: key).sign(claims)
+    }
+
+    private func makeFolder() throws(ApusError) {
+        do {
+            try FileManager.default.createDirectory(
+                atPath: path, withIntermediateDirectories: true, attributes: [.posixPermissions: 0o700])
+        } catch {
+            throw ApusError(.storageFailed, "\(path) cannot be made: \(error.localizedDescription)")
+        }
+    }
+
+    private func issue(
+        _ name: String, made: inout [String], _ make: () throws(ApusError) -> ClusterPKI.Issued
+    ) throws(ApusError) -> ClusterPKI.Issued {
+        let certificate = "\(path)/\(name).pem"
+        let key = "\(path)/\(name).key"
+        if FileManager.default.fileExists(atPath: certificate), FileManager.default.fileExists(atPath: key) {
+            return try ClusterPKI.read(certificate: certificate, key: key)
+        }
+        let issued = try make()
+        try ClusterPKI.write(issued, certificate: certificate, key: key)
+        made += ["\(name).pem", "\(name).key"]
+        return issued
+    }
+}

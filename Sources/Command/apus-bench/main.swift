@@ -1,0 +1,3 @@
+import ApusBench
+
+await BenchProgram.main()
