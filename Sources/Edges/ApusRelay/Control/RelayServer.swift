@@ -30,6 +30,21 @@ package struct RelayAddresses: Sendable {
 /// An allocation has one relayed address, or one of each family (ADDITIONAL-ADDRESS-FAMILY): datagram
 /// sockets, or listening ones from which it connects to peers as well (TCP relaying, RFC 6062).
 ///
+/// **Where to read on.** ``RelayControl`` runs this server on one thread; each ``PacketPlane`` has a thread of its own
+/// and relays without asking. ``TurnServerStateMachine`` of ApusTraversal has the protocol's rules. The folders:
+///
+/// | folder | content |
+/// |---|---|
+/// | Control | the control thread: requests that are not relayed data, relayed sockets, metrics, the node's orders |
+/// | Plane | the packet thread: its loop, its ring of commands and events, its rests |
+/// | Datagrams | UDP between clients and peers: reading, sending in batches, ICMP errors, short ways |
+/// | Streams | TCP: accepting, the PROXY protocol, clients' connections, connections to peers (RFC 6062) |
+/// | Secure | TLS and DTLS of clients |
+/// | Allocations | the plane's table of allocations, relayed sockets and their ports |
+/// | Limits | unauthenticated clients, rates of users and of the node, connections |
+/// | Mirrors | other nodes: what the standby has of this node's allocations, where relays and nodes are |
+/// | Tables | memory that the plane's tables are made of |
+///
 /// Concurrency model: confined to the control thread of ``RelayControl``.
 package struct RelayServer: RelayController {
     struct Opened {
