@@ -8,6 +8,12 @@ struct SourceTree {
         let text: String
         let lines: [Substring]
 
+        init(path: String, text: String) {
+            self.path = path
+            self.text = text
+            lines = text.split(separator: "\n", omittingEmptySubsequences: false)
+        }
+
         var isGenerated: Bool { path.contains("/Generated/") }
         var isSwift: Bool { path.hasSuffix(".swift") }
         var name: String { String(path.split(separator: "/").last ?? "") }
@@ -52,7 +58,7 @@ struct SourceTree {
                 let data = FileManager.default.contents(atPath: "\(root)/\(path)"),
                 let text = String(data: data, encoding: .utf8)
             else { return nil }
-            return File(path: path, text: text, lines: text.split(separator: "\n", omittingEmptySubsequences: false))
+            return File(path: path, text: text)
         }
     }()
 
