@@ -1,0 +1,137 @@
+package import ApusCore
+package import ApusMedia
+
+/// A channel at an edge: its subscriptions at the primary, or at the standby where the primary cannot be reached.
+extension ChannelStateMachine {
+    /// The subscriptions of a node that asks for frames; none where frames are copied here, or begin here.
+    private var upstreams: [Upstream] {
+        if case .follow(.subscriptions(let upstreams)) = duty { upstreams } else { [] }
+    }
+
+    /// A subscription was accepted.
+    ///
+    /// - Parameter liveFrom: where live joins begin at the node that was asked.
+    package mutating func subscribed(
+        _ id: SubscriptionID, term: Epoch, liveFrom: FramePosition?, now: MonotonicTime
+    ) -> [Action] {
+        guard var upstream = upstreams.first(where: { $0.id == id }) else { return [.unsubscribe(id)] }
+        guard term >= assignment.term || upstream.node != assignment.owner else {
+            return subscriptionLost(id, now: now)
+        }
+        upstream.isOpen = true
+        retry.delay = configuration.retryDelay
+        retry.at = nil
+        // The new stream overlaps the old one, so the old one can go.
+        let others = upstreams.filter { $0.id != id }
+        duty = .follow(.subscriptions([upstream]))
+        return others.map { .unsubscribe($0.id) } + (liveFrom.map { setLiveFloor($0) } ?? [])
+    }
+
+    /// Frames from an upstream relay, in the order they came.
+    package mutating func received(_ id: SubscriptionID, _ frames: [RelayFrame]) -> [Action] {
+        guard upstreams.contains(where: { $0.id == id }) else { return [] }
+        var accepted: [RelayFrame] = []
+        var actions: [Action] = []
+        for frame in frames {
+            if frame.flags.contains(.repeated) {
+                ring.adopt(repeated: frame)
+                actions.append(.adopt(frame))
+            } else {
+                // What is held goes on from here.
+                picture = .current
+                if case .appended = ring.append(frame, allowingGap: true) { accepted.append(frame) }
+            }
+        }
+        if !accepted.isEmpty { actions.append(.distribute(accepted)) }
+        return actions
+    }
+
+    /// A subscription was refused, or its link was lost: the other candidate is tried at once, then with delays.
+    package mutating func subscriptionLost(_ id: SubscriptionID, now: MonotonicTime) -> [Action] {
+        guard let lost = upstreams.first(where: { $0.id == id }) else { return [] }
+        let others = upstreams.filter { $0.id != id }
+        duty = .follow(.subscriptions(others))
+        // Without another candidate the same node would be asked again at once, and for ever.
+        let hasOther = assignment.standby != nil && assignment.standby != local
+        retry.asksStandby = lost.node == assignment.owner && others.isEmpty && hasOther
+        if !retry.asksStandby {
+            retry.at = now + retry.delay
+            retry.delay = min(retry.delay * 2, configuration.retryDelayMax)
+        }
+        return adjustUpstream(now: now)
+    }
+
+    mutating func dropUpstreams() -> [Action] {
+        guard case .follow(.subscriptions(let upstreams)) = duty else { return [] }
+        duty = .follow(.subscriptions([]))
+        return upstreams.map { .unsubscribe($0.id) }
+    }
+
+    /// Asks for frames where they are wanted, or no longer where they are not.
+    mutating func adjustUpstream(now: MonotonicTime) -> [Action] {
+        // A copy brings all frames.
+        guard case .follow(.subscriptions(let upstreams)) = duty else { return [] }
+        let actions = use == .watched ? adjustSubscriptions(upstreams, now: now) : unsubscribe()
+        guard !self.upstreams.contains(where: \.isOpen) else { return actions }
+        return actions + setLiveFloor(ring.last.map(Self.successor))
+    }
+
+    /// Nobody watches: what an edge holds grows old. A standby without its copy keeps what it was given.
+    private mutating func unsubscribe() -> [Action] {
+        if role == .edge, !picture.isOld { picture = .old(wantedAfter: nil) }
+        return dropUpstreams()
+    }
+
+    private mutating func adjustSubscriptions(_ upstreams: [Upstream], now: MonotonicTime) -> [Action] {
+        var upstreams = upstreams
+        defer { duty = .follow(.subscriptions(upstreams)) }
+        var actions: [Action] = []
+        // Streams from nodes that are neither owner nor standby any more end here.
+        for upstream in upstreams where upstream.node != assignment.owner && upstream.node != assignment.standby {
+            actions.append(.unsubscribe(upstream.id))
+        }
+        upstreams.removeAll { $0.node != assignment.owner && $0.node != assignment.standby }
+        if let at = retry.at, now < at { return actions }
+        retry.at = nil
+        if upstreams.contains(where: { $0.node == assignment.owner }) { return actions }
+        if upstreams.contains(where: { !$0.isOpen }) { return actions }
+        guard let target = nextUpstreamNode() else { return actions }
+        if upstreams.contains(where: { $0.node == target }) { return actions }
+        let upstream = Upstream(id: nextSubscription, node: target, after: begin)
+        nextSubscription += 1
+        upstreams.append(upstream)
+        actions.append(.subscribe(upstream.id, target, after: upstream.after))
+        return actions
+    }
+
+    private mutating func nextUpstreamNode() -> NodeID? {
+        let standby = assignment.standby.flatMap { $0 == local ? nil : $0 }
+        if retry.asksStandby, let standby {
+            retry.asksStandby = false
+            return standby
+        }
+        return assignment.owner ?? standby
+    }
+
+    /// What an edge asks for: old frames are not continued for a live picture, only for a receiver that has them.
+    private var begin: FramePosition? {
+        guard case .old(let wantedAfter) = picture else { return ring.last }
+        return wantedAfter.map { max(Self.before($0), ring.last ?? Self.before($0)) }
+    }
+
+    /// A receiver came that wants more than was asked for: while nothing came, that can still be had.
+    mutating func askEarlier() -> [Action] {
+        guard picture.isOld, let begin, case .follow(.subscriptions(let upstreams)) = duty else { return [] }
+        let tooLate = upstreams.filter { $0.after.map { begin < $0 } ?? true }
+        duty = .follow(.subscriptions(upstreams.filter { upstream in !tooLate.contains { $0.id == upstream.id } }))
+        return tooLate.map { .unsubscribe($0.id) }
+    }
+
+    /// Where an edge that is not fed lets its frames begin: some frames before what its first receiver wants, because
+    /// receivers that lost another door together come one after the other, and each had a little more or less.
+    private static func before(_ position: FramePosition) -> FramePosition {
+        FramePosition(epoch: position.epoch, sequence: position.sequence - min(position.sequence, leadFrameCount))
+    }
+    /// About two seconds of video and audio.
+    package static let leadFrameCount: UInt64 = 128
+}

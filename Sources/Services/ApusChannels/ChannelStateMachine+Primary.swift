@@ -1,0 +1,329 @@
+package import ApusCore
+package import ApusMedia
+
+/// A channel at its primary: the publisher, the copies at the standby and at the candidate, and what is acknowledged.
+extension ChannelStateMachine {
+    /// What exists only while this node is the primary.
+    struct Primary: Sendable {
+        /// The publisher's stream, while it is attached.
+        var stream: Stream?
+        /// Another instance while the publisher is attached: its first frame makes it the publisher.
+        var challenger: Attached?
+        /// At the standby, and at the candidate where there is one.
+        var copies: [Copy] = []
+        var candidate = Candidate.none
+        /// No frame after this one was ever acknowledged, by this node or by one before it.
+        var promised: FramePosition?
+        var protection = Protection.kept
+        /// When the protection was looked at last.
+        var lastLooked = MonotonicTime.zero
+
+        init(promised: FramePosition?) { self.promised = promised }
+
+        var hasPublishers: Bool { stream != nil || challenger != nil }
+
+        func copy(at node: NodeID?) -> Copy? { copies.first { $0.node == node } }
+
+        mutating func closeCopies() -> [Action] {
+            defer { copies = [] }
+            return copies.map { .closeCopy($0.node) }
+        }
+    }
+
+    // MARK: - The publisher
+
+    /// A publisher, here or at another node's door, wants to send (IV-C1).
+    ///
+    /// ``PublisherEpoch`` says which epoch it gets, or 10024. While a publisher is attached, another instance takes
+    /// its place with its first frame: the one before then hears 10024, and hears it only from one that sends.
+    ///
+    /// - Parameter wallSeconds: this node's clock, in Unix seconds.
+    package mutating func openIngest(
+        _ id: IngestID, _ offer: PublishOffer, wallSeconds: UInt32, now: MonotonicTime
+    ) -> (answer: IngestAnswer, actions: [Action]) {
+        guard case .lead(var primary) = duty else { return (.refused(ApusError(.moved)), []) }
+        guard offer.isConfirmed || offer.continues(publisherIdentity) else {
+            return (.refused(ApusError(.unavailable, "the owner has not confirmed the publisher's session yet")), [])
+        }
+        guard case .given(let epoch) = publisherEpoch(of: primary, wallSeconds: wallSeconds).answer(to: offer) else {
+            let known = publisherIdentity.epoch
+            return (.refused(ApusError(.stalePublisher, "epoch \(known) of another publisher is known")), [])
+        }
+        let next = max(ring.next(in: epoch) ?? offer.oldest, offer.oldest)
+        let opened = Attached(
+            publisher: Publisher(epoch: epoch, instance: offer.instance), stream: Stream(id: id, startsAt: next))
+        var actions: [Action] = []
+        if let challenger = primary.challenger {
+            actions.append(.endIngest(challenger.stream.id, Self.ending(challenger.publisher, for: opened)))
+        }
+        primary.challenger = nil
+        if use == .released { use = .unwatched }
+        if let publisher, primary.stream != nil, publisher.instance != offer.instance {
+            primary.challenger = opened
+        } else {
+            if let publisher, let stream = primary.stream {
+                actions.append(.endIngest(stream.id, Self.ending(publisher, for: opened)))
+            }
+            actions += take(opened, into: &primary)
+            actions += adjustCopies(of: &primary, now: now)
+        }
+        duty = .lead(primary)
+        return (.accepted(epoch: epoch, next: next, isProtected: isProtected), actions)
+    }
+
+    private func publisherEpoch(of primary: Primary, wallSeconds: UInt32) -> PublisherEpoch {
+        let (known, holder) = publisherIdentity
+        return PublisherEpoch(
+            known: known, holder: holder, seen: max(seenEpoch, primary.challenger?.publisher.epoch ?? 0),
+            wallSeconds: wallSeconds, aheadMax: UInt32(clamping: configuration.epochAheadMax.components.seconds))
+    }
+
+    /// The same publisher may come through another endpoint, while the one it left has not noticed yet.
+    private static func ending(_ previous: Publisher, for next: Attached) -> ApusError {
+        ApusError(previous.instance == next.publisher.instance ? .kicked : .stalePublisher)
+    }
+
+    /// An instance is the channel's publisher from here on.
+    private mutating func take(_ opened: Attached, into primary: inout Primary) -> [Action] {
+        let isSame =
+            publisher.map { $0.epoch == opened.publisher.epoch && $0.instance == opened.publisher.instance } ?? false
+        publisher = opened.publisher
+        primary.stream = opened.stream
+        return isSame ? [] : primary.copies.filter(\.isActive).map { .announcePublisher($0.node) }
+    }
+
+    /// The challenger sends: it is the publisher now, and the one before is superseded.
+    private mutating func takeChallenger(_ id: IngestID, of primary: inout Primary) -> [Action] {
+        guard let challenger = primary.challenger, challenger.stream.id == id else { return [] }
+        primary.challenger = nil
+        var actions: [Action] = []
+        if let previous = primary.stream { actions.append(.endIngest(previous.id, ApusError(.stalePublisher))) }
+        return actions + take(challenger, into: &primary)
+    }
+
+    /// Frames from the publisher, in the order they came.
+    package mutating func ingest(_ id: IngestID, _ frames: [RelayFrame], now: MonotonicTime) -> [Action] {
+        guard case .lead(var primary) = duty else { return [] }
+        defer { duty = .lead(primary) }
+        var actions = frames.isEmpty ? [] : takeChallenger(id, of: &primary)
+        guard let publisher, var stream = primary.stream, stream.id == id else { return actions }
+        var accepted: [RelayFrame] = []
+        for var frame in frames where frame.position.epoch == publisher.epoch {
+            // Frames that were on the way when the stream was opened may come before the one it starts with.
+            let isFirst = ring.last?.epoch != publisher.epoch
+            let offered: FrameRing.Appended
+            if isFirst, frame.position.sequence != stream.startsAt {
+                offered = .gap(expected: stream.startsAt)
+            } else {
+                frame.stamp(term: assignment.term)
+                offered = ring.append(frame, allowingGap: frame.position.sequence == stream.startsAt)
+            }
+            switch offered {
+            case .appended:
+                stream.askedToResumeAt = nil
+                accepted.append(frame)
+            case .gap(let expected):
+                guard stream.askedToResumeAt != expected else { continue }
+                stream.askedToResumeAt = expected
+                actions.append(.resume(id, next: expected))
+            case .duplicate, .stale:
+                continue
+            }
+        }
+        primary.stream = stream
+        if !accepted.isEmpty {
+            picture = .current
+            actions.insert(.distribute(accepted), at: 0)
+        }
+        return actions + acknowledgements(of: &primary, now: now)
+    }
+
+    /// The publisher's stream is gone; the publisher may come back, here or elsewhere.
+    package mutating func closeIngest(_ id: IngestID) {
+        guard case .lead(var primary) = duty else { return }
+        if primary.challenger?.stream.id == id { primary.challenger = nil }
+        if primary.stream?.id == id { primary.stream = nil }
+        duty = .lead(primary)
+    }
+
+    // MARK: - Acknowledgements
+
+    /// What the publisher may be told now, and whether the standby owes for too long.
+    mutating func acknowledgements(of primary: inout Primary, now: MonotonicTime) -> [Action] {
+        guard let publisher, let last = ring.last, last.epoch == publisher.epoch else { return [] }
+        let safe = safeCount(of: &primary, epoch: publisher.epoch, held: last.sequence + 1, now: now)
+        // What was said stays said: another standby may have less at first.
+        guard let stream = primary.stream, safe > publisher.acknowledged ?? 0 else { return [] }
+        self.publisher?.acknowledged = safe
+        let newest = FramePosition(epoch: publisher.epoch, sequence: safe - 1)
+        primary.promised = primary.promised.map { max($0, newest) } ?? newest
+        // Without protection the candidate is left behind too.
+        if primary.protection.isLost { primary.leaveCandidateBehind() }
+        return [.acknowledge(stream.id, epoch: publisher.epoch, next: safe)]
+    }
+
+    /// The number below which every frame of an epoch may be acknowledged.
+    private func safeCount(
+        of primary: inout Primary, epoch: UInt32, held: UInt64, now: MonotonicTime
+    ) -> UInt64 {
+        primary.countCandidate(now: now)
+        let atStandby = confirmedCount(at: assignment.standby, of: epoch, in: primary)
+        var confirmed = assignment.standby == nil ? held : atStandby
+        if case .counted(let candidate) = primary.candidate {
+            confirmed = min(confirmed, confirmedCount(at: candidate, of: epoch, in: primary))
+        }
+        measureDebt(of: &primary, held: held, confirmed: confirmed, atStandby: atStandby, now: now)
+        if primary.protection.isLost { return held }
+        return primary.candidate.isCounted || assignment.standby == nil ? confirmed : atStandby
+    }
+
+    /// The number below which a node has every frame of an epoch; of those that this node has, whatever the other says.
+    private func confirmedCount(at node: NodeID?, of epoch: UInt32, in primary: Primary) -> UInt64 {
+        guard let confirmed = primary.copy(at: node)?.confirmed, confirmed.epoch == epoch else { return 0 }
+        return min(confirmed.sequence + 1, ring.next(in: epoch) ?? 0)
+    }
+
+    /// Looks whether the standby owes a confirmation for too long. Time in which this node itself did
+    /// not look does not count: one that was stopped may have been replaced meanwhile (D4).
+    private func measureDebt(
+        of primary: inout Primary, held: UInt64, confirmed: UInt64, atStandby: UInt64, now: MonotonicTime
+    ) {
+        let wasStopped = now - primary.lastLooked >= Self.lateness
+        primary.lastLooked = now
+        let (debt, isLost) = (primary.protection.debt, primary.protection.isLost)
+        if confirmed >= held {
+            primary.protection = .kept
+        } else if let debt, !wasStopped, confirmed < debt.next {
+            guard now - debt.since >= configuration.protectionTimeout else { return }
+            if atStandby >= debt.next {
+                primary.leaveCandidateBehind()
+                primary.protection = isLost ? .lost(nil) : .kept
+            } else {
+                primary.protection = .lost(debt)
+            }
+        } else {
+            // Newer frames are always on the way. A standby that confirms in time what it owed keeps up.
+            let isInTime = debt.map { !wasStopped && now - $0.since < configuration.protectionTimeout } ?? false
+            let next = Protection.Debt(next: held, since: now)
+            primary.protection = isLost && !isInTime ? .lost(next) : .owed(next)
+        }
+    }
+    /// A node that did not look for this long was itself late: its peers take it for dead no sooner (D4).
+    private static let lateness = Duration.milliseconds(200)
+
+    // MARK: - The copies
+
+    mutating func adjustCopies(of primary: inout Primary, now: MonotonicTime) -> [Action] {
+        guard use != .released, publisher != nil || ring.last != nil else { return [] }
+        let wanted = [assignment.standby, primary.candidate.node].compactMap { $0 }.filter { $0 != local }
+        var actions: [Action] = []
+        for copy in primary.copies where !wanted.contains(copy.node) { actions.append(.closeCopy(copy.node)) }
+        primary.copies.removeAll { !wanted.contains($0.node) }
+        for node in wanted {
+            guard let index = primary.copies.firstIndex(where: { $0.node == node }) else {
+                primary.copies.append(Copy(node: node, retryDelay: configuration.retryDelay))
+                actions.append(.openCopy(node))
+                continue
+            }
+            guard case .waiting(let until) = primary.copies[index].step, now >= until else { continue }
+            primary.copies[index].step = .opening
+            actions.append(.openCopy(node))
+        }
+        return actions
+    }
+
+    /// The standby takes the copy and wants everything after a position.
+    package mutating func copyOpened(at node: NodeID, after: FramePosition?, now: MonotonicTime) -> [Action] {
+        guard case .lead(var primary) = duty, let index = primary.copies.firstIndex(where: { $0.node == node }),
+            case .opening = primary.copies[index].step
+        else { return [] }
+        defer { duty = .lead(primary) }
+        primary.copies[index].step = .active(confirmed: after)
+        primary.copies[index].retryDelay = configuration.retryDelay
+        // The publisher may be another one than when the copy was asked for.
+        return [.announcePublisher(node)] + acknowledgements(of: &primary, now: now)
+    }
+
+    /// The standby holds every frame below `next`.
+    package mutating func copyConfirmed(
+        at node: NodeID, epoch: UInt32, next: UInt64, now: MonotonicTime
+    ) -> [Action] {
+        guard next > 0, case .lead(var primary) = duty,
+            let index = primary.copies.firstIndex(where: { $0.node == node }), primary.copies[index].isActive
+        else { return [] }
+        let position = FramePosition(epoch: epoch, sequence: next - 1)
+        if let confirmed = primary.copies[index].confirmed, position <= confirmed { return [] }
+        defer { duty = .lead(primary) }
+        primary.copies[index].step = .active(confirmed: position)
+        return acknowledgements(of: &primary, now: now)
+    }
+
+    /// The copy could not be opened, or was lost.
+    package mutating func copyFailed(at node: NodeID, now: MonotonicTime) -> [Action] {
+        guard case .lead(var primary) = duty, let index = primary.copies.firstIndex(where: { $0.node == node }),
+            !primary.copies[index].isWaiting
+        else { return [] }
+        primary.copies[index].step = .waiting(until: now + primary.copies[index].retryDelay)
+        primary.copies[index].retryDelay = min(primary.copies[index].retryDelay * 2, configuration.retryDelayMax)
+        duty = .lead(primary)
+        return [.closeCopy(node)]
+    }
+
+    /// True where a node has every frame of this channel that was ever acknowledged, and none is acknowledged from
+    /// now on that it has not: the map may name it.
+    package func isCopied(to node: NodeID) -> Bool {
+        guard ring.last != nil, use != .released else { return true }
+        guard case .lead(let primary) = duty, let copy = primary.copy(at: node), copy.isActive else { return false }
+        if node != assignment.standby {
+            guard case .counted(node) = primary.candidate else { return false }
+        }
+        return primary.promised.map { copy.has($0) } ?? true
+    }
+
+    // MARK: - Another standby, planned
+
+    /// A node is to become the standby: it is copied to beside the one that is. Nil: no node is, any more.
+    ///
+    /// Only while no map may name it without this node's knowledge may a candidate be taken back.
+    package mutating func setCandidate(_ node: NodeID?, now: MonotonicTime) -> [Action] {
+        guard case .lead(var primary) = duty else { return [] }
+        let node = node != assignment.standby && node != local ? node : nil
+        guard node != primary.candidate.node else { return [] }
+        defer { duty = .lead(primary) }
+        primary.candidate = node.map { .followed($0, nil) } ?? .none
+        primary.countCandidate(now: now)
+        return adjustCopies(of: &primary, now: now) + acknowledgements(of: &primary, now: now)
+    }
+}
+
+extension ChannelStateMachine.Primary {
+    /// The publisher no longer waits for the candidate; should the map name it now, the channel is unprotected.
+    mutating func leaveCandidateBehind() {
+        if case .counted(let node) = candidate { candidate = .late(node, nil) }
+    }
+
+    /// From when on the candidate counts: once it has everything that was acknowledged, or had it a moment ago. With
+    /// frames always on the way it may be a little behind the standby for ever; what is acknowledged then waits for it.
+    /// Of what nothing was acknowledged yet, it has everything from the beginning, unless it was late.
+    mutating func countCandidate(now: MonotonicTime) {
+        let (node, marked): (NodeID, ChannelStateMachine.Candidate.Mark?)
+        switch candidate {
+        case .none, .counted: return
+        case .followed(let followed, let mark), .late(let followed, let mark): (node, marked) = (followed, mark)
+        }
+        guard !protection.isLost else { return }
+        guard let promised else {
+            if !candidate.isLate { candidate = .counted(node) }
+            return
+        }
+        guard let copy = copy(at: node), copy.confirmed != nil else { return candidate = candidate.marked(nil) }
+        let mark = marked ?? .init(position: promised, since: now)
+        if copy.has(promised) || copy.has(mark.position) && now - mark.since < Self.candidateLagMax {
+            candidate = .counted(node)
+        } else {
+            candidate = candidate.marked(copy.has(mark.position) ? .init(position: promised, since: now) : mark)
+        }
+    }
+    /// What a candidate may be behind when it begins to count.
+    private static let candidateLagMax = Duration.milliseconds(250)
+}
