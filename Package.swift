@@ -16,9 +16,7 @@ let apusSettings: [SwiftSetting] = [
 
 // Outside products, named once.
 let log: Target.Dependency = .product(name: "Logging", package: "swift-log")
-let metrics: Target.Dependency = .product(name: "Metrics", package: "swift-metrics")
 let coreMetrics: Target.Dependency = .product(name: "CoreMetrics", package: "swift-metrics")
-let collections: Target.Dependency = .product(name: "Collections", package: "swift-collections")
 let dequeModule: Target.Dependency = .product(name: "DequeModule", package: "swift-collections")
 let orderedCollections: Target.Dependency = .product(name: "OrderedCollections", package: "swift-collections")
 let nioCore: Target.Dependency = .product(name: "NIOCore", package: "swift-nio")
@@ -81,7 +79,7 @@ let package = Package(
     ],
     targets: [
         // Core: values only.
-        layer("Core", "ApusCore", [log, metrics, coreMetrics]),
+        layer("Core", "ApusCore", [log, coreMetrics]),
 
         // Native: module maps, thin C shims, and threads beside the Swift pool.
         .target(name: "CApusMemory", path: "Sources/Native/CApusMemory"),
@@ -126,21 +124,21 @@ let package = Package(
             "Engine", "ApusCluster",
             [
                 "ApusCore", "ApusWire", "ApusTransport", "ApusStorage", nioCore, protobuf, orderedCollections,
-                dequeModule, crypto, lifecycle, log, coreMetrics,
+                dequeModule, lifecycle, log, coreMetrics,
             ]),
 
         // Services: machine + actor each.
         layer(
             "Services", "ApusSessions",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusTransport", "ApusCluster", nioCore,
+                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusTransport", "ApusCluster",
                 protobuf, dequeModule,
                 crypto, jwt, lifecycle, log, coreMetrics,
             ]),
         layer(
             "Services", "ApusChannels",
             [
-                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusCluster", "ApusSessions",
+                "ApusCore", "ApusWire", "ApusMedia", "ApusTransport", "ApusCluster",
                 "CApusMemory", nioCore, protobuf, dequeModule, log, coreMetrics,
             ]),
 
@@ -167,7 +165,7 @@ let package = Package(
         layer(
             "Node", "ApusNode",
             [
-                "ApusCore", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage",
+                "ApusCore", "ApusListener", "ApusWire", "ApusMedia", "ApusTransport", "ApusStorage",
                 "ApusCluster",
                 "ApusSessions", "ApusChannels", "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusTLS",
                 nioCore,
@@ -186,9 +184,9 @@ let package = Package(
         layer(
             "Clients", "ApusDevice",
             [
-                "ApusCore", "ApusThreads", "ApusWire", "ApusContract", "ApusMedia", "ApusClient", "CApusMedia", nioCore,
+                "ApusCore", "ApusThreads", "ApusMedia", "ApusClient", "CApusMedia", nioCore,
                 dequeModule,
-                protobuf, log,
+                log,
             ]),
 
         // Command: local clusters and their processes, the verbs, and the binaries that have them.
@@ -246,20 +244,20 @@ let package = Package(
             "ApusSessionsTests",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusTransport", "ApusCluster", "ApusSessions",
-                "ApusTestKit", nioCore, nioPosix, crypto, jwt, protobuf, log,
+                "ApusTestKit", nioPosix, crypto, jwt, protobuf, log,
             ], exclude: ["Fixtures"]),
         test(
             "ApusGatewayTests",
             [
                 "ApusCore", "ApusWire", "ApusMedia", "ApusTransport", "ApusGateway", "ApusTLS", "ApusClient",
                 "ApusTestKit",
-                nioCore, nioPosix, nioSSL, nioTLS,
+                nioCore, nioPosix, nioSSL,
             ]),
         test(
             "ApusNodeTests",
             [
                 "ApusCore", "ApusWire", "ApusTransport", "ApusGateway", "ApusTraversal", "ApusRelay", "ApusNode",
-                "ApusTestKit", protobuf, log,
+                "ApusTestKit", protobuf,
             ]),
         test(
             "ClusterTests",
@@ -270,13 +268,13 @@ let package = Package(
         .testTarget(
             name: "RelayClientTests", dependencies: ["ApusTestKit", nioCore, nioPosix],
             path: "Tests/RelayClientTests", exclude: ["Clients"], swiftSettings: apusSettings),
-        test("TidyTests", ["ApusCore", "ApusNode"]),
+        test("TidyTests", ["ApusCore"]),
         test("ApusWireTests", ["ApusCore", "ApusWire", "ApusTestKit", nioCore]),
         test(
             "ApusClusterTests",
             [
                 "ApusCore", "ApusWire", "ApusStorage", "ApusTransport", "ApusCluster", "ApusTestKit", nioCore,
-                nioPosix, protobuf, orderedCollections, log,
+                nioPosix, protobuf, log,
             ]),
         test("SimulationTests", ["ApusCore", "ApusSimulation"]),
         .testTarget(
@@ -310,8 +308,8 @@ let package = Package(
         test(
             "ApusDeviceTests",
             [
-                "ApusCore", "ApusThreads", "ApusMedia", "ApusClient", "ApusDevice", "ApusTestKit", nioCore, nioPosix,
-                crypto, log,
+                "ApusCore", "ApusThreads", "ApusMedia", "ApusClient", "ApusDevice", "ApusTestKit", nioCore,
+                log,
             ]),
     ]
 )
