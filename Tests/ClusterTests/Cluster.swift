@@ -1,3 +1,4 @@
+import ApusTestKit
 import Foundation
 import Testing
 
@@ -156,10 +157,8 @@ final class Cluster {
             if let node = Self.primary(of: channel, in: status.output) { return node }
             try await Task.sleep(for: .milliseconds(100))
         }
-        throw Missing(what: "a protected primary of \(channel)")
+        throw TestFailure("\(channel) has no protected primary")
     }
-
-    struct Missing: Error { var what: String }
 
     private static func primary(of channel: String, in json: String) -> Int? { protectedPrimaries(in: json)[channel] }
 

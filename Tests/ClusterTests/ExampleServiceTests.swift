@@ -1,3 +1,4 @@
+import ApusTestKit
 import Foundation
 import Synchronization
 import Testing
@@ -42,10 +43,8 @@ private final class DoorClient {
             leave()
             usleep(20_000)
         }
-        throw Failure(says: "\(line) was never answered")
+        throw TestFailure("\(line) was never answered")
     }
-
-    private struct Failure: Error { let says: String }
 
     /// Nil where the connection broke.
     private func exchange(_ line: String) throws -> [String: Any]? {

@@ -1,3 +1,4 @@
+import ApusTestKit
 import Foundation
 import Testing
 
@@ -95,7 +96,7 @@ struct LimitTests {
             }
             if viewer.isRunning, Frames(cluster.file("w")).lines.count >= 25 { return viewer }
         }
-        throw Cluster.Missing(what: "a viewer of cam")
+        throw TestFailure("cam has no viewer")
     }
 
     /// The relay says 508, after the allocations that are on their way.

@@ -1,3 +1,4 @@
+import ApusTestKit
 import Foundation
 
 #if canImport(Glibc)
@@ -99,7 +100,7 @@ extension Cluster {
     /// The process number of a node.
     func pid(_ node: Int) throws -> pid_t {
         let text = Cluster.text(file("n\(node)/pid")).trimmingCharacters(in: .whitespacesAndNewlines)
-        guard let pid = pid_t(text) else { throw Missing(what: "the number of node \(node)'s process") }
+        guard let pid = pid_t(text) else { throw TestFailure("node \(node) has no process") }
         return pid
     }
 }

@@ -1,3 +1,4 @@
+import ApusTestKit
 import Foundation
 import Testing
 
@@ -42,7 +43,7 @@ struct OwnershipFaultTests {
     ) async throws {
         let deadline = Date().addingTimeInterval(seconds)
         while try await !holds() {
-            guard Date() < deadline else { throw Cluster.Missing(what: what) }
+            guard Date() < deadline else { throw TestFailure("missing: \(what)") }
             try await Task.sleep(for: .milliseconds(20))
         }
     }

@@ -8,8 +8,6 @@ final class TwoNodes: Sendable {
     let basePort: Int
     private let folder = Folder()
 
-    struct Failed: Error { var reason: String }
-
     init() async throws {
         // Ten ports of each node, below those that the system gives out by itself.
         basePort = Int.random(in: 1_100...1_500) * 20
@@ -17,7 +15,7 @@ final class TwoNodes: Sendable {
         let outcome = try await Outcome.of([
             RelayProcess.apus, "cluster", "up", "--nodes", "2", "--dir", directory, "--base-port", "\(basePort)",
         ])
-        guard outcome.status == 0 else { throw Failed(reason: outcome.all) }
+        guard outcome.status == 0 else { throw TestFailure(outcome.all) }
     }
 
     /// ADDRESS:PORT of a node's door, 1 or 2.

@@ -8,7 +8,7 @@ private final class ExternalNetwork: Sendable {
 
     init() throws {
         let outcome = try Outcome.now([OtherClients.script("external.sh"), "up", name])
-        guard outcome.status == 0 else { throw NatNetwork.Failed(reason: outcome.all) }
+        guard outcome.status == 0 else { throw TestFailure(outcome.all) }
     }
 
     /// What runs a command at a place: "a" and "b" behind the NATs, or "w", where everybody else is.

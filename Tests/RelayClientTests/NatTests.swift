@@ -13,14 +13,12 @@ final class NatNetwork: Sendable {
     static let relayPort = 3478
     private let name = "apus\(UInt32.random(in: .min ... .max))"
 
-    struct Failed: Error { var reason: String }
-
     /// - Parameter door: what of the relay can be reached from behind the NATs: "udp", "tcp", "tls", or "any", where
     ///   everything else can, too.
     init(a: Kind, b: Kind, door: String) throws {
         let outcome = try Outcome.now(
             [OtherClients.script("nat.sh"), "up", name, a.rawValue, b.rawValue, door])
-        guard outcome.status == 0 else { throw Failed(reason: outcome.all) }
+        guard outcome.status == 0 else { throw TestFailure(outcome.all) }
     }
 
     /// What runs a command at a place: "a", "b", or "w" where the relay is.

@@ -43,6 +43,9 @@ extension IdentifierString {
     /// The longest identifier, in bytes.
     public static var byteCountMax: Int { 63 }
 
+    /// The limits as a person is told of them.
+    public static var limits: String { "1 to \(byteCountMax) letters, digits, '-', '_' or '.'" }
+
     /// Makes the identifier, or nil where the text breaks the limits.
     public init?(rawValue: String) {
         guard Self.isValid(rawValue) else { return nil }

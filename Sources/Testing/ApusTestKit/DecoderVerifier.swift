@@ -1,18 +1,12 @@
 import ApusCore
 package import NIOCore
 
-/// What a decoder did that it must not do; the sentence says with which bytes.
-package struct VerificationFailure: Error, CustomStringConvertible {
-    package let description: String
-
-    package init(_ description: String) { self.description = description }
-}
-
 /// Tries to break decoders of bytes from the wire (D14): each is fed whole messages, several glued
 /// together, byte by byte, cut off at each offset, and with each single bit flipped.
 ///
 /// A decoder that traps ends the test process, which is the strongest failure there is; all others
-/// are thrown as ``VerificationFailure``. The idea is that of NIOTestUtils' ByteToMessageDecoderVerifier.
+/// are thrown as ``TestFailure``, which says with which bytes. The idea is that of NIOTestUtils'
+/// ByteToMessageDecoderVerifier.
 package enum DecoderVerifier {
     /// Verifies a decoder that reads one message which fills its buffer.
     ///
@@ -24,27 +18,27 @@ package enum DecoderVerifier {
     package static func verifyMessage<Output: Equatable>(
         _ sample: (bytes: ByteBuffer, output: Output), isPrefixFree: Bool = true,
         decode: (ByteBuffer) throws -> Output
-    ) throws(VerificationFailure) {
+    ) throws(TestFailure) {
         guard try attempt(sample.bytes, decode) == sample.output else {
-            throw VerificationFailure("the whole message is not read as it was written")
+            throw TestFailure("the whole message is not read as it was written")
         }
         // The same bytes in the middle of a longer buffer: readers must honour the reader index.
         var padded = ByteBuffer(repeating: 0xa5, count: 7)
         padded.writeImmutableBuffer(sample.bytes)
         padded.moveReaderIndex(forwardBy: 7)
         guard try attempt(padded, decode) == sample.output else {
-            throw VerificationFailure("the message is read otherwise where its buffer does not begin at 0")
+            throw TestFailure("the message is read otherwise where its buffer does not begin at 0")
         }
         for length in 0..<sample.bytes.readableBytes {
             let part = sample.bytes.getSlice(at: sample.bytes.readerIndex, length: length) ?? ByteBuffer()
             if try attempt(part, decode) != nil, isPrefixFree {
-                throw VerificationFailure("the first \(length) bytes alone are taken for a whole message")
+                throw TestFailure("the first \(length) bytes alone are taken for a whole message")
             }
         }
         var longer = sample.bytes
         longer.writeInteger(UInt8(0))
         if try attempt(longer, decode) != nil, isPrefixFree {
-            throw VerificationFailure("a byte after the message is taken for a part of it")
+            throw TestFailure("a byte after the message is taken for a part of it")
         }
         for bit in 0..<sample.bytes.readableBytes * 8 { _ = try attempt(flipping(bit, of: sample.bytes), decode) }
     }
@@ -62,14 +56,13 @@ package enum DecoderVerifier {
         _ samples: [(bytes: ByteBuffer, output: Output)], heldByteCountMax: Int,
         make: () -> Decoder, append: (inout Decoder, ByteBuffer) -> Void,
         next: (inout Decoder) throws -> Output?, heldByteCount: (Decoder) -> Int
-    ) throws(VerificationFailure) {
+    ) throws(TestFailure) {
         var glued = ByteBuffer()
         for sample in samples { glued.writeImmutableBuffer(sample.bytes) }
         let expected = samples.map(\.output)
 
         /// Feeds parts; true for an error. Outputs so far are in `outputs`.
-        func feed(_ parts: [ByteBuffer]) throws(VerificationFailure) -> (outputs: [Output], hasFailed: Bool, held: Int)
-        {
+        func feed(_ parts: [ByteBuffer]) throws(TestFailure) -> (outputs: [Output], hasFailed: Bool, held: Int) {
             var decoder = make()
             var outputs: [Output] = []
             for part in parts {
@@ -79,7 +72,7 @@ package enum DecoderVerifier {
                 while true {
                     rounds += 1
                     guard rounds <= glued.readableBytes + 2 else {
-                        throw VerificationFailure("messages are given out without an end")
+                        throw TestFailure("messages are given out without an end")
                     }
                     do {
                         guard let output = try next(&decoder) else { break }
@@ -90,16 +83,16 @@ package enum DecoderVerifier {
                     }
                 }
                 guard heldByteCount(decoder) <= heldByteCountMax else {
-                    throw VerificationFailure(
+                    throw TestFailure(
                         "\(heldByteCount(decoder)) bytes are held, at most \(heldByteCountMax) may be")
                 }
             }
             return (outputs, false, heldByteCount(decoder))
         }
-        func expect(_ parts: [ByteBuffer], _ sentence: String) throws(VerificationFailure) {
+        func expect(_ parts: [ByteBuffer], _ sentence: String) throws(TestFailure) {
             let result = try feed(parts)
             guard !result.hasFailed, result.outputs == expected, result.held == 0 else {
-                throw VerificationFailure("\(sentence): read \(result.outputs.count) of \(expected.count)")
+                throw TestFailure("\(sentence): read \(result.outputs.count) of \(expected.count)")
             }
         }
 
@@ -111,20 +104,20 @@ package enum DecoderVerifier {
             let result = try feed([glued.getSlice(at: glued.readerIndex, length: length) ?? ByteBuffer()])
             guard !result.hasFailed, Array(expected.prefix(result.outputs.count)) == result.outputs,
                 result.outputs.count < expected.count
-            else { throw VerificationFailure("the first \(length) bytes alone are read otherwise than in the whole") }
+            else { throw TestFailure("the first \(length) bytes alone are read otherwise than in the whole") }
         }
         for bit in 0..<glued.readableBytes * 8 { _ = try feed([flipping(bit, of: glued)]) }
     }
 
     private static func attempt<Output>(
         _ bytes: ByteBuffer, _ decode: (ByteBuffer) throws -> Output
-    ) throws(VerificationFailure) -> Output? {
+    ) throws(TestFailure) -> Output? {
         do { return try decode(bytes) } catch { return try refusal(error) }
     }
 
     /// Nil, where the decoder refused the bytes with an error of the catalogue.
-    private static func refusal<Output>(_ error: any Error) throws(VerificationFailure) -> Output? {
-        guard error is ApusError else { throw VerificationFailure("an error outside the catalogue: \(error)") }
+    private static func refusal<Output>(_ error: any Error) throws(TestFailure) -> Output? {
+        guard error is ApusError else { throw TestFailure("an error outside the catalogue: \(error)") }
         return nil
     }
 

@@ -3,11 +3,6 @@ import Synchronization
 
 /// Ports for the processes that tests start.
 package enum FreePort {
-    /// No port of the range is free at this address, or the address is not one of this machine.
-    package struct Busy: Error {
-        package var address: String
-    }
-
     /// Below the ports that the system gives out by itself: hundreds of sockets come and go there.
     private static let range = 10_000..<20_000
     private static let last = Mutex(Int.random(in: range))
@@ -15,6 +10,7 @@ package enum FreePort {
     /// A port that nobody has at this address, by TCP or UDP, and that this process gave to no other test.
     ///
     /// - Parameter address: an address of this machine, in digits.
+    /// - Throws: ``TestFailure`` where no port of the range is free there, or the address is not one of this machine.
     package static func next(at address: String = "127.0.0.1") throws -> Int {
         for _ in 0..<100 {
             let port = last.withLock { last in
@@ -24,7 +20,7 @@ package enum FreePort {
             }
             if isFree(port, at: address, SOCK_STREAM), isFree(port, at: address, SOCK_DGRAM) { return port }
         }
-        throw Busy(address: address)
+        throw TestFailure("no port is free at \(address), or it is not an address of this machine")
     }
 
     /// Whether a socket of this type can be bound.

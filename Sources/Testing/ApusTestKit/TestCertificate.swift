@@ -8,12 +8,12 @@ package final class TestCertificate: Sendable {
     package var certificate: String { folder.file("certificate.pem") }
     package var key: String { folder.file("key.pem") }
 
-    /// There is no openssl, or it does not make one.
-    package struct Failed: Error {}
-
+    /// Makes one with openssl.
+    ///
     /// - Parameters:
     ///   - addresses: the addresses that it is for.
     ///   - names: the host names that it is for.
+    /// - Throws: ``TestFailure`` where there is no openssl, or it does not make one.
     package init(addresses: [String] = ["127.0.0.1"], names: [String] = []) throws {
         let names = (addresses.map { "IP:\($0)" } + names.map { "DNS:\($0)" }).joined(separator: ",")
         guard let tool = Tool.openssl,
@@ -24,6 +24,6 @@ package final class TestCertificate: Sendable {
                     "-subj", "/CN=test", "-addext", "subjectAltName=\(names)", "-keyout", folder.file("key.pem"),
                     "-out", folder.file("certificate.pem"),
                 ]) != nil
-        else { throw Failed() }
+        else { throw TestFailure("openssl makes no certificate here") }
     }
 }

@@ -16,7 +16,7 @@ struct AdminBackup: AsyncParsableCommand {
     @Argument(help: "The file to make; it must not exist.") var file: String
 
     func run() async throws {
-        try await Failure.reported {
+        try await CommandFailure.reported {
             let configuration = try records.fileConfiguration
             let copy = try await RecordBackup.make(
                 of: configuration.recordsFile, cluster: configuration.cluster, to: file)
@@ -38,7 +38,7 @@ struct AdminRestore: AsyncParsableCommand {
     @Argument(help: "A file that `apus admin backup` made.") var file: String
 
     func run() async throws {
-        try await Failure.reported {
+        try await CommandFailure.reported {
             let configuration = try records.fileConfiguration
             let copy = try await RecordBackup.restore(
                 file, to: configuration.recordsFile, cluster: configuration.cluster)

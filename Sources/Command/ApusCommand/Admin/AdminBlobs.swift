@@ -31,7 +31,7 @@ struct AdminBlobsList: AsyncParsableCommand {
     @OptionGroup var records: RecordsOption
 
     func run() async throws {
-        try await Failure.reported {
+        try await CommandFailure.reported {
             let store = try await AdminBlobs.open(records)
             var last: BlobID?
             while true {
@@ -53,7 +53,7 @@ struct AdminBlobsPut: AsyncParsableCommand {
     @Argument(help: "The file to read.") var file: String
 
     func run() async throws {
-        try await Failure.reported {
+        try await CommandFailure.reported {
             guard let content = FileManager.default.contents(atPath: file) else {
                 throw ApusError(.storageFailed, "\(file) cannot be read")
             }
@@ -71,7 +71,7 @@ struct AdminBlobsGet: AsyncParsableCommand {
     @Argument(help: "The file to make; it must not exist.") var file: String
 
     func run() async throws {
-        try await Failure.reported {
+        try await CommandFailure.reported {
             let id = try AdminBlobs.id(name)
             guard let content = try await AdminBlobs.open(records).get(id) else {
                 throw ApusError(.targetUnknown, "there is no blob \(id)")
@@ -93,6 +93,6 @@ struct AdminBlobsRemove: AsyncParsableCommand {
     @Argument(help: "The blob's name.") var name: String
 
     func run() async throws {
-        try await Failure.reported { try await AdminBlobs.open(records).remove(try AdminBlobs.id(name)) }
+        try await CommandFailure.reported { try await AdminBlobs.open(records).remove(try AdminBlobs.id(name)) }
     }
 }

@@ -22,16 +22,14 @@ struct AdminPKI: AsyncParsableCommand {
     var hosts: [String] = []
 
     func run() async throws {
-        guard let cluster = ClusterID(rawValue: cluster) else {
-            throw ValidationError("--cluster must be 1 to 63 letters, digits, '-', '_' or '.'")
-        }
+        let cluster = try ClusterID.argument(cluster, "--cluster")
         var names: [NodeName] = []
         for node in nodes {
             // The directory's other files have these names.
-            guard let name = NodeName(rawValue: node), !["ca", "clients", "cluster", "token"].contains(node) else {
-                throw ValidationError("'\(node)' cannot name a node: 1 to 63 letters, digits, '-', '_' or '.'")
+            guard !["ca", "clients", "cluster", "token"].contains(node) else {
+                throw ValidationError("'\(node)' cannot name a node: another file has this name")
             }
-            names.append(name)
+            names.append(try .argument(node, "a node's name"))
         }
         let directory = PKIDirectory(path: StateDirectory(dir).path)
         let made = try directory.make(cluster: cluster, nodes: names, hosts: hosts)

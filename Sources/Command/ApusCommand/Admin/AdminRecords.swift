@@ -69,7 +69,7 @@ struct AdminRecordsGet: AsyncParsableCommand {
     @Argument(help: ArgumentHelp(RecordKeyText.help)) var key: [String]
 
     func run() async throws {
-        try await Failure.reported {
+        try await CommandFailure.reported {
             let declared = try RecordKeyText.collection(collection)
             let store = try await NodeRecords.look(records.configuration)
             let key = try RecordKeyText.key(key)
@@ -95,7 +95,7 @@ struct AdminRecordsScan: AsyncParsableCommand {
     @Option(help: "The most records; 0: all.") var limit = 100
 
     func run() async throws {
-        try await Failure.reported {
+        try await CommandFailure.reported {
             let declared = try RecordKeyText.collection(collection)
             if let index, !declared.indexNames.contains(index) {
                 throw ApusError(.badParameter, "\(collection) has no index \(index)")

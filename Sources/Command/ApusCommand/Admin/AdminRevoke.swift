@@ -40,7 +40,7 @@ struct AdminRevoke: AsyncParsableCommand {
     }
 
     func run() async throws {
-        try await Failure.reported {
+        try await CommandFailure.reported {
             let configuration = try RecordsOption.configuration(config, directory)
             let store = try await NodeRecords.open(configuration, carrying: ApusProgram.services)
             let now = Int64(Date().timeIntervalSince1970)
@@ -55,12 +55,12 @@ struct AdminRevoke: AsyncParsableCommand {
     private func subject(now: Int64) throws(ApusError) -> RevocationRecord.Subject {
         if let tokenID { return .token(TokenMark.tag(of: tokenID)) }
         guard let account = AccountID(rawValue: account) else {
-            throw ApusError(.badParameter, "--account is not a valid account id")
+            throw ApusError(.badParameter, "--account must be \(AccountID.limits), not '\(account)'")
         }
         let before = before ?? now + 1
         guard let identity else { return .account(account, issuedBefore: before) }
         guard AccessID(rawValue: identity) != nil else {
-            throw ApusError(.badParameter, "--identity is not a valid id")
+            throw ApusError(.badParameter, "--identity must be \(AccessID.limits), not '\(identity)'")
         }
         return .identity(identity, account, issuedBefore: before)
     }

@@ -41,25 +41,18 @@ struct AdminToken: AsyncParsableCommand {
         guard let role = Session.Role(rawValue: role) else {
             throw ValidationError("--role must be device, app or admin")
         }
-        let devices = try devices.map { try identifier($0, "--device", as: DeviceID.self) }
+        let devices = try devices.map { try DeviceID.argument($0, "--device") }
         guard role != .device || devices.count == 1 else {
             throw ValidationError("a device's token needs exactly one --device")
         }
         let access =
             access ?? (role == .device ? devices[0].rawValue : "\(role.rawValue)-\(UUID().uuidString.prefix(8))")
         return TokenClaims(
-            access: try identifier(access, "--access", as: AccessID.self),
-            account: try identifier(account, "--account", as: AccountID.self), role: role,
+            access: try .argument(access, "--access"),
+            account: try .argument(account, "--account"), role: role,
             device: role == .device ? devices[0] : nil, devices: role == .device || devices.isEmpty ? nil : devices,
             issuedAt: Int64(Date().timeIntervalSince1970), lifetime: try Self.lifetime(ttl),
-            cluster: try identifier(cluster, "--cluster", as: ClusterID.self), id: id ?? UUID().uuidString)
-    }
-
-    private func identifier<ID: IdentifierString>(_ text: String, _ option: String, as type: ID.Type) throws -> ID {
-        guard let value = ID(rawValue: text) else {
-            throw ValidationError("\(option) must be 1 to 63 letters, digits, '-', '_' or '.', not '\(text)'")
-        }
-        return value
+            cluster: try .argument(cluster, "--cluster"), id: id ?? UUID().uuidString)
     }
 
     private static func lifetime(_ text: String) throws -> Duration {

@@ -27,14 +27,13 @@ struct DeviceCommand: AsyncParsableCommand {
         guard [file, rtsp, testPattern].count(where: { $0 != nil }) == 1 else {
             throw ValidationError("Give exactly one of --file, --rtsp and --test-pattern.")
         }
-        guard DeviceID(rawValue: id) != nil else {
-            throw ValidationError("The id has 1 to 63 letters, digits, '-', '_' or '.'.")
-        }
+        _ = try DeviceID.argument(id, "--id")
     }
 
     func run() async throws {
-        try await Failure.reported {
-            guard let device = DeviceID(rawValue: id), let access = AccessID(rawValue: id) else { return }
+        try await CommandFailure.reported {
+            let device = try DeviceID.argument(id, "--id")
+            let access = AccessID(unchecked: id)
             let log = connection.log
             let media = try makeSource(log: log)
             let configuration = try await connection.client(role: .device, access: access, device: device)

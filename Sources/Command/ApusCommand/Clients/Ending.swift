@@ -44,18 +44,6 @@ final class Ending: Sendable {
     }
 }
 
-/// Says on standard error what went wrong, with its number, and ends the process with 1.
-enum Failure {
-    static func reported(_ body: () async throws -> Void) async throws {
-        do {
-            try await body()
-        } catch let error as ApusError {
-            FileHandle.standardError.write(Data("apus: \(error.description)\n".utf8))
-            throw ExitCode.failure
-        }
-    }
-}
-
 /// Says how the link to the cluster stands, and while it is down why.
 enum LinkReport {
     static func say(_ state: LinkState, _ error: ApusError?, to log: Logger) {

@@ -23,17 +23,17 @@ struct WatchCommand: AsyncParsableCommand {
     @OptionGroup var connection: ConnectOptions
 
     func validate() throws {
-        guard DeviceID(rawValue: device) != nil else {
-            throw ValidationError("The id has 1 to 63 letters, digits, '-', '_' or '.'.")
-        }
+        _ = try identifiers()
+    }
+
+    private func identifiers() throws -> (device: DeviceID, access: AccessID) {
+        let access = access ?? "watch-\(String(UInt64.random(in: 0...(.max)), radix: 36))"
+        return (try .argument(device, "the device"), try .argument(access, "--access"))
     }
 
     func run() async throws {
-        try await Failure.reported {
-            let random = String(UInt64.random(in: 0...(.max)), radix: 36)
-            guard let device = DeviceID(rawValue: device),
-                let access = AccessID(rawValue: self.access ?? "watch-\(random)")
-            else { throw ApusError(.badParameter, "the access id is not valid") }
+        try await CommandFailure.reported {
+            let (device, access) = try identifiers()
             let log = connection.log
             let configuration = try await connection.client(role: .app, access: access, device: nil)
             let frames = try self.log.map { path throws(ApusError) in try FrameLog(path: path) }

@@ -31,9 +31,7 @@ struct ClusterUp: AsyncParsableCommand {
         guard basePort > 0, last <= 65_536 else {
             throw ValidationError("--base-port leaves no room for the nodes' ports")
         }
-        guard ClusterID(rawValue: cluster) != nil else {
-            throw ValidationError("--cluster must be 1 to 63 letters, digits, '-', '_' or '.'")
-        }
+        _ = try ClusterID.argument(cluster, "--cluster")
         guard nodes == nil || configs == nil else { throw ValidationError("give --nodes or --configs, not both") }
     }
 

@@ -39,7 +39,7 @@ struct DemoCommand: AsyncParsableCommand {
     }
 
     func run() async throws {
-        try await Failure.reported {
+        try await CommandFailure.reported {
             let state = StateDirectory(dir)
             try await Self.clear(state, clients: DemoStage.clientNames(viewers: 64))
             var starter = ClusterStarter(state: state)

@@ -8,14 +8,12 @@ final class EntityBudget: Sendable {
 
     private let countMax: Int
     private let count = Atomic<Int>(0)
-    private let later: AsyncStream<Work>.Continuation
-    /// Taken once, by whoever runs it.
-    let work: AsyncStream<Work>
+    private let work: WorkQueue<Work>
 
     init(countMax: Int) {
         self.countMax = countMax
         // One entry per live entity at most is in here, so the number of entities bounds it.
-        (work, later) = AsyncStream.makeStream(of: Work.self, bufferingPolicy: .bufferingOldest(countMax))
+        work = WorkQueue(countMax: countMax)
     }
 
     /// Counts one more; false at the bound.
@@ -29,5 +27,8 @@ final class EntityBudget: Sendable {
 
     func giveBack(_ given: Int) { count.subtract(given, ordering: .relaxed) }
 
-    func runLater(_ work: @escaping Work) { later.yield(work) }
+    func runLater(_ piece: @escaping Work) { work.add(piece) }
+
+    /// Runs what is left to do, one piece after another, until the task is cancelled. Called once.
+    func run() async { await work.runInOrder { await $0() } }
 }

@@ -147,9 +147,7 @@ package final class EntityRegistry: Sendable {
     package func run() async {
         let shortest = hosts.compactMap(\.sweepInterval).min()
         await withDiscardingTaskGroup { group in
-            group.addTask {
-                for await work in self.budget.work { await work() }
-            }
+            group.addTask { await self.budget.run() }
             guard let shortest else { return }
             group.addTask {
                 while (try? await Task.sleep(for: shortest)) != nil {

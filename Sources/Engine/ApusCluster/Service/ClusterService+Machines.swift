@@ -186,10 +186,7 @@ extension ClusterService {
     // MARK: Jobs
 
     /// False where the job was not taken: the service ends, or too many wait.
-    private func submit(_ job: Job) -> Bool {
-        if case .enqueued = jobContinuation.yield(job) { return true }
-        return false
-    }
+    private func submit(_ job: Job) -> Bool { jobs.add(job) }
 
     /// In a task of ``run()``.
     func run(_ job: Job) async {

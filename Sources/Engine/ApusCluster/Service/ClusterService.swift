@@ -69,8 +69,7 @@ package final class ClusterService: Service {
     let state: NIOLoopBoundBox<State>
     let heartbeats = Mutex<HeartbeatThread<MembershipDriver>?>(nil)
     private let seal: HeartbeatSeal
-    private let jobs: AsyncStream<Job>
-    let jobContinuation: AsyncStream<Job>.Continuation
+    let jobs: WorkQueue<Job>
 
     /// Reads the map and proposes an incarnation for this start.
     ///
@@ -102,7 +101,7 @@ package final class ClusterService: Service {
         self.state = .makeBoxSendingValue(state, eventLoop: thread.loop)
         // One job of the store, one poll, and per shard at most a wait that was given up and one that was not.
         let bound = 16 + 4 * configuration.handover.movingCountMax
-        (jobs, jobContinuation) = AsyncStream.makeStream(bufferingPolicy: .bufferingOldest(bound))
+        jobs = WorkQueue(countMax: bound)
     }
 
     static func readMap(_ store: any OwnershipStore, cluster: ClusterID) async throws(ApusError) -> ClusterMap {
@@ -212,13 +211,11 @@ package final class ClusterService: Service {
                 thread.loop.execute { self.state.value.isRunning = true }
                 group.addTask {
                     // Cancelled: the group ends without leaving, as after a crash.
-                    guard (try? await gracefulShutdown()) != nil else { return self.jobContinuation.finish() }
+                    guard (try? await gracefulShutdown()) != nil else { return self.jobs.finish() }
                     if self.configuration.leavesOnShutdown { await self.leave() }
-                    self.jobContinuation.finish()
+                    self.jobs.finish()
                 }
-                for await job in jobs {
-                    group.addTask { await self.run(job) }
-                }
+                await jobs.run(whenFinished: .cancels) { await self.run($0) }
                 group.cancelAll()
             }
         }

@@ -96,7 +96,7 @@ public struct ConfigurationReader {
     public mutating func identifier<ID: IdentifierString>(_ key: String, as type: ID.Type) throws(ApusError) -> ID {
         let text = try string(key)
         guard let value = ID(rawValue: text) else {
-            throw invalid(key, "1 to 63 letters, digits, '-', '_' or '.' are expected, not '\(text)'")
+            throw invalid(key, "\(ID.limits) are expected, not '\(text)'")
         }
         return value
     }

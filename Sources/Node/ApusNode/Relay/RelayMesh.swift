@@ -54,8 +54,7 @@ final class RelayMesh: Service {
     private let transport: Transport
     private let log: Logger
     private let state: Mutex<State>
-    private let work: AsyncStream<Work>
-    private let workFeed: AsyncStream<Work>.Continuation
+    private let work = WorkQueue<Work>(countMax: RelayMesh.workMax)
     /// When to try again what the standby did not take; only the newest counts.
     private let retries: AsyncStream<MonotonicTime>
     private let retryFeed: AsyncStream<MonotonicTime>.Continuation
@@ -71,7 +70,6 @@ final class RelayMesh: Service {
         self.transport = transport
         self.log = log
         state = Mutex(State(roster: RelayRoster(local: view.local)))
-        (work, workFeed) = AsyncStream.makeStream(bufferingPolicy: .bufferingOldest(Self.workMax))
         (retries, retryFeed) = AsyncStream.makeStream(bufferingPolicy: .bufferingNewest(1))
         view.observe { [weak self] _, new in self?.mapChanged(new) }
         relay.onNews { [weak self] news in self?.received(news) }
@@ -109,9 +107,7 @@ final class RelayMesh: Service {
                 group.addTask {
                     while (try? await Task.sleep(for: Self.reachInterval)) != nil { self.tellPlaces() }
                 }
-                for await item in self.work {
-                    group.addTask { await self.perform(item) }
-                }
+                await self.work.run { await self.perform($0) }
             }
         }
     }
@@ -156,7 +152,7 @@ final class RelayMesh: Service {
     }
 
     /// Tells the others where this node's relay is, and nothing of its users.
-    private func tellDoors() { workFeed.yield(.tidings(ownTidings(usage: [], isWhole: false))) }
+    private func tellDoors() { work.add(.tidings(ownTidings(usage: [], isWhole: false))) }
 
     private func ownTidings(usage: [RelayUsage], isWhole: Bool) -> RelayTidings {
         RelayTidings(
@@ -207,11 +203,11 @@ final class RelayMesh: Service {
     private func received(_ news: RelayNews) {
         switch news {
         case .mirrors(let changes): perform(state.withLock { $0.feed.changed(changes) })
-        case .claim(let number, let ticket, let username): workFeed.yield(.claim(number, ticket, username: username))
+        case .claim(let number, let ticket, let username): work.add(.claim(number, ticket, username: username))
         case .revived(let ticket, let home): tellHome(ticket, home)
         case .usage(let usage, let isWhole):
             guard state.withLock({ !$0.roster.others.isEmpty }) else { return }
-            workFeed.yield(.tidings(ownTidings(usage: Array(usage.prefix(RelayRoster.usersMax)), isWhole: isWhole)))
+            work.add(.tidings(ownTidings(usage: Array(usage.prefix(RelayRoster.usersMax)), isWhole: isWhole)))
         }
     }
 
@@ -227,7 +223,7 @@ final class RelayMesh: Service {
         for action in actions {
             switch action {
             case .send(let number, let standby, let changes):
-                guard case .enqueued = workFeed.yield(.send(number, standby, changes)) else {
+                guard work.add(.send(number, standby, changes)) else {
                     // Failing leads to a wait alone, so that this goes no deeper.
                     perform(state.withLock { $0.feed.answered(number, isTaken: false, at: .now()) })
                     continue
