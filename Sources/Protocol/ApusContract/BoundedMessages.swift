@@ -41,7 +41,29 @@ extension ClientPlayResponse: BoundedMessage {}
 extension ClientStreamState: BoundedMessage {}
 extension ClientPresence: BoundedMessage {}
 extension ClientSubscribeResponse: BoundedMessage {}
+extension ClientEvent: BoundedMessage {}
 extension ClientDoorsChanged: BoundedMessage {}
 extension ClientFailure: BoundedMessage {}
 
 extension ClientRelayCredentialsResponse: BoundedMessage {}
+
+extension ClientRelayCredentialsRequest: BoundedMessage {}
+extension ClientAcknowledgeRequest: BoundedMessage {}
+extension ClientListDevicesRequest: BoundedMessage {}
+extension ClientGetDeviceRequest: BoundedMessage {}
+extension ClientGetPresenceRequest: BoundedMessage {}
+extension ClientListNodesRequest: BoundedMessage {}
+extension ClientDrainNodeRequest: BoundedMessage {}
+extension ClientListShardsRequest: BoundedMessage {}
+extension ClientListSessionsRequest: BoundedMessage {}
+extension ClientEndSessionRequest: BoundedMessage {}
+extension ClientListChannelsRequest: BoundedMessage {}
+
+extension ClientIssueTokenRequest: BoundedMessage {
+    /// A token is valid for ten years at most.
+    package var isWithinBounds: Bool { (0...315_360_000).contains(lifetimeSeconds) }
+}
+
+extension ClientRevokeTokensRequest: BoundedMessage {
+    package var isWithinBounds: Bool { before >= 0 && (0...315_360_000).contains(keepSeconds) }
+}

@@ -40,6 +40,8 @@ public struct FrameFlags: OptionSet, Sendable, Hashable {
     public static let traced = Self(rawValue: 2)
     /// The response is a `Failure`.
     public static let failure = Self(rawValue: 4)
+    /// The time that the caller waits, in milliseconds as a `u32`, comes before the payload.
+    public static let timed = Self(rawValue: 8)
 }
 
 /// One length-prefixed frame of a link (D3).
@@ -99,6 +101,20 @@ public struct LinkFrame: Sendable, Equatable {
             bytes.storeBytes(of: correlation.bigEndian, toByteOffset: 8, as: UInt32.self)
             return Self.headerByteCount
         }
+    }
+}
+
+extension LinkFrame {
+    /// Takes the time that the caller waits off the payload; nil where the frame has none.
+    ///
+    /// - Throws: 10001 where the payload is too short for it.
+    public mutating func takeTimeLeft() throws(ApusError) -> Duration? {
+        guard flags.contains(.timed) else { return nil }
+        guard let milliseconds = payload.readInteger(as: UInt32.self) else {
+            throw ApusError(.malformed, "a frame says that it has a time and has none")
+        }
+        flags.remove(.timed)
+        return .milliseconds(Int64(milliseconds))
     }
 }
 

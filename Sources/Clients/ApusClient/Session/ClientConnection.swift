@@ -124,14 +124,45 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
 
     /// Asks the node; `completion` is called on the event loop.
     func request(_ method: ClientMethod, _ message: some Message, completion: @escaping Completion) {
-        guard context != nil, !isClosed else { return completion(.failure(ApusError(.notConnected))) }
-        let call = nextCall
-        nextCall &+= 1
-        calls[call] = { [weak self] result in
+        ask(method.rawValue, message, timeout: nil) { [weak self] result in
             if let self, case .success = result, method == .play || method == .publish { owner?.streamOpened(self) }
             completion(result)
         }
-        send(.request, message, method: method, correlation: call)
+    }
+
+    /// Sends a request of any number.
+    ///
+    /// - Parameter timeout: what the node is told that the caller waits; nil: the node's own.
+    /// - Returns: names the request for ``cancel(_:)``; nil where it was not sent.
+    @discardableResult
+    func ask(
+        _ number: UInt16, _ message: some Message, timeout: Duration?, completion: @escaping Completion
+    ) -> UInt32? {
+        guard context != nil, !isClosed else {
+            completion(.failure(ApusError(.notConnected)))
+            return nil
+        }
+        guard let bytes: [UInt8] = try? message.serializedBytes() else {
+            completion(.failure(ApusError(.badParameter, "the request cannot be encoded")))
+            return nil
+        }
+        let call = nextCall
+        nextCall &+= 1
+        calls[call] = completion
+        var frame = LinkFrame(kind: .request, method: number, correlation: call)
+        if let timeout {
+            frame.flags = .timed
+            frame.payload.writeInteger(UInt32(clamping: timeout.nanoseconds / 1_000_000))
+        }
+        frame.payload.writeBytes(bytes)
+        write(frame)
+        return call
+    }
+
+    /// Tells the node that the answer is not wanted any more; the request is not completed.
+    func cancel(_ call: UInt32) {
+        guard calls.removeValue(forKey: call) != nil else { return }
+        write(LinkFrame(kind: .cancel, correlation: call))
     }
 
     /// Asks for a sign of life; the round trip is reported to the owner.

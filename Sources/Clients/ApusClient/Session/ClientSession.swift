@@ -55,7 +55,8 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     private var alarm: (at: MonotonicTime, task: Scheduled<Void>)?
     private var nextPing = MonotonicTime.zero
     private var pingInterval = ClientSession.pingIntervalMin
-    private var presenceCallbacks: [DeviceID: @Sendable (Presence) -> Void] = [:]
+    /// What is heard, by topic.
+    var topics: [String: TopicSubscription] = [:]
     private let onLinkState: @Sendable (LinkState, ApusError?) -> Void
     private var lastError: ApusError?
 
@@ -96,79 +97,6 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
             lastError = ApusError(.cancelled)
             run(machine.stop())
             streams.removeAll()
-        }
-    }
-
-    /// Hears of a device's presence from now on (IV-B9, IV-D9); the first call comes with the state now.
-    public func subscribe(to device: DeviceID, onChange: @escaping @Sendable (Presence) -> Void) {
-        eventLoop.execute { [self] in
-            presenceCallbacks[device] = onChange
-            if let active { subscribe(device, on: active) }
-        }
-    }
-
-    /// A device's presence as the cluster tells it.
-    public struct Presence: Sendable, Hashable {
-        /// 0 offline, 1 online, 2 asleep.
-        public var online: UInt32
-        /// Unix seconds of the change.
-        public var time: Int64
-    }
-
-    /// Leave to use the relays of the cluster for a time, for a peer connection of the caller's (D8).
-    public struct RelayCredentials: Sendable, Hashable {
-        /// Relays of the node that was asked, then of others: RFC 7065, as an ICE stack takes them.
-        public var urls: [String]
-        public var username: String
-        public var credential: String
-        /// From the answer on; ask again before it is over.
-        public var lifetime: Duration
-    }
-
-    /// Asks the cluster for credentials of its relays.
-    ///
-    /// - Throws: 21023 where no node is connected, 21002 where it does not answer in 5 s, 10008 where the connection
-    ///   broke meanwhile, 10007 where it was asked too often, 21025 where no relay takes clients, 10004 where the node
-    ///   is too old to know.
-    public func relayCredentials() async throws(ApusError) -> RelayCredentials {
-        let result: Result<RelayCredentials, ApusError> = await withCheckedContinuation { continuation in
-            eventLoop.execute { [self] in
-                guard let active else { return continuation.resume(returning: .failure(ApusError(.notConnected))) }
-                let answer = OneAnswer { continuation.resume(returning: $0) }
-                let timeout = eventLoop.assumeIsolated().scheduleTask(in: Self.answerTimeout) {
-                    answer.give(.failure(ApusError(.answerTimedOut)))
-                }
-                active.request(.relayCredentials, ClientRelayCredentialsRequest()) { result in
-                    timeout.cancel()
-                    answer.give(result.flatMap { Self.relayCredentials(in: $0) })
-                }
-            }
-        }
-        return try result.get()
-    }
-
-    private static func relayCredentials(in bytes: ByteBuffer) -> Result<RelayCredentials, ApusError> {
-        guard let message = try? ClientRelayCredentialsResponse(bounded: bytes) else {
-            return .failure(ApusError(.malformed))
-        }
-        return .success(
-            RelayCredentials(
-                urls: message.urls, username: message.username, credential: message.credential,
-                lifetime: .seconds(Int64(message.lifetimeSeconds))))
-    }
-
-    /// How long a node may take to answer what needs no other node.
-    private static let answerTimeout = TimeAmount.seconds(5)
-
-    /// The first answer counts. Confined to the event loop.
-    private final class OneAnswer {
-        private var take: ((Result<RelayCredentials, ApusError>) -> Void)?
-
-        init(_ take: @escaping (Result<RelayCredentials, ApusError>) -> Void) { self.take = take }
-
-        func give(_ result: Result<RelayCredentials, ApusError>) {
-            take?(result)
-            take = nil
         }
     }
 
@@ -251,7 +179,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         log.debug("The client is connected.", metadata: [LogKey.address: "\(connection.door)"])
         active = connection
         for stream in streams { stream.attach(to: connection) }
-        for device in presenceCallbacks.keys.sorted() { subscribe(device, on: connection) }
+        for topic in topics.keys.sorted() { subscribe(topic, on: connection) }
         // Shows the node that this connection was chosen, and the client how long the line is.
         pingInterval = Self.pingIntervalMin
         ping(connection, now: .now())
@@ -268,16 +196,6 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         let now = MonotonicTime.now()
         if let active, now >= nextPing { ping(active, now: now) }
         run(machine.tick(now: now))
-    }
-
-    private func subscribe(_ device: DeviceID, on connection: ClientConnection) {
-        let request = ClientSubscribeRequest.with { $0.device = device.rawValue }
-        connection.request(.subscribe, request) { [weak self] result in
-            guard let self, case .success(let bytes) = result,
-                let answer = try? ClientSubscribeResponse(bounded: bytes)
-            else { return }
-            presenceCallbacks[device]?(Presence(online: answer.presence.online, time: answer.presence.time))
-        }
     }
 }
 
@@ -317,13 +235,7 @@ extension ClientSession: ClientConnectionOwner {
     }
 
     func received(_ frame: LinkFrame, on connection: ClientConnection) {
-        if frame.kind == .tell, frame.method == ClientMethod.presence.rawValue {
-            guard let message = try? ClientPresence(bounded: frame.payload),
-                let device = DeviceID(rawValue: message.device)
-            else { return }
-            presenceCallbacks[device]?(Presence(online: message.online, time: message.time))
-            return
-        }
+        if frame.kind == .tell, frame.method == ClientMethod.event.rawValue { return heard(frame.payload) }
         guard connection === active else { return }
         if frame.kind == .tell, frame.method == ClientMethod.doorsChanged.rawValue {
             guard let message = try? ClientDoorsChanged(bounded: frame.payload),

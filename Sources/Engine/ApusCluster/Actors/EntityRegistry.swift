@@ -68,6 +68,8 @@ package final class EntityRegistry: Sendable {
     private let logger: Logger
     private let budget: EntityBudget
     private let state: Mutex<State>
+    /// Takes messages to this node itself that come from its own entities.
+    private let ownMessages = Mutex<(@Sendable (any NodeMessage) -> Void)?>(nil)
 
     /// - Parameter onMoved: another node knows a newer epoch of this shard: refresh the map.
     package init(
@@ -184,6 +186,18 @@ package final class EntityRegistry: Sendable {
     }
 
     // MARK: Messages
+
+    /// Gives what takes messages to this node itself that come from its own entities.
+    func setOwnMessages(_ take: @escaping @Sendable (any NodeMessage) -> Void) { ownMessages.withLock { $0 = take } }
+
+    /// Sends a node a message that wants no answer; it is lost where the node is not linked.
+    func tell(_ node: NodeName, _ message: some NodeMessage) {
+        guard node != view.local.name else {
+            ownMessages.withLock { $0 }?(message)
+            return
+        }
+        try? transport.tell(node, message)
+    }
 
     /// A request of another node with a method of 0x0100 or above. On the connection's event loop.
     package func received(_ request: InboundRequest) {

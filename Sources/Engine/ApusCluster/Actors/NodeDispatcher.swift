@@ -16,6 +16,8 @@ package final class NodeDispatcher: ControlHandler {
     private struct State {
         var handlers: [UInt16: Handler] = [:]
         var entities: EntityRegistry?
+        /// By method, for messages of this node's own entities. Handed on in order.
+        var own: [UInt16: @Sendable (any NodeMessage) -> Void] = [:]
     }
 
     private let state = Mutex(State())
@@ -23,7 +25,28 @@ package final class NodeDispatcher: ControlHandler {
     package init() {}
 
     /// Gives the registry that takes the entities' messages.
-    package func connect(_ entities: EntityRegistry) { state.withLock { $0.entities = entities } }
+    package func connect(_ entities: EntityRegistry) {
+        state.withLock { $0.entities = entities }
+        entities.setOwnMessages { [weak self] message in
+            self?.state.withLock { $0.own[type(of: message).method] }?(message)
+        }
+    }
+
+    /// Adds a message type that this node takes itself, and that entities of any node send, this one's included
+    /// (``EntityScope/tell(_:_:)``). The body must not block.
+    ///
+    /// - Precondition: as ``on(_:_:)``.
+    package func onTell<M: NodeMessage>(_ type: M.Type, _ body: @escaping @Sendable (M) -> Void) {
+        on(type) { _, message in
+            body(message)
+            return M.Reply()
+        }
+        state.withLock { state in
+            state.own[M.method] = { message in
+                if let message = message as? M { body(message) }
+            }
+        }
+    }
 
     /// Adds a message type that this node takes itself. Bodies start in the order of arrival, on the
     /// connection's event loop; the part before their first suspension must be short.

@@ -60,6 +60,16 @@ package struct EntityScope: Sendable {
         }
     }
 
+    /// Sends a node a message that wants no answer, also where that is the node that the entity lives on.
+    ///
+    /// - Throws: 10007 over ``tellCountMax``.
+    package mutating func tell(_ node: NodeName, _ message: some NodeMessage) throws(ApusError) {
+        guard tellings.count < Self.tellCountMax else {
+            throw ApusError(.overloaded, "one message causes too many others")
+        }
+        tellings.append { registry, _ in registry.tell(node, message) }
+    }
+
     /// Has the entity reminded at a time, whatever node it lives on by then. One of the same name is replaced.
     ///
     /// - Parameter due: Unix milliseconds of the cluster's clock; the past means at once.
