@@ -48,7 +48,7 @@ public final class FrameLog: Sendable {
 
     /// Creates the file, or empties it.
     ///
-    /// - Throws: 10021 where the file cannot be written; 10018 where there is no thread.
+    /// - Throws: 10021 if the file cannot be written; 10018 if there is no thread.
     public init(path: String, limits: Limits = Limits()) throws(ApusError) {
         self.limits = limits
         file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0o644)

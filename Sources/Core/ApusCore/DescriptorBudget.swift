@@ -35,7 +35,7 @@ package enum DescriptorBudget {
     /// - Parameters:
     ///   - limit: `RLIMIT_NOFILE`.
     ///   - fixed: descriptors that the process has whatever the bounds are.
-    /// - Throws: 10022 where not even the minimums fit.
+    /// - Throws: 10022 if not even the minimums fit.
     package static func split(
         limit: Int, fixed: Int, shares: [DescriptorShare]
     ) throws(ApusError) -> [Int] {

@@ -40,7 +40,7 @@ extension ErrorCode {
         EndingRule(.badParameter, .publishing, "the request is the same at every node"),
     ]
 
-    /// True where the error ends this for good.
+    /// True if the error ends this for good.
     public func ends(_ ending: Ending) -> Bool {
         Self.endings.contains { $0.code == self && $0.ending == ending }
     }

@@ -43,7 +43,7 @@ extension IdentifierString {
     /// The longest identifier, in bytes.
     public static var byteCountMax: Int { 63 }
 
-    /// Makes the identifier, or nil where the text breaks the limits.
+    /// Makes the identifier, or nil if the text breaks the limits.
     public init?(rawValue: String) {
         guard Self.isValid(rawValue) else { return nil }
         self.init(unchecked: rawValue)

@@ -41,7 +41,7 @@ public struct NodeStatus: Codable, Sendable, Equatable {
         public var transport: String
         public var clients: String
         public var http: String
-        /// STUN and TURN over UDP and TCP; nil where the node relays nothing.
+        /// STUN and TURN over UDP and TCP; nil if the node relays nothing.
         public var relay: String?
         public init(transport: String, clients: String, http: String, relay: String? = nil) {
             self.transport = transport
@@ -149,7 +149,7 @@ public struct NodeStatus: Codable, Sendable, Equatable {
     /// Members that the map calls alive.
     public var members: [String]
     public var uptime_s: Double
-    /// Nil where the node relays nothing.
+    /// Nil if the node relays nothing.
     public var relay: Relay?
     /// What keeps the node from its full service; empty on a good day. Nil from a node that does not say.
     public var conditions: [NodeCondition]?

@@ -25,7 +25,7 @@ package enum DescriptorLimit {
         return current
     }
 
-    /// Descriptors that are open now; nil where the system does not say.
+    /// Descriptors that are open now; nil if the system does not say.
     ///
     /// Linux 6.2 and later give the number as the size of the directory, which takes no descriptor; elsewhere the
     /// directory is read, which takes one.

@@ -31,14 +31,14 @@ package final class ReservedDescriptors: Sendable {
         for descriptor in open.withLock({ $0 }) { _ = close(descriptor) }
     }
 
-    /// Gives one up, so that the next call that needs a descriptor gets one; false where none is left.
+    /// Gives one up, so that the next call that needs a descriptor gets one; false if none is left.
     package func release() -> Bool {
         guard let descriptor = open.withLock({ $0.popLast() }) else { return false }
         _ = close(descriptor)
         return true
     }
 
-    /// Opens those again that were given up; false where the system gives none.
+    /// Opens those again that were given up; false if the system gives none.
     @discardableResult
     package func refill() -> Bool {
         open.withLock { open in
@@ -53,7 +53,7 @@ package final class ReservedDescriptors: Sendable {
 
     /// Takes the connections that wait at a listener that does not block, and closes them.
     ///
-    /// - Returns: how many; 0 where no descriptor was left for it.
+    /// - Returns: how many; 0 if no descriptor was left for it.
     package func refuse(waitingAt listener: CInt, countMax: Int = refusedAtOnceMax) -> Int {
         refill()
         guard release() else { return 0 }

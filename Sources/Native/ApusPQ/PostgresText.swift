@@ -12,7 +12,7 @@ package enum PostgresText {
         return String(decoding: text, as: UTF8.self)
     }
 
-    /// Nil where the text is no `\x…`.
+    /// Nil if the text is no `\x…`.
     package static func bytes(from text: String) -> [UInt8]? {
         let text = Array(text.utf8)
         guard text.count >= 2, text.count % 2 == 0, text[0] == UInt8(ascii: "\\"), text[1] == UInt8(ascii: "x") else {

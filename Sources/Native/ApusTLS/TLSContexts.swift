@@ -9,7 +9,7 @@ import Foundation
 package final class TLSServerContext: @unchecked Sendable {  // SAFETY: one `let`; libssl locks what it shares.
     let pointer: OpaquePointer
 
-    /// Reads PEM files. Throws 10022 where one cannot be used.
+    /// Reads PEM files. Throws 10022 if one cannot be used.
     ///
     /// - Parameter tickets: Clients that come back resume their session with a ticket; nil: they do not.
     package init(certificateFile: String, keyFile: String, tickets: TLSTicketKeys? = nil) throws(ApusError) {
@@ -60,7 +60,7 @@ package struct TLSTicketKeys: Sendable {
 package final class TLSClientContext: @unchecked Sendable {  // SAFETY: one `let`; libssl locks what it shares.
     let pointer: OpaquePointer
 
-    /// Reads the PEM file of those who may have signed a server's certificate. Throws 10022 where it cannot be used.
+    /// Reads the PEM file of those who may have signed a server's certificate. Throws 10022 if it cannot be used.
     package init(authorityFile: String) throws(ApusError) {
         var reason = [CChar](repeating: 0, count: 256)
         guard let pointer = apus_tls_connecting_context(authorityFile, &reason, reason.count) else {

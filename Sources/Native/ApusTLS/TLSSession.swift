@@ -87,7 +87,7 @@ package struct TLSSession: ~Copyable {
     /// Whether ``read(into:)`` may find more without new ciphertext.
     package var hasMore: Bool { apus_tls_has_more(pointer) != 0 }
 
-    /// Sends all of the bytes; returns how much ciphertext waits in ``takePending()``, or nil where the connection is
+    /// Sends all of the bytes; returns how much ciphertext waits in ``takePending()``, or nil if the connection is
     /// broken.
     package func write(_ bytes: UnsafeRawBufferPointer) -> Int? {
         let waiting = apus_tls_write(pointer, bytes.baseAddress, bytes.count)
@@ -97,7 +97,7 @@ package struct TLSSession: ~Copyable {
     /// Whether ciphertext waits for ``takePending()`` or ``flush()``.
     package var isWaiting: Bool { apus_tls_waiting(pointer) > 0 }
 
-    /// Sends the ciphertext that waits to the socket; how much still waits, or nil where the socket is broken.
+    /// Sends the ciphertext that waits to the socket; how much still waits, or nil if the socket is broken.
     package func flush() -> Int? {
         let waiting = apus_tls_flush(pointer)
         return waiting < 0 ? nil : waiting

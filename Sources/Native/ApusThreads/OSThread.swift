@@ -23,7 +23,7 @@ package final class OSThread: Sendable {
     /// Starts the thread.
     ///
     /// - Parameter name: seen in `top -H`; its first 15 bytes count.
-    /// - Throws: 10018 where the system gives no more threads.
+    /// - Throws: 10018 if the system gives no more threads.
     package init(name: String, _ run: @escaping @Sendable () -> Void) throws(ApusError) {
         // SAFETY: the box is released exactly once, by the new thread, or here where none was started.
         let box = Unmanaged.passRetained(Body(name: name, run: run))
@@ -61,7 +61,7 @@ package final class OSThread: Sendable {
 extension MonotonicTime {
     /// Sleeps until this time, in slices, so that a stop request is seen within ``sleepSlice``.
     ///
-    /// - Returns: false where `isStopped` said so before the time came.
+    /// - Returns: false if `isStopped` said so before the time came.
     package func sleep(unless isStopped: () -> Bool) -> Bool {
         while true {
             if isStopped() { return false }

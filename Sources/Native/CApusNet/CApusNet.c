@@ -128,7 +128,7 @@ static void set_buffer(int fd, int forced, int plain, int bytes) {
     setsockopt(fd, SOL_SOCKET, plain, &bytes, sizeof bytes);
 }
 
-/// 0 where the system is to choose; IPv4 and IPv6 have the port at one place.
+/// 0 if the system is to choose; IPv4 and IPv6 have the port at one place.
 static int port_of(const struct sockaddr *address) { return ((const struct sockaddr_in *)address)->sin_port; }
 
 /// A port that the system chooses is nobody else's: among sockets that share ports it chooses taken ones for datagrams

@@ -46,7 +46,7 @@ static int derive(const apus_tls_tickets *tickets, uint8_t purpose, int64_t epoc
     return HMAC(EVP_sha256(), tickets->secret, KEY_SIZE, message, sizeof message, key, &count) && count == KEY_SIZE;
 }
 
-/// The keys of an epoch near the present, into `found`: 1, or 0 where they cannot be derived.
+/// The keys of an epoch near the present, into `found`: 1, or 0 if they cannot be derived.
 static int find_keys(apus_tls_tickets *tickets, int64_t epoch, epoch_keys *found) {
     int is_found = 1;
     pthread_mutex_lock(&tickets->lock);

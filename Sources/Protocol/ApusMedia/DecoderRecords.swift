@@ -12,7 +12,7 @@ public struct ParameterSets: Sendable, Hashable {
 
     public init() {}
 
-    /// True where a decoder has what it needs.
+    /// True if a decoder has what it needs.
     public func isComplete(codec: Codec) -> Bool {
         !sequence.isEmpty && !picture.isEmpty && (codec != .h265 || !video.isEmpty)
     }
@@ -20,7 +20,7 @@ public struct ParameterSets: Sendable, Hashable {
     /// Every set, in the order in which a stream sends them.
     public var all: [[UInt8]] { video + sequence + picture }
 
-    /// True where this exact set is held.
+    /// True if this exact set is held.
     public func contains(_ unit: [UInt8]) -> Bool {
         sequence.contains(unit) || picture.contains(unit) || video.contains(unit)
     }
@@ -47,7 +47,7 @@ public struct ParameterSets: Sendable, Hashable {
         for range in NALUnits.ranges(annexB: bytes) { add(Array(bytes[range]), codec: codec) }
     }
 
-    /// The sets that an `avcC` or `hvcC` record holds; nil where it cannot be read.
+    /// The sets that an `avcC` or `hvcC` record holds; nil if it cannot be read.
     public init?(record: [UInt8], codec: Codec) {
         guard Self.lengthByteCount(record: record, codec: codec) != nil else { return nil }
         var index = codec == .h265 ? 22 : 5
@@ -79,7 +79,7 @@ public struct ParameterSets: Sendable, Hashable {
         }
     }
 
-    /// The `avcC` or `hvcC` record, with 4-byte lengths; nil where a set is missing or cannot be read.
+    /// The `avcC` or `hvcC` record, with 4-byte lengths; nil if a set is missing or cannot be read.
     public func record(codec: Codec) -> [UInt8]? {
         guard isComplete(codec: codec), let record = codec == .h265 ? hvcC() : avcC(),
             record.count <= TrackConfiguration.extraByteCountMax
@@ -121,7 +121,7 @@ public struct ParameterSets: Sendable, Hashable {
         record += [UInt8(unit.count >> 8 & 0xff), UInt8(unit.count & 0xff)] + unit
     }
 
-    /// The length bytes of an `avcC` or `hvcC` record's streams; nil where it is no such record.
+    /// The length bytes of an `avcC` or `hvcC` record's streams; nil if it is no such record.
     public static func lengthByteCount(record: [UInt8], codec: Codec) -> Int? {
         let index = codec == .h265 ? 21 : 4
         guard record.count > index + 1, record[0] == 1 else { return nil }

@@ -147,7 +147,7 @@ public struct FanOutStateMachine: Sendable {
         return id
     }
 
-    /// Removes a receiver; true where it was there.
+    /// Removes a receiver; true if it was there.
     @discardableResult
     public mutating func remove(_ id: ReceiverID) -> Bool {
         guard let index = index(of: id) else { return false }
@@ -155,7 +155,7 @@ public struct FanOutStateMachine: Sendable {
         return true
     }
 
-    /// What the receiver gets now; nil where it has everything, or waits for a key frame.
+    /// What the receiver gets now; nil if it has everything, or waits for a key frame.
     public mutating func nextBatch(for id: ReceiverID) -> Batch? {
         guard let index = index(of: id) else { return nil }
         return nextBatch(at: index)

@@ -79,7 +79,7 @@ public struct FragmentedMP4Writer: Sendable {
     /// Takes one frame of the stream, in the stream's order, configurations included.
     ///
     /// - Returns: bytes for the file's end; often none.
-    /// - Throws: 10001 where a configuration cannot be read, 10026 where it cannot be written as MP4.
+    /// - Throws: 10001 if a configuration cannot be read, 10026 if it cannot be written as MP4.
     public mutating func write(_ frame: MediaFrame) throws(ApusError) -> ByteBuffer {
         var output = ByteBuffer()
         if frame.header.flags.contains(.configuration) {
@@ -101,7 +101,7 @@ public struct FragmentedMP4Writer: Sendable {
 
     /// Ends the file: everything that waits.
     ///
-    /// - Throws: 10026 where no configuration ever came.
+    /// - Throws: 10026 if no configuration ever came.
     public mutating func finish() throws(ApusError) -> ByteBuffer {
         var output = ByteBuffer()
         if !hasHead {
@@ -115,7 +115,7 @@ public struct FragmentedMP4Writer: Sendable {
         return output
     }
 
-    /// True where every track that the publisher announced has said what it is.
+    /// True if every track that the publisher announced has said what it is.
     private var isHeadComplete: Bool {
         guard let count = tracks.map({ Int($0.configuration.trackCount) }).max() else { return false }
         return tracks.count >= count && !waiting.isEmpty || waiting.count >= limits.waitingCountMax

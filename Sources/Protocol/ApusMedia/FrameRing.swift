@@ -62,7 +62,7 @@ public struct FrameRing: Sendable {
         /// At this index; the frame may be yet to come.
         case at(UInt64)
         /// The ring no longer holds what comes next; this many frames of the epoch are gone, or
-        /// nil where the epoch itself is.
+        /// nil if the epoch itself is.
         case lost(count: UInt64?)
     }
 
@@ -108,7 +108,7 @@ public struct FrameRing: Sendable {
     /// The frame at an index from ``firstIndex`` up to, not including, ``endIndex``.
     public subscript(index: UInt64) -> RelayFrame { frames[Int(index - firstIndex)] }
 
-    /// The sequence number that continues an epoch without a gap; nil where the epoch is not the ring's.
+    /// The sequence number that continues an epoch without a gap; nil if the epoch is not the ring's.
     public func next(in epoch: UInt32) -> UInt64? {
         guard let last, last.epoch == epoch else { return nil }
         return last.sequence + 1
@@ -116,7 +116,7 @@ public struct FrameRing: Sendable {
 
     /// Takes the next frame.
     ///
-    /// - Parameter allowingGap: true where the sender leaves frames out on purpose; else only a dense
+    /// - Parameter allowingGap: true if the sender leaves frames out on purpose; else only a dense
     ///   sequence is taken. The first frame of an epoch may have any number.
     public mutating func append(_ frame: RelayFrame, allowingGap: Bool = false) -> Appended {
         if let last {
@@ -258,10 +258,10 @@ extension Deque {
 }
 
 extension FrameRing {
-    /// True where a track of this epoch is video.
+    /// True if a track of this epoch is video.
     public var hasVideo: Bool { configurations.contains { $0.codec?.isVideo ?? false } }
 
-    /// True where this track of this epoch is video.
+    /// True if this track of this epoch is video.
     public func isVideo(track: UInt8) -> Bool {
         configurations.contains { $0.frame.track == track && $0.codec?.isVideo ?? false }
     }

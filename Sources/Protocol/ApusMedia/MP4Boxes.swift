@@ -28,7 +28,7 @@ enum MP4Boxes {
 
     /// Writes `ftyp` and `moov`; track ids count from 1 in the order given.
     ///
-    /// - Throws: 10026 where a configuration has no decoder record.
+    /// - Throws: 10026 if a configuration has no decoder record.
     static func writeHead(
         _ tracks: [TrackConfiguration], timescale: UInt32, into output: inout ByteBuffer
     ) throws(ApusError) {

@@ -69,7 +69,7 @@ public struct MediaHeader: Sendable, Hashable {
     public var flags: MediaFlags
     /// The track's number: index in the publisher's list of tracks.
     public var track: UInt8
-    /// The rendition's number; 0 where there is one.
+    /// The rendition's number; 0 if there is one.
     public var rendition: UInt8
 
     public init(
@@ -118,8 +118,8 @@ public struct MediaFrame: Sendable, Hashable {
 
     /// Reads one frame that fills the buffer.
     ///
-    /// - Throws: 10001 where the header is cut off, the length does not match, or a time is out of its
-    ///   bounds; 10003 where the version is unknown.
+    /// - Throws: 10001 if the header is cut off, the length does not match, or a time is out of its
+    ///   bounds; 10003 if the version is unknown.
     public init(decoding buffer: ByteBuffer) throws(ApusError) {
         var buffer = buffer
         guard

@@ -30,7 +30,7 @@ public enum NALUnits {
         if end > range.lowerBound { ranges.append(range.lowerBound..<end) }
     }
 
-    /// The units of a length-prefixed stream; nil where the lengths do not fit the bytes.
+    /// The units of a length-prefixed stream; nil if the lengths do not fit the bytes.
     ///
     /// - Parameter prefix: bytes of each length, 1 to 4.
     public static func ranges(lengthPrefixed bytes: [UInt8], prefix: Int) -> [Range<Int>]? {
@@ -55,7 +55,7 @@ public enum NALUnits {
         case videoParameters, sequenceParameters, pictureParameters
         /// The access unit delimiter, which length-prefixed streams leave out.
         case delimiter
-        /// A slice; `isReference` is false where no other picture refers to it.
+        /// A slice; `isReference` is false if no other picture refers to it.
         case slice(isReference: Bool)
         case other
     }

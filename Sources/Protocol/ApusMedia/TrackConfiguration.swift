@@ -37,7 +37,7 @@ public struct TrackConfiguration: Sendable, Hashable {
     public var first: UInt32
     /// Video: picture height in pixels. Audio: channels.
     public var second: UInt32
-    /// Video: frames a second × 1000, 0 where unknown. Audio: samples a packet, 0 where it varies.
+    /// Video: frames a second × 1000, 0 if unknown. Audio: samples a packet, 0 if it varies.
     public var third: UInt32
     /// `avcC`, `hvcC` or AudioSpecificConfig.
     public var extraData: [UInt8]
@@ -65,7 +65,7 @@ public struct TrackConfiguration: Sendable, Hashable {
 
     /// Reads one configuration that fills the buffer.
     ///
-    /// - Throws: 10001 where it cannot be read.
+    /// - Throws: 10001 if it cannot be read.
     public init(decoding buffer: ByteBuffer) throws(ApusError) {
         var buffer = buffer
         guard

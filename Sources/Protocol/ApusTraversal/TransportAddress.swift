@@ -74,7 +74,7 @@ public struct TransportAddress: Hashable, Sendable {
 
 extension TransportAddress {
     /// An address as a person writes it (`192.0.2.1`, `2001:db8::1`, `::ffff:192.0.2.1`), without brackets,
-    /// zone or port; nil where it is not one.
+    /// zone or port; nil if it is not one.
     public init?(_ text: some StringProtocol, port: UInt16) {
         guard text.utf8.count <= 45 else { return nil }
         if !text.contains(":") {

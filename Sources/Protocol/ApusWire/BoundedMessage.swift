@@ -7,7 +7,7 @@ package import SwiftProtobuf
 /// Protobuf itself takes every number that fits its type, so a message is decoded with ``init(bounded:)`` and never
 /// with `init(serializedBytes:)` where it comes from another process.
 package protocol BoundedMessage: SwiftProtobuf.Message {
-    /// True where every number is one that an honest sender can say.
+    /// True if every number is one that an honest sender can say.
     var isWithinBounds: Bool { get }
 }
 
@@ -16,7 +16,7 @@ extension BoundedMessage {
 
     /// Reads a message that fills the bytes.
     ///
-    /// - Throws: 10001 where it cannot be read, or a number is out of bounds.
+    /// - Throws: 10001 if it cannot be read, or a number is out of bounds.
     package init(bounded bytes: [UInt8]) throws(ApusError) {
         guard let message = try? Self(serializedBytes: bytes), message.isWithinBounds else {
             throw ApusError(.malformed)

@@ -2,7 +2,7 @@ public import ApusCore
 public import NIOCore
 import SwiftProtobuf
 
-/// How a call failed, and with 10009 where its shard went (D5).
+/// How a call failed, and with 10009 if its shard went (D5).
 public struct CallFailure: Error, Sendable, Equatable {
     public var error: ApusError
     /// With 10009: the shard's epoch as the refusing node knows it.

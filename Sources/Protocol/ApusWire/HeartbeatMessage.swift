@@ -19,7 +19,7 @@ public enum HeartbeatMessage: Sendable, Hashable {
 public struct HeartbeatVitals: Sendable, Hashable {
     /// The process whose heartbeats these are, so that a peer on the same machine can look at its state (proc(5)).
     public struct Process: Sendable, Hashable {
-        /// The machine's boot and the namespace of process numbers, as a hash; 0 where they are not known. The number
+        /// The machine's boot and the namespace of process numbers, as a hash; 0 if they are not known. The number
         /// means something to those only that have the same.
         public var host: UInt64
         public var number: UInt32
@@ -175,7 +175,7 @@ public struct HeartbeatDatagram: Sendable, Equatable {
         buffer.writeString(name.rawValue)
     }
 
-    /// The name that comes next; nil where its length is 0.
+    /// The name that comes next; nil if its length is 0.
     private static func readName(from buffer: inout ByteBuffer) throws(ApusError) -> NodeName? {
         guard let length = buffer.readInteger(as: UInt8.self) else { throw ApusError(.malformed) }
         guard length > 0 else { return nil }

@@ -131,7 +131,7 @@ public struct LinkFrameDecoder: Sendable {
         return buffered
     }
 
-    /// The next whole frame, or nil where more bytes are needed. Its payload is a slice of what was
+    /// The next whole frame, or nil if more bytes are needed. Its payload is a slice of what was
     /// appended: copy it to keep it for long.
     ///
     /// - Throws: 10002 for a frame over the limit, 10001 for one shorter than its header.

@@ -117,7 +117,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         release()
     }
 
-    /// Somebody publishes the channel at this node, or copies it here: it counts as such from now on. False where its
+    /// Somebody publishes the channel at this node, or copies it here: it counts as such from now on. False if its
     /// account, or the node, has no room for it.
     func claim() -> Bool {
         guard table == .watched else { return true }

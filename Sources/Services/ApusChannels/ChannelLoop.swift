@@ -93,7 +93,7 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     // MARK: - Hubs, at home here
 
     /// The channel's hub, made where there is none: as one that is only watched, until ``ChannelHub/claim()``. Throws
-    /// 10007 where the account, or the node, holds too many of those.
+    /// 10007 if the account, or the node, holds too many of those.
     ///
     /// - Parameter isClaimed: somebody publishes or copies it here; it is made as such.
     func hub(

@@ -36,7 +36,7 @@ package final class ChannelService: Sendable {
         var candidates: [ShardID: NodeID] = [:]
     }
 
-    /// Throws 10007 where the process has no descriptor left for the clocks of its event loops.
+    /// Throws 10007 if the process has no descriptor left for the clocks of its event loops.
     package init(
         configuration: ChannelConfiguration, view: ClusterView, group: any EventLoopGroup, log: Logger
     ) throws(ApusError) {
@@ -75,7 +75,7 @@ package final class ChannelService: Sendable {
     }
 
     /// Opens a device's stream to its channel's primary. The sink hears the rest: it is answered within
-    /// ``ChannelConfiguration/publishTimeout``, with 10010 where no primary answered. `completion` hears 10007 where
+    /// ``ChannelConfiguration/publishTimeout``, with 10010 if no primary answered. `completion` hears 10007 if
     /// the account, or the node, has no room for another channel.
     ///
     /// - Parameter account: the device's; its share of the channels is used.
@@ -157,7 +157,7 @@ package final class ChannelService: Sendable {
     /// The clock of one of the event loops.
     package func clock(of eventLoop: any EventLoop) -> LoopClock { loop(for: eventLoop).clock }
 
-    /// A number for a new channel; nil where its device, its account or the node has no room in the table.
+    /// A number for a new channel; nil if its device, its account or the node has no room in the table.
     func takeStreamNumber(
         for channel: ChannelID, _ table: ChannelTable, of account: AccountID?
     ) -> StreamNumber? {
@@ -185,7 +185,7 @@ package final class ChannelService: Sendable {
         meter(of: hub.table).decrement()
     }
 
-    /// A channel that was only watched is published here now; false where there is no room.
+    /// A channel that was only watched is published here now; false if there is no room.
     func claim(_ hub: ChannelHub) -> Bool {
         let isTaken = shared.withLock { shared in
             guard shared.published.take(for: hub.channel.device, of: hub.account) else { return false }
@@ -265,7 +265,7 @@ package final class ChannelService: Sendable {
     /// Who is to become the shard's standby.
     func candidate(of shard: ShardID) -> NodeID? { shared.withLock { $0.candidates[shard] } }
 
-    /// True where a node has all that was acknowledged of a shard's channels, and nothing more is without it: the map
+    /// True if a node has all that was acknowledged of a shard's channels, and nothing more is without it: the map
     /// may name it. Of the standby, or of the one that ``setCandidate(_:_:)`` named.
     package func isCopied(_ shard: ShardID, to node: NodeID) async -> Bool {
         for loop in loops {

@@ -145,7 +145,7 @@ final class FanOut {
         return byteCount
     }
 
-    /// Sends a receiver its next batch; nil where it has everything.
+    /// Sends a receiver its next batch; nil if it has everything.
     private func sendBatch(at index: Int, now: MonotonicTime) -> (byteCount: Int, hasMore: Bool)? {
         guard let batch = machine.nextBatch(at: index) else { return nil }
         let row = rows[index]

@@ -37,7 +37,7 @@ package struct LinkTurns<Stream: Hashable> {
         lines[account] = line
     }
 
-    /// The stream whose turn it is, which waits no longer; nil where none waits. ``sent(_:of:)`` says what it took.
+    /// The stream whose turn it is, which waits no longer; nil if none waits. ``sent(_:of:)`` says what it took.
     package mutating func next() -> (stream: Stream, account: AccountID?)? {
         while let account = order.first {
             if lines[account]?.streams.isEmpty ?? true {

@@ -169,7 +169,7 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
         if isWritable { eventLoop.execute { [self] in writabilityChanged() } }
     }
 
-    /// Takes room for frames of a publisher that wait; false where its account has its share.
+    /// Takes room for frames of a publisher that wait; false if its account has its share.
     func holds(_ byteCount: Int, of account: AccountID?) -> Bool {
         guard waitingShares.take(byteCount, for: account) else { return false }
         service.metrics.linkWaitingBytes.increment(by: Double(byteCount))
@@ -573,7 +573,7 @@ final class PeerIngest: IngestPeer, @unchecked Sendable {  // SAFETY: `id` is se
 }
 
 extension ChannelID {
-    /// The channel that a message names; nil where the name is not valid.
+    /// The channel that a message names; nil if the name is not valid.
     init?(device: String, source: UInt32) {
         guard let device = DeviceID(rawValue: device), let source = UInt16(exactly: source) else { return nil }
         self.init(device: device, source: source)

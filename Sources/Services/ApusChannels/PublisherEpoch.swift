@@ -16,11 +16,11 @@ package struct PublisherEpoch: Sendable {
         case refused
     }
 
-    /// The newest epoch of any frame or publisher of the channel; 0 where none is known.
+    /// The newest epoch of any frame or publisher of the channel; 0 if none is known.
     package var known: UInt32
-    /// The instance that has the epoch ``known``; 0 where nobody said whose it is.
+    /// The instance that has the epoch ``known``; 0 if nobody said whose it is.
     package var holder: UInt64
-    /// The newest epoch after which a receiver wanted to go on; 0 where none did.
+    /// The newest epoch after which a receiver wanted to go on; 0 if none did.
     package var seen: UInt32
     /// The primary's clock, in Unix seconds.
     package var wallSeconds: UInt32

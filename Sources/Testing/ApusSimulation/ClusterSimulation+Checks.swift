@@ -144,7 +144,7 @@ extension ClusterSimulation {
         later(.check, after: .milliseconds(50))
     }
 
-    /// What is not as it should be when nothing goes wrong any more; nil where all is.
+    /// What is not as it should be when nothing goes wrong any more; nil if all is.
     private func unrest() -> String? {
         let map = store.map
         let running = processes.filter(\.isRunning)

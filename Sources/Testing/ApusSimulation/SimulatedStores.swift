@@ -69,7 +69,7 @@ struct SimulatedOwnershipStore {
         history.append(map)
     }
 
-    /// The life that some map named as owner under the epoch; nil where no map did.
+    /// The life that some map named as owner under the epoch; nil if no map did.
     func owner(of shard: Int, under epoch: Epoch) -> NodeID? {
         owners[shard].last { $0.epoch == epoch }?.owner
     }

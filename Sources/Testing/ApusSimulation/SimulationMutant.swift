@@ -35,7 +35,7 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
     case revivesItself = "returns under a dead incarnation"
     /// The store replaces its value whatever revision it holds.
     case swapsWithoutComparing = "swaps without comparing"
-    /// A node takes what the store shows, also where it has seen a later map.
+    /// A node takes what the store shows, also if it has seen a later map.
     case forgetsRevisions = "takes an older copy of the store for the newest map"
     /// A node joins whatever store it finds.
     case joinsEmptyStore = "joins an empty store though it was a member"

@@ -38,7 +38,7 @@ protocol SimulationWorkload: AnyObject {
     var isSafe: Bool { get }
     /// From now on nothing goes wrong.
     func heal()
-    /// What is not at rest yet; nil where all is.
+    /// What is not at rest yet; nil if all is.
     ///
     /// - Parameter mapIsAtRestSince: the map is where it should be, and every member has it.
     func unrest(mapIsAtRestSince: MonotonicTime) -> String?

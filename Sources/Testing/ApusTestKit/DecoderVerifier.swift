@@ -18,7 +18,7 @@ package enum DecoderVerifier {
     ///
     /// - Parameters:
     ///   - sample: the encoded message, and what it must decode to.
-    ///   - isPrefixFree: true where no message is the beginning of a longer one; then cut and
+    ///   - isPrefixFree: true if no message is the beginning of a longer one; then cut and
     ///     lengthened bytes must be refused.
     ///   - decode: decodes; may throw nothing but ``ApusError``.
     package static func verifyMessage<Output: Equatable>(
@@ -56,7 +56,7 @@ package enum DecoderVerifier {
     ///   - heldByteCountMax: the most bytes that the decoder may hold without a whole message, for any input.
     ///   - make: makes a fresh decoder.
     ///   - append: gives it bytes.
-    ///   - next: takes out the next message, nil where more bytes are needed.
+    ///   - next: takes out the next message, nil if more bytes are needed.
     ///   - heldByteCount: bytes that it holds.
     package static func verifyStream<Decoder, Output: Equatable>(
         _ samples: [(bytes: ByteBuffer, output: Output)], heldByteCountMax: Int,

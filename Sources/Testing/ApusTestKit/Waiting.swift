@@ -16,7 +16,7 @@ package func eventually(_ what: String, _ condition: () async throws -> Bool) as
     throw ApusError(.deadlineExceeded, "it never came to pass that \(what)")
 }
 
-/// The number of a call's failure; nil where it succeeded.
+/// The number of a call's failure; nil if it succeeded.
 package func code(_ body: () async throws -> Void) async -> ErrorCode? {
     do {
         try await body()

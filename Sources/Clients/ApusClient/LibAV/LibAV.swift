@@ -26,7 +26,7 @@ package enum LibAV {
     /// The codec's name as libav's tools print it.
     package static func name(_ id: AVCodecID) -> String { String(cString: avcodec_get_name(id)) }
 
-    /// The codec that this number stands for; nil where Apus does not carry it.
+    /// The codec that this number stands for; nil if Apus does not carry it.
     package static func codec(_ id: AVCodecID) -> Codec? {
         switch id {
         case AV_CODEC_ID_H264: .h264
@@ -64,7 +64,7 @@ package enum LibAV {
 package final class LibAVInterrupt: @unchecked Sendable {  // SAFETY: the pointer never changes; C uses atomics.
     package let handle: OpaquePointer
 
-    /// - Throws: 10018 where there is no memory.
+    /// - Throws: 10018 if there is no memory.
     package init() throws(ApusError) {
         guard let handle = apus_interrupt_new() else { throw ApusError(.internalFailure, "no memory") }
         self.handle = handle

@@ -14,7 +14,7 @@ final class VideoDecoder {
     private let picture: UnsafeMutablePointer<AVFrame>
     private(set) var pictureCount = 0
 
-    /// - Throws: 10026 where this machine's libav cannot decode the codec.
+    /// - Throws: 10026 if this machine's libav cannot decode the codec.
     init(configuration: TrackConfiguration) throws(ApusError) {
         LibAV.prepare()
         guard let codec = avcodec_find_decoder(LibAV.id(configuration.codec)) else {
@@ -82,7 +82,7 @@ final class VideoDecoder {
 
     /// The latest picture as a PNG file's bytes.
     ///
-    /// - Throws: 10026 where nothing was decoded or the encoder fails.
+    /// - Throws: 10026 if nothing was decoded or the encoder fails.
     func png() throws(ApusError) -> [UInt8] {
         guard pictureCount > 0 else { throw ApusError(.mediaUnreadable, "no picture could be decoded") }
         guard let coder = avcodec_find_encoder_by_name("png") else {

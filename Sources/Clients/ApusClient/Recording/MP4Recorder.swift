@@ -35,7 +35,7 @@ public final class MP4Recorder: Sendable {
 
     /// Creates the file, or empties it.
     ///
-    /// - Throws: 10021 where it cannot be written; 10018 where there is no thread.
+    /// - Throws: 10021 if it cannot be written; 10018 if there is no thread.
     public init(path: String, limits: FragmentedMP4Writer.Limits = .init()) throws(ApusError) {
         self.path = path
         file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0o644)
@@ -75,7 +75,7 @@ public final class MP4Recorder: Sendable {
     /// Writes what waits, ends the file and closes it. Blocks until that is done.
     ///
     /// - Returns: the frames in the file.
-    /// - Throws: 10021 where the disk is full or failed; 10026 where nothing could be recorded.
+    /// - Throws: 10021 if the disk is full or failed; 10026 if nothing could be recorded.
     @discardableResult
     public func finish() throws(ApusError) -> Int {
         state.withLock { $0.isClosed = true }

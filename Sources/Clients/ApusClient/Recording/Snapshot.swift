@@ -56,7 +56,7 @@ public final class Snapshot: Sendable {
 
     /// The latest picture as the bytes of a PNG file.
     ///
-    /// - Throws: 10026 where no key frame has come yet, or it cannot be decoded.
+    /// - Throws: 10026 if no key frame has come yet, or it cannot be decoded.
     public func png() throws(ApusError) -> [UInt8] {
         let (configuration, frames) = state.withLock { ($0.configurationOfFrames, $0.frames) }
         guard let configuration, !frames.isEmpty else {
@@ -70,7 +70,7 @@ public final class Snapshot: Sendable {
 
     /// Writes the latest picture as a PNG file.
     ///
-    /// - Throws: 10026 as ``png()``; 10021 where the file cannot be written.
+    /// - Throws: 10026 as ``png()``; 10021 if the file cannot be written.
     public func save(to path: String) throws(ApusError) {
         let bytes = try png()
         let file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0o644)

@@ -59,7 +59,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
         self.eventLoop = eventLoop
     }
 
-    /// Nil where the endpoint is given by name.
+    /// Nil if the endpoint is given by name.
     private var address: SocketAddress? { try? SocketAddress(ipAddress: door.host, port: door.port) }
 
     var isWritable: Bool { context?.channel.isWritable ?? false }

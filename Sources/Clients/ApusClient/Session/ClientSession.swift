@@ -67,7 +67,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     private static let streamPingIntervalMax = Duration.seconds(40)
 
     /// - Parameter onLinkState: called on the event loop at every change, with the last error.
-    /// - Throws: 10022 where the authority's file cannot be used.
+    /// - Throws: 10022 if the authority's file cannot be used.
     public init(
         configuration: ClientConfiguration, eventLoop: any EventLoop, log: Logger,
         onLinkState: @escaping @Sendable (LinkState, ApusError?) -> Void = { _, _ in }
@@ -127,8 +127,8 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
 
     /// Asks the cluster for credentials of its relays.
     ///
-    /// - Throws: 21023 where no node is connected, 21002 where it does not answer in 5 s, 10008 where the connection
-    ///   broke meanwhile, 10007 where it was asked too often, 21025 where no relay takes clients, 10004 where the node
+    /// - Throws: 21023 if no node is connected, 21002 if it does not answer in 5 s, 10008 if the connection
+    ///   broke meanwhile, 10007 if it was asked too often, 21025 if no relay takes clients, 10004 if the node
     ///   is too old to know.
     public func relayCredentials() async throws(ApusError) -> RelayCredentials {
         let result: Result<RelayCredentials, ApusError> = await withCheckedContinuation { continuation in

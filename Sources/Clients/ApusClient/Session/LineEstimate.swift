@@ -27,7 +27,7 @@ struct LineEstimate: Sendable {
     mutating func timedOut() { backoff = min(backoff * 2, Self.backoffMax) }
     private static let backoffMax = 64
 
-    /// How long an answer may take before something else is tried; nil where nothing was measured.
+    /// How long an answer may take before something else is tried; nil if nothing was measured.
     var delay: Duration? { smoothed.map { ($0 + variation * 4) * backoff } }
 }
 

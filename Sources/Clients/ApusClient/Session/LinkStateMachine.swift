@@ -425,7 +425,7 @@ public struct LinkStateMachine: Sendable {
 
     // MARK: - Ends
 
-    /// What the error ends (``ErrorCode/endings``); nil where the client tries on.
+    /// What the error ends (``ErrorCode/endings``); nil if the client tries on.
     private mutating func end(by code: ErrorCode, door: HostPort, node: String) -> LinkState? {
         if code.ends(.session) { return code == .kicked ? .kicked : .tokenFailed }
         guard code.ends(.sessionByTwoNodes) else { return nil }

@@ -30,7 +30,7 @@ package final class SignInProbe: ClientConnectionOwner, @unchecked Sendable {  /
     private var result = Result()
     private var end: EventLoopPromise<Result>?
 
-    /// - Throws: 10022 where the authority's file cannot be used.
+    /// - Throws: 10022 if the authority's file cannot be used.
     package init(configuration: ClientConfiguration, resumes: Bool, eventLoop: any EventLoop) throws(ApusError) {
         self.configuration = configuration
         self.resumes = resumes

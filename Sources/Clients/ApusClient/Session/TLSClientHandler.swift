@@ -36,7 +36,7 @@ package final class TLSClientHandler: ChannelDuplexHandler {
     package private(set) var isResumed = false
 
     /// - Parameters:
-    ///   - host: The server's name; nil where it was given as an address, which its certificate must name then.
+    ///   - host: The server's name; nil if it was given as an address, which its certificate must name then.
     ///   - resumption: Where tickets are kept between connections; nil: every handshake is a full one.
     ///   - closeTimeout: How long the server may take to close after this side did.
     package init(

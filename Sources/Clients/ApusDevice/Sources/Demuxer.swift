@@ -179,7 +179,7 @@ final class Demuxer {
 
     /// The next packet of a chosen track; nil at the input's end.
     ///
-    /// - Throws: 10026 where the input breaks off.
+    /// - Throws: 10026 if the input breaks off.
     func read() throws(DemuxerError) -> Packet? {
         while true {
             let result = av_read_frame(context, packet)
@@ -210,7 +210,7 @@ final class Demuxer {
         value == APUS_AV_NOPTS ? nil : av_rescale_q(value, base, microseconds)
     }
 
-    /// Goes back to the start; false where this input cannot.
+    /// Goes back to the start; false if this input cannot.
     func rewind() -> Bool {
         let format = context.pointee.iformat.map { String(cString: $0.pointee.name) } ?? ""
         if ["h264", "hevc", "mpegts"].contains(format) {

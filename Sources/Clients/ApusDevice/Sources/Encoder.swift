@@ -20,7 +20,7 @@ final class Encoder {
 
     /// Opens an encoder by its name in libav.
     ///
-    /// - Throws: 10026 where this build of libav lacks it or refuses the settings.
+    /// - Throws: 10026 if this build of libav lacks it or refuses the settings.
     init(name: String, configure: (UnsafeMutablePointer<AVCodecContext>) -> Void) throws(ApusError) {
         guard let codec = avcodec_find_encoder_by_name(name) else {
             throw ApusError(
@@ -108,7 +108,7 @@ final class Encoder {
 
     /// Makes ``frame`` writable: libav may still hold the one before.
     ///
-    /// - Throws: 10026 where there is no memory.
+    /// - Throws: 10026 if there is no memory.
     func prepareFrame() throws(ApusError) {
         let result = av_frame_make_writable(frame)
         guard result >= 0 else { throw LibAV.error(result, "no memory for the encoder's input") }
@@ -116,7 +116,7 @@ final class Encoder {
 
     /// Encodes ``frame``.
     ///
-    /// - Throws: 10026 where the encoder fails.
+    /// - Throws: 10026 if the encoder fails.
     func encode(pts: Int64) throws(ApusError) -> [Output] {
         frame.pointee.pts = pts
         let sent = avcodec_send_frame(context, frame)

@@ -52,7 +52,7 @@ final class FileReader {
 
     /// Every track's configuration, reading ahead where the container does not say it.
     ///
-    /// - Throws: 10026 where a track never says it.
+    /// - Throws: 10026 if a track never says it.
     func configurations() throws(ApusError) -> [TrackConfiguration] {
         var isAhead = false
         var count = 0
@@ -78,7 +78,7 @@ final class FileReader {
 
     /// The next frame; nil at the end of a file that does not loop.
     ///
-    /// - Throws: 10026 where the file breaks off, or holds no frame.
+    /// - Throws: 10026 if the file breaks off, or holds no frame.
     func next() throws(ApusError) -> SourceFrame? {
         while true {
             if let frame = interleaver.pop() { return frame }

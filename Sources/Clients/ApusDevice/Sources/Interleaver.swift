@@ -27,7 +27,7 @@ struct Interleaver {
     /// No more frames come: the rest may go out.
     mutating func finish() { isOver = true }
 
-    /// The next frame in decode order; nil where another must be pushed first, or all are out.
+    /// The next frame in decode order; nil if another must be pushed first, or all are out.
     mutating func pop() -> SourceFrame? {
         let isFull = count > Self.countMax || byteCount > Self.byteCountMax
         guard isOver || isFull || queues.allSatisfy({ !$0.isEmpty }) else { return nil }

@@ -14,7 +14,7 @@ public enum SourceEvent: Sendable {
         track: UInt8, ptsMicroseconds: Int64, dtsDeltaMicroseconds: Int32, flags: MediaFlags, payload: ByteBuffer)
     /// Nothing follows: the source was stopped, or a source that does not loop is over.
     case ended
-    /// Nothing follows: 10026 where the media cannot be read, 10022 where the source is described wrongly.
+    /// Nothing follows: 10026 if the media cannot be read, 10022 if the source is described wrongly.
     case failed(ApusError)
 }
 

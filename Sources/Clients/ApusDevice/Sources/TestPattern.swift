@@ -18,7 +18,7 @@ public struct TestPattern: Sendable, Hashable, CustomStringConvertible {
     /// A quiet tone of 440 Hz as a second track.
     public var hasTone = true
 
-    /// - Throws: 10022 where a number is out of range.
+    /// - Throws: 10022 if a number is out of range.
     public init(width: Int, height: Int, frameRate: Int) throws(ApusError) {
         guard Self.widths.contains(width), Self.heights.contains(height), width % 2 == 0, height % 2 == 0 else {
             throw ApusError(

@@ -42,7 +42,7 @@ struct TrackShaper {
         case adts
     }
 
-    /// What the track's next frames need; nil where the input has not said it yet.
+    /// What the track's next frames need; nil if the input has not said it yet.
     private(set) var configuration: TrackConfiguration?
     private var draft: TrackConfiguration
     private var form: Form
@@ -70,7 +70,7 @@ struct TrackShaper {
         }
     }
 
-    /// Shapes one packet; nil where nothing of it is left to send, or the configuration is still unknown.
+    /// Shapes one packet; nil if nothing of it is left to send, or the configuration is still unknown.
     mutating func shape(_ bytes: [UInt8], isKey: Bool) -> Shaped? {
         switch form {
         case .adts: shapeADTS(bytes)

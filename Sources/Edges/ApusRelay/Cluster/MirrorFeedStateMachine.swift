@@ -49,7 +49,7 @@ package struct MirrorFeedStateMachine: Sendable {
 
     package init(configuration: Configuration = Configuration()) { self.configuration = configuration }
 
-    /// Who is told; nil where nobody can be.
+    /// Who is told; nil if nobody can be.
     package var standby: NodeID? {
         switch state {
         case .alone: nil

@@ -107,7 +107,7 @@ package struct RelayRoster: Sendable {
     /// The other members that live, in the order of their names.
     package var others: [NodeID] { members.map(\.id).filter { $0 != local } }
 
-    /// The node that holds the mirrors of this one; nil where no other relays.
+    /// The node that holds the mirrors of this one; nil if no other relays.
     package var standby: NodeID? { open.first }
 
     /// The other nodes whose relays take clients, the one after this node first.

@@ -20,7 +20,7 @@ package enum ExternalLookup {
     /// Blocks the thread until the answer or the timeout.
     ///
     /// - Parameter host: the address to ask from.
-    /// - Throws: 10018 where no socket can be had, 21002 where no answer comes in time.
+    /// - Throws: 10018 if no socket can be had, 21002 if no answer comes in time.
     package static func ask(
         _ server: TransportAddress, from host: TransportAddress, timeout: Duration
     ) throws(ApusError) -> Answer {
@@ -52,7 +52,7 @@ package enum ExternalLookup {
         _ = address.withSocketAddress { sendto(socket, bytes, bytes.count, 0, $0, socklen_t(address.length)) }
     }
 
-    /// The next datagram; nil where none comes until then.
+    /// The next datagram; nil if none comes until then.
     private static func receive(_ socket: Int32, until end: MonotonicTime) -> [UInt8]? {
         var buffer = [UInt8](repeating: 0, count: 2_048)
         while true {

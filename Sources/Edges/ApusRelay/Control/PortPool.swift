@@ -47,7 +47,7 @@ package struct PortPool: Sendable {
         }
     }
 
-    /// Takes a port that fits; nil where none does.
+    /// Takes a port that fits; nil if none does.
     package mutating func take(_ wish: Wish, using random: inout some RandomNumberGenerator) -> UInt16? {
         guard !free.isEmpty else { return nil }
         for _ in 0..<Self.drawsMax {

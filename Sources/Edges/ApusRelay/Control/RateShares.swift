@@ -163,7 +163,7 @@ package struct RateShares: Sendable {
         return ordered.map { telling($0.0.plane, $0.0.id, user) }
     }
 
-    /// What of the bound this is, in a second; more than 1 where it was too much.
+    /// What of the bound this is, in a second; more than 1 if it was too much.
     private func part(_ traffic: RelayTraffic, _ seconds: Double) -> Double {
         let packets = Double(traffic.upPackets &+ traffic.downPackets)
         let bytes = Double(traffic.upBytes &+ traffic.downBytes)

@@ -25,7 +25,7 @@ package protocol RelayController: Sendable {
     var isEmpty: Bool { get }
     /// The last call: nothing more is waited for.
     mutating func finish(now: MonotonicTime)
-    /// When the next tick has something to do; nil where it has none until an event comes.
+    /// When the next tick has something to do; nil if it has none until an event comes.
     func nextTick(now: MonotonicTime) -> MonotonicTime?
     /// Whether work is left that is done in steps, between which events have their turn.
     var hasWork: Bool { get }
@@ -83,7 +83,7 @@ package final class RelayControl: Sendable {
     ///   - planeCount: planes, one thread each; about one per core.
     ///   - make: makes the controller when the doors are open, with the addresses of the datagram and of the
     ///     stream doors.
-    /// - Throws: 10019 where an address is in use, 10018 for any other refusal of the system.
+    /// - Throws: 10019 if an address is in use, 10018 for any other refusal of the system.
     package init<Controller: RelayController>(
         planeCount: Int, configuration: PlaneConfiguration,
         make: ([TransportAddress], [TransportAddress]) -> Controller
@@ -119,7 +119,7 @@ package final class RelayControl: Sendable {
         self.waker = waker
     }
 
-    /// Hands an order to control, from any thread; false where as many wait as may.
+    /// Hands an order to control, from any thread; false if as many wait as may.
     package func order(_ order: RelayOrder) -> Bool {
         guard inbox.push(order) else { return false }
         waker.wake()
@@ -202,7 +202,7 @@ package final class RelayControl: Sendable {
             controller.finish(now: .now())
         }
 
-        /// Milliseconds until a tick has something to do, but not before the interval is over; -1 where only an event
+        /// Milliseconds until a tick has something to do, but not before the interval is over; -1 if only an event
         /// brings something.
         private func timeout(since lastTick: MonotonicTime) -> Int32 {
             let now = MonotonicTime.now()

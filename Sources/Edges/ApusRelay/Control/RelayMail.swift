@@ -108,7 +108,7 @@ package final class RelayInbox: Sendable {
 
     package init() {}
 
-    /// False where as many wait as may, and once it is closed.
+    /// False if as many wait as may, and once it is closed.
     package func push(_ order: RelayOrder) -> Bool {
         state.withLock { state in
             guard !state.isClosed, state.waiting.count < Self.ordersMax else { return false }

@@ -18,7 +18,7 @@ package struct ServiceNotifier: Sendable {
     /// How often the service manager wants to hear ``State/watchdog``; nil: not at all.
     package let watchdogInterval: Duration?
 
-    /// Nil where no service manager listens.
+    /// Nil if no service manager listens.
     package init?(environment: [String: String]) {
         guard let path = environment["NOTIFY_SOCKET"], path.hasPrefix("/") || path.hasPrefix("@"),
             (2...Self.pathByteCountMax).contains(path.utf8.count)
@@ -30,7 +30,7 @@ package struct ServiceNotifier: Sendable {
         watchdogInterval = isMeant && microseconds > 0 ? .microseconds(microseconds) : nil
     }
 
-    /// Tells one state; false where nobody took it.
+    /// Tells one state; false if nobody took it.
     ///
     /// - Parameter span: how long the state may last from now on, where that is more than the manager's own time-out
     ///   (EXTEND_TIMEOUT_USEC).

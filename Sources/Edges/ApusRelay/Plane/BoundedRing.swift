@@ -36,7 +36,7 @@ package final class BoundedRing<Element: Sendable>: @unchecked Sendable {  // SA
 
     /// Adds an element. The producer only.
     ///
-    /// - Returns: false where the ring is full.
+    /// - Returns: false if the ring is full.
     package func push(_ element: Element) -> Bool {
         let position = tail.load(ordering: .relaxed)
         guard position &- head.load(ordering: .acquiring) <= mask else { return false }

@@ -20,7 +20,7 @@ package enum ClientMessage {
 
     /// Reads a Send indication of `size` bytes, 20 at least (RFC 8656 §11.2).
     ///
-    /// - Returns: nil where it holds anything but the peer and the data: control decides about it.
+    /// - Returns: nil if it holds anything but the peer and the data: control decides about it.
     @inline(__always)
     package static func send(_ bytes: UnsafeRawPointer, _ size: Int) -> Send? {
         let length = Int(UInt16(bigEndian: bytes.loadUnaligned(fromByteOffset: 2, as: UInt16.self)))
@@ -71,7 +71,7 @@ package enum ClientMessage {
     // MARK: Streams
 
     /// The bytes of the message that a stream goes on with, padding included, told by its first four bytes (RFC 8656
-    /// §12.5); nil where it is neither STUN nor ChannelData.
+    /// §12.5); nil if it is neither STUN nor ChannelData.
     @inline(__always)
     package static func streamByteCount(_ bytes: UnsafeRawPointer) -> Int? {
         let first = bytes.load(as: UInt8.self)
@@ -89,7 +89,7 @@ package enum ClientMessage {
     /// Bytes of a DTLS record's header (RFC 6347 §4.1).
     package static let recordHeadBytes = 13
 
-    /// Whether a connection begins with a ClientHello of a bearable size (RFC 8446 §4, §5.1); nil where that cannot
+    /// Whether a connection begins with a ClientHello of a bearable size (RFC 8446 §4, §5.1); nil if that cannot
     /// be told yet. One byte is there at least.
     package static func isStreamHello(_ bytes: UnsafeRawPointer, _ count: Int) -> Bool? {
         // A handshake record of any version that calls itself 3.x.

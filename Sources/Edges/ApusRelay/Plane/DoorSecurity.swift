@@ -71,7 +71,7 @@ package final class DoorSecurity: Sendable {
 
     /// Reads PEM files: the server's certificate, then those that signed it; and its key.
     ///
-    /// - Throws: 10022 where one cannot be used.
+    /// - Throws: 10022 if one cannot be used.
     package init(certificateFile: String, keyFile: String) throws(ApusError) {
         self.certificateFile = certificateFile
         self.keyFile = keyFile
@@ -86,8 +86,8 @@ package final class DoorSecurity: Sendable {
 
     /// Reads the files again where they have changed; nothing else changes before ``use(_:)``.
     ///
-    /// - Returns: nil where there is nothing new.
-    /// - Throws: 10022 where they cannot be used.
+    /// - Returns: nil if there is nothing new.
+    /// - Throws: 10022 if they cannot be used.
     package func renewal() throws(ApusError) -> Renewal? {
         let stamps = [Stamp(certificateFile), Stamp(keyFile)]
         guard stamps != state.withLock({ $0.stamps }) else { return nil }
@@ -108,7 +108,7 @@ package final class DoorSecurity: Sendable {
     /// Reads the files again where they have changed, and uses them.
     ///
     /// - Returns: whether there is something new.
-    /// - Throws: 10022 where they cannot be used; what was read before stays.
+    /// - Throws: 10022 if they cannot be used; what was read before stays.
     package func reload() throws(ApusError) -> Bool {
         guard let renewal = try renewal() else { return false }
         use(renewal)

@@ -30,7 +30,7 @@ struct AcceptPause {
     }
 }
 
-/// Taking connections of clients and of peers, also where the process or the system has no descriptor left (EMFILE,
+/// Taking connections of clients and of peers, also if the process or the system has no descriptor left (EMFILE,
 /// ENFILE, ENOBUFS, ENOMEM).
 ///
 /// The poll reports a listener for as long as a connection waits, and one that cannot be taken waits for ever: the

@@ -233,7 +233,7 @@ extension PacketPlane {
 
     /// Sends the data of a Send indication to its peer (RFC 8656 §11.2).
     ///
-    /// - Returns: false where it holds anything but the peer and the data, or a list names ports of the peer: control
+    /// - Returns: false if it holds anything but the peer and the data, or a list names ports of the peer: control
     ///   decides about it.
     mutating func sendIndication(_ bytes: UnsafeMutableRawPointer, _ size: Int, slot: UInt32) -> Bool {
         guard let send = ClientMessage.send(bytes, size) else { return false }

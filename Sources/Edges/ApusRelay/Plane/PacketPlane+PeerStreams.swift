@@ -145,7 +145,7 @@ extension PacketPlane {
         }
     }
 
-    /// Decrypts what came over TLS, all of it, for the peer; false where the connection is broken
+    /// Decrypts what came over TLS, all of it, for the peer; false if the connection is broken
     /// or has been closed.
     mutating func readDataPlaintext(_ slot: Int, _ tls: OpaquePointer) -> Bool {
         let index = Int(streams.rows[slot].peer)
@@ -166,7 +166,7 @@ extension PacketPlane {
         advancePair(index)
     }
 
-    /// Sends what the client said, and keeps what the kernel does not take; false where the pair has ended.
+    /// Sends what the client said, and keeps what the kernel does not take; false if the pair has ended.
     private mutating func toPeer(_ index: Int, _ bytes: UnsafeRawPointer, _ count: Int) -> Bool {
         let row = peers.rows + index
         guard !row.pointee.takesNothing else { return true }
@@ -246,7 +246,7 @@ extension PacketPlane {
         }
     }
 
-    /// Sends what the peer said, and keeps what the kernel does not take; false where the client is gone.
+    /// Sends what the peer said, and keeps what the kernel does not take; false if the client is gone.
     private mutating func toDataStream(_ slot: Int, _ bytes: UnsafeRawPointer, _ count: Int) -> Bool {
         let row = streams.rows + slot
         var done = 0
@@ -294,7 +294,7 @@ extension PacketPlane {
 
     /// Tells the client that its peer has said all: at once, or over TLS when the kernel has taken close_notify.
     ///
-    /// - Returns: false where the client's connection is broken.
+    /// - Returns: false if the client's connection is broken.
     private func tellEnd(_ index: Int, _ slot: Int) -> Bool {
         let stream = streams.rows + slot
         if let tls = stream.pointee.tls {

@@ -77,7 +77,7 @@ extension PacketPlane {
 
     /// Goes on with what came: the hello, the handshake, or data.
     ///
-    /// - Returns: false where the connection is at its end.
+    /// - Returns: false if the connection is at its end.
     private mutating func advance(_ slot: Int, _ count: Int) -> Bool {
         let row = streams.rows + slot
         if row.pointee.tls == nil {
@@ -110,7 +110,7 @@ extension PacketPlane {
 
     /// Decrypts all that came, which is never more than the buffer takes, and handles the whole messages.
     ///
-    /// - Returns: false where the connection is at its end.
+    /// - Returns: false if the connection is at its end.
     private mutating func readPlaintext(_ slot: Int, _ tls: OpaquePointer) -> Bool {
         let row = streams.rows + slot
         if row.pointee.peer >= 0 { return readDataPlaintext(slot, tls) }
@@ -132,7 +132,7 @@ extension PacketPlane {
         return count == 0
     }
 
-    /// Encrypts what waits in the row and sends it: what waits in libssl's hands, or -1 where the connection is broken.
+    /// Encrypts what waits in the row and sends it: what waits in libssl's hands, or -1 if the connection is broken.
     ///
     /// Each message is a record of its own: clients that take a record for a message are among those of others. What a
     /// peer says has no messages.

@@ -179,7 +179,7 @@ extension PacketPlane {
         }
     }
 
-    /// Encrypts and sends; false where nothing went.
+    /// Encrypts and sends; false if nothing went.
     mutating func write(_ bytes: UnsafeRawPointer, _ size: Int, session slot: Int) -> Bool {
         let row = sessions.rows + slot
         guard row.pointee.isSecured, size <= Int(APUS_DTLS_PAYLOAD_MAX), let dtls = row.pointee.dtls else {

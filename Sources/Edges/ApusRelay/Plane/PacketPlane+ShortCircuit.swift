@@ -12,7 +12,7 @@ extension PacketPlane {
     /// Hands datagrams that a client may send to the allocation whose relayed address the peer is.
     ///
     /// - Parameter payloads: of one size, within the sender's quota; none is done as well.
-    /// - Returns: false where the peer is no other allocation of this plane.
+    /// - Returns: false if the peer is no other allocation of this plane.
     @inline(__always)
     mutating func shortCircuit(_ payloads: Datagrams, from slot: UInt32, to peer: TransportAddress) -> Bool {
         let other = allocations.slot(relayed: peer)

@@ -95,7 +95,7 @@ extension PacketPlane {
 
     /// Keeps the beginning of a message until its end comes.
     ///
-    /// - Returns: false where it is longer than what is kept of this connection.
+    /// - Returns: false if it is longer than what is kept of this connection.
     func keep(_ slot: Int, _ bytes: UnsafeRawPointer, _ count: Int) -> Bool {
         guard count > 0 else { return true }
         guard count <= carryMax(slot) else { return false }
@@ -105,7 +105,7 @@ extension PacketPlane {
 
     /// Handles the whole messages at the buffer's start (RFC 8656 §12.5: framed by their own lengths).
     ///
-    /// - Returns: the bytes of whole messages; nil where something is neither STUN nor ChannelData.
+    /// - Returns: the bytes of whole messages; nil if something is neither STUN nor ChannelData.
     mutating func splitStream(_ slot: Int, _ count: Int) -> Int? {
         let allocation = streams.rows[slot].allocation
         // A stream has no marks of its messages.

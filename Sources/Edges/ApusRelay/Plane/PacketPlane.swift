@@ -66,7 +66,7 @@ struct PacketPlane: ~Copyable {
     var peers: PeerTable
     var accepting = AcceptPause()
     var buckets: BucketTable
-    /// The bucket that all allocations draw from; -1 where the node has no bound.
+    /// The bucket that all allocations draw from; -1 if the node has no bound.
     var nodeBucket: Int32 = -1
     var errors: ErrorBounds
     var hotFlows: HotFlowTable
@@ -106,7 +106,7 @@ struct PacketPlane: ~Copyable {
 
     /// Opens the listeners.
     ///
-    /// - Throws: 10019 where an address is in use, 10018 for any other refusal of the system.
+    /// - Throws: 10019 if an address is in use, 10018 for any other refusal of the system.
     init(configuration: PlaneConfiguration, link: PlaneLink, seed: UInt64) throws(ApusError) {
         self.configuration = configuration
         self.link = link

@@ -54,7 +54,7 @@ package final class PlaneLink: Sendable {
 
     /// Hands a command down. The control thread only.
     ///
-    /// - Returns: false where the plane has as many waiting as it takes.
+    /// - Returns: false if the plane has as many waiting as it takes.
     package func command(_ command: PlaneCommand) -> Bool {
         guard commands.push(command) else { return false }
         plane.wake()
@@ -63,7 +63,7 @@ package final class PlaneLink: Sendable {
 
     /// Hands an event up. The plane's thread only.
     ///
-    /// - Returns: false where control has as many waiting as it takes.
+    /// - Returns: false if control has as many waiting as it takes.
     func event(_ event: PlaneEvent) -> Bool {
         guard events.push(event) else { return false }
         control.wake()
@@ -72,7 +72,7 @@ package final class PlaneLink: Sendable {
 
     /// Hands up an event of a client without an allocation. The plane's thread only.
     ///
-    /// - Returns: false where control has as many waiting as it takes; events of allocations have a ring of their own.
+    /// - Returns: false if control has as many waiting as it takes; events of allocations have a ring of their own.
     func unauthenticatedEvent(_ event: PlaneEvent) -> Bool {
         guard unauthenticated.push(event) else { return false }
         control.wake()

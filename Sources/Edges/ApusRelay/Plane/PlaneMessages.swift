@@ -130,7 +130,7 @@ package enum PlaneEvent: Sendable, Equatable {
     /// A permitted peer has connected to a relayed address (RFC 6062 §5.3); control owns the socket from now on.
     case peerArrived(allocation: UInt32, peer: TransportAddress, socket: Int32)
     /// A connection of ``PlaneCommand/awaitPeer(connection:allocation:socket:)`` is there, and control owns its socket
-    /// again; -1 where it failed.
+    /// again; -1 if it failed.
     case peerConnected(connection: UInt32, socket: Int32)
     /// Bytes of a joined connection since it was told last, at most once a second; the last is told at its end.
     case peerCarried(connection: UInt32, allocation: UInt32, RelayTraffic, isFinal: Bool)
@@ -156,7 +156,7 @@ package enum PlaneCommand: Sendable, Equatable {
     /// Sends a message to a client.
     case send(RelayFlow, [UInt8])
     /// Begins to relay for a client. The plane owns the sockets from now on; they are bound and non-blocking. The
-    /// second is that of the other family (ADDITIONAL-ADDRESS-FAMILY), IPv6; -1 where there is none. Those of a TCP
+    /// second is that of the other family (ADDITIONAL-ADDRESS-FAMILY), IPv6; -1 if there is none. Those of a TCP
     /// allocation listen.
     case install(allocation: UInt32, flow: RelayFlow, socket: Int32, second: Int32 = -1, isTCP: Bool = false)
     /// Lets a peer's address in, whatever its port (RFC 8656 §9); indications go to it at these ports alone,

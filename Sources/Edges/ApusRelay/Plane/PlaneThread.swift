@@ -26,7 +26,7 @@ package final class PlaneThread: Sendable {
     /// Opens the doors and starts the thread.
     ///
     /// - Parameter control: wakes the thread that takes the events.
-    /// - Throws: 10019 where an address is in use, 10007 where the system has no descriptor or memory for it, 10018 for
+    /// - Throws: 10019 if an address is in use, 10007 if the system has no descriptor or memory for it, 10018 for
     ///   any other refusal of the system.
     package init(index: UInt8, configuration: PlaneConfiguration, control: Waker) throws(ApusError) {
         let link = PlaneLink(
@@ -54,7 +54,7 @@ package final class PlaneThread: Sendable {
 }
 
 extension Waker {
-    /// - Throws: 10018 where the system gives no descriptor.
+    /// - Throws: 10018 if the system gives no descriptor.
     package static func make() throws(ApusError) -> Waker {
         let descriptor = apus_wake_open()
         guard descriptor >= 0 else {

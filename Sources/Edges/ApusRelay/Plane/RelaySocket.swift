@@ -10,7 +10,7 @@ package enum RelaySocket {
     /// - Parameters:
     ///   - address: where to relay from; port 0 lets the system choose.
     ///   - bufferBytes: the kernel's buffers, where it gives them.
-    /// - Throws: 10019 where the address is in use, 10007 where the system has no descriptor or memory for it, 10018
+    /// - Throws: 10019 if the address is in use, 10007 if the system has no descriptor or memory for it, 10018
     ///   for any other refusal of the system.
     package static func open(
         _ address: TransportAddress, bufferBytes: Int, usesOffload: Bool = true
@@ -33,7 +33,7 @@ package enum RelaySocket {
         return (socket, RawAddress.local(of: socket) ?? address)
     }
 
-    /// Begins to connect from the address of a TCP allocation to a peer of the same family; nil where it fails at once.
+    /// Begins to connect from the address of a TCP allocation to a peer of the same family; nil if it fails at once.
     static func connect(from local: TransportAddress, to peer: TransportAddress) -> Int32? {
         let (from, to) = (RawAddress(local), RawAddress(peer))
         let socket = from.withSocketAddress { fromAddress in
@@ -45,7 +45,7 @@ package enum RelaySocket {
     /// Closes a socket that was not handed to a plane.
     package static func close(_ socket: Int32) { apus_close(socket) }
 
-    /// Another descriptor of a plane's socket; nil where the descriptor is not that socket's any more.
+    /// Another descriptor of a plane's socket; nil if the descriptor is not that socket's any more.
     static func duplicate(_ socket: Int32, of address: TransportAddress) -> Int32? {
         let copy = apus_duplicate(socket)
         guard copy >= 0 else { return nil }

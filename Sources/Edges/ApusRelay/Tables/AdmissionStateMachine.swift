@@ -48,7 +48,7 @@ package struct AdmissionStateMachine: Sendable {
     /// Clients of the source of this address.
     package func count(of address: TransportAddress) -> Int { sources[Self.source(of: address)]?.count ?? 0 }
 
-    /// The client that has to end before another one of this address enters; nil where there is room, or nobody here
+    /// The client that has to end before another one of this address enters; nil if there is room, or nobody here
     /// who could make some.
     ///
     /// - Parameter isFull: whether the owner has no place left.

@@ -43,7 +43,7 @@ package struct AllocationRow {
     package var client = RawAddress()
     /// The run of this batch that goes to the client.
     package var mark = SendBatch.Mark()
-    /// Where its user's tokens are, or -1 where nothing bounds them.
+    /// Where its user's tokens are, or -1 if nothing bounds them.
     package var bucket: Int32 = -1
     /// Its share of control.
     var controlShare = TokenBucket()
@@ -199,7 +199,7 @@ package struct AllocationTable: ~Copyable {
 
     /// Takes the socket of one family out of a row that has both, IPv4 first; its channels are unbound already.
     ///
-    /// - Returns: the socket, which the caller closes; -1 where the row has one family alone.
+    /// - Returns: the socket, which the caller closes; -1 if the row has one family alone.
     mutating func removeFamily(_ slot: UInt32, _ family: TransportAddress.Family) -> Int32 {
         let row = rows + Int(slot)
         guard row.pointee.second >= 0 else { return -1 }
@@ -215,7 +215,7 @@ package struct AllocationTable: ~Copyable {
         return closed
     }
 
-    /// Gives a row its datagram client; false where the client has another allocation.
+    /// Gives a row its datagram client; false if the client has another allocation.
     package mutating func setClient(_ slot: UInt32, listener: Int32, socket: Int32, flow: RelayFlow) -> Bool {
         let key = FlatTable.Key(flow.remote, scope: UInt32(listener))
         guard byClient.value(for: key) == FlatTable.none, byClient.set(slot, for: key) else { return false }
@@ -281,7 +281,7 @@ package struct AllocationTable: ~Copyable {
         count -= 1
     }
 
-    /// Permits a peer's address; false where the allocation has as many as it takes.
+    /// Permits a peer's address; false if the allocation has as many as it takes.
     package mutating func permit(
         _ slot: UInt32, _ peer: TransportAddress, ports: ClosedRange<UInt16> = 1...65_535
     ) -> Bool {
@@ -323,7 +323,7 @@ package struct AllocationTable: ~Copyable {
         }
     }
 
-    /// Binds a channel; false where the number or the peer has another binding, or there are too many.
+    /// Binds a channel; false if the number or the peer has another binding, or there are too many.
     package mutating func bind(_ slot: UInt32, number: UInt16, peer: TransportAddress) -> Bool {
         let row = rows + Int(slot)
         let key = FlatTable.Key(peer, scope: slot)

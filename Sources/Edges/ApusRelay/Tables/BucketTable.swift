@@ -62,7 +62,7 @@ struct BucketTable: ~Copyable {
 
     deinit { buckets.deallocate() }
 
-    /// The bucket of a user for one allocation more, made full where the user has none here; -1 where there is no room.
+    /// The bucket of a user for one allocation more, made full where the user has none here; -1 if there is no room.
     mutating func join(user: UInt32, at now: UInt64) -> Int32 {
         let key = FlatTable.Key(number: user)
         let found = byUser.value(for: key)

@@ -108,7 +108,7 @@ package struct FlatTable: ~Copyable {
 
     /// Sets the number under a key.
     ///
-    /// - Returns: false where the table is at its bound and the key is not in it.
+    /// - Returns: false if the table is at its bound and the key is not in it.
     package mutating func set(_ value: UInt32, for key: Key) -> Bool {
         var index = home(key)
         while slots[index].key.meta != 0 {

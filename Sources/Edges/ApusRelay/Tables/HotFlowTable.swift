@@ -34,7 +34,7 @@ struct HotFlowTable: ~Copyable {
 
     var hasRoom: Bool { count < rowsMax }
 
-    /// Takes a place; nil where there is none.
+    /// Takes a place; nil if there is none.
     mutating func insert(socket: Int32, allocation: UInt32) -> Int? {
         guard hasRoom else { return nil }
         let (index, isNew) = places.take()

@@ -11,13 +11,13 @@ struct PeerRow {
     var allocation: UInt32 = 0
     /// The place of the client's data connection; -1 while the peer has not accepted.
     var stream: Int32 = -1
-    /// Where its user's tokens are, or -1 where nothing bounds them.
+    /// Where its user's tokens are, or -1 if nothing bounds them.
     var bucket: Int32 = -1
     /// What the client sent and the kernel has not taken. While there is any, nothing more is read of the client.
     private(set) var output: UnsafeMutableRawPointer?
     private(set) var outputHead = 0
     private(set) var outputCount = 0
-    /// What the poll watches it for; 0 where it is not in the poll.
+    /// What the poll watches it for; 0 if it is not in the poll.
     var events: UInt32 = 0
     /// Whether its user has no tokens: nothing is read either way until the next tick.
     var isPaced = false
@@ -98,7 +98,7 @@ struct PeerTable: ~Copyable {
         return value == FlatTable.none ? nil : Int(value)
     }
 
-    /// Takes a place, which owns the socket from now on; nil where all are taken or the number is in use.
+    /// Takes a place, which owns the socket from now on; nil if all are taken or the number is in use.
     mutating func insert(connection: UInt32, allocation: UInt32, socket: Int32) -> Int? {
         guard count < rowsMax, index(connection: connection) == nil else { return nil }
         let (index, isNew) = places.take()

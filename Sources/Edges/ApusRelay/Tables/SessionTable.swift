@@ -3,7 +3,7 @@ import CApusTLS
 
 /// A client that came over DTLS: what libssl keeps for its address.
 struct SessionRow {
-    /// Nil where the place is free.
+    /// Nil if the place is free.
     var dtls: OpaquePointer?
     /// The door that it came to.
     var listener: Int32 = -1
@@ -71,7 +71,7 @@ struct SessionTable: ~Copyable {
         FlatTable.Key(number: UInt32(truncatingIfNeeded: number))
     }
 
-    /// Takes a place and gives the session its number, in its flow; nil where all are taken. The address has no
+    /// Takes a place and gives the session its number, in its flow; nil if all are taken. The address has no
     /// session.
     mutating func insert(_ dtls: OpaquePointer, listener: Int, flow: RelayFlow, now: UInt64) -> Int? {
         guard !isFull else { return nil }

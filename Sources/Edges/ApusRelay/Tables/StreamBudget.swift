@@ -13,7 +13,7 @@ package final class StreamBudget: Sendable {
 
     var isFull: Bool { count.load(ordering: .relaxed) >= countMax }
 
-    /// Takes one; false where all are taken.
+    /// Takes one; false if all are taken.
     func take() -> Bool {
         let before = count.wrappingAdd(1, ordering: .relaxed).oldValue
         guard before >= countMax else { return true }

@@ -139,7 +139,7 @@ struct StreamTable: ~Copyable {
         byNumber.value(for: FlatTable.Key(number: UInt32(truncatingIfNeeded: number))) != FlatTable.none
     }
 
-    /// Takes a place and gives the connection its number, in its flow; nil where all are taken, here or at the node.
+    /// Takes a place and gives the connection its number, in its flow; nil if all are taken, here or at the node.
     mutating func insert(socket: Int32) -> Int? {
         var number = lastNumber
         repeat { number &+= 1 } while isTaken(number)

@@ -20,7 +20,7 @@ package struct CallChain: Sendable, Equatable {
     package init(sender: EntityHeader) { callers = [sender] }
 
     package var isEmpty: Bool { callers.isEmpty }
-    /// Who asks; nil where no entity does.
+    /// Who asks; nil if no entity does.
     package var caller: EntityHeader? { callers.last }
 
     /// Who asks does so as a former owner: a later epoch of its shard is known.
@@ -30,7 +30,7 @@ package struct CallChain: Sendable, Equatable {
 
     /// The chain of what an entity asks while it carries out a request of this chain.
     ///
-    /// - Throws: 10028 where the target waits for the answer already, or the chain is too long.
+    /// - Throws: 10028 if the target waits for the answer already, or the chain is too long.
     package func through(
         _ entity: EntityHeader, to target: EntityAddress, interleaves: Bool = false
     ) throws(ApusError) -> CallChain {
@@ -65,7 +65,7 @@ package struct CallChain: Sendable, Equatable {
         self = chain
     }
 
-    /// Reads the chain; nil where it is none.
+    /// Reads the chain; nil if it is none.
     init?(from reader: inout RawReader) {
         guard let count = reader.read(UInt8.self), count <= Self.countMax else { return nil }
         for _ in 0..<count {

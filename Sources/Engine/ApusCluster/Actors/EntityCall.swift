@@ -22,9 +22,9 @@ package struct EntityCall: Sendable, Equatable {
     /// The longest name of an identity, in bytes.
     package static let identityByteCountMax = 63
 
-    /// The node that sent it; nil where that is this one.
+    /// The node that sent it; nil if that is this one.
     package var node: NodeID?
-    /// The device or the account for which it is asked; nil where the cluster asks of its own.
+    /// The device or the account for which it is asked; nil if the cluster asks of its own.
     package var identity: String?
     /// For how long the caller waited on when this was sent; nil for a tell.
     package var timeLeft: Duration?
@@ -87,7 +87,7 @@ package struct EntityCall: Sendable, Equatable {
         self = call
     }
 
-    /// Reads it; nil where it is none.
+    /// Reads it; nil if it is none.
     init?(from reader: inout RawReader, node: NodeID) {
         guard let rawMarks = reader.read(UInt8.self) else { return nil }
         let marks = Marks(rawValue: rawMarks)

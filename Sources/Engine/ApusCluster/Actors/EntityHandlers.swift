@@ -24,7 +24,7 @@ package struct EntityOptions<Entity: Actor>: Sendable {
     package var passivateAfter: Duration?
     /// Calls under way per entity; one more is refused with 10007.
     package var mailboxCountMax = 4096
-    /// The entity's state for a planned hand-over; nil where there is nothing to carry.
+    /// The entity's state for a planned hand-over; nil if there is nothing to carry.
     package var capture: (@Sendable (Entity) async -> ByteBuffer?)?
     /// The entity was released, or its shard left; the last call it gets.
     package var deactivated: (@Sendable (Entity) async -> Void)?
@@ -134,7 +134,7 @@ package struct EntityHandlers<Entity: Actor>: Sendable {
     /// called in place where the message arrives, as with ``onSync(_:_:)``.
     ///
     /// The answer is sent whatever has become of the entity's shard meanwhile: the handler knows what its answer is
-    /// worth, and says 10008 where the message may have been carried out or not.
+    /// worth, and says 10008 if the message may have been carried out or not.
     ///
     /// - Parameter body: calls its last argument once, from any thread.
     /// - Precondition: as ``onSync(_:_:)``.

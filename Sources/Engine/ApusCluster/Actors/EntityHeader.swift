@@ -42,7 +42,7 @@ package struct EntityHeader: Sendable, Equatable {
         self = header
     }
 
-    /// Reads the header; nil where it is not one.
+    /// Reads the header; nil if it is not one.
     init?(from reader: inout RawReader) {
         guard let kind = reader.read(UInt8.self), let shard = reader.read(UInt16.self), shard < ShardID.count,
             let epoch = reader.read(UInt32.self), epoch <= WireNumber.termMax, let length = reader.read(UInt8.self),

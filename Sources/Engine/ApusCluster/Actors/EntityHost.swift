@@ -26,7 +26,7 @@ final class EntityHost: Sendable {
     private struct State {
         var routes: ShardRoutes
         var heldShards: Set<ShardID> = []
-        /// By shard; nil where a shard has no entity here.
+        /// By shard; nil if a shard has no entity here.
         var tables = [Table?](repeating: nil, count: ShardID.count)
         var activationCount = 0
         var seeds: [ShardID: [String: EntitySeed]] = [:]
@@ -193,7 +193,7 @@ final class EntityHost: Sendable {
 
     /// A message's handler ended.
     ///
-    /// - Returns: false where the entity was released meanwhile, because its shard left.
+    /// - Returns: false if the entity was released meanwhile, because its shard left.
     func finish(_ activation: Activation) -> Bool {
         // Before the release that the handler itself may have asked for: its answer is sent.
         let isActive = activation.isActive

@@ -10,14 +10,14 @@ package protocol RemoteMessage: BoundedMessage, Sendable {
     /// The stable id on the wire. 0x0001–0x00ff go to a node, 0x0100 and up to an entity. An id is
     /// never used again for another message.
     static var method: UInt16 { get }
-    /// True where every number of an answer is one that an honest node can say; see `BoundedMessage`.
+    /// True if every number of an answer is one that an honest node can say; see `BoundedMessage`.
     static func isWithinBounds(_ reply: Reply) -> Bool
 }
 
 extension RemoteMessage {
     package static func isWithinBounds(_ reply: Reply) -> Bool { true }
 
-    /// Reads an answer; 10001 where it cannot be read, or a number is out of bounds.
+    /// Reads an answer; 10001 if it cannot be read, or a number is out of bounds.
     static func readReply(_ payload: ByteBuffer) throws(ApusError) -> Reply {
         guard let reply = try? Reply(serializedBytes: payload.readableBytesSpan), isWithinBounds(reply) else {
             throw ApusError(.malformed, "an answer to the method \(method) cannot be read")
@@ -28,10 +28,10 @@ extension RemoteMessage {
 
 /// A message to an entity, wherever it lives.
 package protocol EntityMessage: RemoteMessage {
-    /// True where handling it twice does the same as once; such a message is sent again when the
+    /// True if handling it twice does the same as once; such a message is sent again when the
     /// link is lost under way. False is the default, and such a call then ends with 10008.
     static var isIdempotent: Bool { get }
-    /// True where it only reads, and may do so beside a message whose handler asks others (D15). False is the default.
+    /// True if it only reads, and may do so beside a message whose handler asks others (D15). False is the default.
     static var interleaves: Bool { get }
 }
 

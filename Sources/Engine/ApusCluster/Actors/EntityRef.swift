@@ -28,7 +28,7 @@ private enum Obstacle: Error {
 package struct EntityRef<Entity: Actor>: Sendable {
     package let address: EntityAddress
     let registry: EntityRegistry
-    /// Nil where this node has no such entities.
+    /// Nil if this node has no such entities.
     let host: EntityHost?
 
     /// Sends a message and waits for the answer.
@@ -37,8 +37,8 @@ package struct EntityRef<Entity: Actor>: Sendable {
     ///   - timeout: for all tries together.
     ///   - call: on whose behalf it is sent, and through whom. With a request id the message is repeated where it may
     ///     have been carried out, since the entity then answers what it answered before.
-    /// - Throws: 10005 after the deadline, 10006 where the task was cancelled, 10007 over a bound, 10008
-    ///   where the link or the shard was lost under way, 10004 for a method that is not handled, 10013 where the asking
+    /// - Throws: 10005 after the deadline, 10006 if the task was cancelled, 10007 over a bound, 10008
+    ///   if the link or the shard was lost under way, 10004 for a method that is not handled, 10013 if the asking
     ///   entity's shard has another owner, or the handler's.
     package func ask<M: EntityMessage>(
         _ message: M, timeout: Duration = .seconds(5), call: EntityCall = EntityCall()
@@ -103,8 +103,8 @@ package struct EntityRef<Entity: Actor>: Sendable {
     /// Sends a message that wants no answer. It is tried once: it is lost where the link or the
     /// shard's owner is lost before it was handled.
     ///
-    /// - Throws: 10010 where no owner is linked, 10009 where the shard is being handed over, 10007
-    ///   over a bound, 10004 where this node, the owner, does not handle the message.
+    /// - Throws: 10010 if no owner is linked, 10009 if the shard is being handed over, 10007
+    ///   over a bound, 10004 if this node, the owner, does not handle the message.
     package func tell<M: EntityMessage>(_ message: M, call: EntityCall = EntityCall()) throws(ApusError) {
         switch registry.callRoute(address.shard) {
         case .nowhere: throw ApusError(.noRoute)

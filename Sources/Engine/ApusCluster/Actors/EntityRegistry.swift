@@ -174,7 +174,7 @@ package final class EntityRegistry: Sendable {
     }
 
     /// Delivers a reminder to its entity where that lives on this node. The completion is called once, on any thread:
-    /// with nil where the entity has taken it, durably; 10009 where its shard is not here, or the entity's error.
+    /// with nil if the entity has taken it, durably; 10009 if its shard is not here, or the entity's error.
     package func remind(_ reminder: Reminder, _ completion: @escaping @Sendable (ApusError?) -> Void) {
         let shard = reminder.entity.shard
         guard case .local(let epoch) = route(shard), let host = host(reminder.entity.kind) else {
@@ -209,7 +209,7 @@ package final class EntityRegistry: Sendable {
         }
     }
 
-    /// What a former owner still sends goes nowhere: 10013 where a later epoch of the asking entity's shard is known.
+    /// What a former owner still sends goes nowhere: 10013 if a later epoch of the asking entity's shard is known.
     func refusal(of chain: CallChain) -> ApusError? {
         guard !chain.isEmpty else { return nil }
         let isStale = state.withLock { state in chain.isStale { state.routes.epoch(of: $0) } }
@@ -287,7 +287,7 @@ package final class EntityRegistry: Sendable {
 
     /// The states of a held shard's entities, after the calls under way have ended.
     ///
-    /// - Throws: 10005 where they do not end within the time.
+    /// - Throws: 10005 if they do not end within the time.
     package func capture(
         _ shard: ShardID, timeout: Duration
     ) async throws(ApusError) -> [(address: EntityAddress, state: ByteBuffer)] {
@@ -309,7 +309,7 @@ package final class EntityRegistry: Sendable {
     /// Takes the state of an entity that is about to be this node's. It counts only where this node
     /// becomes the shard's owner under exactly that epoch; the entity is then live at once.
     ///
-    /// - Throws: 10004 for an unknown kind, 10013 where the epoch is over, 10007 over the bound.
+    /// - Throws: 10004 for an unknown kind, 10013 if the epoch is over, 10007 over the bound.
     package func prepare(
         _ address: EntityAddress, state: ByteBuffer, successorEpoch: Epoch
     ) throws(ApusError) {

@@ -55,7 +55,7 @@ struct EncodedMessage: SwiftProtobufContiguousBytes {
 }
 
 extension RemoteMessage {
-    /// Reads the message; 10001 where it cannot be read, or a number is out of bounds.
+    /// Reads the message; 10001 if it cannot be read, or a number is out of bounds.
     init(reading payload: ByteBuffer) throws(ApusError) {
         guard let message = try? Self(serializedBytes: payload.readableBytesSpan), message.isWithinBounds else {
             throw ApusError(.malformed, "a message of the method \(Self.method) cannot be read")
@@ -65,7 +65,7 @@ extension RemoteMessage {
 }
 
 extension Message {
-    /// The message's bytes; 10018 where they cannot be made, which proto3 does not know.
+    /// The message's bytes; 10018 if they cannot be made, which proto3 does not know.
     func encoded() throws(ApusError) -> EncodedMessage {
         do {
             return try serializedBytes()

@@ -20,7 +20,7 @@ package struct StoredEntity: Sendable, Equatable {
         self.reminders = reminders
     }
 
-    /// Throws 10018 where it cannot be encoded, which proto3 does not know.
+    /// Throws 10018 if it cannot be encoded, which proto3 does not know.
     package func encoded() throws(ApusError) -> [UInt8] {
         let message = EntityState.with { state in
             state.content = Data(content)
@@ -54,7 +54,7 @@ package struct StoredEntity: Sendable, Equatable {
 
     /// Reads what ``encoded()`` made.
     ///
-    /// - Throws: 10001 where it is something else. More answers than the bounds allow are left out, the oldest first.
+    /// - Throws: 10001 if it is something else. More answers than the bounds allow are left out, the oldest first.
     package init(
         reading bytes: [UInt8], of address: EntityAddress, configuration: RequestMemory.Configuration = .init()
     ) throws(ApusError) {
@@ -79,7 +79,7 @@ package struct StoredEntity: Sendable, Equatable {
             })
     }
 
-    /// Whether the bytes of a state hold a reminder; what else they hold is not read. False where they are no state.
+    /// Whether the bytes of a state hold a reminder; what else they hold is not read. False if they are no state.
     ///
     /// All fields of the message are length-delimited; their tags and lengths are read, their contents passed over.
     package static func hasReminders(_ bytes: some Collection<UInt8>) -> Bool {

@@ -11,7 +11,7 @@ import Synchronization
 final class EntityWork<Content: EntityContent>: Sendable {
     /// What a handler made of a message.
     struct Outcome: Sendable {
-        /// For a repetition of the request; nil where it failed.
+        /// For a repetition of the request; nil if it failed.
         var answer: RequestMemory.Answer?
         var isFailure = false
         /// Sends the answer.
@@ -57,7 +57,7 @@ final class EntityEnding: Sendable {
     let reminders: [ReminderChange]
     let isDone: Bool
 
-    /// - Parameter scope: of a message that was carried out; nil where nothing else leaves.
+    /// - Parameter scope: of a message that was carried out; nil if nothing else leaves.
     init<Content: EntityContent>(
         _ work: EntityWork<Content>, send: @escaping @Sendable () -> Void, _ scope: EntityScope? = nil
     ) {

@@ -5,9 +5,9 @@ package import SwiftProtobuf
 package protocol EntityContent: Sendable, Equatable {
     /// Of an entity that nobody has changed yet.
     init()
-    /// Reads what ``encoded()`` made; 10001 where it cannot be read.
+    /// Reads what ``encoded()`` made; 10001 if it cannot be read.
     init(reading bytes: [UInt8]) throws(ApusError)
-    /// Throws 10018 where it cannot be encoded.
+    /// Throws 10018 if it cannot be encoded.
     func encoded() throws(ApusError) -> [UInt8]
 }
 
@@ -46,7 +46,7 @@ package struct EntitySnapshot<Content: EntityContent>: Sendable, Equatable {
     package var content: Content
     package var memory: RequestMemory
     package var reminders: [Reminder]
-    /// Grows with each write; 0 where nothing was written yet.
+    /// Grows with each write; 0 if nothing was written yet.
     package var version: UInt64
     /// False: a change in it may not be where it must be yet, and whoever made it was not told that it is.
     package var isConfirmed = true
@@ -63,10 +63,10 @@ package struct EntitySnapshot<Content: EntityContent>: Sendable, Equatable {
 package protocol EntityStates<Content>: Sendable {
     associatedtype Content: EntityContent
 
-    /// Reads an entity's state, nil where it has none.
+    /// Reads an entity's state, nil if it has none.
     ///
-    /// Errors: 10009 where the shard is not this node's under the epoch, 10001 where the state cannot be read, 10021
-    /// where it cannot be reached.
+    /// Errors: 10009 if the shard is not this node's under the epoch, 10001 if the state cannot be read, 10021
+    /// if it cannot be reached.
     func load(
         _ address: EntityAddress, epoch: Epoch,
         _ completion: @escaping @Sendable (Result<EntitySnapshot<Content>?, ApusError>) -> Void)

@@ -119,7 +119,7 @@ package final class EntityTurn<Content: EntityContent> {
     /// It has a request id that follows from the one of the message that is carried out, so that a repetition of that
     /// message asks the same question.
     ///
-    /// - Throws: 10028 where the target waits for this entity already; 10013 where the shard has left this node; and
+    /// - Throws: 10028 if the target waits for this entity already; 10013 if the shard has left this node; and
     ///   as ``EntityRef/ask(_:timeout:call:)``.
     package func ask<Target: EntityContent, M: EntityMessage>(
         _ kind: Target.Type, _ target: EntityAddress, _ message: M, timeout: Duration = .seconds(5)

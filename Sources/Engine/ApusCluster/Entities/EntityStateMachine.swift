@@ -21,7 +21,7 @@ import DequeModule
 /// with it is confirmed.
 ///
 /// A commit that ends with `.lost` ends the activation: what this one holds may differ from what is kept. Whoever
-/// waits for a change is told why, 10008 where it may be kept or not. Who had not got its turn is told that it was not
+/// waits for a change is told why, 10008 if it may be kept or not. Who had not got its turn is told that it was not
 /// carried out (10009).
 ///
 /// Pure: confined to the entity's executor. `Call` is a message that waits for its turn, `Ending` what is to be sent
@@ -40,7 +40,7 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
     /// A message, as far as the machine is concerned.
     package struct Request: Sendable {
         package var call: Call
-        /// Nil where its caller does not repeat it.
+        /// Nil if its caller does not repeat it.
         package var id: RequestID?
         /// It only reads, and does not wait for its turn.
         package var interleaves: Bool
@@ -52,9 +52,9 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
 
     /// What a message came to.
     package struct Result: Sendable {
-        /// The state afterwards; nil where the message failed or only read.
+        /// The state afterwards; nil if the message failed or only read.
         package var content: Content?
-        /// What a repetition is answered; nil where the message failed or has no id.
+        /// What a repetition is answered; nil if the message failed or has no id.
         package var answer: RequestMemory.Answer?
         /// What it did to the entity's reminders, which are part of the state.
         package var reminders: [ReminderChange] = []
@@ -321,7 +321,7 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
 
     // MARK: Life
 
-    /// The state was read; nil where the entity has none yet.
+    /// The state was read; nil if the entity has none yet.
     ///
     /// - Parameter isConfirmed: Every change in it is. Otherwise an earlier activation may have made one whose
     ///   confirmation never came; it is written once more, and nobody is answered before that is confirmed.

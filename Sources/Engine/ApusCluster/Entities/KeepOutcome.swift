@@ -6,7 +6,7 @@ package enum KeepOutcome: Sendable, Equatable {
     case confirmed(UInt64)
     /// It may be confirmed by a later one.
     case unconfirmed(ApusError)
-    /// What is kept is not what the writer holds. 10009 where the write was certainly not made.
+    /// What is kept is not what the writer holds. 10009 if the write was certainly not made.
     case lost(ApusError)
 }
 

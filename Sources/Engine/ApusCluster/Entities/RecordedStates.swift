@@ -23,7 +23,7 @@ package final class RecordedShards: Sendable {
 
     /// Returns once the shard is claimed under the epoch.
     ///
-    /// - Throws: 10009 where a later owner has claimed it; 10007 and 10021 where the store does not take the claim now.
+    /// - Throws: 10009 if a later owner has claimed it; 10007 and 10021 if the store does not take the claim now.
     func claim(_ shard: ShardID, _ epoch: Epoch) async throws(ApusError) {
         guard claimed.withLock({ $0[shard] != epoch }) else { return }
         // Two that come at once claim twice, which is the same as once.

@@ -123,7 +123,7 @@ package final class ReplicatedShards: Sendable {
 
     // MARK: States
 
-    /// Throws 10009 where the shard is not this node's under the epoch.
+    /// Throws 10009 if the shard is not this node's under the epoch.
     fileprivate func load(
         _ address: EntityAddress, epoch: Epoch
     ) throws(ApusError) -> (state: ByteBuffer, isConfirmed: Bool)? {

@@ -92,7 +92,7 @@ package struct HandoverStateMachine: Sendable {
 
     private struct Moving: Sendable {
         var move: ShardMove
-        /// False where only the standby changes.
+        /// False if only the standby changes.
         var isHandover: Bool
         var step: Step
 
@@ -124,7 +124,7 @@ package struct HandoverStateMachine: Sendable {
     /// A move waits for time, or for another node; ticks are wanted meanwhile.
     package var isBusy: Bool { !moving.isEmpty || !resting.isEmpty }
 
-    /// Shards that are not where they should be, over all nodes; 0 where the map is at rest.
+    /// Shards that are not where they should be, over all nodes; 0 if the map is at rest.
     package var misplacedCount: Int {
         guard let map, let placement else { return 0 }
         return map.shards.indices.count { Self.isMisplaced(map.shards[$0], goal: placement[$0]) }

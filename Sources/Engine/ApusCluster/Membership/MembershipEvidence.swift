@@ -4,7 +4,7 @@ package import ApusCore
 package struct MembershipEvidence: Sendable, Equatable, CustomStringConvertible {
     /// Since anything was heard of the peer, datagrams and links alike.
     package var silence: Duration
-    /// Since its last datagram; nil where none came.
+    /// Since its last datagram; nil if none came.
     package var sinceDatagram: Duration?
     package var datagramCount: UInt64
     /// How late this node's ticks were lately, at their worst.
@@ -13,7 +13,7 @@ package struct MembershipEvidence: Sendable, Equatable, CustomStringConvertible 
     package var peerLateness: Duration
     /// A link to it ended and none has come up since.
     package var isLinkLost: Bool
-    /// What its process was seen doing; nil where it runs on another machine, or was not looked at.
+    /// What its process was seen doing; nil if it runs on another machine, or was not looked at.
     package var process: MembershipStateMachine.ProcessState?
     /// Bursts that ended with its process waiting for a processor or a disk.
     package var waitCount: Int

@@ -133,7 +133,7 @@ package struct MembershipStateMachine: Sendable {
 
     package let local: NodeID
     package let configuration: MembershipConfiguration
-    /// This machine, as ``HeartbeatVitals/Process/host`` names it; 0 where it is not known.
+    /// This machine, as ``HeartbeatVitals/Process/host`` names it; 0 if it is not known.
     private let host: UInt64
     /// Ordered by name, so that every run goes through them in the same order.
     private var peers: [Peer] = []
@@ -238,7 +238,7 @@ package struct MembershipStateMachine: Sendable {
         if !inspect(peers[index], actions: &actions) { confirm(index, .silence, actions: &actions) }
     }
 
-    /// Has the process of a peer on this machine looked at; false where it runs on another one.
+    /// Has the process of a peer on this machine looked at; false if it runs on another one.
     @discardableResult
     private func inspect(_ peer: Peer, actions: inout [Action]) -> Bool {
         guard let process = peer.vitals?.process, process.host == host, host != 0 else { return false }

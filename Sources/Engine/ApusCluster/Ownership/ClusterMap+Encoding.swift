@@ -11,7 +11,7 @@ extension ClusterMap {
     /// The largest value that is read, in bytes: the shards and 1,000 members.
     package static let valueByteCountMax = 1 << 20
 
-    /// - Throws: 10018 where a member cannot be written, which no map does.
+    /// - Throws: 10018 if a member cannot be written, which no map does.
     package func encoded() throws(ApusError) -> [UInt8] {
         var value = ClusterMapValue()
         value.cluster = cluster.rawValue

@@ -49,7 +49,7 @@ public struct ClusterMap: Sendable, Equatable {
     /// The first revision that the map after this one can have.
     package var nextRevision: UInt64 { revision < .max ? revision + 1 : .max }
 
-    /// True where this map can have come after an earlier one, or is it: the revision is not lower, the same revision
+    /// True if this map can have come after an earlier one, or is it: the revision is not lower, the same revision
     /// is the same map, no member is missing or has an earlier incarnation, and no shard has an earlier epoch.
     ///
     /// A node of an earlier version remembers a map without what ``ShardAssignment/standbyNamedIn`` and
@@ -72,7 +72,7 @@ public struct ClusterMap: Sendable, Equatable {
         return map
     }
 
-    /// True where this very incarnation is a member that is up or draining.
+    /// True if this very incarnation is a member that is up or draining.
     public func isAlive(_ node: NodeID) -> Bool {
         members.contains { $0.id == node && $0.state.isAlive }
     }

@@ -37,7 +37,7 @@ package final class ClusterView: Sendable {
         }
     }
 
-    /// True where this node, in this life, owns the shard as far as it knows.
+    /// True if this node, in this life, owns the shard as far as it knows.
     package func isLocal(_ shard: ShardID) -> Bool { lookUp(shard).owner?.id == local }
 
     /// Adds an observer; it is called for every later map.

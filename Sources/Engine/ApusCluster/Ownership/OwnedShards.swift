@@ -16,7 +16,7 @@ package struct OwnedShards: Sendable, Equatable {
         for (number, shard) in map.shards.enumerated() where shard.owner == slot { epochs[number] = shard.epoch }
     }
 
-    /// The epoch under which the shard is owned; nil where it is not.
+    /// The epoch under which the shard is owned; nil if it is not.
     package subscript(shard: ShardID) -> Epoch? {
         get { epochs[Int(shard.rawValue)] }
         set { epochs[Int(shard.rawValue)] = newValue }

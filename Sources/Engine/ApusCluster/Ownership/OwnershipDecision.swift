@@ -39,11 +39,11 @@ extension ClusterMap {
     /// The most slots of a map; a cluster that used more names in its life is refused new ones.
     package static let memberCountMax = 1000
 
-    /// The map that follows from a decision; nil where the decision changes nothing (any more).
+    /// The map that follows from a decision; nil if the decision changes nothing (any more).
     ///
     /// The same decision on its own result changes nothing.
     ///
-    /// - Throws: 10025 where the deciding member is no longer alive in this map, or its life was taken by another
+    /// - Throws: 10025 if the deciding member is no longer alive in this map, or its life was taken by another
     ///   process of its name; 10007 for one name too many.
     package func applying(_ decision: OwnershipDecision) throws(ApusError) -> ClusterMap? {
         var next = self
@@ -80,7 +80,7 @@ extension ClusterMap {
         return slot
     }
 
-    /// True where the node has nothing left that another could take: it owns no shard, and stands by only where nobody
+    /// True if the node has nothing left that another could take: it owns no shard, and stands by only where nobody
     /// else is up to do so.
     package func isDrained(_ node: NodeID) -> Bool {
         guard let slot = aliveSlot(of: node) else { return true }

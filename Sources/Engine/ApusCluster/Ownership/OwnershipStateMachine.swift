@@ -338,7 +338,7 @@ package struct OwnershipStateMachine: Sendable {
         actions.append(.compareAndSwap(expected: map.revision, decided))
     }
 
-    /// All deaths that are due, in one map; nil where there are none. Before it joined a node declares nobody dead.
+    /// All deaths that are due, in one map; nil if there are none. Before it joined a node declares nobody dead.
     private func decideDeaths(now: MonotonicTime) -> ClusterMap? {
         guard let local, map.isAlive(local) else { return nil }
         let due = deaths.filter { $0.value <= now }.map(\.key)

@@ -13,7 +13,7 @@ public struct ShardAssignment: Sendable, Hashable {
     public var standby: MemberSlot
     /// Grows with every change of ``owner``; a change of the standby alone leaves it.
     public var epoch: Epoch
-    /// The map's revision in which the standby was named for want of another; 0 where a planned move named it.
+    /// The map's revision in which the standby was named for want of another; 0 if a planned move named it.
     public var standbyNamedIn: UInt64
     /// As ``standbyNamedIn``, for the owner as the standby that it was under the epoch before, or as the owner where
     /// there was none; 0 after a planned hand-over.

@@ -36,7 +36,7 @@ package struct ShardPlacement: Sendable, Equatable {
         goals = Self.place(shardCount: map.shards.count, on: candidates)
     }
 
-    /// True where the placement for `map` is this one: the same members are up with the same weights.
+    /// True if the placement for `map` is this one: the same members are up with the same weights.
     package func isValid(for map: ClusterMap) -> Bool {
         goals.count == map.shards.count && candidates == Self.candidates(of: map) { $0.state == .up }
     }

@@ -41,9 +41,9 @@ package struct EntityCollection<Content: Message & Sendable>: RecordCollectionDe
 
     // MARK: Reading
 
-    /// The entity's state; nil where it has none. Its shard is to be claimed before (``ShardClaims``).
+    /// The entity's state; nil if it has none. Its shard is to be claimed before (``ShardClaims``).
     ///
-    /// - Throws: 10001 where the record is none of this collection, else as ``RecordStore``.
+    /// - Throws: 10001 if the record is none of this collection, else as ``RecordStore``.
     package func load(
         _ address: EntityAddress, from store: any RecordStore, memory: RequestMemory.Configuration = .init()
     ) async throws(ApusError) -> Stored? {
@@ -53,7 +53,7 @@ package struct EntityCollection<Content: Message & Sendable>: RecordCollectionDe
 
     /// An entity's state as its record has it.
     ///
-    /// - Throws: 10001 where the record is none of this collection.
+    /// - Throws: 10001 if the record is none of this collection.
     package func stored(
         _ record: StoredRecord, memory: RequestMemory.Configuration = .init()
     ) throws(ApusError) -> Stored {
@@ -70,7 +70,7 @@ package struct EntityCollection<Content: Message & Sendable>: RecordCollectionDe
     ///   - version: Of the state that it follows; 0: there was none.
     ///   - held: What the entity is to be reminded of from now on.
     ///   - reminders: Made in the same step (``ReminderRecords``).
-    /// - Throws: 10018 where the content cannot be encoded.
+    /// - Throws: 10018 if the content cannot be encoded.
     package func step(
         _ address: EntityAddress, _ content: Content, _ memory: RequestMemory, after version: UInt64,
         fence: RecordFence, held: [Reminder] = [], reminders: [RecordWrite] = []
@@ -102,7 +102,7 @@ package struct EntityCollection<Content: Message & Sendable>: RecordCollectionDe
 
     /// Makes an entity's state this one, durable when this returns, and answers its version.
     ///
-    /// - Throws: 10013 where another owner has claimed the shard, 10030 where the state is not of that version; else as
+    /// - Throws: 10013 if another owner has claimed the shard, 10030 if the state is not of that version; else as
     ///   ``RecordStore``.
     @discardableResult
     package func save(
@@ -170,7 +170,7 @@ extension EntityCollection where Content: EntityContent {
     /// reminders those that it has now.
     ///
     /// - Parameter earlier: the reminders of that version.
-    /// - Throws: 10018 where the content cannot be encoded.
+    /// - Throws: 10018 if the content cannot be encoded.
     package func step(
         _ snapshot: EntitySnapshot<Content>, of address: EntityAddress, fence: RecordFence, earlier: [Reminder]
     ) throws(ApusError) -> RecordStep {

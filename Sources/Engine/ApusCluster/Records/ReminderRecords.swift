@@ -54,7 +54,7 @@ package struct ReminderRecords: Sendable {
 
     /// Sets a reminder, in place of the one of its name.
     ///
-    /// - Throws: 10002 where its name is not of 1 to 63 bytes.
+    /// - Throws: 10002 if its name is not of 1 to 63 bytes.
     package static func set(
         _ reminder: Reminder, fence: RecordFence, if condition: RecordCondition = .any
     ) throws(ApusError) -> RecordWrite {
@@ -73,7 +73,7 @@ package struct ReminderRecords: Sendable {
 
     // MARK: Reading
 
-    /// The entity's reminder of this name; nil where there is none.
+    /// The entity's reminder of this name; nil if there is none.
     package func reminder(of entity: EntityAddress, name: String) async throws(ApusError) -> Held? {
         guard let stored = try await store.records(Self.collection.name, [Self.key(of: entity, name: name)])[0]
         else { return nil }
@@ -104,7 +104,7 @@ package struct ReminderRecords: Sendable {
             below: OrderedKey(stored: prefix + OrderedKey(.signed(upTo)).end.bytes), limit: limit)
     }
 
-    /// The reminder of a record; nil where it is none.
+    /// The reminder of a record; nil if it is none.
     package static func reminder(_ stored: StoredRecord) -> Reminder? {
         (try? collection.record(stored).body).flatMap { Reminder($0) }
     }
@@ -151,7 +151,7 @@ package struct ReminderRecords: Sendable {
 }
 
 extension Reminder {
-    /// Nil where the record names no entity that there could be.
+    /// Nil if the record names no entity that there could be.
     fileprivate init?(_ message: StoredReminder) {
         guard let shard = UInt16(exactly: message.shard), shard < ShardID.count,
             let kind = UInt8(exactly: message.kind),

@@ -13,7 +13,7 @@ package enum ShardClaims {
 
     /// Claims shards under their epochs, and answers what became of each; the same claim once more changes nothing.
     ///
-    /// - Returns: By shard the error: 10013 where a later owner has claimed it, 10007 and 10021 where it is to be tried
+    /// - Returns: By shard the error: 10013 if a later owner has claimed it, 10007 and 10021 if it is to be tried
     ///   again. Shards without one are claimed.
     package static func claim(
         _ shards: [ShardID: Epoch], writer: String, in store: any RecordStore
@@ -39,7 +39,7 @@ package enum ShardClaims {
         return refused
     }
 
-    /// The step that claims a shard. It fails with 10013 where a later owner has claimed it.
+    /// The step that claims a shard. It fails with 10013 if a later owner has claimed it.
     package static func step(_ shard: ShardID, fence: RecordFence) throws(ApusError) -> RecordStep {
         RecordStep(try collection.put(.with { $0.shard = UInt32(shard.rawValue) }, fence: fence))
     }

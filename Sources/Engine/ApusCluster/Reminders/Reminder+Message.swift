@@ -20,7 +20,7 @@ extension EntityReminded {
 extension Reminder {
     /// Reads what an entity is reminded of; its id is the request's.
     ///
-    /// - Throws: 10001 where it has no id or no name.
+    /// - Throws: 10001 if it has no id or no name.
     init(_ message: EntityReminded, of scope: EntityScope) throws(ApusError) {
         guard let id = scope.call.request, (1...Self.nameByteCountMax).contains(message.name.utf8.count),
             scope.call.node == nil

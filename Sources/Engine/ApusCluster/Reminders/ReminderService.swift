@@ -11,7 +11,7 @@ package protocol ReminderSource: Sendable {
     ///
     /// - Parameter limit: the most reminders of the page.
     /// - Returns: the page, and whether there are no more up to the time.
-    /// - Throws: 10021 where they cannot be read.
+    /// - Throws: 10021 if they cannot be read.
     func dueReminders(
         after cursor: ReminderStateMachine.Cursor?, upTo: Int64, limit: Int
     ) async throws(ApusError) -> (reminders: [Reminder], isLast: Bool)

@@ -29,7 +29,7 @@ package struct ReminderStateMachine: Sendable {
         package var deliveringCountMax = 64
         /// How long a delivery, or a read of the records, that failed rests, in milliseconds.
         package var retryDelay: Int64 = 250
-        /// How often a page of what is due is read again, in milliseconds; nil where nothing can be missed.
+        /// How often a page of what is due is read again, in milliseconds; nil if nothing can be missed.
         package var recheckInterval: Int64?
 
         package init() {}

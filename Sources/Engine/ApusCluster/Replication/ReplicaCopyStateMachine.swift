@@ -27,7 +27,7 @@ package struct ReplicaCopyStateMachine: Sendable {
         var table: ReplicaTable
         /// The epoch whose acknowledged changes are all in the table.
         var epoch: Epoch
-        /// The stream that made it; nil where this node was the owner.
+        /// The stream that made it; nil if this node was the owner.
         var term: ReplicaTerm?
         /// The owner was bound to this node since.
         var isCertain: Bool
@@ -43,7 +43,7 @@ package struct ReplicaCopyStateMachine: Sendable {
 
     /// The newest term that was seen.
     package private(set) var newest = ReplicaTerm(epoch: 0, stream: 0)
-    /// The stream of the newest term; nil where it is not followed.
+    /// The stream of the newest term; nil if it is not followed.
     private var stream: Stream?
     private var complete: Complete?
 

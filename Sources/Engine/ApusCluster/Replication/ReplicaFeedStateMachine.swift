@@ -113,7 +113,7 @@ package struct ReplicaFeedStateMachine: Sendable {
         queuedByteCount += record.byteCount
     }
 
-    /// The next batch to send; nil where there is nothing to say.
+    /// The next batch to send; nil if there is nothing to say.
     ///
     /// - Parameters:
     ///   - position: the owner's newest position, whose table this is.

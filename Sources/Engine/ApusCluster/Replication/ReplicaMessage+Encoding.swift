@@ -64,7 +64,7 @@ extension ReplicaMessage {
 
     /// Reads a message that fills the bytes; its states are copies.
     ///
-    /// - Throws: 10001 where it cannot be read, or a number is out of bounds.
+    /// - Throws: 10001 if it cannot be read, or a number is out of bounds.
     package init(decoding bytes: ByteBuffer) throws(ApusError) {
         var buffer = bytes
         try ReplicaLayout.readVersion(&buffer)
@@ -182,7 +182,7 @@ extension ReplicaAnswers {
 
     /// Reads answers that fill the bytes.
     ///
-    /// - Throws: 10001 where they cannot be read, or a number is out of bounds.
+    /// - Throws: 10001 if they cannot be read, or a number is out of bounds.
     package init(decoding bytes: ByteBuffer) throws(ApusError) {
         var buffer = bytes
         try ReplicaLayout.readVersion(&buffer)

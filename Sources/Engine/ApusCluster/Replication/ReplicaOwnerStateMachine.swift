@@ -160,7 +160,7 @@ package struct ReplicaOwnerStateMachine: Sendable {
 
     /// An entity has a new state, or is removed; the number of the change in its shard.
     ///
-    /// - Throws: 10013 where this node has not opened the shard under that epoch, or another one has seen a later;
+    /// - Throws: 10013 if this node has not opened the shard under that epoch, or another one has seen a later;
     ///   10002 and 10007 over a bound.
     package mutating func change(
         _ shard: ShardID, epoch: Epoch, _ record: ReplicaRecord, _ effects: inout Effects
@@ -200,22 +200,22 @@ package struct ReplicaOwnerStateMachine: Sendable {
         else { throw ApusError(.overloaded, "this node has no room for the state of another entity") }
     }
 
-    /// The number of the newest change of a shard; nil where it is not open under this epoch.
+    /// The number of the newest change of a shard; nil if it is not open under this epoch.
     package func position(of shard: ShardID, epoch: Epoch) -> UInt64? {
         let index = Int(shard.rawValue)
         return shards[index]?.epoch == epoch ? shards[index]?.position : nil
     }
 
-    /// An entity's state; nil where it has none, or the shard is not open.
+    /// An entity's state; nil if it has none, or the shard is not open.
     package func state(of key: ReplicaKey, in shard: ShardID) -> ByteBuffer? {
         shards[Int(shard.rawValue)]?.table[key]
     }
 
-    /// An entity's state for whoever goes on with it; nil where it has none.
+    /// An entity's state for whoever goes on with it; nil if it has none.
     ///
     /// What is held may have changes that nobody was told of yet, since who made them may be gone meanwhile.
     ///
-    /// - Throws: 10013 where the shard is not open under this epoch, or another node has seen a later.
+    /// - Throws: 10013 if the shard is not open under this epoch, or another node has seen a later.
     package func load(
         _ key: ReplicaKey, of shard: ShardID, epoch: Epoch
     ) throws(ApusError) -> (state: ByteBuffer, isConfirmed: Bool)? {
@@ -227,7 +227,7 @@ package struct ReplicaOwnerStateMachine: Sendable {
         return (state, shards[index]?.acknowledged == position)
     }
 
-    /// As ``ReplicaTable/page(from:countMax:)``; nil where the shard is not open under this epoch.
+    /// As ``ReplicaTable/page(from:countMax:)``; nil if the shard is not open under this epoch.
     package func page(
         of shard: ShardID, epoch: Epoch, from slot: Int, countMax: Int
     ) -> (records: [ReplicaRecord], next: Int?)? {
@@ -236,7 +236,7 @@ package struct ReplicaOwnerStateMachine: Sendable {
         return shards[index]?.table.page(from: slot, countMax: countMax)
     }
 
-    /// Entities of a shard and their bytes; nil where it is not open.
+    /// Entities of a shard and their bytes; nil if it is not open.
     package func size(of shard: ShardID) -> (entityCount: Int, byteCount: Int)? {
         shards[Int(shard.rawValue)].map { ($0.tableSize.count, $0.tableSize.byteCount) }
     }
@@ -244,7 +244,7 @@ package struct ReplicaOwnerStateMachine: Sendable {
     /// The shard is open, and no other node has to confirm its changes.
     package func isAlone(_ shard: ShardID) -> Bool { shards[Int(shard.rawValue)]?.isAlone ?? false }
 
-    /// Up to where changes of a shard are acknowledged; nil where it is not open.
+    /// Up to where changes of a shard are acknowledged; nil if it is not open.
     package func acknowledged(of shard: ShardID) -> UInt64? { shards[Int(shard.rawValue)]?.acknowledged }
 
     /// Another node has seen a later epoch of a shard that is open.

@@ -49,8 +49,8 @@ import Synchronization
 /// order of their batches. Completions are called outside of it too, on the thread that brought the news; they must
 /// not block.
 package final class ReplicaService: Sendable {
-    /// Told once what became of a wait: nil where the change is confirmed. Errors: 10013 where the shard left or
-    /// another node has seen a later epoch; 10005 where no confirmation came in time; 10017 after ``stop()``. After an
+    /// Told once what became of a wait: nil if the change is confirmed. Errors: 10013 if the shard left or
+    /// another node has seen a later epoch; 10005 if no confirmation came in time; 10017 after ``stop()``. After an
     /// error the change may or may not survive.
     package typealias Completion = @Sendable (ApusError?) -> Void
 
@@ -58,7 +58,7 @@ package final class ReplicaService: Sendable {
     package struct Promotion: Sendable, Equatable {
         /// Entities that have a state.
         package var entityCount: Int
-        /// No acknowledged change is missing. False where this node had no complete copy under the epoch before: then
+        /// No acknowledged change is missing. False if this node had no complete copy under the epoch before: then
         /// some may be.
         package var isComplete: Bool
     }
@@ -168,7 +168,7 @@ package final class ReplicaService: Sendable {
     /// Takes over a shard that this node owns under the epoch, with the states of its copy; once for each epoch, nil
     /// afterwards and where the newest map says otherwise.
     ///
-    /// To be called for every shard that comes to this node, also where no entity of it is expected: until then nothing
+    /// To be called for every shard that comes to this node, also if no entity of it is expected: until then nothing
     /// is sent to the shard's standby, whose copy of before stays what it is.
     package func promote(_ shard: ShardID, epoch: Epoch) -> Promotion? {
         let promotion = perform { state, calls -> Promotion? in
@@ -192,7 +192,7 @@ package final class ReplicaService: Sendable {
     /// - Parameters:
     ///   - state: kept as it is given, so not a slice of something larger; nil removes the entity.
     ///   - completion: as with ``whenConfirmed(_:_:)``; may be called before this returns.
-    /// - Throws: 10013 where the shard is not open here under the epoch, 10002 for a state over
+    /// - Throws: 10013 if the shard is not open here under the epoch, 10002 for a state over
     ///   ``ReplicaConfiguration/stateByteCountMax``, 10007 over another bound. Then the change is not made.
     @discardableResult
     package func change(
@@ -238,16 +238,16 @@ package final class ReplicaService: Sendable {
     /// Callers that wait for a confirmation, or for a target to catch up.
     package var waitingCallerCount: Int { state.withLock { $0.waiterCount + $0.catchUps.count } }
 
-    /// Changes of the shard are confirmed without any other node, since the map names no standby; false where the
+    /// Changes of the shard are confirmed without any other node, since the map names no standby; false if the
     /// shard is not open here.
     package func isAlone(_ shard: ShardID) -> Bool { state.withLock { $0.owner.isAlone(shard) } }
 
     // MARK: States
 
-    /// An entity's newest state at this node, the shard's owner, and whether every change in it is confirmed; nil where
+    /// An entity's newest state at this node, the shard's owner, and whether every change in it is confirmed; nil if
     /// it has none.
     ///
-    /// - Throws: 10013 where the shard is not open here under the epoch, or another node has seen a later.
+    /// - Throws: 10013 if the shard is not open here under the epoch, or another node has seen a later.
     package func load(
         _ key: ReplicaKey, of shard: ShardID, epoch: Epoch
     ) throws(ApusError) -> (state: ByteBuffer, isConfirmed: Bool)? {
@@ -256,7 +256,7 @@ package final class ReplicaService: Sendable {
         }.get()
     }
 
-    /// Entities of a shard that have a state, and the bytes of their keys and states; nil where it is not open here.
+    /// Entities of a shard that have a state, and the bytes of their keys and states; nil if it is not open here.
     package func size(of shard: ShardID) -> (entityCount: Int, byteCount: Int)? {
         state.withLock { $0.owner.size(of: shard) }
     }
@@ -268,7 +268,7 @@ package final class ReplicaService: Sendable {
     /// - Parameters:
     ///   - cursor: 0 for the first page, then what the page before said.
     ///   - countMax: the most that a page holds; the lock of this service is held for so long.
-    /// - Throws: 10013 where the shard is not open here under the epoch.
+    /// - Throws: 10013 if the shard is not open here under the epoch.
     package func page(
         of shard: ShardID, epoch: Epoch, from cursor: Int = 0, countMax: Int = 256
     ) throws(ApusError) -> (records: [ReplicaRecord], next: Int?) {
@@ -294,7 +294,7 @@ package final class ReplicaService: Sendable {
 
     /// Returns once the node ``isCaughtUp(_:_:)``.
     ///
-    /// - Throws: 10010 where the node is not the shard's standby or candidate, or is none any more; 10013 where the
+    /// - Throws: 10010 if the node is not the shard's standby or candidate, or is none any more; 10013 if the
     ///   shard is not open under the epoch, or left; 10005 after the time; 10017 after ``stop()``. A cancelled task
     ///   waits on.
     package func caughtUp(
@@ -317,7 +317,7 @@ package final class ReplicaService: Sendable {
     /// seen to it that no further change is made.
     ///
     /// - Throws: as ``caughtUp(_:epoch:_:within:)``, each of its two waits being no longer than
-    ///   ``ReplicaConfiguration/confirmTimeout``; 10010 where the node died or is no target any more.
+    ///   ``ReplicaConfiguration/confirmTimeout``; 10010 if the node died or is no target any more.
     package func finish(_ shard: ShardID, epoch: Epoch, to node: NodeID) async throws(ApusError) {
         try await caughtUp(shard, epoch: epoch, node, within: configuration.confirmTimeout)
         let last = state.withLock { $0.owner.position(of: shard, epoch: epoch) }

@@ -164,7 +164,7 @@ package struct ReplicaShardStateMachine: Sendable {
 
     /// An entity has a new state, or is removed; the number of the change.
     ///
-    /// - Throws: 10002 for a state that is too large, 10007 over another bound, 10013 where a later epoch was seen.
+    /// - Throws: 10002 for a state that is too large, 10007 over another bound, 10013 if a later epoch was seen.
     ///   The change is not made then.
     package mutating func change(_ record: ReplicaRecord) throws(ApusError) -> UInt64 {
         guard supersededBy == nil else { throw ApusError(.staleEpoch) }
@@ -212,7 +212,7 @@ package struct ReplicaShardStateMachine: Sendable {
         return candidate?.target == node && candidate?.hasNews == true
     }
 
-    /// The next batch for a target; nil where there is nothing to say.
+    /// The next batch for a target; nil if there is nothing to say.
     package mutating func nextBatch(for node: NodeID, byteCountMax: Int) -> ReplicaBatch? {
         guard supersededBy == nil else { return nil }
         if standby?.target == node {

@@ -40,7 +40,7 @@ package struct ReplicaTable: Sendable {
         return (found, slot < slots.count ? slot : nil)
     }
 
-    /// What the entity counts in ``byteCount``; 0 where it is not there.
+    /// What the entity counts in ``byteCount``; 0 if it is not there.
     package func byteCount(of key: ReplicaKey) -> Int {
         index[key].flatMap { slots[$0] }.map(Self.byteCount(of:)) ?? 0
     }

@@ -185,7 +185,7 @@ extension ClusterService {
 
     // MARK: Jobs
 
-    /// False where the job was not taken: the service ends, or too many wait.
+    /// False if the job was not taken: the service ends, or too many wait.
     private func submit(_ job: Job) -> Bool {
         if case .enqueued = jobContinuation.yield(job) { return true }
         return false

@@ -77,7 +77,7 @@ extension ClusterService {
             misplacedCount: facts?.2 ?? 0, peers: peers ?? [])
     }
 
-    /// Looks at each newer map until one fits; false where none came in time.
+    /// Looks at each newer map until one fits; false if none came in time.
     private func wait(for timeout: Duration, until fits: (ClusterMap) -> Bool) async -> Bool {
         let deadline = MonotonicTime.now() + timeout
         var revision: UInt64?

@@ -32,7 +32,7 @@ package final class ClusterService: Service {
         var links: (any ClusterLinks)?
         var waiters: [OwnershipStateMachine.ProposalID: Waiter] = [:]
         var lastProposal: OwnershipStateMachine.ProposalID = 0
-        /// When the store was asked for its revision; nil where that was answered.
+        /// When the store was asked for its revision; nil if that was answered.
         var pollingSince: MonotonicTime?
         var nextPoll: MonotonicTime = .zero
         var nextHandoverTick: MonotonicTime = .zero
@@ -117,8 +117,8 @@ package final class ClusterService: Service {
     /// - Parameters:
     ///   - addresses: Where others find the node's doors; these are open already.
     ///   - bind: Where heartbeats are taken; without it the address under which others find the transport.
-    /// - Throws: 10019 where the heartbeats' port is in use, 10025 where another process took this life of the name:
-    ///   start again; 10012 where the store does not let it in; 10007 where the map has no room.
+    /// - Throws: 10019 if the heartbeats' port is in use, 10025 if another process took this life of the name:
+    ///   start again; 10012 if the store does not let it in; 10007 if the map has no room.
     package func join(
         over links: any ClusterLinks, addresses: NodeAddresses, bind: HostPort? = nil
     ) async throws(ApusError) {
@@ -244,7 +244,7 @@ package final class ClusterService: Service {
 
     /// Decides something of the map; returns when it stands there.
     ///
-    /// - Throws: 10017 where the service does not run, and the errors of ``OwnershipStateMachine``.
+    /// - Throws: 10017 if the service does not run, and the errors of ``OwnershipStateMachine``.
     @discardableResult
     package func propose(_ decision: OwnershipDecision) async throws(ApusError) -> ClusterMap {
         let outcome = await withCheckedContinuation {

@@ -17,7 +17,7 @@ enum BlobFile {
         }
     }
 
-    /// Nil where there is none. One that is longer than the bound is cut to one byte over it, and so is not what its
+    /// Nil if there is none. One that is longer than the bound is cut to one byte over it, and so is not what its
     /// name says.
     static func read(_ path: String, byteCountMax: Int) throws(ApusError) -> [UInt8]? {
         let descriptor = open(path, O_RDONLY | O_CLOEXEC)
@@ -67,7 +67,7 @@ enum BlobFile {
         }
     }
 
-    /// Answers the bytes that it had; 0 where there was none.
+    /// Answers the bytes that it had; 0 if there was none.
     static func remove(_ path: String) throws(ApusError) -> Int {
         var status = stat()
         guard lstat(path, &status) == 0, unlink(path) == 0 else {

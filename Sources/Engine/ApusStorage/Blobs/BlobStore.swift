@@ -9,7 +9,7 @@ package struct BlobID: Sendable, Hashable, Comparable, CustomStringConvertible {
 
     package init(of content: [UInt8]) { bytes = Array(SHA256.hash(data: content)) }
 
-    /// Nil where the text is not 64 hexadecimal digits in lower case.
+    /// Nil if the text is not 64 hexadecimal digits in lower case.
     package init?(_ text: String) {
         let digits = text.utf8.compactMap { digit -> UInt8? in
             switch digit {
@@ -47,8 +47,8 @@ package struct BlobLimits: Sendable, Equatable {
 /// A blob is named by its content, so it never changes, and putting it once more changes nothing. Records hold the
 /// names.
 ///
-/// Errors: 10002 and 10007 where a bound of ``BlobLimits`` is exceeded, 10020 where a blob is not what its name says,
-/// 10021 where the storage cannot be used.
+/// Errors: 10002 and 10007 if a bound of ``BlobLimits`` is exceeded, 10020 if a blob is not what its name says,
+/// 10021 if the storage cannot be used.
 ///
 /// Isolation: may be called from any task.
 package protocol BlobStore: Sendable {
@@ -56,7 +56,7 @@ package protocol BlobStore: Sendable {
     /// is unknown, and it may be put again.
     func put(_ content: [UInt8]) async throws(ApusError) -> BlobID
 
-    /// The blob's bytes, which are what was put; nil where there is none.
+    /// The blob's bytes, which are what was put; nil if there is none.
     func get(_ id: BlobID) async throws(ApusError) -> [UInt8]?
 
     /// Removes the blob; one that is not there is no error.

@@ -42,7 +42,7 @@ package final class DirectoryBlobStore: BlobStore {
 
     /// Opens the directory, or makes it.
     ///
-    /// - Throws: 10021 where it cannot be used; the message names the path.
+    /// - Throws: 10021 if it cannot be used; the message names the path.
     package init(path: String, limits: BlobLimits = BlobLimits()) async throws(ApusError) {
         (self.path, self.limits) = (path, limits)
         count = Mutex(Count(at: .now()))

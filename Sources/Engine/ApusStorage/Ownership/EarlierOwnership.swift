@@ -13,7 +13,7 @@ enum EarlierOwnership {
     private static let moving = [UInt8(0x07)] + Array("moved to a directory of revisions\n".utf8)
     private static let moved = [UInt8(0x07)] + Array("is in a directory of revisions\n".utf8)
 
-    /// The value that the file holds, under the revision that it has from now on; nil where there is none, or no file.
+    /// The value that the file holds, under the revision that it has from now on; nil if there is none, or no file.
     ///
     /// - Throws: 10020 for another cluster's file, one that is no such file, or one that was taken over before.
     static func take(from path: String, cluster: ClusterID) async throws(ApusError) -> OwnershipValue? {

@@ -42,7 +42,7 @@ package final class LocalOwnershipStore: OwnershipStore {
     ///   - seen: What this node saw of the store in an earlier run. Then no store is made, and the one that is
     ///     there must be the same and not older.
     /// - Throws: 10020 for another cluster's store, another store than the one seen, an older copy, an empty one though
-    ///   one was seen, or a damaged one; 10021 where it cannot be used. The message names the path and what to do.
+    ///   one was seen, or a damaged one; 10021 if it cannot be used. The message names the path and what to do.
     package init(
         path: String, cluster: ClusterID, importing file: String? = nil, seen: OwnershipMark? = nil,
         limits: LocalOwnershipLimits = LocalOwnershipLimits(), files: any StoreFiles = SystemStoreFiles()

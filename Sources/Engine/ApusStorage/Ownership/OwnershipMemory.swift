@@ -54,9 +54,9 @@ package final class OwnershipMemory: Sendable {
         self.log = log
     }
 
-    /// What an earlier run wrote; nil where there was none.
+    /// What an earlier run wrote; nil if there was none.
     ///
-    /// - Throws: 10020 where the file is damaged or another cluster's, 10021 where it cannot be read. Blocks.
+    /// - Throws: 10020 if the file is damaged or another cluster's, 10021 if it cannot be read. Blocks.
     package static func load(
         directory: String, cluster: ClusterID, files: any StoreFiles = SystemStoreFiles()
     ) throws(ApusError) -> RevisionFile? {

@@ -32,8 +32,8 @@ package enum OwnershipRestore {
     /// Makes the store anew with one revision. Blocks.
     ///
     /// - Parameter name: Part of the names beside the path, such as the time; not taken yet.
-    /// - Returns: Where the earlier directory is now; nil where there was none.
-    /// - Throws: 10021 where the directory cannot be written; the earlier store is then as it was.
+    /// - Returns: Where the earlier directory is now; nil if there was none.
+    /// - Throws: 10021 if the directory cannot be written; the earlier store is then as it was.
     package static func put(
         _ record: RevisionFile, at path: String, name: String, files: any StoreFiles = SystemStoreFiles()
     ) throws(ApusError) -> String? {

@@ -14,8 +14,8 @@ package import ApusCore
 ///
 /// A store that went back to an earlier state cannot notice it: whoever reads compares with what it saw before.
 ///
-/// The store knows nothing of what the bytes mean. Errors: 10020 where it is another store or another cluster's, 10021
-/// where it cannot be read or written, 10006 where the task was cancelled. May be called from any task.
+/// The store knows nothing of what the bytes mean. Errors: 10020 if it is another store or another cluster's, 10021
+/// if it cannot be read or written, 10006 if the task was cancelled. May be called from any task.
 package protocol OwnershipStore: Sendable {
     /// The identity of the store that was opened.
     var identity: StoreID { get }
@@ -25,8 +25,8 @@ package protocol OwnershipStore: Sendable {
 
     /// Replaces the value if its revision is `expected`.
     ///
-    /// - Parameter expected: 0 where there must be no value yet.
-    /// - Returns: The new revision; nil where the store holds another than the expected one.
+    /// - Parameter expected: 0 if there must be no value yet.
+    /// - Returns: The new revision; nil if the store holds another than the expected one.
     func compareAndSwap(expected: UInt64, value: [UInt8]) async throws(ApusError) -> UInt64?
 
     /// The revision of the value; 0 before the first swap. Cheap enough to be asked ten times a second.

@@ -156,7 +156,7 @@ struct RevisionDirectory: Sendable {
         try run { () throws(FileFailure) in try files.syncDirectory(parent) }
     }
 
-    /// True where the directory is there and holds a revision.
+    /// True if the directory is there and holds a revision.
     func holdsRevisions() throws(Failure) -> Bool {
         try ifThere { () throws(FileFailure) in try files.list(path) }?.names.contains { Self.revision($0) != nil }
             ?? false
@@ -167,7 +167,7 @@ struct RevisionDirectory: Sendable {
         _ = try place(record)
     }
 
-    /// Replaces the value if its revision is `expected`; nil where it is not. A failure leaves the outcome open.
+    /// Replaces the value if its revision is `expected`; nil if it is not. A failure leaves the outcome open.
     mutating func swap(expected: UInt64, value: [UInt8]) throws(Failure) -> UInt64? {
         let current = try newestRecord()
         guard current.revision == expected else { return nil }
@@ -187,7 +187,7 @@ struct RevisionDirectory: Sendable {
         return next.revision
     }
 
-    /// Writes a record and gives it its name, durable; false where the name is taken.
+    /// Writes a record and gives it its name, durable; false if the name is taken.
     ///
     /// The temporary name goes last: where the sync failed it stays, and keeps others from trusting the revision.
     private func place(_ record: RevisionFile) throws(Failure) -> Bool {
@@ -242,7 +242,7 @@ struct RevisionDirectory: Sendable {
         }
     }
 
-    /// Nil where the file or the directory does not exist.
+    /// Nil if the file or the directory does not exist.
     private func ifThere<Value>(_ body: () throws(FileFailure) -> Value) throws(Failure) -> Value? {
         do {
             return try body()

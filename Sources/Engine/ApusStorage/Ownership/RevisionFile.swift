@@ -87,7 +87,7 @@ package struct RevisionFile: Sendable, Equatable {
         return bytes
     }
 
-    /// Reads what ``encoded()`` wrote; nil where one bit of it differs, or a byte is missing or too many.
+    /// Reads what ``encoded()`` wrote; nil if one bit of it differs, or a byte is missing or too many.
     package init?(decoding bytes: [UInt8]) {
         guard bytes.count >= Self.headerByteCount + Self.checksumByteCount, bytes.count <= Self.byteCountMax,
             Array(bytes[0..<8]) == Self.magic, bytes.integer(at: 8, byteCount: 2) == UInt64(Self.formatVersion)

@@ -41,7 +41,7 @@ package struct OrderedKey: Sendable, Hashable, Comparable, CustomStringConvertib
 
     package static func < (left: Self, right: Self) -> Bool { left.bytes.lexicographicallyPrecedes(right.bytes) }
 
-    /// The tuple; nil where the bytes are none.
+    /// The tuple; nil if the bytes are none.
     package var parts: [Part]? {
         var parts: [Part] = []
         var rest = bytes[...]

@@ -57,7 +57,7 @@ package struct RecordCollection<Body: Message & Sendable>: RecordCollectionDecla
 
     /// The write of a record.
     ///
-    /// - Throws: 10018 where the message cannot be encoded.
+    /// - Throws: 10018 if the message cannot be encoded.
     package func put(
         _ body: Body, fence: RecordFence, if condition: RecordCondition = .any
     ) throws(ApusError) -> RecordWrite {
@@ -87,7 +87,7 @@ package struct RecordCollection<Body: Message & Sendable>: RecordCollectionDecla
         RecordWrite(RecordID(name, key), .check, fence: fence, condition: condition)
     }
 
-    /// - Throws: 10021 where the body is no message of this collection.
+    /// - Throws: 10021 if the body is no message of this collection.
     package func record(_ stored: StoredRecord) throws(ApusError) -> Record<Body> {
         Record(key: stored.key, version: stored.version, fence: stored.fence, body: try decode(stored))
     }
@@ -124,10 +124,10 @@ package protocol RecordCollectionDeclaration: Sendable {
     var layout: UInt32 { get }
     var indexNames: [String] { get }
 
-    /// What the record is found under in the indexes of this layout. Throws 10021 where it cannot be read.
+    /// What the record is found under in the indexes of this layout. Throws 10021 if it cannot be read.
     func entries(_ stored: StoredRecord) throws(ApusError) -> [RecordEntry]
 
-    /// The body as JSON, for people. Throws 10021 where it cannot be read.
+    /// The body as JSON, for people. Throws 10021 if it cannot be read.
     func json(_ stored: StoredRecord) throws(ApusError) -> String
 }
 

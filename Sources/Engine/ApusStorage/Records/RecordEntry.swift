@@ -16,7 +16,7 @@ package struct RecordEntry: Sendable, Hashable {
         return OrderedKey(parts).bytes
     }
 
-    /// - Throws: 10020 where the bytes are no entries.
+    /// - Throws: 10020 if the bytes are no entries.
     static func decode(_ bytes: [UInt8], of id: RecordID) throws(ApusError) -> [Self] {
         let parts = OrderedKey(stored: bytes).parts ?? [.bytes([])]
         var entries: [Self] = []

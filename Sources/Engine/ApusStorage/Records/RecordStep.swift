@@ -58,7 +58,7 @@ package struct RecordWrite: Sendable {
         case remove
         /// All goes, the fence too: for what nobody can write again under an older epoch.
         case erase
-        /// Nothing changes, and the version that is answered is the record's, 0 where there is none: the step is made
+        /// Nothing changes, and the version that is answered is the record's, 0 if there is none: the step is made
         /// only where the fence and the condition hold.
         case check
     }
@@ -97,7 +97,7 @@ package struct RecordStep: Sendable {
 
     var byteCount: Int { writes.reduce(64) { $0 + $1.byteCount } }
 
-    /// Why no store takes it: 10002 where a bound is exceeded, 21031 where a name is none.
+    /// Why no store takes it: 10002 if a bound is exceeded, 21031 if a name is none.
     func refusal(_ limits: RecordStoreLimits) -> ApusError? {
         do throws(ApusError) {
             try check(limits)

@@ -85,14 +85,14 @@ package struct RecordLockHolder: Sendable, Hashable {
 /// in is not cancelled.
 ///
 /// **Fences.** A write under an older epoch than the record's, or under the same one by another writer, is refused with
-/// 10013, also where the record was removed. So an owner that was paused cannot undo what the new owner wrote.
+/// 10013, also if the record was removed. So an owner that was paused cannot undo what the new owner wrote.
 ///
 /// **Reads** see every commit that was acknowledged before they began. They are not fenced: an owner writes first,
 /// under its epoch, and reads then.
 ///
-/// Errors: 10002 where a bound of ``RecordLimits`` or ``RecordStoreLimits`` is exceeded, 10003 where a newer release
-/// changed the collection's layout, 10006 where the task of a read was cancelled, 10007 where too much waits, 10013,
-/// 10021 where the storage cannot be used, 10030 where a condition does not hold.
+/// Errors: 10002 if a bound of ``RecordLimits`` or ``RecordStoreLimits`` is exceeded, 10003 if a newer release
+/// changed the collection's layout, 10006 if the task of a read was cancelled, 10007 if too much waits, 10013,
+/// 10021 if the storage cannot be used, 10030 if a condition does not hold.
 ///
 /// Isolation: may be called from any task.
 package protocol RecordStore: Sendable {
@@ -103,13 +103,13 @@ package protocol RecordStore: Sendable {
     func commit(
         _ steps: [RecordStep], then completion: @escaping @Sendable ([Result<[UInt64], ApusError>]) -> Void)
 
-    /// The records of these keys, nil where there is none; at most ``RecordLimits/pageCountMax`` keys.
+    /// The records of these keys, nil if there is none; at most ``RecordLimits/pageCountMax`` keys.
     func records(_ collection: String, _ keys: [OrderedKey]) async throws(ApusError) -> [StoredRecord?]
 
     /// One page of a collection. An index that the store does not know has no entries.
     func page(_ scan: RecordScan) async throws(ApusError) -> RecordPage
 
-    /// The process that keeps this one from writing at the moment; nil where none does, or it is on another machine.
+    /// The process that keeps this one from writing at the moment; nil if none does, or it is on another machine.
     ///
     /// One that was declared dead may be ended: the kernel releases its lock then.
     func lockHolder() async -> RecordLockHolder?
@@ -144,7 +144,7 @@ extension RecordStore {
         return try collection.record(stored)
     }
 
-    /// The records of these keys, nil where there is none; at most ``RecordLimits/pageCountMax`` keys.
+    /// The records of these keys, nil if there is none; at most ``RecordLimits/pageCountMax`` keys.
     package func records<Body>(
         _ collection: RecordCollection<Body>, _ keys: [OrderedKey]
     ) async throws(ApusError) -> [Record<Body>?] {

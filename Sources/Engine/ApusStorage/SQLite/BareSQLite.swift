@@ -7,7 +7,7 @@ package enum BareSQLite {
     /// Writes rows in transactions of `batchCount`, with the journal and the sync of ``SQLiteRecordStore``, and answers
     /// how long each row waited.
     ///
-    /// - Throws: 10021 where the file cannot be written.
+    /// - Throws: 10021 if the file cannot be written.
     package static func run(
         path: String, batchCount: Int, count: Int, seconds: Double, keyCount: Int, bodyByteCount: Int
     ) async throws(ApusError) -> [Duration] {

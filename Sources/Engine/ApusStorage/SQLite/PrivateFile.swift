@@ -9,7 +9,7 @@ import Musl
 /// The file is never opened at its own path: closing it there would end the locks of every connection that this process
 /// has to it (fcntl(2), "record locks").
 enum PrivateFile {
-    /// Makes an empty file with mode 0600 where there is none, and gives one that is there, with the log beside it,
+    /// Makes an empty file with mode 0600 if there is none, and gives one that is there, with the log beside it,
     /// that mode. SQLite gives its further files the mode of the database.
     ///
     /// Errors are left to SQLite, which meets them when it opens the file.

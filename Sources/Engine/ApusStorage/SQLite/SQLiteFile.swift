@@ -72,7 +72,7 @@ final class SQLiteFile: Sendable {
 
         /// Runs `body` while no other process writes.
         ///
-        /// - Throws: 10021 where another one writes for too long, or the file was closed.
+        /// - Throws: 10021 if another one writes for too long, or the file was closed.
         func withLock<Value>(_ body: (DatabaseQueue) throws -> Value) throws -> Value {
             guard let use = use.withLock({ $0 }) else { throw SQLiteFile.closed }
             return try withExtendedLifetime(use) {
@@ -106,7 +106,7 @@ final class SQLiteFile: Sendable {
     /// - Parameters:
     ///   - mark: Who opens it (``RecordWriter``).
     ///   - prepare: Runs in a transaction at the end.
-    /// - Throws: 10020 where the file is something else or another cluster's, 10021 where it cannot be used.
+    /// - Throws: 10020 if the file is something else or another cluster's, 10021 if it cannot be used.
     init(
         path: String, cluster: ClusterID, limits: SQLiteLimits, mark: UInt64 = 0, migrator: DatabaseMigrator,
         prepare: @escaping @Sendable (Database) throws -> Void = { _ in }
@@ -233,7 +233,7 @@ final class SQLiteFile: Sendable {
         }
     }
 
-    /// - Throws: 10020 where the open database is no file of this cluster.
+    /// - Throws: 10020 if the open database is no file of this cluster.
     static func check(_ path: String, belongsTo cluster: ClusterID, _ database: Database) throws {
         guard try Int.fetchOne(database, sql: "PRAGMA application_id") == applicationID else {
             throw ApusError(.stateForeign, "\(path) is no file of records")

@@ -27,7 +27,7 @@ final class WriteLock: Sendable {
         var device: UInt64
         var inode: UInt64
 
-        /// Nil where there is no such file.
+        /// Nil if there is no such file.
         init?(_ path: String) {
             var status = stat()
             guard stat(path, &status) == 0 else { return nil }
@@ -74,7 +74,7 @@ final class WriteLock: Sendable {
     /// Begins to use a database whose lock is at this path.
     ///
     /// - Parameter isAlone: Nobody else may use it.
-    /// - Throws: 10021 where the file cannot be made, or another process forbids it; the message names the process.
+    /// - Throws: 10021 if the file cannot be made, or another process forbids it; the message names the process.
     static func use(_ path: String, isAlone: Bool = false) throws -> Use {
         try entries.withLock { entries in
             if let identity = FileIdentity(path), var entry = entries[identity] {
@@ -113,7 +113,7 @@ final class WriteLock: Sendable {
 
     /// Runs `body` while no other process and no other store of this one writes.
     ///
-    /// - Throws: 10021 where another one writes for longer than the time-out; the message names the process.
+    /// - Throws: 10021 if another one writes for longer than the time-out; the message names the process.
     func withLock<Value>(
         timeout: Duration, mark: UInt64, _ body: () throws -> Value
     ) throws -> Value {

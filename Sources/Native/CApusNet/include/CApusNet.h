@@ -32,7 +32,7 @@ int apus_send_messages(int fd, apus_message *messages, uint32_t count);
 typedef struct apus_receipt {
     // The size of the equal datagrams that it joined into this message (UDP_GRO); 0 for a single one.
     uint32_t segment;
-    // TTL or hop limit in the low byte, DSCP and ECN in the next; 0 where the socket does not report them. Datagrams
+    // TTL or hop limit in the low byte, DSCP and ECN in the next; 0 if the socket does not report them. Datagrams
     // with different ones are not joined.
     uint32_t marks;
 } apus_receipt;
@@ -78,10 +78,10 @@ void apus_datagram_report_marks(int fd);
 // Gives marks to whatever a datagram socket sends without marks of its own.
 void apus_datagram_mark(int fd, uint32_t marks);
 
-// 1 where the kernel joins received datagrams (UDP_GRO), cuts sent ones (UDP_SEGMENT).
+// 1 if the kernel joins received datagrams (UDP_GRO), cuts sent ones (UDP_SEGMENT).
 int apus_can_join(void);
 int apus_can_segment(void);
-// Datagrams that the kernel cuts out of one message at most, as far as 128 go; 64 where it cannot be tried.
+// Datagrams that the kernel cuts out of one message at most, as far as 128 go; 64 if it cannot be tried.
 int apus_segments_max(void);
 
 // A bound, non-blocking datagram socket. Bytes of kernel buffers are what is asked for where the
@@ -107,14 +107,14 @@ int apus_datagram_report_errors(int fd);
 // Why a datagram did not arrive.
 enum { APUS_ORIGIN_LOCAL = 1, APUS_ORIGIN_ICMP = 2, APUS_ORIGIN_ICMP6 = 3 };
 typedef struct apus_datagram_error {
-    // Where the datagram was to go, of either family; its port is 0 where the error is the machine's own.
+    // Where the datagram was to go, of either family; its port is 0 if the error is the machine's own.
     struct sockaddr_in6 peer;
     // With a datagram that was too long: what the way takes.
     uint32_t info;
     int32_t number;
     uint8_t origin, type, code;
 } apus_datagram_error;
-// Takes one out of the socket's queue of errors: 1, 0 where there is none, or -errno.
+// Takes one out of the socket's queue of errors: 1, 0 if there is none, or -errno.
 int apus_datagram_take_error(int fd, apus_datagram_error *error);
 int apus_send_to(int fd, const void *bytes, size_t count, const struct sockaddr *address, socklen_t length);
 

@@ -17,14 +17,14 @@ typedef struct apus_tls_context apus_tls_context;
 /// One connection.
 typedef struct apus_tls apus_tls;
 
-/// A context for servers that takes TLS 1.3 only; null where a file cannot be used, with the reason in `reason`.
+/// A context for servers that takes TLS 1.3 only; null if a file cannot be used, with the reason in `reason`.
 apus_tls_context *apus_tls_server_context(
     const char *certificate_file, const char *key_file, char *reason, size_t reason_size);
 
-/// Lets connections of a new context be TLS 1.2 with forward secrecy and AEAD, too: 1, or 0 where libssl refuses.
+/// Lets connections of a new context be TLS 1.2 with forward secrecy and AEAD, too: 1, or 0 if libssl refuses.
 int apus_tls_context_allow_12(apus_tls_context *context);
 /// Lets clients of a new context resume their sessions with a ticket that any server with this secret takes (RFC 8446
-/// section 4.6.1): 1, or 0 where libssl refuses. Keys follow from the secret and the wall clock, and change once in a
+/// section 4.6.1): 1, or 0 if libssl refuses. Keys follow from the secret and the wall clock, and change once in a
 /// lifetime; tickets of the epoch before and, where clocks differ, of the next are taken too. `clock_offset` is added to
 /// the clock, in seconds.
 int apus_tls_context_allow_tickets(
@@ -87,7 +87,7 @@ apus_tls_resumption *apus_tls_resumption_new(void);
 void apus_tls_resumption_free(apus_tls_resumption *resumption);
 
 /// A context for clients that takes TLS 1.3 only, and servers whose certificate is signed by one of a PEM file; null
-/// where that cannot be used, with the reason in `reason`.
+/// if that cannot be used, with the reason in `reason`.
 apus_tls_context *apus_tls_connecting_context(const char *authority_file, char *reason, size_t reason_size);
 
 /// A client's connection whose ciphertext always waits for the caller; null without memory. `host` is the server's name
@@ -119,7 +119,7 @@ typedef struct apus_dtls apus_dtls;
 /// Bytes of a record's payload, at most (RFC 6347 section 4.1); no datagram has more plaintext in one record.
 enum { APUS_DTLS_PAYLOAD_MAX = 16384 };
 
-/// A context; null where a file cannot be used, with the reason in `reason`.
+/// A context; null if a file cannot be used, with the reason in `reason`.
 apus_dtls_context *apus_dtls_server_context(
     const char *certificate_file, const char *key_file, char *reason, size_t reason_size);
 /// Gives a context up; its sessions go on.
@@ -161,7 +161,7 @@ void apus_dtls_close(apus_dtls *dtls);
 /// A client's connection (TLS 1.2 or newer, or DTLS 1.2) for commands that probe a server; its calls wait.
 typedef struct apus_tls_client apus_tls_client;
 
-/// Shakes hands over a connected socket, which stays the caller's: null where that fails, with the reason in `reason`.
+/// Shakes hands over a connected socket, which stays the caller's: null if that fails, with the reason in `reason`.
 /// `name` is the host name or address that the certificate must be for, `authority_file` a PEM file of those who may
 /// have signed it: empty for the system's, NULL to check nothing. No read waits longer than `seconds`.
 apus_tls_client *apus_tls_client_connect(

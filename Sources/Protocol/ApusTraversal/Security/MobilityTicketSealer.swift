@@ -42,7 +42,7 @@ struct MobilityTicketSealer: Sendable {
         return Array(number[..<12]) + Array(box.ciphertext) + Array(box.tag)
     }
 
-    /// What a ticket says; nil where it was not made by this cluster.
+    /// What a ticket says; nil if it was not made by this cluster.
     func open(_ sealed: some Collection<UInt8>) -> Content? {
         guard sealed.count == Self.byteCount else { return nil }
         let bytes = Array(sealed)

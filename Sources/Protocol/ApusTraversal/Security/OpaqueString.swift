@@ -8,7 +8,7 @@ import Foundation
 /// ignorable and unassigned code points, private use, line and paragraph separators, conjoining jamo. Of code points
 /// that are valid in some contexts alone (joiners), none is taken.
 enum OpaqueString {
-    /// The prepared text; nil where the profile refuses it.
+    /// The prepared text; nil if the profile refuses it.
     static func prepare(_ text: String) -> String? {
         guard !text.isEmpty else { return nil }
         if text.utf8.allSatisfy({ (0x20...0x7e).contains($0) }) { return text }

@@ -6,7 +6,7 @@
 package enum ProxyHeader: Hashable, Sendable {
     /// So many bytes are wanted, counted from the connection's first one.
     case incomplete(wanted: Int)
-    /// The header is these bytes. The client is nil where the proxy speaks for itself (a health check), or does not
+    /// The header is these bytes. The client is nil if the proxy speaks for itself (a health check), or does not
     /// know an address: that of the connection counts then.
     case complete(byteCount: Int, client: TransportAddress?)
     /// No header, or one for something that is no stream: the connection is to be closed.
@@ -48,7 +48,7 @@ package enum ProxyHeader: Hashable, Sendable {
             client: TransportAddress(bytes: rest.prefix(addressByteCount), port: port))
     }
 
-    /// Bytes of the client's address; 0 where the header has none that counts, nil for what is not valid.
+    /// Bytes of the client's address; 0 if the header has none that counts, nil for what is not valid.
     private static func addressByteCount(command: UInt8, family: UInt8) -> Int? {
         switch (command, family) {
         // LOCAL: whatever follows is passed over.

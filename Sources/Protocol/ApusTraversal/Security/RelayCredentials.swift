@@ -31,7 +31,7 @@ public struct RelayCredentials: Sendable {
         return (username, Self.password(of: username, secret: current))
     }
 
-    /// What a user name says: until when, and who. Nil where it is none of ours.
+    /// What a user name says: until when, and who. Nil if it is none of ours.
     ///
     /// What an issuer adds to the user after a semicolon is for the issuer: with all of it the user is one.
     public static func parse(_ username: String) -> (expiry: Int64, user: String)? {

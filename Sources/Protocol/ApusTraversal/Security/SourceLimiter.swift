@@ -24,7 +24,7 @@ package struct TokenBucket: Sendable {
         return tokens >= 1
     }
 
-    /// Takes one token; false where there is none. Time is in nanoseconds.
+    /// Takes one token; false if there is none. Time is in nanoseconds.
     package mutating func take(at now: UInt64, burst: Double, perSecond: Double) -> Bool {
         guard has(at: now, burst: burst, perSecond: perSecond) else { return false }
         tokens -= 1
@@ -77,7 +77,7 @@ struct SourceLimiter: Sendable {
         rows[index(source)].has(at: now.nanoseconds, burst: burst, perSecond: perSecond)
     }
 
-    /// Takes one token of the source; false where it has none.
+    /// Takes one token of the source; false if it has none.
     mutating func take(_ source: TransportAddress, at now: MonotonicTime) -> Bool {
         let isTaken = rows[index(source)].take(at: now.nanoseconds, burst: burst, perSecond: perSecond)
         if !isTaken { refusedCount &+= 1 }

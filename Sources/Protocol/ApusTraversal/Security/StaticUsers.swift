@@ -73,7 +73,7 @@ public struct StaticUsers: Sendable, Equatable {
 
     func contains(_ name: String) -> Bool { users[name] != nil }
 
-    /// The key of a user; nil where there is none for the algorithm.
+    /// The key of a user; nil if there is none for the algorithm.
     func key(of name: String, algorithm: StunPasswordAlgorithm) -> StunKey? {
         guard let keys = users[name] else { return nil }
         return (algorithm == .md5 ? keys.md5 : keys.sha256).map { StunKey(bytes: $0) }

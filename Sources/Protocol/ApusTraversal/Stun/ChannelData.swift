@@ -21,7 +21,7 @@ public struct ChannelDataHeader: Hashable, Sendable {
 
     /// The header of a datagram.
     ///
-    /// - Throws: 10001 where it is no ChannelData, or has more data than the datagram. What a datagram has beyond the
+    /// - Throws: 10001 if it is no ChannelData, or has more data than the datagram. What a datagram has beyond the
     ///   data is padding (RFC 8656 §12.5).
     public init(
         datagram bytes: some RandomAccessCollection<UInt8>, numbers: ClosedRange<UInt16> = Self.channelNumbers
@@ -97,7 +97,7 @@ public struct StunStreamSplitter: Sendable {
 
     /// The next whole message; nil while it is not whole.
     ///
-    /// - Throws: 10001 where the stream is neither STUN nor ChannelData; it cannot go on then.
+    /// - Throws: 10001 if the stream is neither STUN nor ChannelData; it cannot go on then.
     public mutating func next() throws(ApusError) -> Message? {
         let count = try Self.messageByteCount(buffer[start...], stunByteCountMax: stunByteCountMax, numbers: numbers)
         guard let total = count, total <= bufferedByteCount
@@ -109,7 +109,7 @@ public struct StunStreamSplitter: Sendable {
         return .channelData(message.bigEndian16(at: 0), Array(message[4..<(4 + dataByteCount)]))
     }
 
-    /// How many bytes the message takes that these bytes begin with; nil where its first four bytes are not there.
+    /// How many bytes the message takes that these bytes begin with; nil if its first four bytes are not there.
     ///
     /// - Throws: 10001 as ``next()``. For loops that have their own buffers.
     public static func messageByteCount(

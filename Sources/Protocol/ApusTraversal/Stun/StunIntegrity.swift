@@ -49,7 +49,7 @@ extension StunMessage {
         has(.messageIntegritySHA256) ? .sha256 : has(.messageIntegrity) ? .sha1 : nil
     }
 
-    /// True where the message has the integrity code and it is the key's. Takes the same time for every wrong code.
+    /// True if the message has the integrity code and it is the key's. Takes the same time for every wrong code.
     public func verifies(_ algorithm: StunIntegrity.Algorithm, key: StunKey) -> Bool {
         guard let range = range(of: algorithm.attribute), range.count == algorithm.byteCount else { return false }
         var covered = Array(bytes[..<(range.lowerBound - 4)])
@@ -59,7 +59,7 @@ extension StunMessage {
         return Keyed.isEqual(StunIntegrity.code(algorithm, over: covered[...], key: key)[...], bytes[range])
     }
 
-    /// Whether FINGERPRINT is right; nil where there is none (RFC 8489 §14.7).
+    /// Whether FINGERPRINT is right; nil if there is none (RFC 8489 §14.7).
     public var isFingerprintRight: Bool? {
         guard let range = range(of: .fingerprint) else { return nil }
         guard range.count == 4 else { return false }

@@ -25,7 +25,7 @@ public struct StunICMP: Sendable, Hashable {
     }
 }
 
-// Decoded values. Each answers nil where the attribute is missing and throws 10001 where its length or its
+// Decoded values. Each answers nil if the attribute is missing and throws 10001 if its length or its
 // contents are not what its type demands.
 extension StunMessage {
     /// A number of four bytes: LIFETIME, PRIORITY, CONNECTION-ID and such.
@@ -140,7 +140,7 @@ extension StunMessage {
         try range(of: type, byteCount: 4).map { bytes[$0.lowerBound] }
     }
 
-    /// EVEN-PORT: true where the next port is to be reserved too (RFC 8656 §18.5).
+    /// EVEN-PORT: true if the next port is to be reserved too (RFC 8656 §18.5).
     public func evenPort() throws(ApusError) -> Bool? {
         try range(of: .evenPort, byteCount: 1).map { bytes[$0.lowerBound] & 0x80 != 0 }
     }

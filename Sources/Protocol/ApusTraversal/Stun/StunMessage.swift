@@ -33,7 +33,7 @@ public struct StunMessage: Sendable {
     public var kind: StunClass { type.kind }
     public var method: StunMethod { type.method }
 
-    /// True where the first bytes of a datagram can only be STUN (RFC 7983 §7, RFC 8489 §6.3).
+    /// True if the first bytes of a datagram can only be STUN (RFC 7983 §7, RFC 8489 §6.3).
     public static func isLikely(_ bytes: [UInt8]) -> Bool {
         bytes.count >= headerByteCount && bytes[0] < 4 && bytes[3] & 3 == 0
             && bytes[4] == 0x21 && bytes[5] == 0x12 && bytes[6] == 0xa4 && bytes[7] == 0x42
@@ -101,16 +101,16 @@ public struct StunMessage: Sendable {
     /// The types of all attributes that count, in the order of the message.
     public var attributes: [StunAttribute] { slots.map(\.type) }
 
-    /// True where the message has the attribute, whatever its value.
+    /// True if the message has the attribute, whatever its value.
     public func has(_ type: StunAttribute) -> Bool { slots.contains { $0.type == type } }
 
-    /// Where the value of an attribute lies in ``bytes``, without padding; nil where there is none.
+    /// Where the value of an attribute lies in ``bytes``, without padding; nil if there is none.
     public func range(of type: StunAttribute) -> Range<Int>? {
         for slot in slots where slot.type == type { return slot.start..<slot.end }
         return nil
     }
 
-    /// The value of an attribute, sharing the message's bytes; nil where there is none.
+    /// The value of an attribute, sharing the message's bytes; nil if there is none.
     public func value(of type: StunAttribute) -> ArraySlice<UInt8>? { range(of: type).map { bytes[$0] } }
 
     /// The attributes that must be understood and are not among `known` (RFC 8489 §6.3.1).

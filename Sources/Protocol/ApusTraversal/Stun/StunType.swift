@@ -37,7 +37,7 @@ public struct StunMessageType: Hashable, Sendable {
         self.method = method
     }
 
-    /// A type from the wire; nil where the first two bits are not zero, which is no STUN.
+    /// A type from the wire; nil if the first two bits are not zero, which is no STUN.
     public init?(wire: UInt16) {
         guard wire & 0xc000 == 0,
             let kind = StunClass(rawValue: UInt8((wire >> 7) & 0x2 | (wire >> 4) & 0x1))
@@ -74,7 +74,7 @@ public struct StunAttribute: RawRepresentable, Hashable, Sendable {
 
     public init(rawValue: UInt16) { self.rawValue = rawValue }
 
-    /// True where a message with this attribute must be refused by one who does not know it.
+    /// True if a message with this attribute must be refused by one who does not know it.
     public var isComprehensionRequired: Bool { rawValue < 0x8000 }
 
     public static let mappedAddress = Self(rawValue: 0x0001)

@@ -5,7 +5,7 @@ public struct RelayFlow: Hashable, Sendable {
     public enum Transport: UInt8, Sendable, Hashable, CaseIterable {
         case udp, tcp, tls, dtls
 
-        /// True where messages come in a stream and ChannelData is padded.
+        /// True if messages come in a stream and ChannelData is padded.
         public var isStream: Bool { self == .tcp || self == .tls }
     }
 
@@ -49,7 +49,7 @@ public struct MobilityTicket: Hashable, Sendable {
         self.low = low
     }
 
-    /// From its bytes; nil where they are not 16.
+    /// From its bytes; nil if they are not 16.
     public init?(bytes: some Collection<UInt8>) {
         guard bytes.count == 16 else { return nil }
         let all = Array(bytes)

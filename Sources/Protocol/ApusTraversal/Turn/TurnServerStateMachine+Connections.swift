@@ -66,7 +66,7 @@ extension TurnServerStateMachine {
     }
 
     /// A peer connects to the relayed address of a TCP allocation (RFC 6062 §5.3). Answers the number of the
-    /// connection, or nil where it is to be closed at once: without a permission, or with too many others.
+    /// connection, or nil if it is to be closed at once: without a permission, or with too many others.
     public mutating func peerArrived(
         _ id: AllocationID, _ peer: TransportAddress, transaction: TransactionID, at now: MonotonicTime
     ) -> (connection: UInt32?, actions: [TurnAction]) {

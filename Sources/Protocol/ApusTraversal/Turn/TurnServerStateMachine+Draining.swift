@@ -24,7 +24,7 @@ public struct RelayAlternate: Hashable, Sendable {
     }
 
     /// The door for a client that came in this way: of its own family, as RFC 8489 §14.15 wants, over its own
-    /// transport, or over another that is as safe from listeners. Nil where there is none.
+    /// transport, or over another that is as safe from listeners. Nil if there is none.
     func door(for flow: RelayFlow) -> TransportAddress? {
         let fitting = doors.filter { $0.address.family == flow.remote.family }
         if let same = fitting.first(where: { $0.transport == flow.transport }) { return same.address }
@@ -64,7 +64,7 @@ extension TurnServerStateMachine {
         return elsewhere(request) ?? refusal(request, .insufficientCapacity)
     }
 
-    /// 300 with the other node's door; nil where none fits.
+    /// 300 with the other node's door; nil if none fits.
     func elsewhere(_ request: Request) -> TurnAction? {
         guard let alternate, let address = alternate.door(for: request.flow) else { return nil }
         var writer = StunWriter(StunMessageType(.error, request.message.method), request.message.transaction)

@@ -36,7 +36,7 @@ extension TurnServerStateMachine {
     }
 
     /// Gives up what this node has of a ticket to another node whose client proved that it is its own: a mirror, or
-    /// an allocation that lives here and ends. Nil where there is neither.
+    /// an allocation that lives here and ends. Nil if there is neither.
     public mutating func surrender(
         _ ticket: MobilityTicket, username: String, at now: MonotonicTime
     ) -> (state: AllocationMirror?, actions: [TurnAction]) {

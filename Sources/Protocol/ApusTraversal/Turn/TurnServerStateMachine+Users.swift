@@ -30,7 +30,7 @@ extension TurnServerStateMachine {
     /// node.
     public mutating func othersHave(_ counts: [String: Int]) { allocationsElsewhere = counts }
 
-    /// False where a user has as many allocations as it may have, here or in the cluster. One that comes from another
+    /// False if a user has as many allocations as it may have, here or in the cluster. One that comes from another
     /// node was counted there.
     func mayAllocate(_ user: String, isRevived: Bool) -> Bool {
         let count = allocationCount(of: user)
@@ -56,7 +56,7 @@ extension TurnServerStateMachine {
         }
     }
 
-    /// Takes leave for so many new peers; false where the user names them faster than it may.
+    /// Takes leave for so many new peers; false if the user names them faster than it may.
     mutating func takeNewPeers(_ count: Int, of user: String, at now: MonotonicTime) -> Bool {
         guard configuration.newPeersPerSecond > 0, count > 0, var entry = users[user] else { return true }
         let earned = max(0, (now - entry.refilledAt).milliseconds / 1000) * configuration.newPeersPerSecond

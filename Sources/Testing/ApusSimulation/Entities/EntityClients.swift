@@ -21,7 +21,7 @@ final class EntityClients {
         clients = Array(repeating: Client(), count: world.settings.clientCount)
     }
 
-    /// The first request that is not answered; nil where none is under way.
+    /// The first request that is not answered; nil if none is under way.
     var unanswered: SimulatedCall? { clients.lazy.compactMap(\.call).first }
 
     func begin() {

@@ -216,7 +216,7 @@ final class EntityWorkload: SimulationWorkload {
         return node
     }
 
-    /// The state that the entity's next message is carried out on; nil where it has none.
+    /// The state that the entity's next message is carried out on; nil if it has none.
     func truth(of entity: EntityAddress) -> Stored? {
         if entity.isRecorded {
             let id = RecordID(collection.name, EntityCollection<SimulatedContent>.key(of: entity))

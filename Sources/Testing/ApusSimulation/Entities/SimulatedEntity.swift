@@ -84,7 +84,7 @@ struct SimulatedCall: Sendable {
 /// What leaves a simulated entity once a change is confirmed.
 struct SimulatedEnding: Sendable {
     var call: SimulatedCall
-    /// The position of its change among the entity's; nil where it threw.
+    /// The position of its change among the entity's; nil if it threw.
     var answer: [UInt8]?
     var reminders: [ReminderChange] = []
     /// A message to another entity, under its number.

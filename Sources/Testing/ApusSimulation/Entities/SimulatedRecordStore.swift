@@ -30,7 +30,7 @@ final class SimulatedRecordStore {
 
     /// Has something done to the tables.
     ///
-    /// - Parameter completion: called once at the process, unless that ends; nil where the outcome is unknown.
+    /// - Parameter completion: called once at the process, unless that ends; nil if the outcome is unknown.
     func request<Answer>(
         by process: SimulatedProcess, _ body: @escaping (inout MemoryRecordTables) -> Answer,
         then completion: @escaping (Answer?) -> Void

@@ -8,7 +8,7 @@
 
 typedef struct apus_test_dtls apus_test_dtls;
 
-/// A client that offers these ciphers (in libssl's words) and takes every certificate; null where libssl refuses.
+/// A client that offers these ciphers (in libssl's words) and takes every certificate; null if libssl refuses.
 apus_test_dtls *apus_test_dtls_new(const char *ciphers);
 void apus_test_dtls_free(apus_test_dtls *client);
 

@@ -60,7 +60,7 @@ package struct GroupCommitStateMachine<Item> {
         return .waitsForRun
     }
 
-    /// The commit before this one is over, or there was none: the next one, or nil where nothing waits.
+    /// The commit before this one is over, or there was none: the next one, or nil if nothing waits.
     package mutating func nextCommit() -> [Item]? {
         var items: [Item] = []
         var stepCount = 0

@@ -19,7 +19,7 @@ struct RecordBatchStateMachine {
         var byteCount = 0
     }
 
-    /// A record as it is to be stored; the body is nil where it is removed.
+    /// A record as it is to be stored; the body is nil if it is removed.
     struct Row: Equatable, Sendable {
         var head: Head
         var body: [UInt8]?
@@ -80,7 +80,7 @@ struct RecordBatchStateMachine {
 
     /// Makes the step whole, and answers the new versions of its writes, or makes nothing of it.
     ///
-    /// - Parameter head: A record as it is in the transaction, nil where there is none; asked once for each record.
+    /// - Parameter head: A record as it is in the transaction, nil if there is none; asked once for each record.
     mutating func apply(
         _ step: RecordStep, head: (RecordID) throws -> Head?
     ) rethrows -> Result<[UInt64], ApusError> {

@@ -41,7 +41,7 @@ package struct MemoryRecordTables: Sendable {
         return outcome
     }
 
-    /// The record; nil where there is none.
+    /// The record; nil if there is none.
     package func record(_ id: RecordID) -> StoredRecord? {
         guard let row = rows[id], let body = row.body else { return nil }
         return StoredRecord(key: id.key, version: row.head.version, fence: row.head.fence, body: body)

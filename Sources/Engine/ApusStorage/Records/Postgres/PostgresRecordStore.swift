@@ -31,7 +31,7 @@ package final class PostgresRecordStore: RecordStore {
     /// Connects, and makes the tables where they are missing.
     ///
     /// - Parameter url: As libpq takes it; `sslmode=verify-full` and a certificate for a server on another machine.
-    /// - Throws: 10020 where the tables are another cluster's, 10021 where the server cannot be used.
+    /// - Throws: 10020 if the tables are another cluster's, 10021 if the server cannot be used.
     package init(
         url: String, cluster: ClusterID, catalogue: RecordCatalogue = RecordCatalogue([]),
         limits: RecordStoreLimits = RecordStoreLimits(), connections: PostgresLimits = PostgresLimits()

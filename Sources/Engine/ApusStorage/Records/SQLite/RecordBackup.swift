@@ -19,7 +19,7 @@ package enum RecordBackup {
 
     /// Copies the records to a new file, which is whole and synced once it has its name.
     ///
-    /// - Throws: 10020 where the records are another cluster's, or `target` exists; 10021 where one of the files cannot
+    /// - Throws: 10020 if the records are another cluster's, or `target` exists; 10021 if one of the files cannot
     ///   be used.
     package static func make(
         of path: String, cluster: ClusterID, to target: String
@@ -43,7 +43,7 @@ package enum RecordBackup {
 
     /// Puts a copy in the place of the records. What stood there is kept beside it, with `.replaced` after its name.
     ///
-    /// - Throws: 10020 where the copy is damaged, or another cluster's; 10021 where a process uses the records, or a
+    /// - Throws: 10020 if the copy is damaged, or another cluster's; 10021 if a process uses the records, or a
     ///   file cannot be used.
     package static func restore(
         _ copy: String, to path: String, cluster: ClusterID

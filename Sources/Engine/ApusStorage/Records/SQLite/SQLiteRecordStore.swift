@@ -16,7 +16,7 @@ package final class SQLiteRecordStore: RecordStore {
     ///
     /// - Parameters:
     ///   - mark: Who uses it (``RecordWriter/mark(of:)``); 0 for a program that is no node.
-    /// - Throws: 10020 where it is something else or belongs to another cluster, 10021 where it cannot be used; the
+    /// - Throws: 10020 if it is something else or belongs to another cluster, 10021 if it cannot be used; the
     ///   message names the path.
     package init(
         path: String, cluster: ClusterID, catalogue: RecordCatalogue = RecordCatalogue([]),
@@ -75,7 +75,7 @@ package final class SQLiteRecordStore: RecordStore {
     /// Keeps all other processes from writing for a time, as one that is stopped in a commit does; for tests of that.
     ///
     /// - Parameter inTransaction: SQLite's own lock is held too.
-    /// - Throws: 10021 where another one keeps the lock for too long.
+    /// - Throws: 10021 if another one keeps the lock for too long.
     package func holdLock(
         for time: Duration, inTransaction: Bool = true, began: @escaping @Sendable () -> Void
     ) async throws(ApusError) {
