@@ -106,7 +106,7 @@ extension ClusterService {
         case .listening(let isOpen):
             return hooks.condition(
                 .transportClosed,
-                isOpen ? nil : "the listener for other nodes is closed and cannot open; check which process has its port")
+                isOpen ? nil : "the listener for other nodes is closed and cannot open; check what uses its port")
         }
         heartbeats.withLock { $0 }?.perform { driver, now in driver.handle(input, now: now) }
     }

@@ -2,10 +2,10 @@ package import ApusCore
 import Foundation
 import GRDB
 
-/// What SQLite does by itself: the measure beside which the commits of a record store are put.
+/// Plain SQLite, as the reference for the commits of a record store in benchmarks.
 package enum BareSQLite {
-    /// Writes rows in transactions of `batchCount`, with the journal and the sync of ``SQLiteRecordStore``, and answers
-    /// how long each row waited.
+    /// Writes rows in transactions of `batchCount`, with the journal and the sync of ``SQLiteRecordStore``. Returns how
+    /// long each row waited.
     ///
     /// - Throws: 10021 if the file cannot be written.
     package static func run(
