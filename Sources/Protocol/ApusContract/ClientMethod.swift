@@ -1,4 +1,4 @@
-/// The messages between clients and a node; numbers as in `proto/apus/client.proto`.
+/// The messages between clients and a node. The numbers are those of `proto/apus/client.proto`.
 public enum ClientMethod: UInt16, Sendable, CaseIterable {
     case publish = 1
     case unpublish = 2
