@@ -77,7 +77,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         if machine.role == .primary, before != .primary, had.term > 0 {
             service.metrics.promotions.increment()
             log.notice(
-                "This node became the channel's primary.",
+                "This node became the channel's primary",
                 metadata: [LogKey.channel: "\(channel)", LogKey.epoch: "\(shard.epoch)"])
         }
         door?.assign(now: .now())
