@@ -84,7 +84,7 @@ package enum ClusterPKI {
         hosts: [String] = [], authority: Issued, at now: Date = Date(), lifetime: Duration = certificateLifetime
     ) throws(ApusError) -> Issued {
         try issue(
-            commonName: "Apus client door", hosts: hosts, uris: [], usages: [.serverAuth], authority: authority,
+            commonName: "Apus client listener", hosts: hosts, uris: [], usages: [.serverAuth], authority: authority,
             at: now, lifetime: lifetime)
     }
 
