@@ -28,7 +28,6 @@ struct ProseTests {
     static let notConverted = [
         "Sources/Command/", "Sources/Edges/ApusGateway/", "Sources/Edges/ApusHTTP/", "Sources/Node/",
         "Sources/Services/ApusChannels/ChannelStateMachine.swift", "Sources/Services/ApusSessions/",
-        "docs/benchmarks.md", "docs/decisions/",
     ]
 
     private static let converted = SourceTree.files.filter { file in
@@ -61,6 +60,7 @@ struct ProseTests {
         #expect(Self.prose(ofCode: "let door = 1  // a listener") == "// a listener")
         #expect(Self.prose(ofCode: #"fail("the link \(door) was lost")"#) == " the link   was lost ")
         #expect(Self.withoutQuotedCode("a `door` and ``Doors/door`` here") == "a   and   here")
+        #expect(Self.withoutQuotedCode("see [5](5-door.md).") == "see [5] .")
     }
 
     /// The lines of a file that hold prose, with their numbers.
@@ -114,8 +114,8 @@ struct ProseTests {
         return text
     }
 
-    /// Removes code between backticks: a word in it is an identifier.
+    /// Removes code between backticks and the targets of links: a word in them is an identifier.
     private static func withoutQuotedCode(_ text: String) -> String {
-        text.replacing(/`+[^`]*`+/, with: " ")
+        text.replacing(/`+[^`]*`+/, with: " ").replacing(/\]\([^)]*\)/, with: "] ")
     }
 }
