@@ -157,7 +157,7 @@ extension ClusterSimulation {
             }
         }
         for member in map.members where member.state.isAlive {
-            guard running.contains(where: { $0.id == member.id }) else { return "\(member.id) is a member, not running" }
+            guard running.contains(where: { $0.id == member.id }) else { return "\(member.id) does not run" }
         }
         let placement = ShardPlacement(of: map)
         for index in map.shards.indices {
