@@ -110,7 +110,7 @@ package final class MediaConnection: LaneSession, @unchecked Sendable {  // SAFE
     // MARK: Requests
 
     /// Sends a request without a flush. The completion is called once, on the loop, with the answer or the peer's
-    /// refusal. Errors: 10005 after the deadline, 10007 at a limit, 10008 without a link.
+    /// refusal. Errors: 10005 after the deadline, 10007 if a limit is reached, 10008 without a link.
     package func request(
         method: UInt16, payload: ByteBuffer, deadline: Duration, completion: @escaping Completion
     ) {

@@ -180,8 +180,8 @@ package final class Transport: Sendable {
 
     /// Sends a request and waits for the answer, for at most `timeout`.
     ///
-    /// - Throws: 10010 without a link, 10007 at a limit, 10005 after the deadline, 10006 if the task was cancelled,
-    ///   10008 if the link was lost in flight, or the peer's refusal.
+    /// - Throws: 10010 without a link, 10007 if a limit is reached, 10005 after the deadline, 10006 if the task was
+    ///   cancelled, 10008 if the link was lost in flight, or the peer's refusal.
     package func ask(
         _ peer: NodeName, method: UInt16, payload: ByteBuffer, timeout: Duration
     ) async throws(ApusError) -> ByteBuffer {
@@ -202,7 +202,7 @@ package final class Transport: Sendable {
     /// Sends a message without an answer. It is lost if the link is lost.
     ///
     /// - Parameter lane: messages with one number keep their order.
-    /// - Throws: 10010 without a link, 10007 at a limit, 10002 if the message is too large.
+    /// - Throws: 10010 without a link, 10007 if a limit is reached, 10002 if the message is too large.
     package func tell(_ peer: NodeName, lane: Int = 0, method: UInt16, payload: ByteBuffer) throws(ApusError) {
         guard let link = link(to: peer, lane: lane) else { throw ApusError(.noRoute) }
         try link.tell(method: method, byteCount: payload.readableBytes) { $0.writeImmutableBuffer(payload) }

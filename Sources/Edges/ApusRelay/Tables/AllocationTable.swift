@@ -323,7 +323,7 @@ package struct AllocationTable: ~Copyable {
         }
     }
 
-    /// Binds a channel. Returns false if the number or the peer has another binding, or at the limit.
+    /// Binds a channel. Returns false if the number or the peer has another binding, or the limit is reached.
     package mutating func bind(_ slot: UInt32, number: UInt16, peer: TransportAddress) -> Bool {
         let row = rows + Int(slot)
         let key = FlatTable.Key(peer, scope: slot)

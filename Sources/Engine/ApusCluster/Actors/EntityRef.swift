@@ -37,9 +37,9 @@ package struct EntityRef<Entity: Actor>: Sendable {
     ///   - timeout: for all attempts together.
     ///   - call: the identity and the chain on whose behalf it is sent. With a request id the message is repeated
     ///     even if it may have been carried out, since the entity then repeats its stored answer.
-    /// - Throws: 10005 after the deadline, 10006 if the task was cancelled, 10007 at a limit, 10008 if the link or the
-    ///   shard was lost in flight, 10004 for a method that is not handled, 10013 if the calling entity's shard has
-    ///   another owner, or the handler's error.
+    /// - Throws: 10005 after the deadline, 10006 if the task was cancelled, 10007 if a limit is reached, 10008 if the
+    ///   link or the shard was lost in flight, 10004 for a method that is not handled, 10013 if the calling entity's
+    ///   shard has another owner, or the handler's error.
     package func ask<M: EntityMessage>(
         _ message: M, timeout: Duration = .seconds(5), call: EntityCall = EntityCall()
     ) async throws(ApusError) -> M.Reply {
@@ -103,8 +103,8 @@ package struct EntityRef<Entity: Actor>: Sendable {
     /// Sends a message without an answer. It is tried once, and is lost if the link or the shard's owner is lost before
     /// it was handled.
     ///
-    /// - Throws: 10010 if no owner is linked, 10009 if the shard is being handed over, 10007 at a limit, 10004 if this
-    ///   node is the owner and does not handle the message.
+    /// - Throws: 10010 if no owner is linked, 10009 if the shard is being handed over, 10007 if a limit is reached,
+    ///   10004 if this node is the owner and does not handle the message.
     package func tell<M: EntityMessage>(_ message: M, call: EntityCall = EntityCall()) throws(ApusError) {
         switch registry.callRoute(address.shard) {
         case .nowhere: throw ApusError(.noRoute)

@@ -309,7 +309,7 @@ package final class EntityRegistry: Sendable {
     /// Accepts the state of an entity that is being handed over to this node. It is used only if this node becomes the
     /// shard's owner under exactly that epoch. The entity is then active at once.
     ///
-    /// - Throws: 10004 for an unknown kind, 10013 if the epoch has passed, 10007 at the limit.
+    /// - Throws: 10004 for an unknown kind, 10013 if the epoch has passed, 10007 if the limit is reached.
     package func prepare(
         _ address: EntityAddress, state: ByteBuffer, successorEpoch: Epoch
     ) throws(ApusError) {

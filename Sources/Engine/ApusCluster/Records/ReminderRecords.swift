@@ -3,7 +3,7 @@ package import ApusStorage
 import CoreMetrics
 import SwiftProtobuf
 
-/// The durable reminders, as records (D15, D16). ``ReminderStateMachine`` holds those of them that are due soon.
+/// The reminders as durable records (D15, D16). ``ReminderStateMachine`` holds the ones that are due soon.
 ///
 /// There is one record for each name of an entity. The owner of the entity's shard sets, replaces and removes it, in
 /// the step that changes the entity. The step checks the shard's claim (``ShardClaims``), so a removed record needs no

@@ -161,7 +161,7 @@ package struct ReplicaOwnerStateMachine: Sendable {
     /// Sets or removes an entity's state. Returns the number of the change in its shard.
     ///
     /// - Throws: 10013 if this node has not opened the shard under that epoch, or another node has seen a later one;
-    ///   10002 and 10007 at a limit.
+    ///   10002 and 10007 if a limit is reached.
     package mutating func change(
         _ shard: ShardID, epoch: Epoch, _ record: ReplicaRecord, _ effects: inout Effects
     ) throws(ApusError) -> UInt64 {

@@ -193,7 +193,7 @@ package final class ReplicaService: Sendable {
     ///   - state: stored as given, so it must not be a slice of a larger buffer; nil removes the entity.
     ///   - completion: as in ``whenConfirmed(_:_:)``; may be called before this returns.
     /// - Throws: 10013 if the shard is not open here under the epoch, 10002 for a state over
-    ///   ``ReplicaConfiguration/stateByteCountMax``, 10007 at another limit. The change is then not made.
+    ///   ``ReplicaConfiguration/stateByteCountMax``, 10007 if another limit is reached. The change is then not made.
     @discardableResult
     package func change(
         _ shard: ShardID, epoch: Epoch, _ key: ReplicaKey, _ state: ByteBuffer?, then completion: Completion? = nil

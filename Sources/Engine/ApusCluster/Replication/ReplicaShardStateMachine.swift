@@ -163,8 +163,8 @@ package struct ReplicaShardStateMachine: Sendable {
 
     /// Sets or removes an entity's state. Returns the number of the change.
     ///
-    /// - Throws: 10002 for a state that is too large, 10007 at another limit, 10013 if a later epoch was seen. The
-    ///   change is then not made.
+    /// - Throws: 10002 for a state that is too large, 10007 if another limit is reached, 10013 if a later epoch was
+    ///   seen. The change is then not made.
     package mutating func change(_ record: ReplicaRecord) throws(ApusError) -> UInt64 {
         guard supersededBy == nil else { throw ApusError(.staleEpoch) }
         try check(record)
