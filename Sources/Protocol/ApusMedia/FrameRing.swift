@@ -48,15 +48,15 @@ public struct FrameRing: Sendable {
     /// The result of an append.
     public enum Appended: Sendable, Hashable {
         case appended
-        /// Seen before; ignored.
+        /// A duplicate, which is ignored.
         case duplicate
-        /// Frames before it are missing; ignored. The number is the one that was expected.
+        /// Frames before it are missing. It is ignored. The number is the expected one.
         case gap(expected: UInt64)
-        /// Of an epoch that has ended; ignored.
+        /// It belongs to an epoch that has ended, and is ignored.
         case stale
     }
 
-    /// Where a receiver that has everything up to some position goes on.
+    /// The index at which a receiver resumes that has everything up to some position.
     public enum Resumption: Sendable, Hashable {
         /// At this index. The frame may not have arrived yet.
         case at(UInt64)

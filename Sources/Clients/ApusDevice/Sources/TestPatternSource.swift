@@ -6,10 +6,10 @@ import CApusMedia
 import Glibc
 import NIOCore
 
-/// A camera that needs no camera: a moving picture with the frame's number and the clock in it, and a tone.
+/// A simulated camera: a moving picture with the frame's number and the clock, and a tone.
 ///
-/// H.264 from libx264 without B frames, AAC at 48 kHz. The picture's number starts at 0 and counts
-/// every frame, so that a person sees a lost frame.
+/// H.264 from libx264 without B frames, AAC at 48 kHz. The number in the picture starts at 0 and counts every frame, so
+/// that a person can see a lost frame.
 ///
 /// Concurrency model: see ``MediaSource``.
 public final class TestPatternSource: MediaSource {
@@ -24,8 +24,8 @@ public final class TestPatternSource: MediaSource {
     private let thread = SourceThread()
 
     /// - Parameters:
-    ///   - frameCountMax: pictures until the source ends by itself.
-    ///   - isPaced: wait for each frame's time; otherwise frames come as fast as they are taken.
+    ///   - frameCountMax: the number of pictures after which the source ends.
+    ///   - isPaced: true: wait for each frame's time; false: deliver frames as fast as they are accepted.
     public init(_ pattern: TestPattern, frameCountMax: UInt64 = .max, isPaced: Bool = true) {
         self.pattern = pattern
         self.frameCountMax = frameCountMax

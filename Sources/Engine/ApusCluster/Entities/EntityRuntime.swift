@@ -2,15 +2,15 @@ import ApusCore
 package import ApusStorage
 package import Logging
 
-/// Where services register their kinds of entities: the registry, where the states of each strength are kept, and who
-/// delivers reminders (D15).
+/// The registration of services' kinds of entities: the registry, the storage of the states of each strength, and the
+/// delivery of reminders (D15).
 ///
 /// ```swift
 /// runtime.register(Visits.definition)                      // none or replicated
 /// runtime.register(Locks.definition, in: Locks.collection) // recorded
 /// ```
 ///
-/// Isolation: immutable; its parts guard themselves.
+/// Isolation: immutable; its parts are thread-safe.
 package final class EntityRuntime: Sendable {
     package let registry: EntityRegistry
     /// Consulted by planned moves.

@@ -163,7 +163,7 @@ package struct HandoverStateMachine: Sendable {
         return actions
     }
 
-    // MARK: Moves under way
+    // MARK: Moves in progress
 
     private mutating func adopt(_ newer: ClusterMap, now: MonotonicTime, actions: inout [Action]) {
         if let map, newer.revision <= map.revision { return }

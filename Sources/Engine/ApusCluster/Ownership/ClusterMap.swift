@@ -83,7 +83,7 @@ public struct ClusterMap: Sendable, Equatable {
 public struct MemberSlot: Sendable, Hashable {
     public let rawValue: UInt16
     public init(rawValue: UInt16) { self.rawValue = rawValue }
-    /// Nobody.
+    /// No member.
     public static let none = MemberSlot(rawValue: 0xffff)
 }
 

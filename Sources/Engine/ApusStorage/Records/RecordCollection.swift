@@ -29,9 +29,9 @@ package struct RecordIndex<Body: Message & Sendable>: Sendable {
 ///     indexes: [RecordIndex("account") { [OrderedKey(.text($0.account))] }])
 /// ```
 ///
-/// **Changes.** Fields may be added to the message; unknown fields are kept. Where an index is added, or what it gives
-/// changes, `layout` grows: the first node of that release makes the entries of all records anew when it opens the
-/// store, and nodes of earlier releases may no longer write the collection (10003).
+/// **Changes.** Fields may be added to the message; unknown fields are kept. If an index is added, or its entries
+/// change, `layout` must grow. The first node of that release then creates the entries of all records again when it
+/// opens the store, and nodes of earlier releases may no longer write the collection (10003).
 package struct RecordCollection<Body: Message & Sendable>: RecordCollectionDeclaration {
     package let name: String
     package let layout: UInt32
