@@ -1,17 +1,17 @@
 package import CoreMetrics
 import Synchronization
 
-/// A metrics backend that keeps every instrument in memory and writes them in Prometheus' text form.
+/// A metrics backend that keeps every instrument in memory and writes them in Prometheus' text format.
 ///
-/// A node bootstraps one of these as the process's metrics system and serves ``text()`` at `/metrics`.
-/// The same name and labels always give the same series, so a short-lived instrument loses nothing.
+/// A node bootstraps one of these as the process's metrics system and serves ``text()`` at `/metrics`. The same name
+/// and labels always give the same series, so a short-lived instrument loses nothing.
 ///
-/// Bounds (D13): ``familiesMax`` names and ``seriesPerFamilyMax`` label sets each. A label set beyond the
-/// bound is counted in the family's one series `{overflow="true"}`; a name beyond the bound, or one that
-/// is already in use for another kind of instrument, is taken but not shown.
+/// Limits (D13): ``familiesMax`` names, and ``seriesPerFamilyMax`` label sets each. Label sets beyond the limit are
+/// counted in the family's series `{overflow="true"}`. A name beyond the limit, or one that is already in use for
+/// another kind of instrument, is accepted but not exported.
 ///
-/// Concurrency: any thread; creating an instrument and ``text()`` take a lock, counting does not
-/// (histograms: a lock of their own).
+/// Concurrency: any thread. Creating an instrument and ``text()`` take a lock, counting does not (histograms have a
+/// lock of their own).
 package final class PrometheusMetrics: MetricsFactory {
     /// The most names.
     package static let familiesMax = 1024
@@ -69,7 +69,7 @@ package final class PrometheusMetrics: MetricsFactory {
         series(.histogram, label, dimensions) { HistogramSeries(bounds: Self.timerBuckets) }
     }
 
-    // A series outlives its instrument: Prometheus would take a counter that begins anew for a restart.
+    // A series outlives its instrument: Prometheus would interpret a counter that starts at zero as a restart.
     package func destroyCounter(_ handler: any CounterHandler) {}
     package func destroyMeter(_ handler: any MeterHandler) {}
     package func destroyRecorder(_ handler: any RecorderHandler) {}
@@ -95,9 +95,9 @@ package final class PrometheusMetrics: MetricsFactory {
     }
 }
 
-/// Names and labels as Prometheus takes them.
+/// Names and labels in Prometheus' syntax.
 enum PrometheusText {
-    /// The name with every byte outside `[a-zA-Z0-9_:]` as `_`, and not beginning with a digit.
+    /// The name with every byte outside `[a-zA-Z0-9_:]` replaced by `_`, and not beginning with a digit.
     static func name(_ label: String) -> String {
         var name = String(label.unicodeScalars.map { isPlain($0) ? Character($0) : "_" })
         if let first = name.first, first.isNumber { name = "_" + name }
@@ -111,7 +111,7 @@ enum PrometheusText {
             .joined(separator: ",")
     }
 
-    /// A number without a needless `.0`.
+    /// A number without a trailing `.0`.
     static func number(_ value: Double) -> String {
         if let whole = Int64(exactly: value) { return "\(whole)" }
         if value.isNaN { return "NaN" }

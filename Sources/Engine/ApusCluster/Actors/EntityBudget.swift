@@ -1,24 +1,23 @@
 import ApusCore
 import Synchronization
 
-/// Counts the live entities of a node against their bound, and runs what is left to do for those
-/// that were let go.
+/// Counts the active entities of a node against their limit, and runs the remaining work of released ones.
 final class EntityBudget: Sendable {
     typealias Work = @Sendable () async -> Void
 
     private let countMax: Int
     private let count = Atomic<Int>(0)
     private let later: AsyncStream<Work>.Continuation
-    /// Taken once, by whoever runs it.
+    /// Read by one consumer.
     let work: AsyncStream<Work>
 
     init(countMax: Int) {
         self.countMax = countMax
-        // One entry per live entity at most is in here, so the number of entities bounds it.
+        // It has at most one entry per active entity, so the number of entities bounds it.
         (work, later) = AsyncStream.makeStream(of: Work.self, bufferingPolicy: .bufferingOldest(countMax))
     }
 
-    /// Counts one more; false at the bound.
+    /// Counts one more entity. Returns false at the limit.
     func take() -> Bool {
         guard count.add(1, ordering: .relaxed).newValue <= countMax else {
             count.subtract(1, ordering: .relaxed)

@@ -5,11 +5,11 @@ import NIOCore
 import SwiftProtobuf
 import Synchronization
 
-/// Takes every request of other nodes: methods below 0x0100 are the node's own, the others go to the
-/// entity that their header names (D1).
+/// Receives every request of other nodes. Methods below 0x0100 address the node itself; the others go to the entity
+/// that their header names (D1).
 ///
-/// The transport is made before the registry that answers for it, so the dispatcher is made first
-/// and is given the registry with ``connect(_:)``; requests before that are refused with 10017.
+/// The transport is created before the registry. The dispatcher is therefore created first, and ``connect(_:)`` sets
+/// the registry. Requests before that are refused with 10017.
 package final class NodeDispatcher: ControlHandler {
     private typealias Handler = @Sendable (InboundRequest) -> Void
 
@@ -48,14 +48,14 @@ package final class NodeDispatcher: ControlHandler {
         }
     }
 
-    /// Adds a message type that this node takes itself. Bodies start in the order of arrival, on the
-    /// connection's event loop; the part before their first suspension must be short.
+    /// Adds a message type that the node itself handles. Bodies start in the order of arrival, on the connection's
+    /// event loop. The part before their first suspension must be short.
     ///
     /// - Precondition: the method is below 0x0100 and has no other handler.
     package func on<M: NodeMessage>(
         _ type: M.Type, _ body: @escaping @Sendable (NodeID, M) async throws(ApusError) -> M.Reply
     ) {
-        precondition(M.method < 0x0100, "method \(M.method) is an entity's, not a node's")
+        precondition(M.method < 0x0100, "method \(M.method) belongs to an entity, not to a node")
         state.withLock { state in
             precondition(state.handlers[M.method] == nil, "method \(M.method) has two handlers")
             state.handlers[M.method] = { request in
@@ -86,8 +86,8 @@ package final class NodeDispatcher: ControlHandler {
 }
 
 extension Transport {
-    /// Sends a message to a node itself and waits for the answer; errors as
-    /// ``Transport/ask(_:method:payload:timeout:)``, and 10001 for an answer that cannot be read.
+    /// Sends a message to a node and waits for the answer. Errors are as in
+    /// ``Transport/ask(_:method:payload:timeout:)``, and 10001 for an answer that cannot be decoded.
     package func ask<M: NodeMessage>(
         _ peer: NodeName, _ message: M, timeout: Duration
     ) async throws(ApusError) -> M.Reply {
@@ -95,7 +95,7 @@ extension Transport {
         return try M.readReply(reply)
     }
 
-    /// Sends a message to a node itself that wants no answer.
+    /// Sends a message without an answer to a node.
     package func tell<M: NodeMessage>(_ peer: NodeName, _ message: M) throws(ApusError) {
         try tell(peer, method: M.method, payload: try message.encoded().buffer)
     }

@@ -1,7 +1,7 @@
 import ApusCore
 import CoreMetrics
 
-/// The cluster's meters.
+/// The metrics of the cluster.
 struct ClusterMetrics: Sendable {
     /// The revision of the newest map.
     let revision = Gauge(label: "apus_cluster_map_revision")
@@ -9,14 +9,14 @@ struct ClusterMetrics: Sendable {
     let members = Gauge(label: "apus_cluster_members")
     /// Shards that this node owns.
     let shardsOwned = Gauge(label: "apus_cluster_shards_owned")
-    /// Shards that this node stands by for.
+    /// Shards for which this node is the standby.
     let shardsStandby = Gauge(label: "apus_cluster_shards_standby")
-    /// 1 while the ownership store answers, and is the one that it was.
+    /// 1 while the ownership store answers and is sound.
     let storeReachable = Gauge(label: "apus_cluster_store_reachable")
     /// Reads and swaps that failed.
     let storeFailures = Counter(label: "apus_cluster_store_failures_total")
     let suspicions = Counter(label: "apus_cluster_suspicions_total")
-    /// Suspicions taken back because this node itself was late.
+    /// Suspicions withdrawn because this node itself was late.
     let suspicionsDiscarded = Counter(label: "apus_cluster_suspicions_discarded_total")
     let deathsConfirmed = Counter(label: "apus_cluster_deaths_confirmed_total")
     let swapsLost = Counter(label: "apus_cluster_swaps_lost_total")
