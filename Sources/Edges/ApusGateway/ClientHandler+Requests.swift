@@ -118,7 +118,20 @@ extension ClientHandler {
     private func streamsChanged() {
         machine.streamsChanged(count: played.count + published.count, now: .now())
         gateway.streamsChanged(self)
+        countStreams()
         paceReceiving()
+    }
+
+    /// Tells the metrics how many streams this connection has now.
+    func countStreams() {
+        let metrics = gateway.service.metrics
+        if played.count != counted.played {
+            metrics.played.increment(by: Double(played.count - counted.played))
+        }
+        if published.count != counted.published {
+            metrics.published.increment(by: Double(published.count - counted.published))
+        }
+        counted = (played.count, published.count)
     }
 
     func forgetPublished(_ stream: StreamNumber) {

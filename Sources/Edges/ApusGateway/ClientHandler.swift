@@ -45,6 +45,8 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     /// Publish requests that wait for that; bounded by `requestsPerConnectionMax`.
     var held: [(ClientPublishRequest, UInt32)] = []
     private var remote = "?"
+    /// The streams that the metrics have of this connection.
+    var counted = (played: 0, published: 0)
 
     init(gateway: GatewayLoop, door: TLSServerHandler, refusal: ApusError? = nil) {
         self.gateway = gateway
@@ -174,6 +176,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
             isConfirmed = isConfirmed || opened.isConfirmed
             machine.admitted(now: .now(), tokenExpires: opened.session.token.expires)
             gateway.service.metrics.sessions.increment()
+            gateway.service.metrics.open(opened.session.role).increment()
             let configuration = gateway.configuration
             decoder.lengthMax =
                 opened.session.role == .device
@@ -309,7 +312,11 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         published.removeAll()
         waiting.removeAll()
         held.removeAll()
-        if let session { gateway.service.sessions.close(session, link: self) }
+        countStreams()
+        if let session {
+            gateway.service.metrics.open(session.role).decrement()
+            gateway.service.sessions.close(session, link: self)
+        }
         session = nil
     }
 

@@ -1,6 +1,7 @@
+import ApusSessions
 package import CoreMetrics
 
-/// What the client door counts.
+/// The metrics of the client listener.
 package struct GatewayMetrics: Sendable {
     /// Connections that are open now, in any state.
     package let connections = Meter(label: "apus_gateway_connections")
@@ -11,7 +12,24 @@ package struct GatewayMetrics: Sendable {
     /// Bytes that came in.
     package let bytesIn = Counter(label: "apus_gateway_bytes_in_total")
 
+    /// Sessions that are open now.
+    private let devices = Meter(label: "apus_gateway_open_sessions", dimensions: [("role", "device")])
+    private let apps = Meter(label: "apus_gateway_open_sessions", dimensions: [("role", "app")])
+    private let admins = Meter(label: "apus_gateway_open_sessions", dimensions: [("role", "admin")])
+    /// Streams that are open now.
+    package let played = Meter(label: "apus_gateway_streams", dimensions: [("direction", "played")])
+    package let published = Meter(label: "apus_gateway_streams", dimensions: [("direction", "published")])
+
     package init() {}
+
+    /// The sessions of this role that are open now.
+    func open(_ role: Session.Role) -> Meter {
+        switch role {
+        case .device: devices
+        case .app: apps
+        case .admin: admins
+        }
+    }
 
     /// Connections that this side closed, by the number of the reason.
     package func closed(code: Int32) {

@@ -36,6 +36,7 @@ package struct HTTPRoutes: Sendable {
     func router() -> Router<DoorContext> {
         let router = Router(context: DoorContext.self)
         let sources = sources
+        router.add(middleware: RequestMetrics())
         router.add(middleware: BodyBound(byteCountMax: bodyByteCountMax))
         router.get("healthz") { _, _ in
             let health = await sources.health()

@@ -1,4 +1,5 @@
 import ApusCore
+import CoreMetrics
 import Synchronization
 
 /// Counts the live entities of a node against their bound, and runs what is left to do for those
@@ -8,6 +9,9 @@ final class EntityBudget: Sendable {
 
     private let countMax: Int
     private let count = Atomic<Int>(0)
+    private let active = Meter(label: "apus_entities_active")
+    private let activated = Counter(label: "apus_entities_activated_total")
+    private let refused = Counter(label: "apus_entities_refused_total")
     private let later: AsyncStream<Work>.Continuation
     /// Taken once, by whoever runs it.
     let work: AsyncStream<Work>
@@ -22,12 +26,18 @@ final class EntityBudget: Sendable {
     func take() -> Bool {
         guard count.add(1, ordering: .relaxed).newValue <= countMax else {
             count.subtract(1, ordering: .relaxed)
+            refused.increment()
             return false
         }
+        active.increment()
+        activated.increment()
         return true
     }
 
-    func giveBack(_ given: Int) { count.subtract(given, ordering: .relaxed) }
+    func giveBack(_ given: Int) {
+        count.subtract(given, ordering: .relaxed)
+        active.decrement(by: Double(given))
+    }
 
     func runLater(_ work: @escaping Work) { later.yield(work) }
 }
