@@ -39,7 +39,7 @@ struct DashboardTests {
 
     /// Names of series in an expression, without Prometheus' own `up`.
     private static func series(_ expression: String) -> [String] {
-        expression.matches(of: /\b(?:apus|process)_\w+/).map { String($0.0) }
+        expression.matches(of: /\b(?:apus|process)_\w+/.wordBoundaryKind(.simple)).map { String($0.0) }
     }
 
     @Test("It has a row for each part of a cluster, and each panel has a title, a description and a query")

@@ -124,14 +124,9 @@ extension ClientHandler {
 
     /// Tells the metrics how many streams this connection has now.
     func countStreams() {
-        let metrics = gateway.service.metrics
-        if played.count != counted.played {
-            metrics.played.increment(by: Double(played.count - counted.played))
-        }
-        if published.count != counted.published {
-            metrics.published.increment(by: Double(published.count - counted.published))
-        }
-        counted = (played.count, published.count)
+        let now = (played: played.count, published: published.count)
+        gateway.service.metrics.streamsChanged(from: counted, to: now)
+        counted = now
     }
 
     func forgetPublished(_ stream: StreamNumber) {

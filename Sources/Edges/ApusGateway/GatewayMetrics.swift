@@ -17,8 +17,8 @@ package struct GatewayMetrics: Sendable {
     private let apps = Meter(label: "apus_gateway_open_sessions", dimensions: [("role", "app")])
     private let admins = Meter(label: "apus_gateway_open_sessions", dimensions: [("role", "admin")])
     /// Streams that are open now.
-    package let played = Meter(label: "apus_gateway_streams", dimensions: [("direction", "played")])
-    package let published = Meter(label: "apus_gateway_streams", dimensions: [("direction", "published")])
+    private let played = Meter(label: "apus_gateway_streams", dimensions: [("direction", "played")])
+    private let published = Meter(label: "apus_gateway_streams", dimensions: [("direction", "published")])
 
     package init() {}
 
@@ -29,6 +29,12 @@ package struct GatewayMetrics: Sendable {
         case .app: apps
         case .admin: admins
         }
+    }
+
+    /// A connection has more streams than before, or fewer.
+    func streamsChanged(from before: (played: Int, published: Int), to now: (played: Int, published: Int)) {
+        if now.played != before.played { played.increment(by: Double(now.played - before.played)) }
+        if now.published != before.published { published.increment(by: Double(now.published - before.published)) }
     }
 
     /// Connections that this side closed, by the number of the reason.

@@ -38,9 +38,8 @@ struct ReferenceDocument: Sendable, CustomStringConvertible {
             at first.
 
             A histogram `NAME` has the series `NAME_bucket{le="…"}`, `NAME_sum` and `NAME_count`. Counters start at 0
-            when the process starts. A series with labels appears when its first event occurs. A metric has at most
-            \(PrometheusMetrics.seriesPerFamilyMax) series; further label values are counted together, under
-            `overflow="true"`.
+            when the process starts. A series may be missing until its first event. A metric has at most
+            \(PrometheusMetrics.seriesPerFamilyMax) series; further label values share the series `overflow="true"`.
 
             """
         for section in MetricCatalogue.sections {
