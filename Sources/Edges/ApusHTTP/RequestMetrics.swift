@@ -25,7 +25,8 @@ struct RequestMetrics: RouterMiddleware {
     }
 
     private func count(_ context: Context, _ status: Int, since start: MonotonicTime) {
-        let route = context.endpointPath ?? Self.noRoute
+        // The router has no pattern, or a word of its own, for a path that nobody serves.
+        let route = context.endpointPath.flatMap { $0.hasPrefix("/") ? $0 : nil } ?? Self.noRoute
         Counter(label: "apus_http_requests_total", dimensions: [("route", route), ("status", "\(status)")]).increment()
         CoreMetrics.Timer(label: "apus_http_request_seconds", dimensions: [("route", route)])
             .recordNanoseconds((MonotonicTime.now() - start).nanoseconds)
