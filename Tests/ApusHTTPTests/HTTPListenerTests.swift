@@ -193,8 +193,10 @@ struct HTTPListenerTests {
             let answer = try await Self.fetch(address, "/metrics")
             #expect(answer.type == "text/plain; version=0.0.4; charset=utf-8")
             #expect(answer.body.hasPrefix("# TYPE a_total counter\na_total 1\n"))
-            #expect(answer.body.contains("\nprocess_resident_memory_bytes "))
-            #expect(answer.body.contains("\nprocess_open_fds "))
+            for name in ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"] {
+                #expect(answer.body.contains("\n# HELP \(name) "))
+                #expect(answer.body.contains("\n\(name) "))
+            }
         }
     }
 

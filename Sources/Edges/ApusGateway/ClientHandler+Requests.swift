@@ -117,7 +117,15 @@ extension ClientHandler {
     private func streamsChanged() {
         machine.streamsChanged(count: played.count + published.count, now: .now())
         gateway.streamsChanged(self)
+        countStreams()
         paceReceiving()
+    }
+
+    /// Tells the metrics how many streams this connection has now.
+    func countStreams() {
+        let now = (played: played.count, published: published.count)
+        gateway.service.metrics.streamsChanged(from: counted, to: now)
+        counted = now
     }
 
     func forgetPublished(_ stream: StreamNumber) {

@@ -52,6 +52,8 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     /// Publish requests that wait for that; bounded by `streamsPerConnectionMax`.
     var held: [(ClientPublishRequest, UInt32)] = []
     private var remote = "?"
+    /// The streams that the metrics have of this connection.
+    var counted = (played: 0, published: 0)
 
     init(gateway: GatewayLoop, door: TLSServerHandler, refusal: ApusError? = nil) {
         self.gateway = gateway
@@ -186,6 +188,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
             isConfirmed = isConfirmed || opened.isConfirmed
             machine.admitted(now: .now(), tokenExpires: opened.session.token.expires)
             gateway.service.metrics.sessions.increment()
+            gateway.service.metrics.open(opened.session.role).increment()
             let configuration = gateway.configuration
             decoder.lengthMax =
                 opened.session.role == .device
@@ -320,12 +323,14 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         played.removeAll()
         published.removeAll()
         held.removeAll()
+        countStreams()
         hasEnded.store(true, ordering: .releasing)
-        if session != nil {
+        if let session {
             calls.closed()
             gateway.service.clients.topics?.ended(self)
+            gateway.service.metrics.open(session.role).decrement()
+            gateway.service.sessions.close(session, link: self)
         }
-        if let session { gateway.service.sessions.close(session, link: self) }
         session = nil
     }
 }

@@ -63,6 +63,7 @@ package struct HTTPRoutes: Sendable {
     func router() -> Router<HTTPContext> {
         let router = Router(context: HTTPContext.self)
         let sources = sources
+        router.add(middleware: RequestMetrics())
         router.get("healthz") { _, _ in
             let health = await sources.health()
             return Self.json(health, status: health.healthy ? .ok : .serviceUnavailable)

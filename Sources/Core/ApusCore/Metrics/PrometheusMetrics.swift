@@ -35,14 +35,17 @@ package final class PrometheusMetrics: MetricsFactory {
 
     private let families = Mutex<[String: Family]>([:])
 
-    package init() {}
+    private let catalogue: [String: MetricDescription]
+
+    /// - Parameter catalogue: the help texts, by name. A metric that is not in it is written without one.
+    package init(catalogue: [String: MetricDescription] = MetricCatalogue.byName) { self.catalogue = catalogue }
 
     /// All instruments in Prometheus' text exposition format 0.0.4, sorted by name and labels.
     package func text() -> String {
         let snapshot = families.withLock { $0 }
         var text = ""
         for (name, family) in snapshot.sorted(by: { $0.key < $1.key }) {
-            text += "# TYPE \(name) \(family.kind.rawValue)\n"
+            text += PrometheusText.head(name, kind: family.kind.rawValue, help: catalogue[name]?.help)
             for (labels, series) in family.series.sorted(by: { $0.key < $1.key }) {
                 series.write(name: name, labels: labels, into: &text)
             }
@@ -95,9 +98,15 @@ package final class PrometheusMetrics: MetricsFactory {
     }
 }
 
-/// Names and labels in Prometheus' syntax.
+/// Names, help texts, labels and numbers in Prometheus' text format 0.0.4.
 enum PrometheusText {
-    /// The name with every byte outside `[a-zA-Z0-9_:]` replaced by `_`, and not beginning with a digit.
+    /// The lines before a family's series: `# HELP`, where there is a help text, and `# TYPE`.
+    static func head(_ name: String, kind: String, help: String?) -> String {
+        let type = "# TYPE \(name) \(kind)\n"
+        return help.map { "# HELP \(name) \(escaped($0, isQuoted: false))\n\(type)" } ?? type
+    }
+
+    /// The name with every byte outside `[a-zA-Z0-9_:]` as `_`, and not beginning with a digit.
     static func name(_ label: String) -> String {
         var name = String(label.unicodeScalars.map { isPlain($0) ? Character($0) : "_" })
         if let first = name.first, first.isNumber { name = "_" + name }
@@ -125,14 +134,15 @@ enum PrometheusText {
         }
     }
 
-    private static func escaped(_ value: String) -> String {
+    /// With `\` and line feed escaped, and `"` where the text is quoted: a label's value is, a help text is not.
+    private static func escaped(_ value: String, isQuoted: Bool = true) -> String {
         var text = ""
-        for character in value {
-            switch character {
+        for scalar in value.unicodeScalars {
+            switch scalar {
             case "\\": text += "\\\\"
-            case "\"": text += "\\\""
+            case "\"" where isQuoted: text += "\\\""
             case "\n": text += "\\n"
-            default: text.append(character)
+            default: text.unicodeScalars.append(scalar)
             }
         }
         return text

@@ -87,28 +87,28 @@ package struct RelayMetrics: Sendable {
     private var limits = RelayLimitCounts()
 
     package init(factory: any MetricsFactory = MetricsSystem.factory) {
-        func counter(_ name: String, _ dimensions: [(String, String)] = []) -> Counter {
-            Counter(label: "apus_relay_\(name)", dimensions: dimensions, factory: factory)
+        func counter(_ label: String, _ dimensions: [(String, String)] = []) -> Counter {
+            Counter(label: label, dimensions: dimensions, factory: factory)
         }
         self.factory = factory
         allocations = Gauge(label: "apus_relay_allocations", factory: factory)
-        begun = counter("allocations_total")
-        packetsUp = counter("packets_total", [("direction", "up")])
-        packetsDown = counter("packets_total", [("direction", "down")])
-        bytesUp = counter("bytes_total", [("direction", "up")])
-        bytesDown = counter("bytes_total", [("direction", "down")])
-        limitedChallenges = counter("limited_total", [("answer", "challenge")])
-        limitedBindings = counter("limited_total", [("answer", "binding")])
-        limitedProofs = counter("limited_total", [("answer", "proof")])
-        overAllocations = counter("over_quota_total", [("quota", "allocations")])
-        overPeers = counter("over_quota_total", [("quota", "new_peers")])
+        begun = counter("apus_relay_allocations_total")
+        packetsUp = counter("apus_relay_packets_total", [("direction", "up")])
+        packetsDown = counter("apus_relay_packets_total", [("direction", "down")])
+        bytesUp = counter("apus_relay_bytes_total", [("direction", "up")])
+        bytesDown = counter("apus_relay_bytes_total", [("direction", "down")])
+        limitedChallenges = counter("apus_relay_limited_total", [("answer", "challenge")])
+        limitedBindings = counter("apus_relay_limited_total", [("answer", "binding")])
+        limitedProofs = counter("apus_relay_limited_total", [("answer", "proof")])
+        overAllocations = counter("apus_relay_over_quota_total", [("quota", "allocations")])
+        overPeers = counter("apus_relay_over_quota_total", [("quota", "new_peers")])
         mirrors = Gauge(label: "apus_relay_mirrors", factory: factory)
         exhausted = Counter(
             label: "apus_listener_refused_total", dimensions: [("listener", "relay"), ("reason", "descriptors")],
             factory: factory)
-        unsegmented = counter("unsegmented_total")
-        shortCircuited = counter("short_circuited_total")
-        rests = counter("rests_total")
+        unsegmented = counter("apus_relay_unsegmented_total")
+        shortCircuited = counter("apus_relay_short_circuited_total")
+        rests = counter("apus_relay_rests_total")
         connectedFlows = Gauge(label: "apus_relay_connected_flows", factory: factory)
         connections = Gauge(label: "apus_relay_connections", factory: factory)
         sessions = Gauge(label: "apus_relay_dtls_sessions", factory: factory)
@@ -116,25 +116,27 @@ package struct RelayMetrics: Sendable {
             ("done", { $0.handshakes }), ("failed", { $0.handshakesFailed }), ("late", { $0.handshakesLate }),
             ("displaced", { $0.handshakesDisplaced }),
         ]
-        handshakes = results.map { result, part in (counter("handshakes_total", [("result", result)]), part) }
+        handshakes = results.map { result, part in (counter("apus_relay_handshakes_total", [("result", result)]), part)
+        }
         unauthenticated = Gauge(label: "apus_relay_unauthenticated", factory: factory)
         let unauthenticatedEnds: [(String, @Sendable (PlaneCounters) -> UInt64)] = [
             ("late", { $0.unauthenticatedLate }), ("displaced", { $0.unauthenticatedDisplaced }),
         ]
         unauthenticatedEnded = unauthenticatedEnds.map { result, part in
-            (counter("unauthenticated_ended_total", [("result", result)]), part)
+            (counter("apus_relay_unauthenticated_ended_total", [("result", result)]), part)
         }
         peers = Gauge(label: "apus_relay_peer_connections", factory: factory)
         let ways: [(String, @Sendable (PlaneCounters) -> UInt64)] = [
             ("joined", { $0.peersJoined }), ("failed", { $0.peersFailed }), ("refused", { $0.peersRefused }),
         ]
         peerConnections = ways.map { result, part in
-            (counter("peer_connections_total", [("result", result)]), part)
+            (counter("apus_relay_peer_connections_total", [("result", result)]), part)
         }
         let errors: [(String, @Sendable (PlaneCounters) -> UInt64)] = [
             ("told", { $0.peerErrors }), ("limited", { $0.peerErrorsLimited }), ("ignored", { $0.peerErrorsIgnored }),
         ]
-        peerErrors = errors.map { result, part in (counter("peer_errors_total", [("result", result)]), part) }
+        peerErrors = errors.map { result, part in (counter("apus_relay_peer_errors_total", [("result", result)]), part)
+        }
         let parts: [(String, @Sendable (PlaneCounters) -> UInt64)] = [
             ("malformed", { $0.malformed }), ("unknown_flow", { $0.unknownFlow }),
             ("unbound_channel", { $0.unboundChannel }), ("not_permitted", { $0.notPermitted }),
@@ -144,7 +146,7 @@ package struct RelayMetrics: Sendable {
             ("refused_stream", { $0.refusedStreams }), ("quota", { $0.overQuota }),
             ("node_quota", { $0.overNodeQuota }),
         ]
-        dropped = parts.map { reason, part in (counter("dropped_total", [("reason", reason)]), part) }
+        dropped = parts.map { reason, part in (counter("apus_relay_dropped_total", [("reason", reason)]), part) }
     }
 
     /// An allocation was refused for lack of `ports` or of `descriptors`.

@@ -1,4 +1,5 @@
 import ApusCore
+import CoreMetrics
 import Synchronization
 
 /// Counts the active entities of a node against their limit, and runs the remaining work of released ones.
@@ -7,6 +8,9 @@ final class EntityBudget: Sendable {
 
     private let countMax: Int
     private let count = Atomic<Int>(0)
+    private let active = Meter(label: "apus_entities_active")
+    private let activated = Counter(label: "apus_entities_activated_total")
+    private let refused = Counter(label: "apus_entities_refused_total")
     private let later: AsyncStream<Work>.Continuation
     /// Read by one consumer.
     let work: AsyncStream<Work>
@@ -21,12 +25,18 @@ final class EntityBudget: Sendable {
     func take() -> Bool {
         guard count.add(1, ordering: .relaxed).newValue <= countMax else {
             count.subtract(1, ordering: .relaxed)
+            refused.increment()
             return false
         }
+        active.increment()
+        activated.increment()
         return true
     }
 
-    func giveBack(_ given: Int) { count.subtract(given, ordering: .relaxed) }
+    func giveBack(_ given: Int) {
+        count.subtract(given, ordering: .relaxed)
+        active.decrement(by: Double(given))
+    }
 
     func runLater(_ work: @escaping Work) { later.yield(work) }
 }

@@ -30,7 +30,8 @@ package final class EntityRuntime: Sendable {
         replicatedReminders = ReminderService(
             configuration: configuration, source: replicated, registry: registry, logger: logger)
         recordedReminders = ReminderService(
-            configuration: .records, source: ReminderRecords(records), registry: registry, logger: logger)
+            configuration: .records, source: ReminderRecords(records), registry: registry, strength: .recorded,
+            logger: logger)
     }
 
     /// Adds a kind whose strength is `none` or `replicated`. Call before the first message arrives.

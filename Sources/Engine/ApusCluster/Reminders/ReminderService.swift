@@ -39,8 +39,12 @@ package final class ReminderService: Sendable {
         /// Deliveries that failed and are tried again.
         let failed = Counter(label: "apus_reminders_failed_total")
         let readFailed = Counter(label: "apus_reminder_reads_failed_total")
-        /// Reminders that are loaded because they are due soon.
-        let held = Gauge(label: "apus_reminders_held")
+        /// Reminders that are held because they are due soon. Each strength has a service, and a series, of its own.
+        let held: Gauge
+
+        init(_ strength: EntityStrength) {
+            held = Gauge(label: "apus_reminders_held", dimensions: [("strength", "\(strength)")])
+        }
     }
 
     private static let tickInterval = Duration.milliseconds(100)
@@ -50,14 +54,17 @@ package final class ReminderService: Sendable {
     private let source: any ReminderSource
     private let registry: EntityRegistry
     private let logger: Logger
-    private let meters = Meters()
+    private let meters: Meters
     private let state: Mutex<State>
 
-    /// - Parameter registry: the entities of this node, to which it delivers.
+    /// - Parameters:
+    ///   - registry: delivers to the entities of this node.
+    ///   - strength: of the entities whose reminders these are; a label of the metrics.
     package init(
         configuration: ReminderStateMachine.Configuration = .init(), source: any ReminderSource,
-        registry: EntityRegistry, logger: Logger
+        registry: EntityRegistry, strength: EntityStrength = .replicated, logger: Logger
     ) {
+        meters = Meters(strength)
         (self.source, self.registry, self.logger) = (source, registry, logger)
         state = Mutex(State(machine: ReminderStateMachine(configuration: configuration)))
     }

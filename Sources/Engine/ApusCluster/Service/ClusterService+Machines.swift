@@ -107,7 +107,7 @@ extension ClusterService {
             heartbeats.setPeers(peers)
             heartbeats.perform { driver, now in driver.handle(.membersChanged(ids), now: now) }
         }
-        metrics.show(map, local: map.aliveSlot(of: identity))
+        metrics.show(map, after: before, local: map.aliveSlot(of: identity))
         logger.debug("The cluster map changed", metadata: [LogKey.revision: "\(map.revision)"])
         handle(handover: .mapChanged(map))
         return before.members.filter { $0.state.isAlive && $0.id != identity && !map.isAlive($0.id) }.map(\.id)

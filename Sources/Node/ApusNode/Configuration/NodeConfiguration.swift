@@ -69,7 +69,7 @@ public struct NodeConfiguration: Sendable {
     package var api = ClientAPIConfiguration()
 
     /// Every key, in the order of the reference.
-    package private(set) var keys: [String] = []
+    package private(set) var keys: [ConfigurationKey] = []
 
     /// Reads a file. Throws 10022 with file, line and key.
     public init(file: String, environment: [String: String] = ProcessInfo.processInfo.environment) throws(ApusError) {
