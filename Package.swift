@@ -22,6 +22,9 @@ let orderedCollections: Target.Dependency = .product(name: "OrderedCollections",
 let nioCore: Target.Dependency = .product(name: "NIOCore", package: "swift-nio")
 let nioPosix: Target.Dependency = .product(name: "NIOPosix", package: "swift-nio")
 let nioEmbedded: Target.Dependency = .product(name: "NIOEmbedded", package: "swift-nio")
+let nioWebSocket: Target.Dependency = .product(name: "NIOWebSocket", package: "swift-nio")
+let nioHTTPTypes: Target.Dependency = .product(name: "NIOHTTPTypes", package: "swift-nio-extras")
+let nioHTTPTypesHTTP1: Target.Dependency = .product(name: "NIOHTTPTypesHTTP1", package: "swift-nio-extras")
 let nioHTTP1: Target.Dependency = .product(name: "NIOHTTP1", package: "swift-nio")
 let nioFoundationCompat: Target.Dependency = .product(name: "NIOFoundationCompat", package: "swift-nio")
 let nioTLS: Target.Dependency = .product(name: "NIOTLS", package: "swift-nio")
@@ -69,6 +72,7 @@ let package = Package(
         .package(url: "https://github.com/apple/swift-log", exact: "1.16.2"),
         .package(url: "https://github.com/apple/swift-metrics", exact: "2.13.0"),
         .package(url: "https://github.com/apple/swift-nio", exact: "2.101.2"),
+        .package(url: "https://github.com/apple/swift-nio-extras", exact: "1.35.2"),
         .package(url: "https://github.com/apple/swift-nio-ssl", exact: "2.37.6"),
         .package(url: "https://github.com/apple/swift-protobuf", exact: "1.39.0"),
         .package(url: "https://github.com/groue/GRDB.swift", exact: "7.10.0"),
@@ -142,19 +146,28 @@ let package = Package(
                 "CApusMemory", nioCore, protobuf, dequeModule, log, coreMetrics,
             ]),
 
+        layer(
+            "Services", "ApusClientAPI",
+            [
+                "ApusCore", "ApusThreads", "ApusWire", "ApusContract", "ApusTransport", "ApusStorage", "ApusCluster",
+                "ApusSessions", nioCore, protobuf, orderedCollections, dequeModule, crypto, lifecycle, log, coreMetrics,
+            ]),
+
         // Edges: sockets for devices, apps and operators.
         layer(
             "Edges", "ApusGateway",
             [
                 "ApusCore", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusCluster",
                 "ApusSessions",
-                "ApusChannels", "CApusMemory", "ApusTLS", nioCore, nioPosix, protobuf, lifecycle, log, coreMetrics,
+                "ApusChannels", "ApusClientAPI", "CApusMemory", "ApusTLS", nioCore, nioPosix, protobuf, lifecycle, log,
+                coreMetrics,
             ]),
         layer(
             "Edges", "ApusHTTP",
             [
-                "ApusCore", "ApusListener", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, lifecycle, log,
-                coreMetrics,
+                "ApusCore", "ApusListener", "ApusContract", "ApusTransport", "ApusCluster", "ApusSessions",
+                "ApusClientAPI", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, nioHTTP1, nioSSL,
+                nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf, crypto, lifecycle, log, coreMetrics,
             ]),
 
         layer(
@@ -165,9 +178,10 @@ let package = Package(
         layer(
             "Node", "ApusNode",
             [
-                "ApusCore", "ApusListener", "ApusWire", "ApusMedia", "ApusTransport", "ApusStorage",
+                "ApusCore", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage",
                 "ApusCluster",
-                "ApusSessions", "ApusChannels", "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusTLS",
+                "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusGateway", "ApusHTTP", "ApusTraversal",
+                "ApusRelay", "ApusTLS",
                 nioCore,
                 nioPosix, lifecycle, unixSignals, yams, protobuf, crypto, log, coreMetrics,
             ]),
@@ -220,8 +234,8 @@ let package = Package(
         .executableTarget(
             name: "apus-doors",
             dependencies: [
-                "ApusCore", "ApusWire", "ApusTransport", "ApusStorage", "ApusCluster", "ApusNode", "ApusCommand",
-                nioCore, nioPosix, protobuf, lifecycle, log,
+                "ApusCore", "ApusWire", "ApusContract", "ApusStorage", "ApusCluster", "ApusClientAPI", "ApusNode",
+                "ApusCommand", protobuf,
             ],
             path: "Examples/Doors", exclude: ["pass"], swiftSettings: apusSettings),
 
@@ -238,7 +252,18 @@ let package = Package(
             "ApusRelayTests",
             ["ApusCore", "ApusThreads", "ApusTraversal", "ApusRelay", "ApusTestKit", "CApusTLS", log]),
         test("ApusCoreTests", ["ApusCore", coreMetrics, log]),
-        test("ApusHTTPTests", ["ApusCore", "ApusHTTP", nioCore, nioPosix, lifecycle, log]),
+        test(
+            "ApusClientAPITests",
+            [
+                "ApusCore", "ApusThreads", "ApusContract", "ApusSessions", "ApusClientAPI", "ApusTestKit", nioCore,
+                nioPosix, protobuf, log,
+            ]),
+        test(
+            "ApusHTTPTests",
+            [
+                "ApusCore", "ApusContract", "ApusSessions", "ApusClientAPI", "ApusHTTP", protobuf, nioCore, nioPosix,
+                lifecycle, log,
+            ]),
         test("ApusListenerTests", ["ApusCore", "ApusListener", "ApusTestKit", nioCore, nioPosix, log]),
         test(
             "ApusSessionsTests",
@@ -256,14 +281,14 @@ let package = Package(
         test(
             "ApusNodeTests",
             [
-                "ApusCore", "ApusWire", "ApusTransport", "ApusGateway", "ApusTraversal", "ApusRelay", "ApusNode",
-                "ApusTestKit", protobuf,
+                "ApusCore", "ApusWire", "ApusTransport", "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay",
+                "ApusNode", "ApusTestKit", protobuf,
             ]),
         test(
             "ClusterTests",
             [
                 "ApusCore", "ApusStorage", "ApusSessions", "ApusContract", "ApusMedia", "ApusClient", "ApusTestKit",
-                "ApusTraversal", log, nioCore, nioPosix, nioSSL,
+                "ApusTraversal", log, nioCore, nioPosix, nioSSL, protobuf,
             ]),
         .testTarget(
             name: "RelayClientTests", dependencies: ["ApusTestKit", nioCore, nioPosix],
@@ -281,7 +306,8 @@ let package = Package(
             name: "FuzzTests",
             dependencies: [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTraversal", "ApusRelay", "ApusSessions",
-                "ApusTransport", "ApusTLS", "ApusCluster", "ApusChannels", "ApusGateway", "ApusHTTP", "ApusNode",
+                "ApusTransport", "ApusTLS", "ApusCluster", "ApusChannels", "ApusClientAPI", "ApusGateway", "ApusHTTP",
+                "ApusNode",
                 "CApusTLS", "CApusTestTLS", hummingbird, hummingbirdCore, httpTypes, nioCore, nioEmbedded, nioHTTP1,
                 protobuf,
                 crypto, log,

@@ -1,7 +1,11 @@
+import ApusClientAPI
 import ApusCluster
+import ApusContract
+import ApusCore
 import ApusNode
 import ApusStorage
-import ServiceLifecycle
+import ApusWire
+import SwiftProtobuf
 
 /// Step 3: the service, which the nodes of this binary carry.
 struct DoorService: NodeService {
@@ -15,6 +19,80 @@ struct DoorService: NodeService {
         runtime.register(Self.replicated)
         runtime.register(Self.recorded, in: Self.collection)
     }
+}
 
-    func work(of node: NodeContext) -> [any Service] { [DoorListener(node)] }
+// Step 4: what clients may ask, over the native protocol, WebSocket and REST alike. Any node answers for any door.
+
+extension DoorPassRequest: ClientRequestMessage, BoundedMessage {
+    typealias Reply = DoorPassed
+    static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            1000, "doors.pass", .post("/v1/doors/{door}/pass"), roles: [.app, .admin], isIdempotent: false,
+            "Pass a door.")
+    }
+}
+
+extension DoorCloseRequest: ClientRequestMessage, BoundedMessage {
+    typealias Reply = DoorCloseNoted
+    static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            1001, "doors.close", .post("/v1/doors/{door}/close"), roles: [.app, .admin], isIdempotent: false,
+            "Have a door close by itself.")
+    }
+}
+
+extension DoorGetRequest: ClientRequestMessage, BoundedMessage {
+    typealias Reply = DoorState
+    static var info: ClientRequestInfo {
+        ClientRequestInfo(1002, "doors.get", .get("/v1/doors/{door}"), roles: [.app, .admin], "Get what a door knows.")
+    }
+}
+
+/// Step 5: what clients hear.
+extension DoorPassEvent: ClientEventMessage {
+    static var info: ClientEventInfo { ClientEventInfo(1000, "doors.passed", "Somebody passed the door.") }
+}
+
+extension DoorService {
+    func addRequests(to api: inout ClientAPI, of node: NodeContext) {
+        api.addSchemas(doorSchemas)
+        // The newest sixteen events are kept, so that nobody who resumes within them misses one.
+        api.add(
+            PublishedTopics(
+                "doors", "Who passes a door; the key is the door's name.",
+                events: [ClientEventKind(DoorPassEvent.self)],
+                retention: TopicRetention(eventsMax: 16), on: node.topics
+            ) { _, _ throws(ApusError) in })
+        let (entities, topics) = (node.entities, node.topics)
+        api.on(DoorPassRequest.self) { request, call throws(ApusError) in
+            let door = try entities.door(request.door, request.recorded)
+            let passed = try await door.ask(DoorPass(), timeout: try call.timeLeft(), call: call.entityCall)
+            // A client that sends the request again has the event sent again as well: it says what is true, and names
+            // the same passage.
+            let event = DoorPassEvent.with { ($0.door, $0.passes) = (request.door, passed.passes) }
+            try await topics.publish(
+                event, to: ClientTopic(kind: "doors", key: request.door), request: call.request,
+                timeout: try call.timeLeft())
+            return passed
+        }
+        api.on(DoorCloseRequest.self) { request, call throws(ApusError) in
+            let door = try entities.door(request.door, request.recorded)
+            let close = DoorCloseLater.with { $0.afterMs = request.afterMs }
+            return try await door.ask(close, timeout: try call.timeLeft(), call: call.entityCall)
+        }
+        api.on(DoorGetRequest.self) { request, call throws(ApusError) in
+            try await entities.door(request.door, request.recorded).ask(DoorLook(), timeout: try call.timeLeft())
+        }
+    }
+}
+
+extension EntityRegistry {
+    /// Throws 21031 where this is no door's name.
+    fileprivate func door(_ name: String, _ recorded: Bool) throws(ApusError) -> EntityRef<EntityCell<DoorState>> {
+        // With its kind it names a topic, which has 63 bytes at most.
+        guard (1...57).contains(name.utf8.count) else {
+            throw ApusError(.badParameter, "a door's name has 1 to 57 bytes")
+        }
+        return ref(EntityCell<DoorState>.self, EntityAddress(kind: recorded ? .recordedDoor : .door, key: name))
+    }
 }

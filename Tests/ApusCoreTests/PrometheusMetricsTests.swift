@@ -70,6 +70,41 @@ struct PrometheusMetricsTests {
         #expect(metrics.text() == "# TYPE both counter\nboth 1\n")
     }
 
+    @Test("A metric of the catalogue has its help before its type")
+    func help() {
+        Counter(label: "apus_gateway_accepted_total", factory: metrics).increment()
+        #expect(
+            metrics.text() == """
+                # HELP apus_gateway_accepted_total Client connections that were accepted.
+                # TYPE apus_gateway_accepted_total counter
+                apus_gateway_accepted_total 1
+
+                """)
+    }
+
+    @Test("A backslash and a line feed are escaped in help, a quotation mark is not")
+    func helpEscaping() {
+        let odd = MetricDescription(name: "odd", kind: .gauge, unit: "x", help: "a\\b \"c\"\r\nd")
+        let metrics = PrometheusMetrics(catalogue: [odd.name: odd])
+        Meter(label: "odd", factory: metrics).set(1)
+        #expect(metrics.text() == "# HELP odd a\\\\b \"c\"\r\\nd\n# TYPE odd gauge\nodd 1\n")
+    }
+
+    @Test("A value without an instrument is written as a family of its own")
+    func values() {
+        #expect(
+            MetricCatalogue.text("process_max_fds", 1024)
+                == "# HELP process_max_fds Limit of open files of the process.\n# TYPE process_max_fds gauge\n"
+                + "process_max_fds 1024\n")
+        #expect(MetricCatalogue.text("unknown", 0.5) == "unknown 0.5\n")
+    }
+
+    @Test("A carriage return before a line feed does not hide it: the line of a series is one line")
+    func returnAndFeed() {
+        Counter(label: "a_total", dimensions: [("k", "x\r\ny")], factory: metrics).increment()
+        #expect(metrics.text().hasSuffix("a_total{k=\"x\r\\ny\"} 1\n"))
+    }
+
     @Test("Names are made plain and label values escaped")
     func escaping() {
         Counter(label: "9 odd.name", dimensions: [("a-b", "x\"y\\z\n")], factory: metrics).increment()

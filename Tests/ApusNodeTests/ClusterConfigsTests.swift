@@ -39,7 +39,7 @@ struct ClusterConfigsTests {
     func reference() throws {
         let text = try String(contentsOf: Self.folder.appending(path: "one-node.yaml"), encoding: .utf8)
         let lines = text.split(separator: "\n", omittingEmptySubsequences: false).map { String($0) }
-        for key in try Self.read("one-node.yaml").keys {
+        for key in try Self.read("one-node.yaml").keys.map(\.name) {
             let name = String(key.split(separator: ".").last ?? "")
             let depth = key.split(separator: ".").count - 1
             let start = String(repeating: "  ", count: depth) + name + ":"

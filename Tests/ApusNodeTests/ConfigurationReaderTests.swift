@@ -17,6 +17,29 @@ struct ConfigurationReaderTests {
         #expect(try overridden.duration("gateway.handshake_timeout", default: .zero) == .milliseconds(200))
     }
 
+    @Test("What a key takes, and its default, are kept once for the reference, whatever the file has")
+    func knownKeys() throws {
+        var reader = try reader("a: 7s\nb: 1MiB\n")
+        _ = try reader.duration("a", default: .seconds(90))
+        _ = try reader.duration("hour", default: .seconds(3600))
+        _ = try reader.duration("never", default: .zero)
+        _ = try reader.bytes("b", default: 2048)
+        _ = try reader.bytes("odd", default: 1500)
+        _ = try reader.int("n", default: 3, in: 1...9)
+        _ = try reader.flag("f", default: true)
+        _ = try reader.hostPort("h", default: HostPort(host: "::1", port: 5))
+        _ = try reader.string("b", default: "other")
+        #expect(throws: ApusError.self) { try reader.string("s") }
+        let keys = reader.knownKeys
+        #expect(keys.map(\.name) == ["a", "hour", "never", "b", "odd", "n", "f", "h", "s"])
+        #expect(keys.map(\.fallback) == ["90s", "1h", "0ms", "2KiB", "1500", "3", "true", "[::1]:5", nil])
+        #expect(
+            keys.map(\.kind) == [
+                .duration, .duration, .duration, .bytes, .bytes, .number(1...9), .choice(["true", "false"]), .hostPort,
+                .text,
+            ])
+    }
+
     @Test("An unknown key is named with file, line and the nearest key that exists (10022)")
     func unknownKey() throws {
         var reader = try reader("weight: 3\ngateway:\n  handshake_timeuot: 5s\n")

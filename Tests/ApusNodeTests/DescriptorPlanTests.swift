@@ -1,4 +1,5 @@
 import ApusCore
+import ApusHTTP
 import ApusGateway
 import ApusNode
 import ApusTransport
@@ -27,7 +28,8 @@ struct DescriptorPlanTests {
 
     /// All that may take a descriptor, as the configuration bounds it.
     private func sum(_ node: NodeConfiguration) -> Int {
-        node.httpConnectionsMax + node.transport.handshakingMax + node.gateway.refusalsMax + node.gateway.connectionsMax
+        node.httpListener.connectionsMax + node.httpListener.webSocketsMax + node.transport.handshakingMax
+            + node.gateway.refusalsMax + node.gateway.connectionsMax
             + node.relay.allocationsMax + node.relay.streamsMax + node.relay.tcpPeersMax
             + node.relay.connectedFlowsMax * 2
     }

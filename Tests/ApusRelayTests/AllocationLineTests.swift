@@ -18,10 +18,10 @@ struct AllocationLineTests {
         }
         let seconds = Int((MonotonicTime.now() - start).components.seconds) + 2
         func leftOut() -> Int {
-            (lines.with("An allocation ended.") + lines.with("Lines of a message were left out"))
+            (lines.with("An allocation ended") + lines.with("Lines of a message were left out"))
                 .compactMap { $0.facts["apus.left_out"].flatMap { Int("\($0)") } }.reduce(0, +)
         }
-        func written() -> Int { lines.with("An allocation ended.").count }
+        func written() -> Int { lines.with("An allocation ended").count }
         for _ in 0..<100 where written() + leftOut() < 1_000 { pause(milliseconds: 50) }
         #expect(written() <= 100 * seconds && written() + leftOut() == 1_000)
     }

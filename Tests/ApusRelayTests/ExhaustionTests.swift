@@ -18,7 +18,7 @@ struct ExhaustionTests {
         for _ in 0..<30 {
             #expect(try relay.client().code(.allocate) { $0.add(requestedTransport: 17) } == 508)
         }
-        #expect(lines.with("No port is free for an allocation.").isEmpty)
+        #expect(lines.with("No port is free for an allocation").isEmpty)
         let said = lines.with("An allocation is refused: there is no descriptor or memory for its socket")
         #expect((1...10).contains(said.count))
         #expect(said.first?.facts[LogKey.error]?.description.contains("3 descriptors") == true)

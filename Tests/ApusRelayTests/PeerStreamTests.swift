@@ -196,7 +196,7 @@ struct PeerStreamTests {
         let start = MonotonicTime.now()
         relay.control.stop()
         #expect(MonotonicTime.now() - start < RelayControl.windDownMax / 2)
-        let ended = lines.with("An allocation ended.")
+        let ended = lines.with("An allocation ended")
         #expect(ended.map { $0.facts[LogKey.bytes] } == ["3 up, 0 down"])
     }
 

@@ -31,6 +31,19 @@ struct RelayMetricsTests {
         #expect(backend.text().contains("apus_relay_bytes_total{direction=\"up\"} 1350\n"))
     }
 
+    @Test("Every metric is in the catalogue, with its kind")
+    func catalogue() {
+        let backend = PrometheusMetrics()
+        var metrics = RelayMetrics(factory: backend)
+        metrics.counted(0, PlaneCounters())
+        metrics.refused("ports")
+        let types = backend.text().matches(of: /# TYPE (\w+) (\w+)/)
+        #expect(types.count > 20)
+        for type in types {
+            #expect(MetricCatalogue.byName[String(type.1)]?.kind.rawValue == String(type.2), "\(type.1)")
+        }
+    }
+
     @Test("Drops of all planes are added by reason, and limited answers by kind")
     func drops() {
         let backend = PrometheusMetrics()

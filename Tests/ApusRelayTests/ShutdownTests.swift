@@ -32,14 +32,14 @@ struct ShutdownTests {
         }
         let other = relay.client(user: "bob")
         _ = try other.allocate()
-        #expect(lines.with("An allocation ended.").isEmpty)
+        #expect(lines.with("An allocation ended").isEmpty)
         relay.control.stop()
-        let ended = lines.with("An allocation ended.")
+        let ended = lines.with("An allocation ended")
         #expect(ended.map { $0.facts[LogKey.reason] } == ["shutdown", "shutdown"])
         #expect(Set(ended.compactMap { $0.facts[LogKey.user]?.description }) == ["ann", "bob"])
         let own = ended.first { $0.facts[LogKey.user]?.description == "ann" }
         #expect(own?.facts[LogKey.bytes] == "12 up, 0 down" && own?.facts[LogKey.count] == "3 up, 0 down")
-        #expect(lines.with("More allocations ended with the process.").isEmpty)
+        #expect(lines.with("More allocations ended with the process").isEmpty)
     }
 
     @Test("Beyond a thousand lines one line has the rest, and the end of the process stays short")
@@ -56,8 +56,8 @@ struct ShutdownTests {
         let start = MonotonicTime.now()
         relay.control.stop()
         #expect(MonotonicTime.now() - start < RelayControl.windDownMax + .seconds(2))
-        #expect(lines.with("An allocation ended.").count == RelayServer.shutdownLinesMax)
-        let rest = lines.with("More allocations ended with the process.")
+        #expect(lines.with("An allocation ended").count == RelayServer.shutdownLinesMax)
+        let rest = lines.with("More allocations ended with the process")
         #expect(rest.count == 1 && rest.first?.facts[LogKey.count] == "\(more)")
         #expect(clients.count == RelayServer.shutdownLinesMax + more)
     }

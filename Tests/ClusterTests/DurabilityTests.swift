@@ -102,7 +102,7 @@ struct DurabilityTests {
         let acknowledged = lines.filter { $0.contains("/") && !$0.hasPrefix("refused") }
         #expect(!acknowledged.isEmpty && refused.count > 100 && acknowledged.count + refused.count == 200)
         // Those that the failed commit held; all others were told that the store is done with.
-        #expect((1...writerCount).contains(refused.count { !$0.contains("start the node anew") }))
+        #expect((1...writerCount).contains(refused.count { !$0.contains("restart the node") }))
         // Started anew it goes on, and has what was acknowledged.
         let store = try await SQLiteRecordStore(path: path, cluster: ClusterID(unchecked: "bench"))
         for line in acknowledged {

@@ -7,64 +7,44 @@ import Testing
 import Glibc
 #endif
 
-/// A client of the example service: one request at a time, at any node that answers.
+/// A client of the example service over REST: one request at a time, at any node that answers.
 private final class DoorClient {
-    /// Errors after which the same request is sent again: nobody answers for the shard, or nobody knows what became of
-    /// the request.
+    /// Errors after which the same request is sent again: nobody answers for the shard, nobody knows what became of the
+    /// request, or the account asks too often.
     private static let passing: Set<Int> = [10_005, 10_007, 10_008, 10_009, 10_010, 10_013, 10_017]
 
     private let ports: [Int]
+    private let token: String
     private var turn: Int
-    private var socket: CInt?
+    private var connection: PlainHTTP?
     private(set) var repeatedCount = 0
 
-    init(ports: [Int], first: Int) { (self.ports, turn) = (ports, first) }
-
-    deinit { leave() }
+    init(ports: [Int], first: Int, token: String) { (self.ports, turn, self.token) = (ports, first, token) }
 
     private func leave() {
-        if let socket { close(socket) }
-        socket = nil
+        connection = nil
         turn += 1
     }
 
-    /// Sends a request until it is answered.
-    func ask(_ fields: String) throws -> [String: Any] {
-        let id = Data((0..<16).map { _ in UInt8.random(in: 0...255) }).base64EncodedString()
-        let line = "{\"id\":\"\(id)\",\(fields)}\n"
+    /// Sends a request until it is answered. One with a body has an id, so that it is carried out once.
+    func ask(_ method: String, _ path: String, _ body: [String: Any]? = nil) throws -> [String: Any] {
+        let id = body == nil ? nil : UUID().uuidString
+        let text = try body.map { String(decoding: try JSONSerialization.data(withJSONObject: $0), as: UTF8.self) }
         let deadline = ContinuousClock.now + .seconds(90)
+        var last = "nothing"
         while ContinuousClock.now < deadline {
-            if let answer = try exchange(line) {
-                let error = answer["error"] as? Int ?? 0
-                if error == 0 { return answer }
-                try #require(Self.passing.contains(error), "\(line) was answered \(answer)")
+            connection = connection ?? PlainHTTP(port: ports[turn % ports.count])
+            if let answer = connection?.exchange(method, path, token: token, id: id, body: text) {
+                let fields = try JSONSerialization.jsonObject(with: Data(answer.body.utf8)) as? [String: Any] ?? [:]
+                if answer.status == 200 { return fields }
+                last = answer.body
+                try #require(Self.passing.contains(fields["code"] as? Int ?? 0), "\(path) was answered \(answer)")
             }
             repeatedCount += 1
             leave()
             usleep(20_000)
         }
-        throw TestFailure("\(line) was never answered")
-    }
-
-    /// Nil where the connection broke.
-    private func exchange(_ line: String) throws -> [String: Any]? {
-        if socket == nil {
-            guard let new = NodeView.connect(ports[turn % ports.count]) else { return nil }
-            var limit = timeval(tv_sec: 10, tv_usec: 0)
-            setsockopt(new, SOL_SOCKET, SO_RCVTIMEO, &limit, socklen_t(MemoryLayout<timeval>.size))
-            socket = new
-        }
-        guard let socket else { return nil }
-        let bytes = Array(line.utf8)
-        guard send(socket, bytes, bytes.count, CInt(MSG_NOSIGNAL)) == bytes.count else { return nil }
-        var received: [UInt8] = []
-        var part = [UInt8](repeating: 0, count: 4096)
-        while received.last != UInt8(ascii: "\n") {
-            let count = recv(socket, &part, part.count, 0)
-            guard count > 0 else { return nil }
-            received += part[..<count]
-        }
-        return try JSONSerialization.jsonObject(with: Data(received)) as? [String: Any]
+        throw TestFailure("\(path) was never answered: \(last)")
     }
 }
 
@@ -96,18 +76,20 @@ private final class DoorLoad: Sendable {
     private let failures = Mutex<[String]>([])
     private let ended = DispatchGroup()
 
-    init(ports: [Int], clients: Int) {
+    /// - Parameter tokens: of different accounts, which the clients share.
+    init(ports: [Int], clients: Int, tokens: [String]) {
         for number in 0..<clients {
             ended.enter()
             Thread { [self] in
-                run(DoorClient(ports: ports, first: number))
+                run(DoorClient(ports: ports, first: number, token: tokens[number % tokens.count]))
                 ended.leave()
             }.start()
         }
     }
 
+    static func path(_ door: Int) -> String { "/v1/doors/door-\(door)" }
     /// Every second door is recorded.
-    static func name(_ door: Int) -> String { "\"door\":\"door-\(door)\",\"recorded\":\(door % 2 == 1)" }
+    static func isRecorded(_ door: Int) -> Bool { door % 2 == 1 }
 
     private func run(_ client: DoorClient) {
         var own = Tally(doors: Self.doorCount)
@@ -116,10 +98,12 @@ private final class DoorLoad: Sendable {
                 let door = Int.random(in: 0..<Self.doorCount)
                 if Int.random(in: 0..<10) == 0 {
                     let milliseconds = Int.random(in: 100...10_000)
-                    _ = try client.ask("\(Self.name(door)),\"close\":{\"afterMs\":\(milliseconds)}")
+                    _ = try client.ask(
+                        "POST", Self.path(door) + "/close",
+                        ["recorded": Self.isRecorded(door), "afterMs": "\(milliseconds)"])
                     own.closings[door] += 1
                 } else {
-                    _ = try client.ask("\(Self.name(door)),\"pass\":{}")
+                    _ = try client.ask("POST", Self.path(door) + "/pass", ["recorded": Self.isRecorded(door)])
                     own.passes[door] += 1
                 }
             }
@@ -144,7 +128,7 @@ private final class DoorLoad: Sendable {
 struct ExampleServiceTests {
     /// Beside the other binary.
     private static let binary = URL(fileURLWithPath: Cluster.apus).deletingLastPathComponent().path + "/apus-doors"
-    private static let ports = (0..<3).map { 26_600 + $0 * 10 + 9 }
+    private static let ports = (0..<3).map { 26_600 + $0 * 10 + 2 }
     /// `APUS_TEST_KILLS` gives another number.
     private static let killCount = Int(ProcessInfo.processInfo.environment["APUS_TEST_KILLS"] ?? "") ?? 10
 
@@ -152,7 +136,11 @@ struct ExampleServiceTests {
     func kills() async throws {
         let cluster = try Cluster(nodes: 3, basePort: 26_600, binary: Self.binary)
         defer { cluster.down() }
-        let load = DoorLoad(ports: Self.ports, clients: 24)
+        let tokens = try (0..<24).map { number in
+            try cluster.run("admin", "token", "--role", "app", "--account", "load-\(number)", "--ttl", "2h")
+                .output.trimmingCharacters(in: .whitespacesAndNewlines)
+        }
+        let load = DoorLoad(ports: Self.ports, clients: 24, tokens: tokens)
         for _ in 0..<Self.killCount {
             try await Task.sleep(for: .milliseconds(.random(in: 100...900)))
             kill(try cluster.pid(.random(in: 1...3)), SIGKILL)
@@ -161,7 +149,7 @@ struct ExampleServiceTests {
         }
         let (tally, failures) = await load.stop()
         #expect(failures.isEmpty, "\(failures)")
-        try await check(tally)
+        try await check(tally, tokens[0])
     }
 
     private struct Found {
@@ -174,14 +162,14 @@ struct ExampleServiceTests {
     }
 
     /// Compares what the doors know with what was acknowledged, once all reminders had their time.
-    private func check(_ tally: Tally) async throws {
+    private func check(_ tally: Tally, _ token: String) async throws {
         let total = tally.passes.reduce(0, +)
         try #require(total > 1000 && tally.closings.reduce(0, +) > 100)
-        var found = try Self.look(tally)
+        var found = try Self.look(tally, token)
         let deadline = ContinuousClock.now + .seconds(20)
         while found.unfired > 0, ContinuousClock.now < deadline {
             try await Task.sleep(for: .seconds(1))
-            found = try Self.look(tally)
+            found = try Self.look(tally, token)
         }
         let set = tally.closings.reduce(0, +)
         print(
@@ -194,11 +182,11 @@ struct ExampleServiceTests {
         #expect(found.early == 0, "reminders fired before their time")
     }
 
-    private static func look(_ tally: Tally) throws -> Found {
-        let client = DoorClient(ports: ports, first: 0)
+    private static func look(_ tally: Tally, _ token: String) throws -> Found {
+        let client = DoorClient(ports: ports, first: 0, token: token)
         var found = Found()
         for door in 0..<DoorLoad.doorCount where tally.passes[door] + tally.closings[door] > 0 {
-            let state = try client.ask("\(DoorLoad.name(door)),\"look\":{}")["state"] as? [String: Any] ?? [:]
+            let state = try client.ask("GET", DoorLoad.path(door) + "?recorded=\(DoorLoad.isRecorded(door))")
             // protobuf's JSON writes 64-bit numbers as text.
             func number(_ field: String) -> Int { Int(state[field] as? String ?? "0") ?? 0 }
             found.lost += max(0, tally.passes[door] - number("passes"))

@@ -273,6 +273,6 @@ private struct CountingLog: LogHandler {
     }
 
     func log(event: LogEvent) {
-        if "\(event.message)" == "The client is connected." { record() }
+        if "\(event.message)" == "The client is connected" { record() }
     }
 }

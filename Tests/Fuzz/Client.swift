@@ -65,9 +65,21 @@ private func serve(_ frame: LinkFrame) {
         precondition(UInt16(exactly: request.source) != nil && request.after.sequence <= WireNumber.sequenceMax)
     case .unpublish: _ = try? ClientUnpublishRequest(bounded: frame.payload)
     case .stop: _ = try? ClientStopRequest(bounded: frame.payload)
-    case .subscribe: _ = try? ClientSubscribeRequest(bounded: frame.payload)
-    case .unsubscribe: _ = try? ClientUnsubscribeRequest(bounded: frame.payload)
-    case .sleep: _ = try? ClientSleepRequest(bounded: frame.payload)
-    case .relayCredentials, .presence, .publishAck, .publishResume, .streamState, .doorsChanged, nil: return
+    case .event, .publishAck, .publishResume, .streamState, .doorsChanged, nil: request(frame)
+    }
+}
+
+/// What the services of a node read.
+private func request(_ frame: LinkFrame) {
+    var frame = frame
+    guard (try? frame.takeTimeLeft()) != nil || !frame.flags.contains(.timed) else { return }
+    switch frame.method {
+    case ClientSubscribeRequest.info.number: _ = try? ClientSubscribeRequest(bounded: frame.payload)
+    case ClientListDevicesRequest.info.number: _ = try? ClientListDevicesRequest(bounded: frame.payload)
+    case ClientIssueTokenRequest.info.number:
+        guard let request = try? ClientIssueTokenRequest(bounded: frame.payload) else { return }
+        precondition((0...315_360_000).contains(request.lifetimeSeconds))
+    case ClientRevokeTokensRequest.info.number: _ = try? ClientRevokeTokensRequest(bounded: frame.payload)
+    default: return
     }
 }

@@ -1,10 +1,14 @@
+import ApusClientAPI
+import ApusContract
 import ApusCore
 import ApusHTTP
+import ApusSessions
 import Foundation
 import HTTPTypes
 import Hummingbird
 import HummingbirdCore
 import Logging
+import SwiftProtobuf
 import NIOCore
 import NIOEmbedded
 import NIOHTTP1
@@ -126,14 +130,38 @@ private let responder = HTTPRoutes(
         health: { NodeHealth(healthy: true, state: "up") }, status: { status }, metrics: { "a_metric 1\n" },
         authorizeAdmin: { token throws(ApusError) in
             guard token == adminToken else { throw ApusError(token == clientToken ? .notAllowed : .tokenInvalid) }
-        }, drain: { () throws(ApusError) in seen.drains() },
-        relayCredentials: { token throws(ApusError) in
-            guard token == clientToken else { throw ApusError(.tokenInvalid) }
-            seen.givesCredentials()
-            return IceServers([])
-        }),
-    bodyByteCountMax: bodyByteCountMax, isTokenTakenFromAnywhere: false, logger: log, limited: LogLimiter(log)
-).responder()
+        }, drain: { () throws(ApusError) in seen.drains() }, clients: clients),
+    configuration: configuration, logger: log, limited: LogLimiter(log)
+).answers()
+
+private let configuration: HTTPConfiguration = {
+    var configuration = HTTPConfiguration(bind: HostPort(host: "127.0.0.1", port: 0))
+    configuration.bodyByteCountMax = bodyByteCountMax
+    return configuration
+}()
+
+private let clients: HTTPClients = {
+    var api = ClientAPI()
+    api.addSchemas(clientSchemas)
+    api.on(ClientRelayCredentialsRequest.self) { _, _ throws(ApusError) in
+        seen.givesCredentials()
+        return ClientRelayCredentialsResponse()
+    }
+    api.on(ClientGetDeviceRequest.self) { request, _ throws(ApusError) in .with { $0.device = request.device } }
+    api.on(ClientListShardsRequest.self) { _, _ throws(ApusError) in ClientListShardsResponse() }
+    api.on(ClientRevokeTokensRequest.self) { _, _ throws(ApusError) in ClientRevokeTokensResponse() }
+    var bounds = ClientAPIConfiguration()
+    (bounds.requestsPerSecond, bounds.requestsPerSecondEach) = (1_000_000_000, 1_000_000_000)
+    return HTTPClients(
+        services: ClientServices(api, topics: nil, configuration: bounds, audit: AuditLog(log)),
+        session: { token throws(ApusError) in
+            guard token == clientToken, let access = AccessID(rawValue: "app"), let account = AccountID(rawValue: "a")
+            else { throw ApusError(.tokenInvalid) }
+            return Session(
+                id: "-", role: .app, access: access, account: account, device: nil, sinceMilliseconds: 0,
+                token: TokenMark(tag: 0, issuedAt: 0, expires: .max))
+        })
+}()
 
 /// Runs tasks on the thread that waits for them: no input costs a change of threads, and none waits for the pool.
 private final class Inline: TaskExecutor {

@@ -10,11 +10,6 @@
 
 /// The messages and the state of the example service in Examples/Doors.
 
-#if canImport(FoundationEssentials)
-internal import FoundationEssentials
-#else
-internal import Foundation
-#endif
 internal import SwiftProtobuf
 
 // If the compiler emits an error on this type, it is because this file
@@ -109,8 +104,8 @@ nonisolated struct DoorLook: Sendable {
   init() {}
 }
 
-/// A line of the service's listener, as JSON.
-nonisolated struct DoorRequest: Sendable {
+/// 1000: POST /v1/doors/{door}/pass. Its Idempotency-Key makes it count once, however often it is sent.
+nonisolated struct DoorPassRequest: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
@@ -120,74 +115,57 @@ nonisolated struct DoorRequest: Sendable {
   /// The door's state is in the records; otherwise it is replicated.
   var recorded: Bool = false
 
-  /// 16 bytes; a request that may have been carried out is sent again with the same ones.
-  var id: Data = Data()
-
-  var what: DoorRequest.OneOf_What? = nil
-
-  var pass: DoorPass {
-    get {
-      if case .pass(let v)? = what {return v}
-      return DoorPass()
-    }
-    set {what = .pass(newValue)}
-  }
-
-  var close: DoorCloseLater {
-    get {
-      if case .close(let v)? = what {return v}
-      return DoorCloseLater()
-    }
-    set {what = .close(newValue)}
-  }
-
-  var look: DoorLook {
-    get {
-      if case .look(let v)? = what {return v}
-      return DoorLook()
-    }
-    set {what = .look(newValue)}
-  }
-
   var unknownFields = SwiftProtobuf.UnknownStorage()
-
-  nonisolated enum OneOf_What: Equatable, Sendable {
-    case pass(DoorPass)
-    case close(DoorCloseLater)
-    case look(DoorLook)
-
-  }
 
   init() {}
 }
 
-/// The answer to a request, as JSON.
-nonisolated struct DoorAnswer: Sendable {
+/// 1001: POST /v1/doors/{door}/close
+nonisolated struct DoorCloseRequest: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  /// The number of an error (docs/errors.md); 0: none.
-  var error: UInt32 = 0
+  var door: String = String()
 
-  var message: String = String()
+  var recorded: Bool = false
 
-  var state: DoorState {
-    get {_state ?? DoorState()}
-    set {_state = newValue}
-  }
-  /// Returns true if `state` has been explicitly set.
-  var hasState: Bool {self._state != nil}
-  /// Clears the value of `state`. Subsequent reads from it will return its default value.
-  mutating func clearState() {self._state = nil}
+  /// In so many milliseconds; a day at most.
+  var afterMs: UInt64 = 0
+
+  var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  init() {}
+}
+
+/// 1002: GET /v1/doors/{door}
+nonisolated struct DoorGetRequest: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  var door: String = String()
+
+  var recorded: Bool = false
+
+  var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  init() {}
+}
+
+/// 1000: somebody passed.
+nonisolated struct DoorPassEvent: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  var door: String = String()
 
   var passes: UInt64 = 0
 
   var unknownFields = SwiftProtobuf.UnknownStorage()
 
   init() {}
-
-  fileprivate var _state: DoorState? = nil
 }
 
 // MARK: - Code below here is support for the SwiftProtobuf runtime.
@@ -356,9 +334,9 @@ nonisolated extension DoorLook: SwiftProtobuf.Message, SwiftProtobuf._MessageImp
   }
 }
 
-nonisolated extension DoorRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
-  static let protoMessageName: String = _protobuf_package + ".Request"
-  static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}door\0\u{1}recorded\0\u{1}id\0\u{1}pass\0\u{1}close\0\u{1}look\0")
+nonisolated extension DoorPassRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  static let protoMessageName: String = _protobuf_package + ".PassRequest"
+  static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}door\0\u{1}recorded\0")
 
   mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -368,96 +346,32 @@ nonisolated extension DoorRequest: SwiftProtobuf.Message, SwiftProtobuf._Message
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularStringField(value: &self.door) }()
       case 2: try { try decoder.decodeSingularBoolField(value: &self.recorded) }()
-      case 3: try { try decoder.decodeSingularBytesField(value: &self.id) }()
-      case 4: try {
-        var v: DoorPass?
-        var hadOneofValue = false
-        if let current = self.what {
-          hadOneofValue = true
-          if case .pass(let m) = current {v = m}
-        }
-        try decoder.decodeSingularMessageField(value: &v)
-        if let v = v {
-          if hadOneofValue {try decoder.handleConflictingOneOf()}
-          self.what = .pass(v)
-        }
-      }()
-      case 5: try {
-        var v: DoorCloseLater?
-        var hadOneofValue = false
-        if let current = self.what {
-          hadOneofValue = true
-          if case .close(let m) = current {v = m}
-        }
-        try decoder.decodeSingularMessageField(value: &v)
-        if let v = v {
-          if hadOneofValue {try decoder.handleConflictingOneOf()}
-          self.what = .close(v)
-        }
-      }()
-      case 6: try {
-        var v: DoorLook?
-        var hadOneofValue = false
-        if let current = self.what {
-          hadOneofValue = true
-          if case .look(let m) = current {v = m}
-        }
-        try decoder.decodeSingularMessageField(value: &v)
-        if let v = v {
-          if hadOneofValue {try decoder.handleConflictingOneOf()}
-          self.what = .look(v)
-        }
-      }()
       default: break
       }
     }
   }
 
   func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
-    // The use of inline closures is to circumvent an issue where the compiler
-    // allocates stack space for every if/case branch local when no optimizations
-    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
-    // https://github.com/apple/swift-protobuf/issues/1182
     if !self.door.isEmpty {
       try visitor.visitSingularStringField(value: self.door, fieldNumber: 1)
     }
     if self.recorded != false {
       try visitor.visitSingularBoolField(value: self.recorded, fieldNumber: 2)
     }
-    if !self.id.isEmpty {
-      try visitor.visitSingularBytesField(value: self.id, fieldNumber: 3)
-    }
-    switch self.what {
-    case .pass?: try {
-      guard case .pass(let v)? = self.what else { preconditionFailure() }
-      try visitor.visitSingularMessageField(value: v, fieldNumber: 4)
-    }()
-    case .close?: try {
-      guard case .close(let v)? = self.what else { preconditionFailure() }
-      try visitor.visitSingularMessageField(value: v, fieldNumber: 5)
-    }()
-    case .look?: try {
-      guard case .look(let v)? = self.what else { preconditionFailure() }
-      try visitor.visitSingularMessageField(value: v, fieldNumber: 6)
-    }()
-    case nil: break
-    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
-  static func ==(lhs: DoorRequest, rhs: DoorRequest) -> Bool {
+  static func ==(lhs: DoorPassRequest, rhs: DoorPassRequest) -> Bool {
     if lhs.door != rhs.door {return false}
     if lhs.recorded != rhs.recorded {return false}
-    if lhs.id != rhs.id {return false}
-    if lhs.what != rhs.what {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
 }
 
-nonisolated extension DoorAnswer: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
-  static let protoMessageName: String = _protobuf_package + ".Answer"
-  static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}error\0\u{1}message\0\u{1}state\0\u{1}passes\0")
+nonisolated extension DoorCloseRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  static let protoMessageName: String = _protobuf_package + ".CloseRequest"
+  static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}door\0\u{1}recorded\0\u{3}after_ms\0")
 
   mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -465,39 +379,100 @@ nonisolated extension DoorAnswer: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       // allocates stack space for every case branch when no optimizations are
       // enabled. https://github.com/apple/swift-protobuf/issues/1034
       switch fieldNumber {
-      case 1: try { try decoder.decodeSingularUInt32Field(value: &self.error) }()
-      case 2: try { try decoder.decodeSingularStringField(value: &self.message) }()
-      case 3: try { try decoder.decodeSingularMessageField(value: &self._state) }()
-      case 4: try { try decoder.decodeSingularUInt64Field(value: &self.passes) }()
+      case 1: try { try decoder.decodeSingularStringField(value: &self.door) }()
+      case 2: try { try decoder.decodeSingularBoolField(value: &self.recorded) }()
+      case 3: try { try decoder.decodeSingularUInt64Field(value: &self.afterMs) }()
       default: break
       }
     }
   }
 
   func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
-    // The use of inline closures is to circumvent an issue where the compiler
-    // allocates stack space for every if/case branch local when no optimizations
-    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
-    // https://github.com/apple/swift-protobuf/issues/1182
-    if self.error != 0 {
-      try visitor.visitSingularUInt32Field(value: self.error, fieldNumber: 1)
+    if !self.door.isEmpty {
+      try visitor.visitSingularStringField(value: self.door, fieldNumber: 1)
     }
-    if !self.message.isEmpty {
-      try visitor.visitSingularStringField(value: self.message, fieldNumber: 2)
+    if self.recorded != false {
+      try visitor.visitSingularBoolField(value: self.recorded, fieldNumber: 2)
     }
-    try { if let v = self._state {
-      try visitor.visitSingularMessageField(value: v, fieldNumber: 3)
-    } }()
-    if self.passes != 0 {
-      try visitor.visitSingularUInt64Field(value: self.passes, fieldNumber: 4)
+    if self.afterMs != 0 {
+      try visitor.visitSingularUInt64Field(value: self.afterMs, fieldNumber: 3)
     }
     try unknownFields.traverse(visitor: &visitor)
   }
 
-  static func ==(lhs: DoorAnswer, rhs: DoorAnswer) -> Bool {
-    if lhs.error != rhs.error {return false}
-    if lhs.message != rhs.message {return false}
-    if lhs._state != rhs._state {return false}
+  static func ==(lhs: DoorCloseRequest, rhs: DoorCloseRequest) -> Bool {
+    if lhs.door != rhs.door {return false}
+    if lhs.recorded != rhs.recorded {return false}
+    if lhs.afterMs != rhs.afterMs {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension DoorGetRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  static let protoMessageName: String = _protobuf_package + ".GetRequest"
+  static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}door\0\u{1}recorded\0")
+
+  mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.door) }()
+      case 2: try { try decoder.decodeSingularBoolField(value: &self.recorded) }()
+      default: break
+      }
+    }
+  }
+
+  func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.door.isEmpty {
+      try visitor.visitSingularStringField(value: self.door, fieldNumber: 1)
+    }
+    if self.recorded != false {
+      try visitor.visitSingularBoolField(value: self.recorded, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  static func ==(lhs: DoorGetRequest, rhs: DoorGetRequest) -> Bool {
+    if lhs.door != rhs.door {return false}
+    if lhs.recorded != rhs.recorded {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension DoorPassEvent: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  static let protoMessageName: String = _protobuf_package + ".PassEvent"
+  static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}door\0\u{1}passes\0")
+
+  mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.door) }()
+      case 2: try { try decoder.decodeSingularUInt64Field(value: &self.passes) }()
+      default: break
+      }
+    }
+  }
+
+  func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.door.isEmpty {
+      try visitor.visitSingularStringField(value: self.door, fieldNumber: 1)
+    }
+    if self.passes != 0 {
+      try visitor.visitSingularUInt64Field(value: self.passes, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  static func ==(lhs: DoorPassEvent, rhs: DoorPassEvent) -> Bool {
+    if lhs.door != rhs.door {return false}
     if lhs.passes != rhs.passes {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true

@@ -7,19 +7,18 @@ import Glibc
 import NIOCore
 import Synchronization
 
-/// Writes one JSON line per frame, so that anyone can compare what was sent with what arrived.
+/// Writes one JSON line per frame, to compare the frames that were sent with those that arrived.
 ///
-/// A line: `{"seq":0,"epoch":1,"track":0,"pts_us":0,"key":true,"bytes":812,"sha256":"…","at_ns":…}`;
-/// `bytes` and `sha256` (lower-case hex) are of the payload, `at_ns` is `CLOCK_MONOTONIC`.
+/// A line: `{"seq":0,"epoch":1,"track":0,"pts_us":0,"key":true,"bytes":812,"sha256":"…","at_ns":…}`. `bytes` and
+/// `sha256` (lower-case hex) are those of the payload; `at_ns` is `CLOCK_MONOTONIC`.
 ///
-/// Hashing and writing happen on a thread of the log's own, so ``append(_:at:)`` costs a lock and
-/// never waits for a disk. Lines go out with `write(2)`, without a buffer of the process: a line that
-/// was written survives `kill -9`. Past ``Limits`` the newest frame's line is lost and counted in
-/// ``linesLost``: a log never slows the frames it watches.
+/// A thread of the log hashes and writes, so ``append(_:at:)`` costs a lock and never waits for a disk. Lines are
+/// written with `write(2)`, without a buffer in the process, so a written line survives `kill -9`. Beyond ``Limits``
+/// the newest frame's line is dropped and counted in ``linesLost``: the log never delays the frames.
 ///
-/// Concurrency model: every method may be called from any thread; lines keep the order of the calls.
+/// Concurrency model: every method may be called from any thread. Lines keep the order of the calls.
 public final class FrameLog: Sendable {
-    /// How much waits for the log's thread.
+    /// The limits of what waits for the log's thread.
     public struct Limits: Sendable, Hashable {
         /// The most frames that wait.
         public var frameCountMax = 65_536
@@ -48,7 +47,7 @@ public final class FrameLog: Sendable {
 
     /// Creates the file, or empties it.
     ///
-    /// - Throws: 10021 where the file cannot be written; 10018 where there is no thread.
+    /// - Throws: 10021 if the file cannot be written; 10018 if there is no thread.
     public init(path: String, limits: Limits = Limits()) throws(ApusError) {
         self.limits = limits
         file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0o644)
@@ -60,14 +59,14 @@ public final class FrameLog: Sendable {
         thread.withLock { $0 = started }
     }
 
-    /// Lines that ``Limits`` or a failing disk cost.
+    /// Lines that were dropped because of ``Limits`` or a disk failure.
     public var linesLost: UInt64 { state.withLock { $0.linesLost } }
-    /// Why writing stopped, where it did: 10021.
+    /// The error that stopped the writing (10021), if any.
     public var failure: ApusError? { state.withLock { $0.failure } }
 
     /// Adds a frame's line. Returns at once.
     ///
-    /// - Parameter time: when the frame was sent or arrived.
+    /// - Parameter time: the time at which the frame was sent or arrived.
     public func append(_ frame: MediaFrame, at time: MonotonicTime = .now()) {
         let bytes = frame.payload.readableBytes
         let isTaken = state.withLock { state in
@@ -84,7 +83,7 @@ public final class FrameLog: Sendable {
         if isTaken { signal.wake() }
     }
 
-    /// Writes what waits and closes the file. Blocks until that is done.
+    /// Writes the remaining lines and closes the file. Blocks until that is done.
     public func close() {
         state.withLock { $0.isClosed = true }
         signal.wake()
@@ -112,7 +111,7 @@ public final class FrameLog: Sendable {
         }
     }
 
-    /// Writes a batch, a write per ``writeByteCount`` bytes.
+    /// Writes a batch, with one write per ``writeByteCount`` bytes.
     private func write(_ batch: Deque<Entry>, _ bytes: inout [UInt8]) {
         for (index, entry) in batch.enumerated() {
             Self.appendLine(entry.frame, at: entry.time, to: &bytes)
@@ -129,7 +128,7 @@ public final class FrameLog: Sendable {
             bytes.removeAll(keepingCapacity: true)
         }
     }
-    /// Bytes that make a write worth while within a batch.
+    /// The number of bytes after which a batch is written.
     private static let writeByteCount = 16 << 10
 
     /// Appends a frame's line, with its line feed.

@@ -5,10 +5,10 @@ public import Logging
 import NIOCore
 import Synchronization
 
-/// A camera: takes media from a source and publishes it as one device's channel (IV-C1, IV-C9).
+/// A camera: reads media from a source and publishes it as one device's channel (IV-C1, IV-C9).
 ///
-/// Concurrency model: the source's own thread brings events in, in order; the publisher takes them on the
-/// session's event loop. ``run()`` waits for the end.
+/// Concurrency model: the source's thread delivers events, in order; the publisher handles them on the session's event
+/// loop. ``run()`` waits for the end.
 public final class DeviceAgent: Sendable {
     private let session: ClientSession
     private let source: any MediaSource
@@ -20,7 +20,7 @@ public final class DeviceAgent: Sendable {
 
     /// - Parameters:
     ///   - channel: the source's number on a device with several cameras (IV-C4).
-    ///   - frameLog: gets one line for every frame, once its epoch is known.
+    ///   - frameLog: receives one line for every frame, once its epoch is known.
     public init(
         session: ClientSession, source: any MediaSource, channel: UInt16 = 0, frameLog: FrameLog? = nil, log: Logger
     ) {
@@ -36,16 +36,16 @@ public final class DeviceAgent: Sendable {
             onEvent: { event in
                 switch event {
                 case .open(let isProtected):
-                    log.info("The cluster takes the stream.", metadata: ["apus.protected": "\(isProtected)"])
+                    log.info("The cluster accepts the stream", metadata: ["apus.protected": "\(isProtected)"])
                 case .ended(let error):
                     endingFeed.yield(error)
                 }
             })
     }
 
-    /// Publishes until the source ends, the stream is refused for good, or the task is cancelled.
+    /// Publishes until the source ends, the stream is refused permanently, or the task is cancelled.
     ///
-    /// - Throws: what the source or the cluster said: 10026, 10024, 12004.
+    /// - Throws: the error of the source or the cluster: 10026, 10024, 12004.
     public func run() async throws(ApusError) {
         publisher.start()
         source.start { [publisher, endingFeed] event in

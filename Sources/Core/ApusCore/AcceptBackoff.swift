@@ -1,10 +1,10 @@
-/// How long a listener pauses when the system has no descriptor or memory for another connection.
+/// The pause of a listener when the system has no descriptor or memory for another connection.
 ///
-/// The first pause is short, so that service resumes at once when a descriptor is free; each further one is twice as
-/// long, up to ``delayMax``, so that a listener at the limit costs next to nothing. A listener without trouble for
-/// ``delayMax`` after a pause begins anew.
+/// The first pause is short, so that service resumes at once when a descriptor is free. Each further one is twice as
+/// long, up to ``delayMax``, so that a listener at the limit uses little CPU. After ``delayMax`` without an error the
+/// pauses start again with the shortest one.
 ///
-/// Pure; the time is passed in.
+/// Pure value; the time is passed in.
 package struct AcceptBackoff: Sendable {
     package static let delayMin = Duration.milliseconds(50)
     package static let delayMax = Duration.milliseconds(500)
@@ -15,7 +15,7 @@ package struct AcceptBackoff: Sendable {
 
     package init() {}
 
-    /// The system refused a connection; answers when to try again.
+    /// The system refused a connection. Returns the time for the next attempt.
     package mutating func exhausted(at now: MonotonicTime) -> MonotonicTime {
         if let pausedUntil {
             delay = now - pausedUntil < Self.delayMax ? min(delay * 2, Self.delayMax) : Self.delayMin

@@ -1,10 +1,10 @@
-/// An error of the cluster, with its number from the one catalogue (requirements IV-F).
+/// An error of the cluster, with its number from the catalogue (requirements IV-F).
 ///
-/// Every refusal that a device, an app or another node can see has a number; a caller decides by
-/// ``code``, a person reads ``message``.
+/// Every refusal that a device, an app or another node can see has a number. Callers decide by ``code``; ``message`` is
+/// for people.
 public struct ApusError: Error, Sendable, Equatable, CustomStringConvertible {
     public let code: ErrorCode
-    /// A sentence for a person: what is wrong and, where it helps, what to do. Never holds secrets.
+    /// A message for people: what is wrong and, where it helps, what to do. It never contains secrets.
     public let message: String
 
     public init(_ code: ErrorCode, _ message: String? = nil) {
@@ -43,22 +43,22 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let boundToOtherUser = Self(8023, "the device is bound to another user")
 
     // General: this project's own.
-    public static let malformed = Self(10_001, "the message cannot be read")
-    public static let frameTooLarge = Self(10_002, "the frame is larger than this door takes")
+    public static let malformed = Self(10_001, "the message cannot be decoded")
+    public static let frameTooLarge = Self(10_002, "the frame exceeds the size limit")
     public static let versionUnsupported = Self(
-        10_003, "the other side speaks a protocol version that is not supported")
-    public static let methodUnknown = Self(10_004, "the method is not known here")
+        10_003, "the peer's protocol version is not supported")
+    public static let methodUnknown = Self(10_004, "the method is unknown")
     public static let deadlineExceeded = Self(10_005, "no answer came before the deadline")
     public static let cancelled = Self(10_006, "the call was cancelled")
-    public static let overloaded = Self(10_007, "too much is in flight; try again later")
-    public static let linkLost = Self(10_008, "the link to the other side was lost")
+    public static let overloaded = Self(10_007, "a limit is reached; try again later")
+    public static let linkLost = Self(10_008, "the link to the peer was lost")
     public static let moved = Self(10_009, "the shard has another owner")
     public static let noRoute = Self(10_010, "no node can be reached")
-    public static let wrongCluster = Self(10_011, "the other side belongs to another cluster")
+    public static let wrongCluster = Self(10_011, "the peer belongs to another cluster")
     public static let noOwnership = Self(10_012, "the ownership store cannot be reached; nothing is decided")
     public static let staleEpoch = Self(10_013, "the epoch is older than one already seen")
-    public static let handshakeTimeout = Self(10_014, "the handshake did not finish in time")
-    public static let idleTimeout = Self(10_015, "nothing was heard for too long")
+    public static let handshakeTimeout = Self(10_014, "the handshake did not complete in time")
+    public static let idleTimeout = Self(10_015, "nothing was received for too long")
     public static let slowReader = Self(10_016, "the reader does not keep up")
     public static let shuttingDown = Self(10_017, "this node is leaving; connect to another")
     public static let internalFailure = Self(10_018, "an internal error; the node's log says more")
@@ -69,9 +69,9 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let tooManyStreams = Self(10_023, "too many streams on one connection")
     public static let stalePublisher = Self(10_024, "a newer publisher holds this channel")
     public static let fenced = Self(10_025, "this node was declared dead and starts again")
-    public static let mediaUnreadable = Self(10_026, "the media cannot be read")
+    public static let mediaUnreadable = Self(10_026, "the media cannot be decoded")
     public static let callCycle = Self(10_028, "the entities wait for one another")
-    public static let versionConflict = Self(10_030, "the record is not of the expected version")
+    public static let versionConflict = Self(10_030, "the record does not have the expected version")
 
     // User.
     public static let tokenInvalid = Self(12_001, "the token is not valid")
@@ -87,7 +87,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let unavailable = Self(21_025, "not available now: offline")
     public static let badParameter = Self(21_031, "a parameter is out of range")
 
-    /// Every number that exists, in order.
+    /// All numbers, in order.
     public static let all: [ErrorCode] = [
         targetOffline, targetUnknown, illegalRelation, boundToThisUser, boundToOtherUser,
         malformed, frameTooLarge, versionUnsupported, methodUnknown, deadlineExceeded, cancelled, overloaded, linkLost,
@@ -100,8 +100,8 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
 
     private static let byNumber: [Int32: ErrorCode] = Dictionary(uniqueKeysWithValues: all.map { ($0.number, $0) })
 
-    /// The catalogue's entry for a number from the wire; a number that is not in the catalogue keeps
-    /// its number, so that a newer node's error survives an older reader.
+    /// The catalogue's entry for a number from the wire. An unknown number is kept, so that an older reader preserves a
+    /// newer node's error.
     public init(number: Int32) {
         self = Self.byNumber[number] ?? Self(number, "error \(number)")
     }

@@ -1,12 +1,12 @@
-/// A part of a process's descriptors that one bound stands for.
+/// A share of a process's descriptors, for one limit.
 package struct DescriptorShare: Sendable, Equatable {
-    /// The configuration key of the bound.
+    /// The configuration key of the limit.
     package let key: String
-    /// The bound as configured, in descriptors.
+    /// The configured limit, in descriptors.
     package let wanted: Int
-    /// The least that the process starts with.
+    /// The minimum with which the process starts.
     package let minimum: Int
-    /// The part of what is scarce that goes here, beside the other shares' weights.
+    /// The weight of this share when descriptors are scarce.
     package let weight: Int
 
     package init(_ key: String, wanted: Int, minimum: Int, weight: Int) {
@@ -17,25 +17,25 @@ package struct DescriptorShare: Sendable, Equatable {
     }
 }
 
-/// How a process's limit of open files is split, so that the sum of all bounds fits below it.
+/// Splits a process's limit of open files, so that the sum of all limits fits below it.
 ///
-/// A listener at its bound refuses and goes on; a process at its limit of open files fails everywhere at once, at
-/// `/healthz` too. So every bound that takes descriptors has a share of the limit, and a margin is left that no bound
-/// may take. Where the shares do not fit, each gets its minimum, and the rest is split by weight; no share gets more
+/// A listener at its limit refuses connections and continues. A process at its limit of open files fails everywhere at
+/// once, including `/healthz`. Every limit that uses descriptors therefore has a share, and a margin remains that no
+/// limit uses. If the shares do not fit, each gets its minimum, and the rest is split by weight. No share gets more
 /// than it wants.
 ///
 /// Pure.
 package enum DescriptorBudget {
-    /// Descriptors that no bound may take: operators' requests, files that are opened for a moment, and errors of the
+    /// Descriptors that no limit uses: for operators' requests, files that are open briefly, and errors of the
     /// estimate. 1/16 of the limit, 16 to 64.
     package static func margin(of limit: Int) -> Int { min(64, max(16, limit / 16)) }
 
-    /// The descriptors that each share gets, in the order of `shares`.
+    /// The descriptors of each share, in the order of `shares`.
     ///
     /// - Parameters:
     ///   - limit: `RLIMIT_NOFILE`.
-    ///   - fixed: descriptors that the process has whatever the bounds are.
-    /// - Throws: 10022 where not even the minimums fit.
+    ///   - fixed: descriptors that the process uses whatever the limits are.
+    /// - Throws: 10022 if not even the minimums fit.
     package static func split(
         limit: Int, fixed: Int, shares: [DescriptorShare]
     ) throws(ApusError) -> [Int] {
@@ -43,7 +43,7 @@ package enum DescriptorBudget {
         guard needed <= limit else {
             throw ApusError(
                 .configurationInvalid,
-                "the limit of open files is \(limit), and this process needs \(needed) at least: raise it "
+                "the limit of open files is \(limit), and this process needs at least \(needed): raise it "
                     + "(LimitNOFILE of systemd, ulimit -n)")
         }
         var granted = shares.map(\.minimum)
@@ -69,11 +69,11 @@ package enum DescriptorBudget {
     }
 }
 
-/// Whether a process is near its limit of open files, with hysteresis.
+/// Detects that a process is near its limit of open files, with hysteresis.
 ///
-/// Pure.
+/// Pure value.
 package struct DescriptorPressure: Sendable {
-    /// The parts of the limit at which the pressure begins, and below which it ends.
+    /// The shares of the limit at which the pressure begins, and below which it ends.
     package static let highShare = 0.85
     package static let lowShare = 0.75
 
@@ -81,7 +81,7 @@ package struct DescriptorPressure: Sendable {
 
     package init() {}
 
-    /// So many descriptors are in use now; answers whether the pressure is high.
+    /// Sets the number of descriptors in use. Returns true if the pressure is high.
     package mutating func update(inUse: Int, limit: Int) -> Bool {
         isHigh = Double(inUse) >= Double(limit) * (isHigh ? Self.lowShare : Self.highShare)
         return isHigh

@@ -1,13 +1,13 @@
 extension ErrorCode {
-    /// What an error ends for good, so that the client does not try again by itself.
+    /// What an error ends permanently: the client does not try again by itself.
     public enum Ending: String, Sendable, Hashable, CaseIterable {
-        /// The session, on one node's word.
+        /// The session, as soon as one node reports it.
         case session
-        /// The session, once two different nodes said so, or every node that the client knows.
+        /// The session, once two different nodes reported it, or every node that the client knows.
         case sessionByTwoNodes = "session, by two nodes"
-        /// A stream that is watched.
+        /// A stream that is being played.
         case playing
-        /// A stream that is published.
+        /// A stream that is being published.
         case publishing
     }
 
@@ -15,7 +15,7 @@ extension ErrorCode {
     public struct EndingRule: Sendable {
         public let code: ErrorCode
         public let ending: Ending
-        /// Why the error is certain, and no state of a moment.
+        /// Why the error is permanent.
         public let reason: String
 
         fileprivate init(_ code: ErrorCode, _ ending: Ending, _ reason: String) {
@@ -25,10 +25,10 @@ extension ErrorCode {
         }
     }
 
-    /// Every error that ends something for good (IV-A5, IV-A7). After any other the client tries again. The same table
-    /// stands in docs/operating.md.
+    /// Every error that ends something permanently (IV-A5, IV-A7). After any other error the client tries again.
+    /// docs/operating.md has the same table.
     public static let endings: [EndingRule] = [
-        EndingRule(.kicked, .session, "the identity's owner put another client after this one"),
+        EndingRule(.kicked, .session, "the identity's owner admitted a newer client"),
         EndingRule(.notAllowed, .session, "the signed token names another role"),
         EndingRule(.tokenInvalid, .sessionByTwoNodes, "one node's clock or key may be wrong, two agree on the token"),
         EndingRule(.tokenExpired, .sessionByTwoNodes, "one node's clock may be ahead, two agree on the time"),
@@ -40,7 +40,7 @@ extension ErrorCode {
         EndingRule(.badParameter, .publishing, "the request is the same at every node"),
     ]
 
-    /// True where the error ends this for good.
+    /// True if the error permanently ends this.
     public func ends(_ ending: Ending) -> Bool {
         Self.endings.contains { $0.code == self && $0.ending == ending }
     }

@@ -1,15 +1,15 @@
 public import Logging
 
-/// Text of others, such as user names, agents and SDP, as it may stand in a log or on a terminal.
+/// Text from outside, such as user names, agents and SDP, escaped for a log or a terminal.
 ///
-/// A newline in it would forge a line, and an escape sequence would speak to the reader's terminal. Control characters,
-/// those that change the direction of text, and separators of lines are written as `\u{…}`; the backslash as `\\`, so
-/// that what was escaped cannot be mistaken for what was sent.
+/// A newline in it could forge a log line, and an escape sequence could control the reader's terminal. Control
+/// characters, characters that change the text direction, and line separators are written as `\u{…}`. The backslash is
+/// written as `\\`, so that escapes are unambiguous.
 public enum ForeignText {
-    /// The longest text that is shown, in characters; the rest is left out, and `…` says so.
+    /// The longest text that is shown, in characters. A longer one is truncated, and ends with `…`.
     public static let characterCountMax = 1024
 
-    /// The text without anything that is not itself shown.
+    /// The text with all such characters escaped.
     public static func escaped(_ text: String) -> String {
         let isPlain =
             text.utf8.count <= characterCountMax && text.utf8.allSatisfy { (0x20..<0x7f).contains($0) && $0 != 0x5c }
@@ -38,8 +38,8 @@ public enum ForeignText {
     }
 }
 
-/// Escapes the metadata of every line before another handler writes it: no caller has to think of it, and none can
-/// forget it. Messages are constant sentences of this project or of its libraries; they are escaped too.
+/// Escapes the metadata of every line before another log handler writes it, so that no caller can forget it. Messages
+/// are constant sentences of this project or its libraries; they are escaped too.
 public struct EscapingLogHandler: LogHandler {
     private var base: any LogHandler
 

@@ -1,8 +1,8 @@
-/// A host and a port, written `HOST:PORT` or `[V6]:PORT`.
+/// A host and a port, in the form `HOST:PORT` or `[V6]:PORT`.
 public struct HostPort: Sendable, Hashable, CustomStringConvertible {
     /// A name or a literal address, without brackets.
     public var host: String
-    /// 0 to 65535; 0 asks the system for a free port where something is bound.
+    /// 0 to 65535. For a listener, 0 asks the system for a free port.
     public var port: Int
 
     public init(host: String, port: Int) {
@@ -10,7 +10,7 @@ public struct HostPort: Sendable, Hashable, CustomStringConvertible {
         self.port = port
     }
 
-    /// Reads `HOST:PORT`; nil where it is not of that form.
+    /// Parses `HOST:PORT`; nil if the text does not have that form.
     public init?(_ text: String) {
         guard let colon = text.lastIndex(of: ":"), let port = Int(text[text.index(after: colon)...]),
             (0...65_535).contains(port)

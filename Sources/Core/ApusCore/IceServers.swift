@@ -1,7 +1,7 @@
-/// Servers for NAT traversal as browsers take them (`RTCConfiguration`, W3C WebRTC §4.2.1): what
-/// `/v1/relay/credentials` answers and `apus relay credentials` prints.
+/// Servers for NAT traversal in the form that browsers accept (`RTCConfiguration`, W3C WebRTC §4.2.1).
+/// `/v1/relay/credentials` and `apus relay credentials` return it.
 public struct IceServers: Codable, Sendable, Equatable {
-    /// Addresses that take the same name and password.
+    /// Addresses with a common name and password.
     public struct Server: Codable, Sendable, Equatable {
         /// RFC 7065, such as `turn:relay.example:3478?transport=udp`.
         public var urls: [String]

@@ -1,5 +1,5 @@
-/// The name of a cluster. Two clusters never speak to each other: the name is checked in every
-/// handshake and in every state directory.
+/// The name of a cluster. Clusters do not communicate with each other: every handshake and every state directory checks
+/// the name.
 ///
 /// Limits: 1 to 63 bytes, letters, digits, `-`, `_` and `.`.
 public struct ClusterID: IdentifierString {
@@ -7,7 +7,7 @@ public struct ClusterID: IdentifierString {
     public init(unchecked rawValue: String) { self.rawValue = rawValue }
 }
 
-/// The configured name of a node, stable over restarts. Limits as ``ClusterID``.
+/// The configured name of a node. It does not change over restarts. Limits as ``ClusterID``.
 public struct NodeName: IdentifierString {
     public let rawValue: String
     public init(unchecked rawValue: String) { self.rawValue = rawValue }
@@ -31,11 +31,11 @@ public struct AccessID: IdentifierString {
     public init(unchecked rawValue: String) { self.rawValue = rawValue }
 }
 
-/// A string that names something, of a bounded length and a plain alphabet, so that it can stand
-/// in a path, a log line and a metric label without quoting.
+/// An identifier of bounded length and a plain alphabet. It can be used in a path, a log line and a metric label
+/// without quoting.
 public protocol IdentifierString: RawRepresentable, Sendable, Hashable, Comparable, CustomStringConvertible
 where RawValue == String {
-    /// Makes the identifier without a check; for values that were checked before.
+    /// Makes the identifier without a check. For values that were checked before.
     init(unchecked rawValue: String)
 }
 
@@ -46,7 +46,7 @@ extension IdentifierString {
     /// The limits as a person is told of them.
     public static var limits: String { "1 to \(byteCountMax) letters, digits, '-', '_' or '.'" }
 
-    /// Makes the identifier, or nil where the text breaks the limits.
+    /// Makes the identifier; nil if the text violates the limits.
     public init?(rawValue: String) {
         guard Self.isValid(rawValue) else { return nil }
         self.init(unchecked: rawValue)
@@ -71,12 +71,12 @@ extension IdentifierString {
     }
 }
 
-/// One life of a node: its name and the incarnation that this start took.
+/// One incarnation of a node: its name and the incarnation number of this start.
 ///
-/// A reborn node is a new `NodeID`. A dead incarnation never returns (D4).
+/// A restarted node is a new `NodeID`. A dead incarnation never returns (D4).
 public struct NodeID: Sendable, Hashable, Comparable, CustomStringConvertible {
     public var name: NodeName
-    /// Grows with every start of the node; given out by the ownership store.
+    /// Grows with every start of the node. The ownership store assigns it.
     public var incarnation: UInt64
 
     public init(name: NodeName, incarnation: UInt64) {
@@ -91,7 +91,7 @@ public struct NodeID: Sendable, Hashable, Comparable, CustomStringConvertible {
     }
 }
 
-/// A media channel: one source of one device (IV-C4). It lives in the device's shard.
+/// A media channel: one source of one device (IV-C4). It belongs to the device's shard.
 public struct ChannelID: Sendable, Hashable, Comparable, CustomStringConvertible {
     public var device: DeviceID
     /// The source of a multi-source device; 0 for a plain camera.

@@ -1,7 +1,7 @@
 public import Logging
 
-/// The metadata keys of log lines. A log message is a constant sentence; the facts stand in
-/// metadata under these keys, so that lines can be searched by them.
+/// The metadata keys of log lines. A log message is a constant sentence. The facts are in the metadata under these
+/// keys, so that lines can be searched by them.
 public enum LogKey {
     public static let cluster = "apus.cluster"
     public static let node = "apus.node"
@@ -38,7 +38,7 @@ public enum LogKey {
 }
 
 extension Logger {
-    /// Adds the number and the sentence of an error to a line's metadata.
+    /// The number and the message of an error, as metadata.
     public static func facts(of error: any Error) -> Logger.Metadata {
         if let error = error as? ApusError {
             return [LogKey.code: "\(error.code.number)", LogKey.error: "\(error.message)"]

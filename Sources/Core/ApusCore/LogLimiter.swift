@@ -2,12 +2,12 @@ import CoreMetrics
 package import Logging
 import Synchronization
 
-/// Which lines may be written: so many of each message in an interval. Lines beyond are counted.
+/// A rate limit for log lines: a number of lines per message and interval. Further lines are counted.
 ///
-/// Pure; the time is passed in. Memory is bounded by ``messagesMax``: messages beyond share one allowance.
+/// Pure value; the time is passed in. Memory is bounded by ``messagesMax``; further messages share one allowance.
 package struct LogAllowance: Sendable {
     package enum Verdict: Sendable, Equatable {
-        /// Write the line; `leftOut` lines of this message were left out since the last one.
+        /// Write the line. `leftOut` lines of this message were suppressed since the last one.
         case write(leftOut: Int)
         case leaveOut
     }
@@ -18,7 +18,7 @@ package struct LogAllowance: Sendable {
         var leftOut = 0
     }
 
-    /// Messages that have an allowance of their own.
+    /// The most messages with an allowance of their own.
     package static let messagesMax = 64
 
     private let linesMax: Int
@@ -48,7 +48,7 @@ package struct LogAllowance: Sendable {
         return .write(leftOut: window.leftOut)
     }
 
-    /// The messages whose interval is over and of which lines were left out, with their number; each is reported once.
+    /// The messages whose interval has ended and that had suppressed lines, with their numbers. Each is returned once.
     package mutating func takeLeftOut(at now: MonotonicTime) -> [(message: String, count: Int)] {
         var found: [(message: String, count: Int)] = []
         for (message, window) in windows where now - window.start >= interval {
@@ -59,13 +59,13 @@ package struct LogAllowance: Sendable {
     }
 }
 
-/// A logger for messages that foreign traffic can cause: it writes a bounded number of lines for each message, and says
-/// how many were left out.
+/// A logger for messages that traffic from outside can cause. It writes a bounded number of lines for each message, and
+/// reports how many were suppressed.
 ///
-/// The next line that is written carries `apus.left_out`; where none follows, ``writeLeftOut(now:)`` reports the
-/// number. `apus_log_lines_left_out_total` counts all of them.
+/// The next line of the message carries `apus.left_out`. If there is none, ``writeLeftOut(now:)`` reports the number.
+/// `apus_log_lines_left_out_total` counts all suppressed lines.
 ///
-/// Concurrency: any thread; the counts sit behind a `Mutex`, which is not held while a line is written.
+/// Concurrency: any thread. A `Mutex` guards the counts; it is not held while a line is written.
 package final class LogLimiter: Sendable {
     private let log: Logger
     private let allowance: Mutex<LogAllowance>
@@ -92,7 +92,7 @@ package final class LogLimiter: Sendable {
         }
     }
 
-    /// Reports the lines that were left out and that no later line has reported. Call it about once a second.
+    /// Reports suppressed lines that no later line has reported. Call it about once a second.
     package func writeLeftOut(now: MonotonicTime = .now()) {
         for (message, count) in allowance.withLock({ $0.takeLeftOut(at: now) }) {
             log.notice(

@@ -6,27 +6,27 @@ import Musl
 
 /// A point on the machine's monotonic clock (`CLOCK_MONOTONIC`), in nanoseconds.
 ///
-/// Machines get their time passed in as this value; wall clocks never decide anything (D4).
+/// State machines receive the time as this value. Wall clocks never decide anything (D4).
 public struct MonotonicTime: Sendable, Hashable, Comparable, CustomStringConvertible {
     public var nanoseconds: UInt64
 
     public init(nanoseconds: UInt64) { self.nanoseconds = nanoseconds }
 
-    /// The machine's clock now. Only shells call this; a machine is told the time.
+    /// The current time. Only shells call this; state machines receive the time.
     public static func now() -> MonotonicTime {
         var time = timespec()
         clock_gettime(CLOCK_MONOTONIC, &time)
         return MonotonicTime(nanoseconds: UInt64(time.tv_sec) * 1_000_000_000 + UInt64(time.tv_nsec))
     }
 
-    /// How long the calling thread has run on a processor (`CLOCK_THREAD_CPUTIME_ID`).
+    /// The CPU time of the calling thread (`CLOCK_THREAD_CPUTIME_ID`).
     public static func usedByThisThread() -> Duration {
         var time = timespec()
         clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time)
         return .seconds(time.tv_sec) + .nanoseconds(time.tv_nsec)
     }
 
-    /// Zero, the clock's start.
+    /// Zero: the clock's start.
     public static let zero = MonotonicTime(nanoseconds: 0)
 
     public static func < (left: Self, right: Self) -> Bool { left.nanoseconds < right.nanoseconds }
@@ -35,7 +35,7 @@ public struct MonotonicTime: Sendable, Hashable, Comparable, CustomStringConvert
         Self(nanoseconds: time.nanoseconds &+ UInt64(bitPattern: span.nanoseconds))
     }
 
-    /// The span from `right` to `left`; negative where `left` is the earlier.
+    /// The duration from `right` to `left`; negative if `left` is earlier.
     public static func - (left: Self, right: Self) -> Duration {
         .nanoseconds(Int64(bitPattern: left.nanoseconds &- right.nanoseconds))
     }
@@ -43,7 +43,7 @@ public struct MonotonicTime: Sendable, Hashable, Comparable, CustomStringConvert
     public var description: String { "\(nanoseconds)ns" }
 }
 
-/// The machine's wall clock, which may be wrong and may jump; nothing but tokens and reports goes by it.
+/// The machine's wall clock. It may be wrong and may jump; only tokens and reports use it.
 public enum WallClock {
     /// Unix milliseconds.
     public static func milliseconds() -> Int64 {
@@ -54,13 +54,13 @@ public enum WallClock {
 }
 
 extension Duration {
-    /// The span in whole nanoseconds; spans over 292 years are cut off.
+    /// The duration in whole nanoseconds. Durations over 292 years are clamped.
     public var nanoseconds: Int64 {
         let (seconds, attoseconds) = components
         let (product, overflow) = seconds.multipliedReportingOverflow(by: 1_000_000_000)
         return overflow ? (seconds < 0 ? .min : .max) : product &+ attoseconds / 1_000_000_000
     }
 
-    /// The span in milliseconds, with fractions.
+    /// The duration in milliseconds, with fractions.
     public var milliseconds: Double { Double(nanoseconds) / 1_000_000 }
 }

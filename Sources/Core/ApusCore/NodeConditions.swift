@@ -8,16 +8,16 @@ import Glibc
 import Musl
 #endif
 
-/// Something that keeps a node from its full service at the moment: `/healthz`, `/v1/status` and
-/// `apus cluster status` show it, with the same words as the log.
+/// A condition that keeps a node from full service. `/healthz`, `/v1/status` and `apus cluster status` show it, with
+/// the same text as the log.
 public struct NodeCondition: Codable, Sendable, Equatable {
-    /// What is wrong, as a stable name; the label of the metric `apus_node_condition` too.
+    /// A stable name. It is also the label of the metric `apus_node_condition`.
     public var type: String
-    /// A sentence for a person: what is wrong and what to do. Holds no secrets.
+    /// A message for people: what is wrong and what to do. It contains no secrets.
     public var message: String
     /// When it began, in Unix seconds.
     public var since: Int64
-    /// `/healthz` answers 503 while the condition lasts.
+    /// True if `/healthz` answers 503 while the condition lasts.
     public var unhealthy: Bool
 
     public init(type: String, message: String, since: Int64, unhealthy: Bool) {
@@ -28,17 +28,17 @@ public struct NodeCondition: Codable, Sendable, Equatable {
     }
 }
 
-/// The conditions of this node, by type: raised and cleared by its parts, read by its reports.
+/// The conditions of this node, by type. Its parts set and clear them, and its reports read them.
 ///
-/// A condition is logged once when it begins and once when it ends, however often it is raised, and is a gauge of
-/// its own: `apus_node_condition{type="…"}`, 1 while it lasts.
+/// A condition is logged once when it begins and once when it ends, however often it is raised. It also has a gauge:
+/// `apus_node_condition{type="…"}` is 1 while it lasts.
 ///
-/// Concurrency: any thread; the list sits behind a `Mutex`.
+/// Concurrency: any thread; a `Mutex` guards the list.
 package final class NodeConditions: Sendable {
-    /// The types that exist, so that the list is bounded.
+    /// A type of condition. The types bound the list.
     package struct Kind: Sendable, Hashable {
         package let type: String
-        /// `/healthz` answers 503 while the condition lasts.
+        /// True if `/healthz` answers 503 while the condition lasts.
         package let isUnhealthy: Bool
 
         package init(_ type: String, isUnhealthy: Bool) {
@@ -52,10 +52,10 @@ package final class NodeConditions: Sendable {
 
     package init(log: Logger) { self.log = log }
 
-    /// The conditions that last, oldest first.
+    /// The current conditions, oldest first.
     package var all: [NodeCondition] { current.withLock { $0 } }
 
-    /// The condition began, or lasts; a new message replaces the earlier one.
+    /// The condition began, or lasts. A new message replaces the earlier one.
     package func raise(_ kind: Kind, _ message: String) {
         let isNew = current.withLock { current in
             if let index = current.firstIndex(where: { $0.type == kind.type }) {
@@ -74,12 +74,12 @@ package final class NodeConditions: Sendable {
             "A condition of this node began", metadata: [LogKey.condition: "\(kind.type)", LogKey.reason: "\(message)"])
     }
 
-    /// The condition began or lasts, with a message, or ended, without one.
+    /// The condition began or lasts (with a message), or ended (without one).
     package func set(_ kind: Kind, _ message: String?) {
         if let message { raise(kind, message) } else { clear(kind) }
     }
 
-    /// The condition ended; harmless where it did not last.
+    /// The condition ended. Has no effect if it did not last.
     package func clear(_ kind: Kind) {
         let wasRaised = current.withLock { current in
             let before = current.count

@@ -1,10 +1,10 @@
-/// What a node says of itself over HTTP (`/v1/status`), and `apus cluster status --json` for each node.
+/// A node's status over HTTP (`/v1/status`), and in `apus cluster status --json` for each node.
 public struct NodeStatus: Codable, Sendable, Equatable {
     /// A channel that the node holds.
     public struct Channel: Codable, Sendable, Equatable {
         /// `DEVICE/SOURCE`.
         public var channel: String
-        /// `primary`, `standby` or `edge`: what this node is for the channel.
+        /// `primary`, `standby` or `edge`: the node's role for the channel.
         public var role: String
         public var primary: String?
         public var standby: String?
@@ -12,9 +12,9 @@ public struct NodeStatus: Codable, Sendable, Equatable {
         /// The publisher's epoch and the newest sequence held here.
         public var epoch: UInt32?
         public var seq: UInt64?
-        /// A standby confirms the frames too; meaningful at the primary.
+        /// True if a standby confirms the frames too. Meaningful at the primary.
         public var protected: Bool
-        /// Frames come in, from a publisher or another node.
+        /// True if frames arrive, from a publisher or another node.
         public var fed: Bool
         /// Receivers at this node, without standbys.
         public var viewers: Int
@@ -41,7 +41,7 @@ public struct NodeStatus: Codable, Sendable, Equatable {
         public var transport: String
         public var clients: String
         public var http: String
-        /// STUN and TURN over UDP and TCP; nil where the node relays nothing.
+        /// STUN and TURN over UDP and TCP; nil if the node has no relay.
         public var relay: String?
         public init(transport: String, clients: String, http: String, relay: String? = nil) {
             self.transport = transport
@@ -54,8 +54,9 @@ public struct NodeStatus: Codable, Sendable, Equatable {
     public struct Shards: Codable, Sendable, Equatable {
         public var owned: Int
         public var standby: Int
-        /// Nothing is left that another node could take: the node owns nothing, and stands by only where nobody else is
-        /// up to do so. The clients of a node that was told to drain were sent away. Nil from a node that does not say.
+        /// True if the node holds nothing that another node could take: it owns no shard, and is standby only where no
+        /// other node is up to be one. The clients of a draining node were redirected. Nil if the node does not report
+        /// it.
         public var drained: Bool?
         public init(owned: Int, standby: Int, drained: Bool? = nil) {
             self.owned = owned
@@ -73,13 +74,13 @@ public struct NodeStatus: Codable, Sendable, Equatable {
         }
     }
 
-    /// Packets and bytes of payload; `up` is from clients to peers.
+    /// Packets and payload bytes; `up` is from clients to peers.
     public struct RelayTraffic: Codable, Sendable, Equatable {
         public var packets_up: UInt64
         public var bytes_up: UInt64
         public var packets_down: UInt64
         public var bytes_down: UInt64
-        /// Packets dropped either way: no permission, no channel, no room, or over a quota.
+        /// Dropped packets in both directions: no permission, no channel, no room, or over a quota.
         public var dropped: UInt64
 
         public init(packets_up: UInt64, bytes_up: UInt64, packets_down: UInt64, bytes_down: UInt64, dropped: UInt64) {
@@ -91,11 +92,11 @@ public struct NodeStatus: Codable, Sendable, Equatable {
         }
     }
 
-    /// What one user has at the node's relay.
+    /// The usage of one user at the node's relay.
     public struct RelayUser: Codable, Sendable, Equatable {
         public var user: String
         public var allocations: Int
-        /// Since the first of the allocations that it has began.
+        /// Since the first of its current allocations began.
         public var traffic: RelayTraffic
 
         public init(user: String, allocations: Int, traffic: RelayTraffic) {
@@ -107,18 +108,18 @@ public struct NodeStatus: Codable, Sendable, Equatable {
 
     /// The node's relay.
     public struct Relay: Codable, Sendable, Equatable {
-        /// Allocations that live here.
+        /// The number of live allocations.
         public var allocations: Int
-        /// Allocations of other nodes whose state is kept here.
+        /// The number of stored mirrors of other nodes' allocations.
         public var mirrors: Int
-        /// The node that keeps the state of this one's.
+        /// The node that stores the mirrors of this node's allocations.
         public var standby: String?
         public var draining: Bool
         /// Since the node's start.
         public var traffic: RelayTraffic
         /// Users with an allocation.
         public var user_count: Int
-        /// Those of them that carried most; at most 50.
+        /// Those of them with the most traffic; at most 50.
         public var users: [RelayUser]
 
         public init(
@@ -144,14 +145,14 @@ public struct NodeStatus: Codable, Sendable, Equatable {
     public var sessions: Sessions
     public var viewers: Int
     public var channels: [Channel]
-    /// The ownership map's revision that this node has.
+    /// The revision of the node's cluster map.
     public var revision: UInt64
-    /// Members that the map calls alive.
+    /// Members that are alive in the map.
     public var members: [String]
     public var uptime_s: Double
-    /// Nil where the node relays nothing.
+    /// Nil if the node has no relay.
     public var relay: Relay?
-    /// What keeps the node from its full service; empty on a good day. Nil from a node that does not say.
+    /// The conditions that keep the node from full service; usually empty. Nil if the node does not report them.
     public var conditions: [NodeCondition]?
 
     public init(

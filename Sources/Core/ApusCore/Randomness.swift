@@ -1,6 +1,6 @@
 /// A small seeded generator (SplitMix64): the same seed gives the same numbers everywhere.
 ///
-/// For jitter and for simulations; never for keys or nonces.
+/// For jitter and simulations; never for keys or nonces.
 public struct SeededRandom: RandomNumberGenerator, Sendable {
     private var state: UInt64
 

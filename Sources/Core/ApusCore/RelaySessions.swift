@@ -1,6 +1,6 @@
-/// Allocations of a relay as operators see them: the answer of `/v1/admin/relay/sessions`.
+/// The allocations of a relay for operators: the answer of `/v1/admin/relay/sessions`.
 public struct RelaySessions: Codable, Sendable, Equatable {
-    /// Allocations that one answer names, at most.
+    /// The most allocations in one answer.
     public static let countMax = 10_000
 
     /// One allocation.
@@ -8,7 +8,7 @@ public struct RelaySessions: Codable, Sendable, Equatable {
         /// Its number at this node, for `apus relay end`.
         public var id: UInt32
         public var user: String
-        /// Where the client is, and how it came: udp, tcp, tls or dtls.
+        /// The client's address and transport: udp, tcp, tls or dtls.
         public var client: String
         public var transport: String
         public var relayed: [String]
@@ -17,7 +17,7 @@ public struct RelaySessions: Codable, Sendable, Equatable {
         /// TCP connections to peers (RFC 6062).
         public var connections: Int
         public var age_s: Double
-        /// Until it ends, unless it is refreshed.
+        /// The remaining lifetime, unless it is refreshed.
         public var expires_in_s: Double
         public var packets_up: UInt64
         public var bytes_up: UInt64
@@ -46,7 +46,7 @@ public struct RelaySessions: Codable, Sendable, Equatable {
         }
     }
 
-    /// How many there are; more than ``sessions`` names where these are too many for one answer.
+    /// The total number. It is larger than the number of ``sessions`` if those do not fit one answer.
     public var count: Int
     /// The oldest first.
     public var sessions: [Session]
@@ -57,7 +57,7 @@ public struct RelaySessions: Codable, Sendable, Equatable {
     }
 }
 
-/// Which allocations an operator means.
+/// An operator's selection of allocations.
 public enum RelaySelection: Sendable, Hashable {
     case one(UInt32)
     case user(String)

@@ -1,7 +1,7 @@
 /// One of the cluster's 4,096 virtual shards (D5).
 ///
-/// Everything that concerns a device lives in the device's shard: its session, its channels, its
-/// calls and dialogs. The number of shards is fixed when a cluster is made.
+/// Everything that concerns a device belongs to the device's shard: its session, its channels, its calls and dialogs.
+/// The number of shards is fixed when a cluster is created.
 public struct ShardID: Sendable, Hashable, Comparable, CustomStringConvertible {
     /// The number of shards of a cluster.
     public static let count = 4096
@@ -15,7 +15,7 @@ public struct ShardID: Sendable, Hashable, Comparable, CustomStringConvertible {
         self.rawValue = rawValue
     }
 
-    /// The shard of a device, and of all that concerns it.
+    /// The shard of a device, and of everything that concerns it.
     public init(of device: DeviceID) { self.init(key: device.rawValue) }
 
     /// The shard of an app's access id.
@@ -36,8 +36,8 @@ public typealias Epoch = UInt32
 
 /// A 64-bit hash that is the same in every process, on every machine and in every release.
 ///
-/// FNV-1a for the bytes and the finisher of MurmurHash3 for the spread. Swift's own `Hasher` is
-/// seeded per process and cannot serve here.
+/// FNV-1a over the bytes, and the finalizer of MurmurHash3. Swift's own `Hasher` is seeded per process and cannot be
+/// used.
 public enum StableHash {
     public static func hash(_ text: String, seed: UInt64 = 0) -> UInt64 {
         var hash: UInt64 = 0xcbf2_9ce4_8422_2325 ^ mix(seed)
@@ -48,7 +48,7 @@ public enum StableHash {
         return mix(hash)
     }
 
-    /// Spreads every input bit over every output bit.
+    /// Mixes: every output bit depends on every input bit.
     public static func mix(_ value: UInt64) -> UInt64 {
         var hash = value
         hash ^= hash >> 33

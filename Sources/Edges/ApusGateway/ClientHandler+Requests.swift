@@ -1,4 +1,5 @@
 import ApusChannels
+import ApusClientAPI
 import ApusContract
 import ApusCore
 import ApusMedia
@@ -8,27 +9,42 @@ import NIOCore
 import SwiftProtobuf
 
 extension ClientHandler {
-    /// Answers a request, or gives it to a worker that does.
+    /// Answers a request. Streams are this protocol's own; every other request is the services'
+    /// (``ApusClientAPI/ClientAPI``).
     func serve(_ frame: LinkFrame) {
         let call = frame.correlation
-        guard waiting.count < gateway.configuration.requestsPerConnectionMax else {
-            return fail(call, ApusError(.overloaded, "too many requests of this connection wait for an answer"))
-        }
-        do {
+        var frame = frame
+        do throws(ApusError) {
+            let timeLeft = try frame.takeTimeLeft()
             switch ClientMethod(rawValue: frame.method) {
             case .publish: publish(try ClientPublishRequest(bounded: frame.payload), call)
             case .unpublish: unpublish(try ClientUnpublishRequest(bounded: frame.payload), call)
             case .play: play(try ClientPlayRequest(bounded: frame.payload), call)
             case .stop: stop(try ClientStopRequest(bounded: frame.payload), call)
-            case .subscribe: subscribe(try ClientSubscribeRequest(bounded: frame.payload), call)
-            case .unsubscribe: unsubscribe(try ClientUnsubscribeRequest(bounded: frame.payload), call)
-            case .sleep: sleep(try ClientSleepRequest(bounded: frame.payload), call)
-            case .relayCredentials: giveRelayCredentials(call)
-            case .presence, .publishAck, .publishResume, .streamState, .doorsChanged, nil:
-                fail(call, ApusError(.methodUnknown, "method \(frame.method) is not known here"))
+            case .event, .publishAck, .publishResume, .streamState, .doorsChanged, nil:
+                try ask(frame, call, timeLeft)
             }
         } catch {
-            fail(call, ApusError(.malformed, "the request of method \(frame.method) cannot be read"))
+            fail(call, error)
+        }
+    }
+
+    private func ask(_ frame: LinkFrame, _ call: UInt32, _ timeLeft: Duration?) throws(ApusError) {
+        guard let session else { return }
+        let clients = gateway.service.clients
+        let operation = try clients.api.operation(number: frame.method)
+        calls.received(
+            call, operation, frame.payload, .binary,
+            ClientCall(
+                session: session, deadline: clients.deadline(asked: timeLeft), connection: self,
+                topics: clients.api.topics))
+    }
+
+    /// Where ``ClientCalls`` answers.
+    func answer(_ call: UInt32, _ result: Result<ByteBuffer, ApusError>) {
+        switch result {
+        case .success(let payload): write(LinkFrame(kind: .response, correlation: call, payload: payload))
+        case .failure(let error): fail(call, error)
         }
     }
 
@@ -37,23 +53,6 @@ extension ClientHandler {
     }
 
     private func respond(_ call: UInt32, _ message: some Message) { send(.response, message, correlation: call) }
-
-    /// The request has no fields; its bytes are those of a newer client, if any, and change nothing.
-    private func giveRelayCredentials(_ call: UInt32) {
-        guard let session else { return }
-        switch gateway.service.sessions.relayCredentials(for: session) {
-        case .failure(let error): fail(call, error)
-        case .success(let grant):
-            respond(
-                call,
-                ClientRelayCredentialsResponse.with {
-                    $0.urls = grant.urls
-                    $0.username = grant.username
-                    $0.credential = grant.credential
-                    $0.lifetimeSeconds = grant.lifetimeSeconds
-                })
-        }
-    }
 
     // MARK: - Devices
 
@@ -89,7 +88,7 @@ extension ClientHandler {
     private func hold(_ request: ClientPublishRequest, _ call: UInt32) {
         guard session != nil else { return }
         guard !isConfirmed else { return publish(request, call) }
-        guard held.count < gateway.configuration.requestsPerConnectionMax else {
+        guard held.count < gateway.configuration.streamsPerConnectionMax else {
             return fail(call, ApusError(.overloaded, "too many requests of this connection wait for an answer"))
         }
         held.append((request, call))
@@ -118,27 +117,20 @@ extension ClientHandler {
     private func streamsChanged() {
         machine.streamsChanged(count: played.count + published.count, now: .now())
         gateway.streamsChanged(self)
+        countStreams()
         paceReceiving()
+    }
+
+    /// Tells the metrics how many streams this connection has now.
+    func countStreams() {
+        let now = (played: played.count, published: published.count)
+        gateway.service.metrics.streamsChanged(from: counted, to: now)
+        counted = now
     }
 
     func forgetPublished(_ stream: StreamNumber) {
         published.removeValue(forKey: stream)?.handle.close()
         streamsChanged()
-    }
-
-    private func sleep(_ request: ClientSleepRequest, _ call: UInt32) {
-        guard let session, session.device != nil else {
-            return fail(call, ApusError(.notAllowed, "only a device sleeps"))
-        }
-        work { [self] in
-            let result = await gateway.service.sessions.setAsleep(session, request.asleep)
-            eventLoop.execute { [self] in
-                switch result {
-                case .success: respond(call, ClientSleepResponse())
-                case .failure(let error): fail(call, error)
-                }
-            }
-        }
     }
 
     // MARK: - Apps
@@ -156,9 +148,14 @@ extension ClientHandler {
         if !request.grant.isEmpty, gateway.service.sessions.isGranted(Array(request.grant), session, device: device) {
             return start(channel, after: after, call)
         }
-        work { [self] in
+        guard openingCount < gateway.configuration.streamsPerConnectionMax else {
+            return fail(call, ApusError(.overloaded, "too many requests of this connection wait for an answer"))
+        }
+        openingCount += 1
+        gateway.run { [self] in
             let result = await gateway.service.sessions.inspect(device, for: session, subscribe: false)
             eventLoop.execute { [self] in
+                openingCount -= 1
                 switch result {
                 case .failure(let error): fail(call, error)
                 case .success: start(channel, after: after, call)
@@ -190,31 +187,5 @@ extension ClientHandler {
         played.removeValue(forKey: request.stream)?.receipt?.close()
         streamsChanged()
         respond(call, ClientStopResponse())
-    }
-
-    private func subscribe(_ request: ClientSubscribeRequest, _ call: UInt32) {
-        guard let session, let device = DeviceID(rawValue: request.device) else {
-            return fail(call, ApusError(.badParameter, "the device's id is not valid"))
-        }
-        work { [self] in
-            let result = await gateway.service.sessions.inspect(device, for: session, subscribe: true)
-            eventLoop.execute { [self] in
-                switch result {
-                case .failure(let error): fail(call, error)
-                case .success(let presence):
-                    respond(call, ClientSubscribeResponse.with { $0.presence = ClientPresence(device, presence) })
-                }
-            }
-        }
-    }
-
-    private func unsubscribe(_ request: ClientUnsubscribeRequest, _ call: UInt32) {
-        guard let session, let device = DeviceID(rawValue: request.device) else {
-            return fail(call, ApusError(.badParameter, "the device's id is not valid"))
-        }
-        work { [self] in
-            await gateway.service.sessions.forget(device, for: session)
-            eventLoop.execute { [self] in respond(call, ClientUnsubscribeResponse()) }
-        }
     }
 }

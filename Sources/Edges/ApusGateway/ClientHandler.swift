@@ -1,4 +1,5 @@
 import ApusChannels
+import ApusClientAPI
 import ApusContract
 import ApusCore
 import ApusMedia
@@ -9,12 +10,12 @@ import Foundation
 import Logging
 import NIOCore
 import SwiftProtobuf
+import Synchronization
 
 /// One client's connection: frames in, frames out, its streams, and its session.
 ///
-/// Concurrency model: confined to the channel's event loop, but for ``end(_:)`` and
-/// ``presenceChanged(_:_:)``, which hop to it. Requests that need another node are answered in the order
-/// they came, one at a time, by the gateway's workers.
+/// Concurrency model: confined to the channel's event loop, but for what ``ClientLink`` and ``ClientConnection`` let
+/// others call, which hops to it. Requests run in tasks of the gateway, beside each other.
 final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFETY: confined to the event loop.
     typealias InboundIn = ByteBuffer
 
@@ -23,9 +24,15 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     var session: Session?
     var played: [StreamNumber: PlayedStream] = [:]
     var published: [StreamNumber: PublishedStream] = [:]
-    /// Requests that wait for a worker, oldest first; bounded by `requestsPerConnectionMax`.
-    var waiting: [@Sendable () async -> Void] = []
-    var isWorking = false
+    /// Streams that wait for leave to be played; bounded by `streamsPerConnectionMax`.
+    var openingCount = 0
+    /// The services' requests that are under way.
+    private(set) lazy var calls = ClientCalls(
+        gateway.service.clients, on: eventLoop, spawn: { [gateway] in gateway.run($0) },
+        answer: { [weak self] in self?.answer($0, $1) })
+    /// Events that the socket does not take at once.
+    private var events: ClientEventQueue
+    private let hasEnded = Atomic(false)
     /// What the connection's frames are sent through.
     let door: TLSServerHandler
     /// Why the hello is answered with a goodbye; nil for a client that is served.
@@ -42,9 +49,11 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     private var pacing: ReceivePacing?
     /// The owner of the session's identity knows it as the newest (IV-A5).
     var isConfirmed = false
-    /// Publish requests that wait for that; bounded by `requestsPerConnectionMax`.
+    /// Publish requests that wait for that; bounded by `streamsPerConnectionMax`.
     var held: [(ClientPublishRequest, UInt32)] = []
     private var remote = "?"
+    /// The streams that the metrics have of this connection.
+    var counted = (played: 0, published: 0)
 
     init(gateway: GatewayLoop, door: TLSServerHandler, refusal: ApusError? = nil) {
         self.gateway = gateway
@@ -52,6 +61,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         self.door = door
         decoder = LinkFrameDecoder(lengthMax: gateway.configuration.helloByteCountMax)
         machine = ClientConnectionStateMachine(timing: gateway.timing, now: .now())
+        events = ClientEventQueue(eventsMax: gateway.service.clients.configuration.eventsMax)
     }
 
     var eventLoop: any EventLoop { gateway.eventLoop }
@@ -93,6 +103,9 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         machine.writabilityChanged(isWritable: door.isWritable, now: .now())
         guard door.isWritable else { return }
         for stream in played.values { stream.receipt?.becameWritable() }
+        let waiting = events.becameWritable()
+        for event in waiting.events { send(event) }
+        for topic in waiting.topics { gateway.service.clients.topics?.writable(self, topic) }
     }
 
     func errorCaught(context: ChannelHandlerContext, error: any Error) {
@@ -132,6 +145,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
             case .request:
                 deliver()
                 serve(frame)
+            case .cancel: calls.cancelled(frame.correlation)
             case .goodbye: context?.close(promise: nil)
             default: break
             }
@@ -148,7 +162,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         // A client that comes back is admitted at once: after a node's death there are many, and nobody to be asked.
         if let result = gateway.service.sessions.resume(hello, link: self) { return admitted(result) }
         context?.channel.setOption(ChannelOptions.autoRead, value: false).whenFailure { _ in }
-        work { [self] in
+        gateway.run { [self] in
             let result = await gateway.service.sessions.open(hello, link: self)
             eventLoop.execute { [self] in
                 context?.channel.setOption(ChannelOptions.autoRead, value: true).whenFailure { _ in }
@@ -174,6 +188,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
             isConfirmed = isConfirmed || opened.isConfirmed
             machine.admitted(now: .now(), tokenExpires: opened.session.token.expires)
             gateway.service.metrics.sessions.increment()
+            gateway.service.metrics.open(opened.session.role).increment()
             let configuration = gateway.configuration
             decoder.lengthMax =
                 opened.session.role == .device
@@ -249,7 +264,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         write(LinkFrame(kind: .response, flags: .failure, correlation: call, payload: ByteBuffer(bytes: bytes)))
     }
 
-    private func write(_ frame: LinkFrame) {
+    func write(_ frame: LinkFrame) {
         guard !machine.isClosed else { return }
         var buffer = ByteBufferAllocator().buffer(capacity: LinkFrame.headerByteCount + frame.payload.readableBytes)
         frame.encode(into: &buffer)
@@ -307,32 +322,16 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         for stream in published.values { stream.handle.close() }
         played.removeAll()
         published.removeAll()
-        waiting.removeAll()
         held.removeAll()
-        if let session { gateway.service.sessions.close(session, link: self) }
+        countStreams()
+        hasEnded.store(true, ordering: .releasing)
+        if let session {
+            calls.closed()
+            gateway.service.clients.topics?.ended(self)
+            gateway.service.metrics.open(session.role).decrement()
+            gateway.service.sessions.close(session, link: self)
+        }
         session = nil
-    }
-
-    // MARK: - Work that waits for other nodes
-
-    /// Runs work of this connection in order, one piece at a time, outside the event loop.
-    func work(_ piece: @escaping @Sendable () async -> Void) {
-        waiting.append(piece)
-        guard !isWorking else { return }
-        isWorking = true
-        workNext()
-    }
-
-    private func workNext() {
-        guard !waiting.isEmpty else {
-            isWorking = false
-            return
-        }
-        let piece = waiting.removeFirst()
-        gateway.run { [self] in
-            await piece()
-            eventLoop.execute { [self] in workNext() }
-        }
     }
 }
 
@@ -341,11 +340,23 @@ extension ClientHandler: ClientLink {
 
     func confirmed() { eventLoop.execute { [self] in ownerConfirmed() } }
 
-    func presenceChanged(_ device: DeviceID, _ presence: Presence) {
-        eventLoop.execute { [self] in
-            guard machine.isOpen else { return }
-            send(.tell, ClientPresence(device, presence), method: ClientMethod.presence.rawValue)
+    func presenceChanged(_ device: DeviceID, _ presence: Presence) { send([.presence(device, presence)]) }
+}
+
+extension ClientHandler: ClientConnection {
+    var isClosed: Bool { hasEnded.load(ordering: .acquiring) }
+
+    func received(_ event: ClientEventFrame) {
+        guard machine.isOpen else { return }
+        switch events.received(event, isWritable: door.isWritable) {
+        case .send: send(event)
+        case .readLater: gateway.service.clients.topics?.notSent(self, event)
+        case .wait, .drop: break
         }
+    }
+
+    private func send(_ event: ClientEventFrame) {
+        write(LinkFrame(kind: .tell, method: ClientMethod.event.rawValue, payload: event.binary()))
     }
 }
 
@@ -354,14 +365,5 @@ extension ClientFailure {
         self.init()
         code = error.code.number
         message = error.message
-    }
-}
-
-extension ClientPresence {
-    init(_ device: DeviceID, _ presence: Presence) {
-        self.init()
-        self.device = device.rawValue
-        online = presence.online.rawValue
-        time = presence.time
     }
 }

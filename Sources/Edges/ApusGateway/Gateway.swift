@@ -1,4 +1,5 @@
 package import ApusChannels
+package import ApusClientAPI
 package import ApusCluster
 package import ApusCore
 package import ApusSessions
@@ -20,6 +21,8 @@ package final class Gateway: Service, Sendable {
     let node: NodeID
     let sessions: SessionService
     let channels: ChannelService
+    /// What clients may ask and hear, beside streams.
+    let clients: ClientServices
     let view: ClusterView
     let log: Logger
     /// For messages that unauthenticated clients can cause.
@@ -32,14 +35,16 @@ package final class Gateway: Service, Sendable {
 
     /// - Parameter ticketKeys: Those of the cluster; nil: TLS sessions are not resumed.
     package init(
-        configuration: GatewayConfiguration, sessions: SessionService, channels: ChannelService, view: ClusterView,
-        group: any EventLoopGroup, ticketKeys: TLSTicketKeys?, log: Logger, limited: LogLimiter
+        configuration: GatewayConfiguration, sessions: SessionService, channels: ChannelService,
+        clients: ClientServices, view: ClusterView, group: any EventLoopGroup, ticketKeys: TLSTicketKeys?, log: Logger,
+        limited: LogLimiter
     ) {
         self.ticketKeys = ticketKeys
         self.configuration = configuration
         accounts = Mutex(AccountShares(capacity: configuration.connectionsMax))
         self.sessions = sessions
         self.channels = channels
+        self.clients = clients
         self.view = view
         self.log = log
         self.limited = limited

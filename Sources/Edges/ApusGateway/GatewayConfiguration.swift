@@ -33,8 +33,6 @@ package struct GatewayConfiguration: Sendable {
     package var deviceFrameByteCountMax = 4 << 20
     /// The most streams, played or published, on one connection. Key `streams_per_connection_max`.
     package var streamsPerConnectionMax = 64
-    /// The most requests of one connection that wait for an answer. Key `requests_per_connection_max`.
-    package var requestsPerConnectionMax = 64
     /// Bytes that wait in a connection before it counts as behind. Key `outbound_bytes_max`.
     package var outboundByteCountMax = 256 << 10
     /// How long a connection may be behind before it is closed (10016). Key `slow_reader_timeout`.

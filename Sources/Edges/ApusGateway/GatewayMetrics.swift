@@ -1,6 +1,7 @@
+import ApusSessions
 package import CoreMetrics
 
-/// What the client door counts.
+/// The metrics of the client listener.
 package struct GatewayMetrics: Sendable {
     /// Connections that are open now, in any state.
     package let connections = Meter(label: "apus_gateway_connections")
@@ -11,7 +12,30 @@ package struct GatewayMetrics: Sendable {
     /// Bytes that came in.
     package let bytesIn = Counter(label: "apus_gateway_bytes_in_total")
 
+    /// Sessions that are open now.
+    private let devices = Meter(label: "apus_gateway_open_sessions", dimensions: [("role", "device")])
+    private let apps = Meter(label: "apus_gateway_open_sessions", dimensions: [("role", "app")])
+    private let admins = Meter(label: "apus_gateway_open_sessions", dimensions: [("role", "admin")])
+    /// Streams that are open now.
+    private let played = Meter(label: "apus_gateway_streams", dimensions: [("direction", "played")])
+    private let published = Meter(label: "apus_gateway_streams", dimensions: [("direction", "published")])
+
     package init() {}
+
+    /// The sessions of this role that are open now.
+    func open(_ role: Session.Role) -> Meter {
+        switch role {
+        case .device: devices
+        case .app: apps
+        case .admin: admins
+        }
+    }
+
+    /// A connection has more streams than before, or fewer.
+    func streamsChanged(from before: (played: Int, published: Int), to now: (played: Int, published: Int)) {
+        if now.played != before.played { played.increment(by: Double(now.played - before.played)) }
+        if now.published != before.published { published.increment(by: Double(now.published - before.published)) }
+    }
 
     /// Connections that this side closed, by the number of the reason.
     package func closed(code: Int32) {

@@ -1,3 +1,4 @@
+import ApusClientAPI
 package import ApusCore
 import Foundation
 import HTTPTypes
@@ -5,38 +6,64 @@ package import Hummingbird
 package import Logging
 package import NIOCore
 
-/// What the door answers to which request.
+/// What the listener answers to which request.
 package struct HTTPRoutes: Sendable {
     private let sources: HTTPSources
-    private let bodyByteCountMax: Int
-    private let isTokenTakenFromAnywhere: Bool
+    private let configuration: HTTPConfiguration
     private let logger: Logger
     private let limited: LogLimiter
 
     /// - Parameter limited: for messages that unauthenticated clients can cause.
-    package init(
-        sources: HTTPSources, bodyByteCountMax: Int, isTokenTakenFromAnywhere: Bool, logger: Logger, limited: LogLimiter
-    ) {
+    package init(sources: HTTPSources, configuration: HTTPConfiguration, logger: Logger, limited: LogLimiter) {
         self.sources = sources
-        self.bodyByteCountMax = bodyByteCountMax
-        self.isTokenTakenFromAnywhere = isTokenTakenFromAnywhere
+        self.configuration = configuration
         self.logger = logger
         self.limited = limited
     }
 
     /// What answers a request that was read from a channel: the routes without a listener.
-    package func responder() -> @Sendable (Request, any Channel) async throws -> Response {
-        let (responder, logger) = (router().buildResponder(), logger)
+    package func answers() -> @Sendable (Request, any Channel) async throws -> Response {
+        let (responder, logger) = (responder(), logger)
         return { request, channel in
             let source = ApplicationRequestContextSource(channel: channel, logger: logger)
-            return try await responder.respond(to: request, context: DoorContext(source: source))
+            return try await responder.respond(to: request, context: HTTPContext(source: source))
         }
     }
 
-    func router() -> Router<DoorContext> {
-        let router = Router(context: DoorContext.self)
+    /// The services' requests first, then the routes for operators.
+    func responder() -> some HTTPResponder<HTTPContext> {
+        let rest = sources.clients.map { RESTResponder($0, configuration: configuration) }
+        let (cors, bound) = (CORS(origins: configuration.corsOrigins), configuration.bodyByteCountMax)
+        let routes = router().buildResponder()
+        return CallbackResponder<HTTPContext> { request, context in
+            if let preflight = cors.preflight(request) { return preflight }
+            var response: Response
+            if Self.bodyByteCount(request) > bound {
+                response = Problem(ApusError(.frameTooLarge)).response
+            } else if let answer = await rest?.respond(request, context) {
+                response = answer
+            } else {
+                response = try await routes.respond(to: request, context: context)
+                // The router's own answer has no text.
+                if response.status == .notFound, response.headers[.contentType] == nil {
+                    response = Problem(ApusError(.targetUnknown, "there is nothing here"), .notFound).response
+                }
+            }
+            cors.mark(&response, of: request)
+            return response
+        }
+    }
+
+    /// What a request announces. No route here reads a body of unknown length, so a chunked one is refused as well.
+    private static func bodyByteCount(_ request: Request) -> Int {
+        guard request.headers[.transferEncoding] == nil else { return .max }
+        return request.headers[.contentLength].map { Int($0) ?? .max } ?? 0
+    }
+
+    func router() -> Router<HTTPContext> {
+        let router = Router(context: HTTPContext.self)
         let sources = sources
-        router.add(middleware: BodyBound(byteCountMax: bodyByteCountMax))
+        router.add(middleware: RequestMetrics())
         router.get("healthz") { _, _ in
             let health = await sources.health()
             return Self.json(health, status: health.healthy ? .ok : .serviceUnavailable)
@@ -49,9 +76,11 @@ package struct HTTPRoutes: Sendable {
         router.get("v1/status") { _, _ in
             Self.json(await sources.status(), status: .ok)
         }
-        ClientRoutes(
-            credentials: sources.relayCredentials, isTokenTakenFromAnywhere: isTokenTakenFromAnywhere, logger: logger
-        ).add(to: router)
+        if let api = sources.clients?.services.api {
+            let (open, asynchronous) = (OpenAPIDocument(api).text, AsyncAPIDocument(api).text)
+            router.get("v1/openapi.json") { _, _ in Self.document(open) }
+            router.get("v1/asyncapi.json") { _, _ in Self.document(asynchronous) }
+        }
         let admin = router.group("v1/admin").add(
             middleware: AdminGuard(authorize: sources.authorizeAdmin, limited: limited))
         RelayRoutes(sources: sources).add(to: admin)
@@ -60,7 +89,7 @@ package struct HTTPRoutes: Sendable {
                 try await sources.drain()
                 return Self.json(Accepted(state: "draining"), status: .accepted)
             } catch {
-                return Self.json(Refusal(error), status: .serviceUnavailable)
+                return Problem(error, .serviceUnavailable).response
             }
         }
         return router
@@ -78,42 +107,22 @@ package struct HTTPRoutes: Sendable {
     }
 }
 
+extension HTTPRoutes {
+    fileprivate static func document(_ text: String) -> Response {
+        Response(
+            status: .ok, headers: [.contentType: "application/json"],
+            body: ResponseBody(byteBuffer: ByteBuffer(string: text)))
+    }
+}
+
 /// A request that was taken and goes on after its answer.
 struct Accepted: Encodable, Sendable {
     var state: String
 }
 
-/// A refusal, with its number from the catalogue.
-struct Refusal: Encodable, Sendable {
-    var code: Int32
-    var message: String
-
-    init(_ error: ApusError) {
-        code = error.code.number
-        message = error.message
-    }
-}
-
-/// Refuses a request whose announced body is over the bound; the connection ends with it.
-struct BodyBound: RouterMiddleware {
-    typealias Context = DoorContext
-    let byteCountMax: Int
-
-    func handle(
-        _ request: Request, context: Context, next: @concurrent (Request, Context) async throws -> Response
-    ) async throws -> Response {
-        let announced = request.headers[.contentLength].map { Int($0) ?? .max } ?? 0
-        // No route here reads a body of unknown length, so a chunked one is refused as well.
-        guard announced <= byteCountMax, request.headers[.transferEncoding] == nil else {
-            return HTTPRoutes.json(Refusal(ApusError(.frameTooLarge)), status: .contentTooLarge)
-        }
-        return try await next(request, context)
-    }
-}
-
 /// Lets only bearers of a token of role `admin` through (12001, 12002: 401; 12004: 403).
 struct AdminGuard: RouterMiddleware {
-    typealias Context = DoorContext
+    typealias Context = HTTPContext
     let authorize: @Sendable (String) async throws(ApusError) -> Void
     let limited: LogLimiter
 
@@ -127,10 +136,7 @@ struct AdminGuard: RouterMiddleware {
             try await authorize(token)
         } catch {
             limited.log(.warning, "An administration request was refused", metadata: Logger.facts(of: error))
-            var response = HTTPRoutes.json(
-                Refusal(error), status: error.code == .notAllowed ? .forbidden : .unauthorized)
-            if error.code != .notAllowed { response.headers[.wwwAuthenticate] = "Bearer" }
-            return response
+            return Problem(error, error.code == .notAllowed ? .forbidden : .unauthorized).response
         }
         return try await next(request, context)
     }

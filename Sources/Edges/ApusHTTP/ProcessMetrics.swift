@@ -1,3 +1,4 @@
+import ApusCore
 import ApusListener
 import Foundation
 
@@ -16,19 +17,16 @@ enum ProcessMetrics {
         if getrusage(CInt(RUSAGE_SELF.rawValue), &usage) == 0 {
             let seconds = Double(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec)
             let micros = Double(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec)
-            text += "# TYPE process_cpu_seconds_total counter\n"
-            text += "process_cpu_seconds_total \(seconds + micros / 1_000_000)\n"
+            text += MetricCatalogue.text("process_cpu_seconds_total", seconds + micros / 1_000_000)
         }
         if let pages = residentPages() {
-            text += "# TYPE process_resident_memory_bytes gauge\n"
-            text += "process_resident_memory_bytes \(pages * sysconf(CInt(_SC_PAGESIZE)))\n"
+            text += MetricCatalogue.text(
+                "process_resident_memory_bytes", Double(pages * sysconf(CInt(_SC_PAGESIZE))))
         }
         if let count = DescriptorLimit.inUse() {
-            text += "# TYPE process_open_fds gauge\n"
-            text += "process_open_fds \(count)\n"
+            text += MetricCatalogue.text("process_open_fds", Double(count))
         }
-        text += "# TYPE process_max_fds gauge\n"
-        text += "process_max_fds \(DescriptorLimit.current)\n"
+        text += MetricCatalogue.text("process_max_fds", Double(DescriptorLimit.current))
         return text
     }
 

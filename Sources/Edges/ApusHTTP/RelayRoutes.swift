@@ -13,7 +13,7 @@ struct RelayRoutes: Sendable {
         var ended: Int
     }
 
-    func add(to admin: RouterGroup<DoorContext>) {
+    func add(to admin: RouterGroup<HTTPContext>) {
         let sources = sources
         admin.get("relay/sessions") { request, _ in
             do throws(ApusError) {
@@ -39,6 +39,6 @@ struct RelayRoutes: Sendable {
     }
 
     private static func refusal(_ error: ApusError) -> Response {
-        HTTPRoutes.json(Refusal(error), status: error.code == .badParameter ? .badRequest : .serviceUnavailable)
+        Problem(error, error.code == .badParameter ? .badRequest : .serviceUnavailable).response
     }
 }

@@ -12,23 +12,23 @@ package enum DescriptorLimit {
         return Int(clamping: files.rlim_cur)
     }
 
-    /// Raises the soft limit to the hard one, as far as the system allows it.
+    /// Raises the soft limit to the hard limit, as far as the system allows.
     ///
-    /// - Returns: the soft limit from now on.
+    /// - Returns: the new soft limit.
     @discardableResult
     package static func raise() -> Int {
         if var files = read(), files.rlim_cur < files.rlim_max {
             files.rlim_cur = files.rlim_max
-            // A refusal leaves what was there, and that is what is answered.
+            // After a refusal the old limit remains and is returned.
             _ = setrlimit(resource, &files)
         }
         return current
     }
 
-    /// Descriptors that are open now; nil where the system does not say.
+    /// The number of open descriptors; nil if the system does not report it.
     ///
-    /// Linux 6.2 and later give the number as the size of the directory, which takes no descriptor; elsewhere the
-    /// directory is read, which takes one.
+    /// Linux 6.2 and later report the number as the size of the directory, which needs no descriptor. On other systems
+    /// the directory is read, which needs one.
     package static func inUse() -> Int? {
         var facts = stat()
         if stat("/proc/self/fd", &facts) == 0, facts.st_size > 0 { return Int(facts.st_size) }

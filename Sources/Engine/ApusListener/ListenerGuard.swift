@@ -9,24 +9,24 @@ import Glibc
 import Musl
 #endif
 
-/// Keeps a listener harmless when the system has no descriptor or memory for another connection (EMFILE, ENFILE,
-/// ENOBUFS, ENOMEM): the first handler of a server channel.
+/// Protects a listener from an accept loop when the system has no descriptor or memory for another connection (EMFILE,
+/// ENFILE, ENOBUFS, ENOMEM). It is the first handler of a server channel.
 ///
-/// NIO leaves such a listener registered as readable, and its back-off is never asked, so that its event loop would
-/// spin for as long as a client waits. This handler takes the error instead:
+/// NIO leaves such a listener registered as readable and does not use its back-off, so the event loop would spin for as
+/// long as a client waits. This handler handles the error instead:
 ///
-/// - A listener for clients refuses all that wait, with a descriptor that it kept for that, and pauses for a moment
+/// - A listener for clients refuses all waiting connections, with a descriptor that it reserved, and pauses
 ///   (``AcceptBackoff``).
-/// - A listener for operators gives up one of its reserved descriptors, so that the connection is served. It pauses
-///   where none is left, and takes them back as soon as the system gives any.
+/// - A listener for operators releases one of its reserved descriptors, so that the connection is served. If none is
+///   left it pauses. It opens them again as soon as the system has any.
 ///
-/// Each event is counted in `apus_listener_refused_total{listener,reason}`; one line in ten seconds says so.
+/// Each event is counted in `apus_listener_refused_total{listener,reason}`. At most one line in ten seconds is logged.
 ///
 /// Concurrency model: confined to the channel's event loop. Listeners may share their reserved descriptors.
 package final class ListenerGuard: ChannelInboundHandler, @unchecked Sendable {  // SAFETY: confined to the event loop.
     package typealias InboundIn = Channel
 
-    /// What to do with connections for which there is no descriptor.
+    /// The handling of connections for which there is no descriptor.
     package enum Policy: Sendable {
         case refuse, serve
     }
@@ -43,7 +43,7 @@ package final class ListenerGuard: ChannelInboundHandler, @unchecked Sendable { 
 
     /// - Parameters:
     ///   - listener: the name in the log and in the metric.
-    ///   - mayResume: asked at the end of a pause, on the event loop: whether the channel shall read again.
+    ///   - mayResume: called at the end of a pause, on the event loop. Returns true if the channel may read again.
     package init(
         listener: String, policy: Policy = .refuse, reserve: ReservedDescriptors, log: LogLimiter,
         mayResume: @escaping @Sendable () -> Bool = { true }
@@ -60,7 +60,7 @@ package final class ListenerGuard: ChannelInboundHandler, @unchecked Sendable { 
             return context.fireErrorCaught(error)
         }
         if policy == .serve, reserve.release() {
-            // The connection that waits is taken with the next turn of the loop.
+            // The next turn of the loop accepts the waiting connection.
             refillLater(context)
             return
         }
@@ -75,7 +75,7 @@ package final class ListenerGuard: ChannelInboundHandler, @unchecked Sendable { 
         pause(context)
     }
 
-    /// The reason as the metric has it; nil for an error that is none of exhaustion.
+    /// The reason as a label of the metric; nil if the error is not an exhaustion.
     package static func reason(_ number: CInt) -> String? {
         switch number {
         case EMFILE: "process_descriptors"
@@ -92,7 +92,7 @@ package final class ListenerGuard: ChannelInboundHandler, @unchecked Sendable { 
     private func pause(_ context: ChannelHandlerContext) {
         let now = MonotonicTime.now()
         let next = backoff.exhausted(at: now)
-        // Not reading takes the listener out of the poll; the event loop sleeps.
+        // Without autoRead the listener is not polled, and the event loop sleeps.
         try? context.channel.syncOptions?.setOption(.autoRead, value: false)
         guard !isPaused else { return }
         isPaused = true

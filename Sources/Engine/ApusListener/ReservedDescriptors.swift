@@ -6,14 +6,14 @@ import Glibc
 import Musl
 #endif
 
-/// Descriptors that are kept open for nothing, so that one can be had when the process or the system has none left.
+/// Descriptors that are kept open in reserve, for the moment when the process or the system has none left.
 ///
-/// At the limit `accept` fails and the connection stays in the listener's queue, where its client waits for nothing.
-/// With one of these given up, it can be taken and closed: its client hears at once that there is no room.
+/// At the limit `accept` fails, and the connection waits in the listener's queue. With one reserved descriptor released
+/// it can be accepted and closed, so its client is refused at once.
 ///
-/// Concurrency: any thread; the descriptors sit behind a `Mutex`.
+/// Concurrency: any thread; a `Mutex` guards the descriptors.
 package final class ReservedDescriptors: Sendable {
-    /// Connections that one ``refuse(waitingAt:countMax:)`` refuses: as many as a listener's queue holds.
+    /// The most connections that one ``refuse(waitingAt:countMax:)`` refuses: the length of a listener's queue.
     package static let refusedAtOnceMax = 4096
 
     private let countMax: Int
@@ -21,7 +21,7 @@ package final class ReservedDescriptors: Sendable {
 
     /// Opens the descriptors, as far as there are any.
     ///
-    /// - Parameter count: more than one, since another thread may take the one that is given up.
+    /// - Parameter count: more than one, since another thread may take a released one.
     package init(count: Int = 4) {
         countMax = count
         refill()
@@ -31,14 +31,14 @@ package final class ReservedDescriptors: Sendable {
         for descriptor in open.withLock({ $0 }) { _ = close(descriptor) }
     }
 
-    /// Gives one up, so that the next call that needs a descriptor gets one; false where none is left.
+    /// Releases one descriptor, so that the next call that needs one succeeds. Returns false if none is left.
     package func release() -> Bool {
         guard let descriptor = open.withLock({ $0.popLast() }) else { return false }
         _ = close(descriptor)
         return true
     }
 
-    /// Opens those again that were given up; false where the system gives none.
+    /// Opens released descriptors again. Returns false if the system has none.
     @discardableResult
     package func refill() -> Bool {
         open.withLock { open in
@@ -51,9 +51,9 @@ package final class ReservedDescriptors: Sendable {
         }
     }
 
-    /// Takes the connections that wait at a listener that does not block, and closes them.
+    /// Accepts and closes the connections that wait at a non-blocking listener.
     ///
-    /// - Returns: how many; 0 where no descriptor was left for it.
+    /// - Returns: their number; 0 if no reserved descriptor was left.
     package func refuse(waitingAt listener: CInt, countMax: Int = refusedAtOnceMax) -> Int {
         refill()
         guard release() else { return 0 }
@@ -62,8 +62,8 @@ package final class ReservedDescriptors: Sendable {
         while count < countMax {
             let connection = accept(listener, nil, nil)
             guard connection >= 0 else {
-                // One that was given up by its client meanwhile is no reason to stop; another thread may have taken
-                // the descriptor that was given up here.
+                // A connection that its client aborted is no reason to stop. Another thread may have taken the
+                // descriptor that was released here.
                 if errno == ECONNABORTED || errno == EINTR { continue }
                 if errno == EMFILE || errno == ENFILE, release() { continue }
                 break

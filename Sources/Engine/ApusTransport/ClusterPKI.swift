@@ -10,19 +10,19 @@ import Glibc
 import Musl
 #endif
 
-/// The system's `write`, beside the methods of that name.
+/// Calls the system's `write`. ``ClusterPKI`` has methods of the same name.
 private func systemWrite(_ file: CInt, _ bytes: UnsafeRawPointer?, _ count: Int) -> Int {
     // SAFETY: the caller's pointer is valid for the count.
     write(file, bytes, count)
 }
 
-/// Mints the cluster's certificates: its own authority, one certificate per node, one for the
-/// clients' door (D3). P-256 throughout; PEM in and out.
+/// Issues the cluster's certificates: one authority, one certificate per node, and one for the client listeners (D3).
+/// Keys are P-256. Input and output are PEM.
 package enum ClusterPKI {
     /// A certificate with its private key.
     package struct Issued: Sendable {
         package var certificatePEM: String
-        /// PKCS#8. A secret: only ever written with ``write(_:certificate:key:)``.
+        /// PKCS#8, PEM. A secret: only ``write(_:certificate:key:)`` writes it.
         package var privateKeyPEM: String
 
         package init(certificatePEM: String, privateKeyPEM: String) {
@@ -31,16 +31,16 @@ package enum ClusterPKI {
         }
     }
 
-    /// Ten years, an authority's life.
+    /// The validity of an authority's certificate: ten years.
     package static let authorityLifetime = Duration.seconds(10 * 365 * 86_400)
-    /// Two years, a node's certificate's life.
+    /// The validity of a node's or client listener's certificate: two years.
     package static let certificateLifetime = Duration.seconds(2 * 365 * 86_400)
-    /// What every certificate's hosts include, so that a cluster on one machine works as it is.
+    /// Alternative names that every certificate includes, so that a cluster on one machine works unconfigured.
     package static let localHosts = ["localhost", "127.0.0.1", "::1"]
 
-    /// Makes the cluster's authority.
+    /// Creates the cluster's authority.
     ///
-    /// - Throws: 10018 where the certificate cannot be made.
+    /// - Throws: 10018 if the certificate cannot be created.
     package static func makeAuthority(cluster: ClusterID, at now: Date = Date()) throws(ApusError) -> Issued {
         try minting {
             let key = P256.Signing.PrivateKey()
@@ -64,10 +64,10 @@ package enum ClusterPKI {
         }
     }
 
-    /// Makes a node's certificate, good for both ends of a node link.
+    /// Issues a node's certificate. It is valid for both ends of a node link.
     ///
-    /// - Parameter hosts: names and addresses of the node beside ``localHosts``.
-    /// - Throws: 10022 where the authority cannot be read, 10018 where the certificate cannot be made.
+    /// - Parameter hosts: names and addresses of the node, in addition to ``localHosts``.
+    /// - Throws: 10022 if the authority cannot be read, 10018 if the certificate cannot be created.
     package static func issueNode(
         _ name: NodeName, hosts: [String] = [], authority: Issued, at now: Date = Date(),
         lifetime: Duration = certificateLifetime
@@ -77,19 +77,19 @@ package enum ClusterPKI {
             usages: [.serverAuth, .clientAuth], authority: authority, at: now, lifetime: lifetime)
     }
 
-    /// Makes the certificate that devices and apps see. It opens no node link.
+    /// Issues the certificate of the client listeners. Node links do not accept it.
     ///
     /// - Throws: as ``issueNode(_:hosts:authority:at:lifetime:)``.
     package static func issueClientDoor(
         hosts: [String] = [], authority: Issued, at now: Date = Date(), lifetime: Duration = certificateLifetime
     ) throws(ApusError) -> Issued {
         try issue(
-            commonName: "Apus client door", hosts: hosts, uris: [], usages: [.serverAuth], authority: authority,
+            commonName: "Apus client listener", hosts: hosts, uris: [], usages: [.serverAuth], authority: authority,
             at: now, lifetime: lifetime)
     }
 
-    /// Writes a certificate and its key, which only the owner may read (mode 0600). Both files are
-    /// replaced whole.
+    /// Writes a certificate and its key. Only the owner may read the key's file (mode 0600). Each file is replaced as a
+    /// whole.
     ///
     /// - Throws: 10021 with the path.
     package static func write(_ issued: Issued, certificate: String, key: String) throws(ApusError) {
@@ -147,7 +147,7 @@ package enum ClusterPKI {
         do {
             return try body()
         } catch {
-            throw ApusError(.internalFailure, "a certificate cannot be made: \(error)")
+            throw ApusError(.internalFailure, "a certificate cannot be created: \(error)")
         }
     }
 
@@ -155,7 +155,7 @@ package enum ClusterPKI {
         var four = in_addr()
         var six = in6_addr()
         if inet_pton(AF_INET, host, &four) == 1 {
-            // SAFETY: the value's own bytes, copied within the closure.
+            // SAFETY: the bytes are the value's own, and are copied within the closure.
             return .ipAddress(ASN1OctetString(contentBytes: withUnsafeBytes(of: four) { ArraySlice($0) }))
         }
         if inet_pton(AF_INET6, host, &six) == 1 {

@@ -4,15 +4,15 @@ import CoreMetrics
 import NIOCore
 import Synchronization
 
-/// The calling end of a control lane: this node dialled it and sends its calls and tells over it.
+/// The calling end of a control lane. This node dialled the lane, and sends its calls and tells over it.
 ///
-/// A payload is written where it leaves from, behind its frame's header: what a caller encoded is copied
-/// once, and nothing is allocated for it.
+/// A payload is encoded directly behind its frame's header in the output buffer. It is not copied again, and needs no
+/// allocation of its own.
 ///
-/// Concurrency model: calls come from any thread. The open calls and the bytes that wait stand
-/// behind one `Mutex`, held for an append or an array access only; continuations are resumed after
-/// it was left. Writing, answers and the deadline scan happen on ``loop``. One flush at most is
-/// scheduled at any time, so that all that was appended since leaves with one write (D3).
+/// Concurrency model: calls come from any thread. One `Mutex` guards the open calls and the output. It is held for an
+/// append or an array access only, and continuations are resumed after its release. Writes, answers and the deadline
+/// scan run on ``loop``. At most one flush is scheduled at a time, so one write sends everything appended since the
+/// last one (D3).
 final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers` is used on the loop only.
     private struct State {
         var channel: (any Channel)?
@@ -35,7 +35,7 @@ final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers
     private let metrics: TransportMetrics
     private let state: Mutex<State>
     private let codec = Mutex(ZstdCodec())
-    /// Answers of the read that is under way; on the loop.
+    /// Answers of the current read. Used on the loop only.
     @exclusivity(unchecked) private var answers: [(correlation: UInt32, outcome: CallOutcome)] = []
 
     init(loop: any EventLoop, executor: LoopTaskExecutor, limits: Limits, metrics: TransportMetrics) {
@@ -46,15 +46,15 @@ final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers
         state = Mutex(State(calls: CorrelationTable(countMax: limits.inFlightMax)))
     }
 
-    /// The handshake finished on this channel. On the loop.
+    /// The handshake on this channel is complete. Call on the loop.
     func opened(_ channel: any Channel) { state.withLock { $0.channel = channel } }
 
-    /// Whether the handshake is done and the connection has not ended.
+    /// True from the end of the handshake to the end of the connection.
     var isOpen: Bool { state.withLock { $0.channel != nil } }
 
     // MARK: Calls
 
-    /// Sends a request and waits for its end; see ``outcome(of:)``.
+    /// Sends a request and waits for its outcome; see ``outcome(of:)``.
     func call(method: UInt16, payload: ByteBuffer, deadline: MonotonicTime) async -> CallOutcome {
         let sent = request(method: method, byteCount: payload.readableBytes, deadline: deadline) {
             $0.writeImmutableBuffer(payload)
@@ -65,34 +65,34 @@ final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers
         }
     }
 
-    /// Sends a request, whose payload the closure appends to what is about to leave. Where it was sent,
-    /// ``outcome(of:)`` has to follow, once.
+    /// Sends a request. The closure appends the payload to the output. If the request was sent, the caller must call
+    /// ``outcome(of:)`` exactly once.
     ///
-    /// - Parameter byteCount: how many bytes the closure appends.
+    /// - Parameter byteCount: the number of bytes that the closure appends.
     func request(
         method: UInt16, byteCount: Int, deadline: MonotonicTime, _ write: (inout ByteBuffer) -> Void
     ) -> OnSend {
         send(.request(deadline: deadline.nanoseconds), method, byteCount, write)
     }
 
-    /// Waits for the end of a request that was sent. Cancelling the task ends it with 10006 within
-    /// ``Limits/deadlineScanInterval``, and tells the other side.
+    /// Waits for the outcome of a request that was sent. If the task is cancelled, the call ends with 10006 within
+    /// ``Limits/deadlineScanInterval``, and a cancellation is sent to the peer.
     func outcome(of correlation: UInt32) async -> CallOutcome {
         await withUnsafeContinuation { wait(for: correlation, $0) }
     }
 
-    /// As ``outcome(of:)``, whose continuation it is.
+    /// As ``outcome(of:)``, with a continuation.
     func wait(for correlation: UInt32, _ continuation: CorrelationTable.Continuation) {
         let task = CallingTask.current()
         if task.isCancelled { cancel(correlation) }
-        // The answer may be here by now.
+        // The answer may have arrived already.
         let outcome = state.withLock { $0.calls.wait(correlation, continuation: continuation, task: task) }
         if let outcome { continuation.resume(returning: outcome) }
     }
 
-    /// Sends a message that has no answer; the closure appends its payload to what is about to be sent.
+    /// Sends a message without an answer. The closure appends its payload to the output.
     ///
-    /// - Throws: 10010 without a link, 10007 over the bound of waiting bytes, 10002 for one too large.
+    /// - Throws: 10010 without a link, 10007 if too many bytes wait, 10002 if the message is too large.
     func tell(method: UInt16, byteCount: Int, _ write: (inout ByteBuffer) -> Void) throws(ApusError) {
         if case .refused(let code) = send(.tell, method, byteCount, write) { throw ApusError(code) }
     }
@@ -103,7 +103,7 @@ final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers
     }
 
     enum OnSend: Sendable {
-        /// With 0 for a tell.
+        /// The correlation is 0 for a tell.
         case sent(correlation: UInt32)
         case refused(ErrorCode)
     }
@@ -169,7 +169,7 @@ final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers
 
     private func flush() {
         let work = state.withLock { state -> (any Channel, ByteBuffer)? in
-            // While the socket is full the promise stays given: writability brings the next flush.
+            // The socket is full. The flush stays scheduled until the channel is writable again.
             guard let channel = state.channel, channel.isWritable else { return nil }
             return state.output.take().map { (channel, $0) }
         }
@@ -202,7 +202,7 @@ final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers
     // MARK: LaneSession
 
     func readBegan() {
-        // Callers that run on the loop call again within the read: its end flushes for them.
+        // Callers on this loop may call again within the read. The end of the read flushes for them.
         state.withLock { _ = $0.output.promiseFlush() }
     }
 
@@ -241,7 +241,7 @@ final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers
         end()
     }
 
-    /// The link is gone: every open call fails with 10008. From any thread.
+    /// Ends the link: every open call fails with 10008. Call from any thread.
     func end() {
         let waiting = state.withLock { state in
             state.channel = nil
@@ -252,7 +252,7 @@ final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers
     }
 }
 
-/// The payload as the sender had it.
+/// Decompresses the payload if it is compressed.
 ///
 /// - Throws: 10002 and 10001 as `ZstdCodec.decompress`.
 func unpack(

@@ -4,85 +4,85 @@ import CoreMetrics
 package import NIOCore
 import Synchronization
 
-/// Takes the requests of other nodes.
+/// Handles requests from other nodes.
 package protocol ControlHandler: Sendable {
-    /// A request or a tell came, in the order in which its sender sent it. On the connection's event
-    /// loop: answer at once, or start work with ``InboundRequest/run(_:)`` and return.
+    /// Handles a request or a tell. Those of one sender come in the order in which it sent them.
+    ///
+    /// Called on the connection's event loop. Answer at once, or start work with ``InboundRequest/run(_:)`` and return.
     func received(_ request: InboundRequest)
 }
 
-/// A request of another node. It is to be answered exactly once; a later answer has no effect.
+/// A request from another node. It must be answered exactly once; later answers have no effect.
 package struct InboundRequest: Sendable {
-    /// Who asks, as the handshake proved it.
+    /// The sender, authenticated by the handshake.
     package var peer: NodeID { connection.peer }
     package let method: UInt16
-    /// A slice of the connection's read buffer: copy it to keep it for long.
+    /// A slice of the connection's read buffer. Copy it to keep it longer than the call.
     package let payload: ByteBuffer
-    /// Runs on the connection's event loop; work that keeps the order of arrival starts on it.
+    /// Runs tasks on the connection's event loop. Work that must keep the order of arrival starts on it.
     package var executor: LoopTaskExecutor { connection.executor }
-    /// False for a tell, whose answers go nowhere.
+    /// False for a tell: its answers are discarded.
     package var wantsReply: Bool { correlation != nil }
 
     fileprivate let correlation: UInt32?
     fileprivate let connection: ControlServer
 
-    /// Answers. From any thread.
+    /// Sends the answer. Call from any thread.
     package func reply(_ payload: ByteBuffer) { finish(.reply(payload)) }
 
-    /// Answers with the bytes that the closure appends to the connection's output. From any thread; on
-    /// the connection's event loop nothing is allocated for them.
+    /// Sends an answer, which the closure appends to the connection's output. Call from any thread. On the connection's
+    /// event loop the answer needs no allocation.
     ///
-    /// - Parameter byteCount: how many the closure appends.
+    /// - Parameter byteCount: the number of bytes that the closure appends.
     package func reply(byteCount: Int, _ write: (inout ByteBuffer) -> Void) {
         if let correlation { connection.respond(correlation, byteCount: byteCount, write) }
     }
 
-    /// Refuses. From any thread.
+    /// Answers with an error. Call from any thread.
     ///
     /// - Parameters:
-    ///   - epoch: with 10009, the shard's epoch as this node knows it.
-    ///   - owner: with 10009, the owner as this node knows it.
+    ///   - epoch: with 10009, the shard's epoch in this node's map.
+    ///   - owner: with 10009, the shard's owner in this node's map.
     package func fail(_ error: ApusError, epoch: Epoch? = nil, owner: NodeName? = nil) {
         finish(.failure(CallFailure(error, epoch: epoch, owner: owner)))
     }
 
-    /// Answers with either.
+    /// Answers with a reply or an error.
     package func finish(_ outcome: CallOutcome) {
         if let correlation { connection.respond(correlation, outcome) }
     }
 
-    /// Runs the operation in a task of its own that starts at once, on this thread, and goes on on
-    /// ``executor``; its result is the answer. The task is cancelled when the caller cancels, when
-    /// its deadline passes and when the link is lost; a tell's task is not. Call it on the event loop.
+    /// Runs the operation in a task of its own, whose result is the answer. The task starts at once on this thread and
+    /// continues on ``executor``. It is cancelled if the caller cancels, if the deadline passes, or if the link is
+    /// lost. The task of a tell is never cancelled. Call on the event loop.
     ///
-    /// Bound: ``TransportConfiguration/inFlightMax`` tasks per connection; more are refused with 10007.
+    /// Limit: ``TransportConfiguration/inFlightMax`` tasks per connection. A further one is refused with 10007.
     ///
-    /// - Returns: false where it was refused.
+    /// - Returns: false if it was refused.
     @discardableResult
     package func run(_ operation: @escaping @Sendable () async -> CallOutcome) -> Bool {
         connection.run(correlation, operation)
     }
 }
 
-/// The serving end of a control lane: another node dialled it and sends its calls and tells over it.
+/// The serving end of a control lane. Another node dialled the lane, and sends its calls and tells over it.
 ///
-/// Concurrency model: confined to ``loop``; answers of other threads wait behind the `Mutex` for one
-/// turn of the loop. Answers given during a read leave with the flush at its end, later ones with one
-/// scheduled flush.
-final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respond` and `ended` ask for the thread.
+/// Concurrency model: confined to ``loop``. Answers from other threads wait behind the `Mutex` until the loop's next
+/// turn. One flush at the end of a read sends the answers given during it. Later answers schedule one flush.
+final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respond` and `ended` check the thread.
     private struct Running {
         var generation: UInt16 = 0
         var isOpen = false
         var task: Task<Void, Never>?
     }
 
-    /// The end of a call, packed for the wire.
+    /// The outcome of a call, encoded.
     private struct Answer: Sendable {
         /// Nil for a tell.
         var correlation: UInt32?
         var flags: FrameFlags = []
         var payload = ByteBuffer()
-        /// Tasks that ended with it.
+        /// The number of tasks that ended with this answer.
         var taskCount: Int
     }
 
@@ -93,14 +93,14 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
     private let metrics: TransportMetrics
     private let handler: any ControlHandler
     private let codec = Mutex(ZstdCodec())
-    /// Answers of other threads.
+    /// Answers from other threads.
     private let foreign = Mutex<[Answer]>([])
 
-    // On the loop, and never across a call of somebody else: the checks of exclusive access cost 5 % of a call.
+    // Used on the loop, and never across a call to other code: checks of exclusive access cost 5 % of a call.
     @exclusivity(unchecked) private var channel: (any Channel)?
-    /// By the caller's slot number, the low 16 bits of the correlation.
+    /// Indexed by the caller's slot number, the low 16 bits of the correlation.
     @exclusivity(unchecked) private var calls: [Running] = []
-    /// Tasks that have not ended, cancelled ones included.
+    /// Tasks that have not ended, including cancelled ones.
     @exclusivity(unchecked) private var taskCount = 0
     @exclusivity(unchecked) private var output = OutputQueue()
 
@@ -120,7 +120,7 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
     // MARK: LaneSession
 
     func readBegan() {
-        // Whoever answers during the read need not schedule a flush: the read's end is one.
+        // The end of the read flushes, so answers during the read schedule no flush.
         _ = output.promiseFlush()
     }
 
@@ -149,7 +149,7 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
     }
 
     func readCompleted() {
-        // Handlers that only hop to an actor are done after this, so their answers leave in one write.
+        // Runs handlers that only hop to an actor, so that one write sends their answers too.
         executor.drain()
         flush()
     }
@@ -169,7 +169,7 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
     private func open(_ correlation: UInt32) throws(ApusError) {
         let index = Int(correlation & 0xffff)
         guard index < limits.inFlightMax else {
-            throw ApusError(.malformed, "a call's slot is over the bound of calls in flight")
+            throw ApusError(.malformed, "a call's slot is over the limit of calls in flight")
         }
         while calls.count <= index { calls.append(Running()) }
         guard !calls[index].isOpen else { throw ApusError(.malformed, "a call took the slot of an open one") }
@@ -177,7 +177,7 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
         calls[index].isOpen = true
     }
 
-    /// Ends a call's entry; false, with no effect, where the call is not open.
+    /// Removes a call's entry. Returns false, without effect, if the call is not open.
     private func close(_ correlation: UInt32, cancelling: Bool = false) -> Bool {
         guard let index = openIndex(correlation) else { return false }
         calls[index].isOpen = false
@@ -212,7 +212,7 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
         return true
     }
 
-    /// A call's or a tell's task ended.
+    /// The task of a call or a tell ended.
     private func ended(_ correlation: UInt32?, _ outcome: CallOutcome) {
         guard let correlation else { return take(Answer(taskCount: 1)) }
         let (flags, payload) = pack(outcome)
@@ -235,7 +235,7 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
         append(correlation, [], byteCount: byteCount, write)
     }
 
-    /// Ends the call on the loop, whichever the calling thread is.
+    /// Ends the call on the loop, from any thread.
     private func take(_ answer: Answer) {
         guard !loop.inEventLoop else { return apply(answer) }
         let isFirst = foreign.withLock { answers in
@@ -263,7 +263,7 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
         _ correlation: UInt32, _ flags: FrameFlags, byteCount: Int, _ write: (inout ByteBuffer) -> Void
     ) {
         guard close(correlation), channel != nil else { return }
-        // A caller that does not read gets short refusals, whose number the slots bound.
+        // A caller that does not read receives short refusals. The number of slots bounds them.
         if output.byteCount + byteCount > limits.outboundByteCountMax {
             let refusal = ClusterFailure.payload(of: ApusError(.overloaded))
             appendFrame(correlation, .failure, byteCount: refusal.readableBytes) { $0.writeImmutableBuffer(refusal) }
@@ -301,7 +301,7 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
     }
 
     private func flush() {
-        // While the socket is full the promise stays given: writability brings the next flush.
+        // The socket is full. The flush stays scheduled until the channel is writable again.
         guard let channel, channel.isWritable, let bytes = output.take() else { return }
         channel.writeAndFlush(bytes, promise: nil)
         output.giveBack(bytes)

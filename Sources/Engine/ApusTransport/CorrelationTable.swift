@@ -5,25 +5,25 @@ package import NIOCore
 /// How a call ended.
 package enum CallOutcome: Sendable {
     case reply(ByteBuffer)
-    /// Apart from the value, so that answers, which are nearly all, are passed on in a few words.
+    /// Indirect, so that an outcome stays a few words long: nearly all outcomes are replies.
     indirect case failure(CallFailure)
 
     static func failed(_ code: ErrorCode) -> CallOutcome { .failure(CallFailure(ApusError(code))) }
 }
 
-/// The task that waits for a call, to ask whether it was cancelled. A handler of cancellation would be a record that
-/// each call allocates and puts into its task's list.
+/// The task that waits for a call. It is used to poll whether the task was cancelled: a cancellation handler would
+/// allocate a record for each call.
 ///
-/// It is kept as a word: the library's own type has no layout that is known when this is compiled, and everything that
-/// holds it is copied by look-ups.
+/// It is stored as an integer. The library's type has no layout that is known at compile time, so each access to a slot
+/// would copy it through a generic path.
 struct CallingTask: Sendable {
-    /// 0 outside of tasks.
+    /// 0 outside a task.
     private let word: UInt
 
     /// The calling task.
     static func current() -> CallingTask {
         withUnsafeCurrentTask { task in
-            // SAFETY: the type is one reference; the word does not hold the task.
+            // SAFETY: the type is one reference; the integer does not retain the task.
             CallingTask(word: task.map { unsafeBitCast($0, to: UInt.self) } ?? 0)
         }
     }
@@ -34,21 +34,21 @@ struct CallingTask: Sendable {
 
     var isCancelled: Bool {
         guard word != 0 else { return false }
-        // SAFETY: made by `current`, and asked only by the task itself or while it is suspended on the call. Read where
-        // the word lies, the task is not retained, whose memory is most often cold.
+        // SAFETY: `current` made the value. Only the task itself uses it, or a call on which the task is suspended. The
+        // task is read in place: a retain would touch its memory, which is rarely in the cache.
         return withUnsafeBytes(of: word) { bytes in
             bytes.assumingMemoryBound(to: UnsafeCurrentTask.self)[0].isCancelled
         }
     }
 }
 
-/// The open calls of a link: a call's correlation is its slot's index and the slot's generation, so
-/// that a late answer never meets a later call. Lookup is an array index.
+/// The open calls of a link. A correlation is the index of a slot and the slot's generation, so a late answer never
+/// matches a later call. Lookup is an array index.
 ///
-/// A slot goes from free to sent, when the request is written; then somebody waits on it until it ends,
-/// or it has ended before, and whoever comes to wait takes the outcome.
+/// A slot is free, then `sent` when the request is written. If the caller waits before the call ends, the slot is
+/// `waiting`. If the call ends first, the slot is `ended` and keeps the outcome until the caller takes it.
 ///
-/// A slot is plain words; outcomes that came before their callers lie beside the slots.
+/// A slot has only integer fields. Outcomes that arrive before their callers are stored beside the slots.
 ///
 /// A pure value: the link keeps it behind its lock.
 struct CorrelationTable {
@@ -56,38 +56,38 @@ struct CorrelationTable {
 
     private enum Phase: UInt8 {
         case free
-        /// Nobody waits on it yet.
+        /// The request is written, and no caller waits yet.
         case sent
         case waiting
-        /// Over before anybody waited on it.
+        /// The call ended before a caller waited.
         case ended
     }
 
     private struct Slot {
         var phase: Phase
         var generation: UInt16
-        /// The next free one, of a free one.
+        /// In a free slot: the next free one.
         var next: Int32
         var deadline: UInt64
-        /// Of a waiting one.
+        /// In a waiting slot: the caller's task.
         var task: CallingTask
         var continuation: Continuation?
     }
 
-    /// A call that ended by itself.
+    /// A call that ended without an answer.
     struct Expired {
         var correlation: UInt32
         var code: ErrorCode
-        /// Nil where nobody waits yet.
+        /// Nil if no caller waits yet.
         var continuation: Continuation?
     }
 
     private let countMax: Int
     private var slots: [Slot] = []
-    /// By slot, of those that have ended.
+    /// By slot: the outcomes of `ended` calls.
     private var outcomes: [CallOutcome?] = []
     private var firstFree: Int32 = -1
-    /// Calls under way.
+    /// The number of calls in flight.
     private(set) var count = 0
 
     init(countMax: Int) {
@@ -96,8 +96,7 @@ struct CorrelationTable {
         self.countMax = countMax
     }
 
-    /// Takes a slot for a request that is sent now; nil where the bound is reached. ``wait(_:continuation:)``
-    /// has to follow.
+    /// Takes a slot for a request that is being sent. Returns nil at the limit. ``wait(_:continuation:)`` must follow.
     mutating func open(deadline: UInt64) -> UInt32? {
         let index: Int
         if firstFree >= 0 {
@@ -117,7 +116,7 @@ struct CorrelationTable {
         return Self.correlation(index: index, generation: slots[index].generation)
     }
 
-    /// The caller waits now, or takes the outcome of a call that is over.
+    /// Makes the caller wait, or returns the outcome if the call has ended.
     mutating func wait(_ correlation: UInt32, continuation: Continuation, task: CallingTask) -> CallOutcome? {
         guard let index = index(of: correlation) else {
             preconditionFailure("the slot of call \(correlation) was given away")
@@ -135,21 +134,20 @@ struct CorrelationTable {
         }
     }
 
-    /// The call ends: whoever waits for it is returned, and the slot is free. Nil where nobody waits, yet or
-    /// any more.
+    /// Ends a call. If the caller waits, frees the slot and returns the continuation. Otherwise returns nil, and the slot
+    /// keeps the outcome.
     mutating func finish(_ correlation: UInt32, _ outcome: CallOutcome) -> Continuation? {
         guard let index = index(of: correlation) else { return nil }
         return finish(index, outcome)
     }
 
-    /// Ends a call whose caller's task was cancelled before it waited; false where the call is over.
+    /// Ends a call whose task was cancelled before it waited. Returns false if the call has ended.
     mutating func cancel(_ correlation: UInt32) -> Bool {
         guard let index = index(of: correlation), slots[index].phase == .sent else { return false }
         return finish(index, .failed(.cancelled)) == nil
     }
 
-    /// Ends the calls whose deadline is at or before this time, and those whose caller's task was cancelled, in the
-    /// order of their slots.
+    /// Ends the calls whose deadline is at or before this time and the calls whose task was cancelled, in slot order.
     mutating func expire(at now: UInt64) -> [Expired] {
         guard count > 0 else { return [] }
         var expired: [Expired] = []
@@ -171,7 +169,7 @@ struct CorrelationTable {
         return expired
     }
 
-    /// Ends all calls; those that somebody waits for are returned.
+    /// Ends all calls. Returns the continuations of the callers that wait.
     mutating func finishAll(_ outcome: CallOutcome) -> [Continuation] {
         slots.indices.compactMap { finish($0, outcome) }
     }

@@ -1,11 +1,11 @@
 package import ApusCore
 
-/// Keeps one link to one peer dialled: when to connect, how long to wait, what to tell (D3, D4).
+/// Keeps one link to one peer connected: when to dial, how long to wait, what to report (D3, D4).
 ///
-/// States: `idle` → `connecting` → `up` → (lost) → `connecting`, with `waiting` between failed dials,
-/// and `stopped`. A link that was up for ``flapTime`` is dialled again at once when it is lost,
-/// because the refusal that a dead process's address gives is the fastest proof of its death;
-/// everything else waits with a growing backoff, so that a dead peer is never dialled in ping-pong.
+/// States: `idle` → `connecting` → `up` → (lost) → `connecting`, with `waiting` between failed dials, and `stopped`. A
+/// link that was up for ``flapTime`` is dialled again at once when it is lost: a refused connection is the fastest
+/// evidence that the process is dead. In all other cases the machine waits with a growing backoff, so a dead peer is
+/// not dialled in a tight loop.
 package struct DialStateMachine: Sendable {
     package enum Action: Sendable, Hashable {
         case connect
@@ -13,7 +13,7 @@ package struct DialStateMachine: Sendable {
         case reportUp
         case reportLost
         case reportRefused
-        /// Close the connection that exists or is being made.
+        /// Close the connection, established or not.
         case close
     }
 
@@ -25,7 +25,7 @@ package struct DialStateMachine: Sendable {
         case stopped
     }
 
-    /// A link that lived shorter than this waits before it is dialled again.
+    /// A link that was up for less time than this is dialled again only after a wait.
     package static let flapTime = Duration.milliseconds(100)
 
     private let backoffMin: Duration
@@ -49,7 +49,7 @@ package struct DialStateMachine: Sendable {
         return [.connect]
     }
 
-    /// The handshake finished.
+    /// The handshake is complete.
     package mutating func established(at now: MonotonicTime) -> [Action] {
         guard case .connecting = state else { return [.close] }
         state = .up(since: now)
@@ -59,8 +59,8 @@ package struct DialStateMachine: Sendable {
     /// The dial or its handshake failed.
     ///
     /// - Parameters:
-    ///   - refused: the address answered, and it is not this life of the peer.
-    ///   - jitter: 0 up to 1.
+    ///   - refused: the address refused the connection, or another incarnation answered.
+    ///   - jitter: from 0 up to 1.
     package mutating func dialFailed(refused: Bool, jitter: Double) -> [Action] {
         guard case .connecting = state else { return [] }
         state = .waiting
@@ -87,7 +87,7 @@ package struct DialStateMachine: Sendable {
         return [.connect]
     }
 
-    /// The peer is no longer wanted; nothing is reported after this.
+    /// The peer is no longer needed. The machine reports nothing after this.
     package mutating func stopped() -> [Action] {
         if case .stopped = state { return [] }
         state = .stopped

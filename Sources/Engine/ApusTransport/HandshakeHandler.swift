@@ -4,10 +4,10 @@ import NIOCore
 import NIOSSL
 import NIOTLS
 
-/// Drives a ``HandshakeStateMachine`` on a connection, and hands the connection over to its lane.
+/// Runs a ``HandshakeStateMachine`` on a connection, then replaces itself by the lane's handler.
 ///
-/// Until then the connection may cost the node a few KiB and the time of the handshake, no more: a
-/// hello is at most 4 KiB long, and everything else ends the connection (D3).
+/// Before the handshake is complete, a connection costs the node at most a few KiB and the handshake's time-out: a
+/// hello has at most 4 KiB, and any other input closes the connection (D3).
 final class HandshakeHandler: ChannelInboundHandler, RemovableChannelHandler {
     typealias InboundIn = ByteBuffer
     typealias OutboundOut = ByteBuffer
@@ -15,9 +15,9 @@ final class HandshakeHandler: ChannelInboundHandler, RemovableChannelHandler {
     /// The longest hello, welcome or goodbye, in bytes.
     static let greetingByteCountMax = 4096
 
-    /// What becomes of the connection; exactly one of the two is called, on its event loop.
+    /// The result of the handshake. Exactly one of the two closures is called, on the connection's event loop.
     struct Outcome: Sendable {
-        /// Makes the lane's handler, which takes all that comes after the handshake.
+        /// Makes the lane's handler. It receives everything after the handshake.
         var established: @Sendable (LinkPeer, any Channel) -> any ChannelHandler
         var failed: @Sendable (RejectReason, any Error) -> Void
     }
@@ -100,7 +100,7 @@ final class HandshakeHandler: ChannelInboundHandler, RemovableChannelHandler {
         do {
             try context.pipeline.syncOperations.addHandler(lane, position: .after(self))
         } catch {
-            // The pipeline is going away; its end follows.
+            // The pipeline is being removed; `channelInactive` follows.
             return context.close(promise: nil)
         }
         let rest = decoder.takeBuffered()

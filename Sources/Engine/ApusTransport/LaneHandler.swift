@@ -3,32 +3,32 @@ import ApusWire
 import NIOCore
 import NIOSSL
 
-/// What stands behind an established connection. All calls come on the connection's event loop.
+/// The session of an established connection. Every method is called on the connection's event loop.
 protocol LaneSession: AnyObject, SendableMetatype {
-    /// A read begins; ``readCompleted()`` follows.
+    /// A read begins. ``readCompleted()`` follows.
     func readBegan()
-    /// A frame that is not a ping or pong.
+    /// A frame arrived that is not a ping or pong.
     ///
     /// - Throws: an error that closes the link.
     func received(_ frame: LinkFrame) throws(ApusError)
-    /// Some of a read's frames were handed over, and more are to come.
+    /// Some frames of a read were delivered, and more follow. The session may flush its output.
     func breathed()
     func readCompleted()
     func writabilityChanged()
-    /// The connection ended; the last call.
+    /// The connection ended. This is the last call.
     func closed()
 }
 
-/// Cuts an established connection's bytes into frames, keeps it alive with pings, and closes it, and
-/// only it, where the other side breaks the rules (D3).
+/// Decodes the frames of an established connection, keeps the connection alive with pings, and closes it if the peer
+/// violates the protocol (D3). Other connections are not affected.
 final class LaneHandler<Session: LaneSession>: ChannelInboundHandler {
     typealias InboundIn = ByteBuffer
     typealias OutboundOut = ByteBuffer
 
-    /// After so many frames of one read the session may send what is ready, so that the other side
-    /// has work while the rest is handled here; without it the two sides of a busy link take turns. It may again after
-    /// twice as many each time, up to a bound, and not where less is left than was handled since: each time costs a
-    /// write of some microseconds at both ends.
+    /// The number of frames of one read after which the session may flush, so that the peer has work while the rest of
+    /// the read is handled. Without it the two sides of a busy link alternate. The number doubles with each flush, up
+    /// to ``breathFrameCountMax``. There is no flush if fewer bytes remain than were handled since the last one: each
+    /// flush costs a write of some microseconds at both ends.
     private static var breathFrameCountMin: Int { 16 }
     private static var breathFrameCountMax: Int { 128 }
 
@@ -38,7 +38,7 @@ final class LaneHandler<Session: LaneSession>: ChannelInboundHandler {
     private let limits: Limits
     private let faulted: @Sendable (RejectReason, any Error) -> Void
     private let heard: @Sendable () -> Void
-    // Confined to the event loop, where nothing calls back into this object while it uses them.
+    // Confined to the event loop. Nothing calls back into this object while it uses them.
     @exclusivity(unchecked) private var decoder: LinkFrameDecoder
     @exclusivity(unchecked) private var lastRead = NIODeadline.now()
     private var lastInterval = NIODeadline.now()
@@ -118,7 +118,8 @@ final class LaneHandler<Session: LaneSession>: ChannelInboundHandler {
     }
 
     func errorCaught(context: ChannelHandlerContext, error: any Error) {
-        // A killed process never says goodbye in TLS; that is the ordinary end of a link. So is a reset.
+        // A process that is killed sends no TLS close_notify, and may reset the connection. Both are ordinary ends of a
+        // link.
         if case NIOSSLError.uncleanShutdown = error {
             context.close(promise: nil)
         } else if error is IOError {
@@ -130,7 +131,7 @@ final class LaneHandler<Session: LaneSession>: ChannelInboundHandler {
 
     private func intervalPassed(_ context: ChannelHandlerContext) {
         let now = NIODeadline.now()
-        // An observer that was itself late knows nothing of the other side's silence (D4).
+        // If this node was late itself, it cannot judge the peer's silence (D4).
         let isLate = now - lastInterval > limits.pingInterval * 2
         lastInterval = now
         let silence = now - lastRead
@@ -168,6 +169,6 @@ extension TimeAmount {
         .nanoseconds(amount.nanoseconds / divisor)
     }
 
-    /// A span as the event loops take it.
+    /// Converts a duration to NIO's type.
     init(_ duration: Duration) { self = .nanoseconds(duration.nanoseconds) }
 }

@@ -23,14 +23,15 @@ struct LanePlacement: Sendable, Equatable {
     let number: UInt16
 
     /// - Parameters:
-    ///   - number: of the lane.
-    ///   - loopCount: the dialer's loops. Where there are more than lanes, different pairs begin at different ones.
+    ///   - number: the lane's number.
+    ///   - loopCount: the dialer's loops. If there are more loops than lanes, different pairs of nodes begin at
+    ///     different loops.
     init(_ number: Int, of laneCount: Int, from dialer: NodeName, to peer: NodeName, loopCount: Int) {
         guard loopCount > laneCount else {
             self.number = UInt16(truncatingIfNeeded: number)
             return
         }
-        // FNV-1a: the same at every node, and every time.
+        // FNV-1a, because its result is the same at every node and in every run.
         let hash = "\(dialer) \(peer)".utf8.reduce(UInt32(2_166_136_261)) { ($0 ^ UInt32($1)) &* 16_777_619 }
         self.number = UInt16(truncatingIfNeeded: (hash >> 16) &* UInt32(laneCount) &+ UInt32(number))
     }
@@ -59,9 +60,9 @@ final class LanePlacementHandler: ChannelInboundHandler, RemovableChannelHandler
 
     struct Delegate: Sendable {
         var loop: @Sendable (LanePlacement) -> any EventLoop
-        /// The connection stays; adds the handlers that read its bytes.
+        /// The connection stays on its loop. Adds the handlers that read its bytes.
         var stay: @Sendable (any Channel) throws -> Void
-        /// Takes over the descriptor, for a channel on another loop that begins with the bytes that were read here.
+        /// Takes over the descriptor for a channel on another loop. The bytes read so far are passed along.
         var move: @Sendable (CInt, any EventLoop, ByteBuffer) -> Void
         var failed: @Sendable (RejectReason, any Error) -> Void
     }
@@ -84,7 +85,7 @@ final class LanePlacementHandler: ChannelInboundHandler, RemovableChannelHandler
         (self.timeout, self.delegate) = (timeout, delegate)
     }
 
-    /// On the channel's loop.
+    /// Adds the handler to the channel. Call on the channel's loop.
     func add(to channel: any Channel) throws {
         let bound = NIOLoopBound((self, channel), eventLoop: channel.eventLoop)
         let names = SNIHandler { result in
@@ -114,7 +115,7 @@ final class LanePlacementHandler: ChannelInboundHandler, RemovableChannelHandler
             let loop = delegate.loop(placement)
             if loop !== channel.eventLoop {
                 step = .moving(loop, ByteBuffer())
-                // What is not read yet is for the other loop.
+                // The other loop reads the rest.
                 try? channel.syncOptions?.setOption(.autoRead, value: false)
                 return
             }
@@ -137,7 +138,7 @@ final class LanePlacementHandler: ChannelInboundHandler, RemovableChannelHandler
         guard case .moving(let loop, var bytes) = step else { return context.fireChannelRead(data) }
         if bytes.readableBytes == 0 {
             let bound = NIOLoopBound((self, context), eventLoop: context.eventLoop)
-            // What was read at once comes before this.
+            // Bytes that were read in the meantime come before this.
             context.eventLoop.execute {
                 let (handler, context) = bound.value
                 handler.move(context)
@@ -157,7 +158,7 @@ final class LanePlacementHandler: ChannelInboundHandler, RemovableChannelHandler
             context.close(promise: nil)
             return delegate.move(descriptor, loop, bytes)
         }
-        // Without a descriptor to spare it stays where it is.
+        // If no descriptor is available, the connection stays on its loop.
         stay(context.channel)
         context.pipeline.fireChannelRead(bytes)
         context.pipeline.fireChannelReadComplete()

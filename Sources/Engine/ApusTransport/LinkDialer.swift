@@ -11,11 +11,11 @@ import Glibc
 import Musl
 #endif
 
-/// Keeps one lane to one peer dialled: runs a ``DialStateMachine`` on an event loop.
+/// Keeps one lane to one peer connected. Runs a ``DialStateMachine`` on an event loop.
 ///
-/// Concurrency model: everything happens on ``loop``; the `Mutex` only carries the state there.
+/// Concurrency model: everything runs on ``loop``. The `Mutex` only makes the state accessible there.
 final class LinkDialer: Sendable {
-    /// What a dial needs and what becomes of it. Called on the loop.
+    /// What a dial needs, and what is called with its result. Called on the loop.
     struct Delegate: Sendable {
         /// Makes the TLS handler of a connection.
         var makeTLS: @Sendable () throws -> NIOSSLClientHandler
@@ -29,7 +29,7 @@ final class LinkDialer: Sendable {
     private struct State {
         var machine: DialStateMachine
         var channel: (any Channel)?
-        /// Of the attempt under way: the handshake finished; the address answered as another life.
+        /// Of the current attempt: the handshake is complete; another incarnation answered at the address.
         var isEstablished = false
         var isRefused = false
     }
@@ -52,7 +52,7 @@ final class LinkDialer: Sendable {
 
     func start() { loop.execute { self.handle { $0.started() } } }
 
-    /// Ends the link for good. Returns at once; the future is done when the connection is closed.
+    /// Ends the link for good. Returns at once. The future succeeds when the connection is closed.
     func stop() -> EventLoopFuture<Void> {
         loop.submit {
             self.handle { $0.stopped() }
@@ -116,7 +116,7 @@ final class LinkDialer: Sendable {
                 self.handle { $0.dialFailed(refused: isRefused, jitter: jitter) }
             }
         }
-        // The peer may have been dropped while TCP connected.
+        // The peer may have been removed while TCP connected.
         self.handle { $0.isStopped ? [.close] : [] }
     }
 
@@ -148,7 +148,7 @@ final class LinkDialer: Sendable {
     }
 }
 
-/// Keeps a socket from being inherited by a child process. On the channel's loop.
+/// Sets close-on-exec, so that child processes do not inherit the socket. Call on the channel's loop.
 func closeOnExec(_ channel: any Channel) {
     try? channel.pipeline.syncOperations.withUnsafeTransportIfAvailable(of: NIOBSDSocket.Handle.self) { handle in
         _ = fcntl(handle, F_SETFD, FD_CLOEXEC)

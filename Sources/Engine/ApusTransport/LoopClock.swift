@@ -3,23 +3,23 @@ import CApusThreads
 package import NIOCore
 import NIOPosix
 
-/// The clock of one event loop, for deadlines that move with each frame: set, put off, taken back.
+/// A clock of one event loop for deadlines that change with each frame.
 ///
-/// NIO only ever moves the kernel's timer to an earlier time. A deadline that was put off or taken back still wakes the
-/// thread, which costs some 100 µs with cold caches, and each frame of a camera moves several. This clock has a timer
-/// of its own and moves it both ways (docs/decisions/5).
+/// NIO moves the kernel's timer to an earlier time only. A deadline that was postponed or cleared therefore still wakes
+/// the thread, which costs some 100 µs with cold caches, and each frame of a camera changes several deadlines. This
+/// clock has a timer of its own and moves it in both directions (docs/decisions/5).
 ///
-/// Concurrency model: confined to `eventLoop`, but for making it.
+/// Concurrency model: confined to `eventLoop`, except for its creation.
 package final class LoopClock: @unchecked Sendable {  // SAFETY: confined to the event loop, as each method asserts.
     package let eventLoop: any EventLoop
     private let timer: CInt
-    /// What reads the timer; the channel owns its descriptor.
+    /// Reads the timer. The channel owns the descriptor.
     private let channel: EventLoopFuture<any Channel>
     private var heap = DeadlineHeap()
-    /// When the timer goes off.
+    /// The time at which the timer fires.
     private var armed = MonotonicTime(nanoseconds: .max)
 
-    /// Throws 10007 where the process has no descriptor left.
+    /// - Throws: 10007 if the process has no descriptor left.
     package init(on eventLoop: any EventLoop) throws(ApusError) {
         self.eventLoop = eventLoop
         timer = apus_timer_new()
@@ -37,7 +37,7 @@ package final class LoopClock: @unchecked Sendable {  // SAFETY: confined to the
 
     deinit { channel.whenSuccess { $0.close(promise: nil) } }
 
-    /// A deadline that is not set yet.
+    /// Makes a deadline. It is not set yet.
     package func deadline(_ body: @escaping @Sendable () -> Void) -> LoopDeadline {
         LoopDeadline(clock: self, body: body)
     }
@@ -48,20 +48,20 @@ package final class LoopClock: @unchecked Sendable {  // SAFETY: confined to the
         arm()
     }
 
-    /// Without a deadline the timer is left alone: it goes off once for nothing.
+    /// Without a deadline the timer stays armed, and fires once without effect.
     private func arm() {
         guard let due = heap.first?.time else { return }
         guard due < armed || due - armed > Self.slack else { return }
         armed = due
         apus_timer_set(timer, due.nanoseconds)
     }
-    /// The timer is not put off by less: moving it is a call of the kernel.
+    /// The timer is not postponed by less than this, because each change is a system call.
     private static let slack = Duration.milliseconds(2)
 
     fileprivate func wentOff() {
         armed = MonotonicTime(nanoseconds: .max)
         let now = MonotonicTime.now()
-        // Bounded: what is set anew to a time that has passed waits for the next time.
+        // Bounded: a deadline that is set again to a time in the past waits for the next call.
         for _ in 0..<heap.count {
             guard let first = heap.first, let time = first.time, time <= now else { break }
             heap.set(first, nil)
@@ -71,15 +71,15 @@ package final class LoopClock: @unchecked Sendable {  // SAFETY: confined to the
     }
 }
 
-/// Something to do at a time that may move; made by ``LoopClock/deadline(_:)``.
+/// An action at a time that can change. Made by ``LoopClock/deadline(_:)``.
 ///
 /// Isolation: every member is used on the clock's event loop.
 package final class LoopDeadline: @unchecked Sendable {  // SAFETY: confined to the clock's event loop.
-    /// When it is due; nil while it is not set, and once it went off.
+    /// The time at which it fires; nil if it is not set or has fired.
     package fileprivate(set) var time: MonotonicTime?
     fileprivate var place = 0
     fileprivate let body: @Sendable () -> Void
-    /// While the deadline is set, clock and deadline hold each other.
+    /// While the deadline is set, the clock and the deadline retain each other.
     private let clock: LoopClock
 
     fileprivate init(clock: LoopClock, body: @escaping @Sendable () -> Void) {
@@ -88,11 +88,11 @@ package final class LoopDeadline: @unchecked Sendable {  // SAFETY: confined to 
     }
 
     package func set(_ time: MonotonicTime) { clock.set(self, time) }
-    /// Takes the deadline back; harmless when it is not set.
+    /// Clears the deadline. Has no effect if it is not set.
     package func clear() { if time != nil { clock.set(self, nil) } }
 }
 
-/// Deadlines with the earliest first: a binary heap in which each knows its place, so that any of them can be moved.
+/// A binary heap of deadlines, the earliest first. Each deadline stores its index, so any of them can be moved.
 private struct DeadlineHeap {
     private var entries: [LoopDeadline] = []
 
@@ -162,7 +162,7 @@ private struct DeadlineHeap {
 
 /// Reads the timer of a ``LoopClock``.
 ///
-/// Concurrency model: confined to the event loop; `clock` is set before the loop can see it.
+/// Concurrency model: confined to the event loop. `clock` is set before the handler is added to the loop.
 private final class TimerHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFETY: confined to the event loop.
     typealias InboundIn = ByteBuffer
     weak var clock: LoopClock?

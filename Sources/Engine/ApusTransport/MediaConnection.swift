@@ -2,19 +2,19 @@ package import ApusCore
 package import ApusWire
 package import NIOCore
 
-/// Takes what happens on the media lanes. Every call comes on the connection's event loop.
+/// Receives the events of the media lanes. Every method is called on the connection's event loop.
 package protocol MediaLaneDelegate: Sendable {
     func opened(_ connection: MediaConnection)
-    /// A frame came: media, a tell or a request. Its payload is a slice of the read buffer.
+    /// A frame arrived: media, a tell or a request. Its payload is a slice of the read buffer.
     func received(_ frame: LinkFrame, on connection: MediaConnection)
-    /// The read that brought the last frames is over: the moment to flush what they caused.
+    /// The read that delivered the last frames is complete. Flush the output that they caused here.
     func readCompleted(_ connection: MediaConnection)
     func writabilityChanged(_ connection: MediaConnection)
-    /// The last call for this connection; its open requests have failed with 10008 before.
+    /// The last call for this connection. Its open requests have failed with 10008 before.
     func closed(_ connection: MediaConnection)
 }
 
-/// The delegate of a node that uses no media lanes; it ignores every event.
+/// The delegate of a node that uses no media lanes. It ignores every event.
 package struct IdleMediaLanes: MediaLaneDelegate {
     package init() {}
 
@@ -25,10 +25,10 @@ package struct IdleMediaLanes: MediaLaneDelegate {
     package func closed(_ connection: MediaConnection) {}
 }
 
-/// One media lane between two nodes: media frames, and the requests that open and close streams (D7).
+/// One media lane between two nodes. It carries media frames, and the requests that open and close streams (D7).
 ///
-/// Concurrency model: confined to ``eventLoop``; every member but the constants has to be used there.
-/// The type is `Sendable` so that a reference can be carried to the loop.
+/// Concurrency model: confined to ``eventLoop``. Every member except the constants must be used there. The type is
+/// `Sendable` so that a reference can be passed to the loop.
 package final class MediaConnection: LaneSession, @unchecked Sendable {  // SAFETY: entry points assert `eventLoop`.
     package typealias Completion = (Result<ByteBuffer, CallFailure>) -> Void
 
@@ -40,14 +40,14 @@ package final class MediaConnection: LaneSession, @unchecked Sendable {  // SAFE
     struct Limits: Sendable {
         var frameByteCountMax: Int
         var outboundByteCountMax: Int
-        /// Requests that wait for their answer.
+        /// The most requests that wait for an answer.
         var openRequestCountMax = 4096
     }
 
     package let eventLoop: any EventLoop
-    /// The other end, as the handshake proved it.
+    /// The other node, authenticated by the handshake.
     package let peer: NodeID
-    /// True where this node dialled.
+    /// True if this node dialled.
     package let isInitiator: Bool
 
     private let channel: any Channel
@@ -71,7 +71,7 @@ package final class MediaConnection: LaneSession, @unchecked Sendable {  // SAFE
 
     // MARK: Writing
 
-    /// False while the socket's own buffers are full.
+    /// False while the socket's buffers are full.
     package var isWritable: Bool { channel.isWritable }
 
     /// Bytes that were written and have not reached the socket.
@@ -81,10 +81,10 @@ package final class MediaConnection: LaneSession, @unchecked Sendable {  // SAFE
         return unflushedByteCount + (buffered ?? 0)
     }
 
-    /// Writes encoded link frames; they leave with the next ``flush()``.
+    /// Writes encoded link frames. The next ``flush()`` sends them.
     ///
-    /// - Returns: false, with nothing written, where the connection ended or
-    ///   ``TransportConfiguration/mediaOutboundByteCountMax`` would be passed.
+    /// - Returns: false, with nothing written, if the connection has ended or the output would exceed
+    ///   ``TransportConfiguration/mediaOutboundByteCountMax``.
     @discardableResult
     package func write(_ frames: ByteBuffer) -> Bool {
         guard isOpen, pendingByteCount + frames.readableBytes <= limits.outboundByteCountMax else { return false }
@@ -101,7 +101,7 @@ package final class MediaConnection: LaneSession, @unchecked Sendable {  // SAFE
         channel.flush()
     }
 
-    /// Ends the connection; ``MediaLaneDelegate/closed(_:)`` follows.
+    /// Ends the connection. ``MediaLaneDelegate/closed(_:)`` follows.
     package func close() {
         eventLoop.preconditionInEventLoop()
         channel.close(promise: nil)
@@ -109,8 +109,8 @@ package final class MediaConnection: LaneSession, @unchecked Sendable {  // SAFE
 
     // MARK: Requests
 
-    /// Sends a request, unflushed; the completion is called once, on the loop: with the answer, the
-    /// refusal of the other side, 10005 after the deadline, 10007 over a bound, 10008 without a link.
+    /// Sends a request without a flush. The completion is called once, on the loop, with the answer or the peer's
+    /// refusal. Errors: 10005 after the deadline, 10007 if a limit is reached, 10008 without a link.
     package func request(
         method: UInt16, payload: ByteBuffer, deadline: Duration, completion: @escaping Completion
     ) {
@@ -130,19 +130,19 @@ package final class MediaConnection: LaneSession, @unchecked Sendable {  // SAFE
         requests[correlation] = OpenRequest(completion: completion, deadline: expiry)
     }
 
-    /// Sends a message without an answer, unflushed; false as ``write(_:)``.
+    /// Sends a message without an answer and without a flush. Returns false as ``write(_:)``.
     @discardableResult
     package func tell(method: UInt16, payload: ByteBuffer) -> Bool {
         send(.tell, method: method, correlation: 0, payload: payload)
     }
 
-    /// Answers a request, unflushed; false as ``write(_:)``.
+    /// Answers a request, without a flush. Returns false as ``write(_:)``.
     @discardableResult
     package func respond(to request: LinkFrame, payload: ByteBuffer) -> Bool {
         send(.response, method: 0, correlation: request.correlation, payload: payload)
     }
 
-    /// Refuses a request, unflushed; false as ``write(_:)``.
+    /// Refuses a request, without a flush. Returns false as ``write(_:)``.
     @discardableResult
     package func fail(_ request: LinkFrame, _ error: ApusError, epoch: Epoch? = nil, owner: NodeName? = nil) -> Bool {
         let payload = ClusterFailure.payload(of: error, epoch: epoch, owner: owner)

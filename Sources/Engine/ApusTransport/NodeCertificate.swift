@@ -3,14 +3,14 @@ import NIOSSL
 import SwiftASN1
 import X509
 
-/// The identity in a node's certificate: a URI among its alternative names, `apus://node/NAME`.
+/// The identity in a node's certificate: the URI `apus://node/NAME` in its alternative names.
 ///
-/// A URI and not a DNS name, so that no host's name can be taken for a node's, and a certificate for
-/// the clients' door, which has no such name, opens no node link.
+/// It is a URI and not a DNS name, so a host's name never counts as a node's. A certificate of a client listener has no
+/// such URI, and cannot open a node link.
 enum NodeCertificate {
     static func uri(of name: NodeName) -> String { "apus://node/\(name)" }
 
-    /// The node that a verified certificate belongs to; nil where it is no node's.
+    /// The node that a verified certificate names; nil if it names none.
     static func nodeName(of certificate: NIOSSLCertificate) -> NodeName? {
         guard let bytes = try? certificate.toDERBytes(), let parsed = try? Certificate(derEncoded: bytes),
             let names = try? parsed.extensions.subjectAlternativeNames

@@ -2,8 +2,8 @@ import ApusCore
 import NIOCore
 import NIOSSL
 
-/// The TLS settings of both ends of node links: TLS 1.3 only, and each side shows a certificate of the
-/// cluster's own authority. Names are checked by the handshake machine, not against host names.
+/// The TLS settings of both ends of node links. TLS 1.3 only. Each side presents a certificate of the cluster's own
+/// authority. The handshake machine checks the node's name; host names are not checked.
 struct TLSContexts: Sendable {
     private let client: NIOSSLContext
     private let server: NIOSSLContext
@@ -42,7 +42,7 @@ struct TLSContexts: Sendable {
         configuration.certificateVerification = .noHostnameVerification
         configuration.trustRoots = .certificates(authority)
         configuration.additionalTrustRoots = []
-        // A link that ends has nothing left to say; a dead peer must not hold its closing.
+        // A link that ends has nothing left to send, and a dead peer must not delay its close.
         configuration.shutdownTimeout = .milliseconds(250)
     }
 

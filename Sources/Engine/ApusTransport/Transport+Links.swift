@@ -7,8 +7,7 @@ import NIOPosix
 import NIOSSL
 import Synchronization
 
-// How connections come to be: dialled ones and accepted ones, and what is done with those that
-// break the rules.
+// Dialled and accepted connections, and the rejection of those that violate the protocol.
 extension Transport {
     private var controlLimits: ControlLink.Limits {
         ControlLink.Limits(
@@ -20,10 +19,10 @@ extension Transport {
 
     private func executor(of loop: any EventLoop) -> LoopTaskExecutor { executors.executor(of: loop) }
 
-    /// The executor of one of the transport's loops: for tasks that mostly ask other nodes, or this one's entities.
+    /// An executor on one of the transport's loops. For tasks that mostly call other nodes or this node's entities.
     package func nextExecutor() -> LoopTaskExecutor { executor(of: group.next()) }
 
-    /// An executor for actors that run wherever their messages arrive.
+    /// An executor for actors that run on the thread on which their messages arrive.
     package func makeTurnExecutor() -> TurnExecutor { TurnExecutor(loops: executors, home: nextExecutor()) }
 
     // MARK: Dialled
@@ -36,7 +35,7 @@ extension Transport {
                 loopCount: loops.count)
             let loop = loops[placement.index(of: loops.count)]
             let link = ControlLink(loop: loop, executor: executor(of: loop), limits: controlLimits, metrics: metrics)
-            // The first lane speaks for all of them: they end with the same process.
+            // The first lane reports for all lanes: they end with the same process.
             let dialer = makeDialer(
                 to: peer, lane: .control, loop: loop, placement, isReported: number == 0
             ) { end, channel in
@@ -90,7 +89,7 @@ extension Transport {
 
     // MARK: Accepted
 
-    /// Prepares a connection that was just accepted. On its loop.
+    /// Prepares a connection that was just accepted. Call on its loop.
     func accept(_ channel: any Channel) throws {
         closeOnExec(channel)
         let id = ObjectIdentifier(channel)
@@ -119,8 +118,8 @@ extension Transport {
         try placing.add(to: channel)
     }
 
-    /// A connection that was accepted and is not through the handshake; told of its end as often as that is seen. An
-    /// older connection of the same peer is left alone: which of two is the abandoned one is only known by its silence.
+    /// An accepted connection before its handshake is complete. Its end may be reported several times and counts once.
+    /// An older connection of the same peer stays open: only silence tells which of the two was abandoned.
     private final class Greeting: Sendable {
         private let isOver = Mutex(false)
         private let ended: @Sendable () -> Void
@@ -146,7 +145,7 @@ extension Transport {
         }
     }
 
-    /// A connection that was accepted goes on at another event loop, with what was read of it.
+    /// Continues an accepted connection on another event loop, with the bytes that were read from it.
     private func accept(
         _ descriptor: CInt, on loop: any EventLoop, after bytes: ByteBuffer, _ greeting: Greeting
     ) {
@@ -232,14 +231,14 @@ extension Transport {
             faulted: { reason, error in self.reject(reason, error, facts) })
     }
 
-    /// Counts, logs and tells of a link that was refused or closed for a fault of the other side.
+    /// Counts, logs and reports a link that was refused or closed because of a fault of the peer.
     func reject(_ reason: RejectReason, _ error: any Error, _ facts: Logger.Metadata) {
         metrics.countRejected(reason)
         onEvent(.rejected(reason))
         var metadata = facts
         metadata[LogKey.reason] = "\(reason.rawValue)"
         metadata.merge(Logger.facts(of: error)) { $1 }
-        // A node that dies or stops leaves half links behind; those are no one's fault.
+        // A node that dies or stops leaves half-open links behind. They are not a fault.
         let level: Logger.Level = reason == .truncated || reason == .incarnation ? .debug : .warning
         limited.log(level, "A node link was refused", metadata: metadata)
     }

@@ -13,9 +13,9 @@ import Glibc
 import Musl
 #endif
 
-/// The listener for other nodes. Some errors of accept(2) close a channel for good, and a node that refuses connections
-/// is dead for its peers: a listener that closed is opened again, at once and then after `listenBackoffMin`, doubled up
-/// to `listenBackoffMax`, until it succeeds.
+/// The listener for other nodes. Some errors of accept(2) close a channel for good, and peers declare a node dead that
+/// refuses connections. A listener that closed is therefore opened again: at once, then after `listenBackoffMin`,
+/// doubled up to `listenBackoffMax`, until it succeeds.
 extension Transport {
     private static let listenBackoffMin = Duration.milliseconds(10)
     private static let listenBackoffMax = Duration.milliseconds(200)
@@ -53,8 +53,8 @@ extension Transport {
             .withBoundSocket(socket)
     }
 
-    /// When this process is killed, the kernel closes this socket before the links: a peer that sees its link end and
-    /// dials again is refused at once, and knows that the process is dead (D4).
+    /// When this process is killed, the kernel closes this socket before the links. A peer that sees its link end dials
+    /// again, is refused at once, and concludes that the process is dead (D4).
     private static func socket(at address: HostPort) throws -> CInt {
         let resolved = try SocketAddress.makeAddressResolvingHost(address.host, port: address.port)
         let result = resolved.withSockAddr { pointer, length in apus_listener_open(pointer, socklen_t(length)) }
@@ -62,7 +62,7 @@ extension Transport {
         return result
     }
 
-    /// Opens the listener anew whenever it closes by itself.
+    /// Opens the listener again whenever it closes by itself.
     func keepOpen(_ listener: any Channel) {
         let bound = HostPort(
             host: configuration.bind.host, port: listener.localAddress?.port ?? configuration.bind.port)

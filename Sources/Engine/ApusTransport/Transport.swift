@@ -13,21 +13,21 @@ import Glibc
 import Musl
 #endif
 
-/// The control lanes to one incarnation of a peer, found once and used for many calls.
+/// The control lanes to one incarnation of a peer. Look it up once and use it for many calls.
 package struct PeerRoute: Sendable {
     let lanes: [ControlLink]
 
-    /// The lane of all that has this number; the order of what is sent under one number holds.
+    /// The lane for this number. Messages with one number keep their order.
     private func lane(_ number: Int) -> ControlLink { lanes[number % lanes.count] }
 
-    /// Runs tasks on a lane's event loop. A task that calls this peer often does best there: its
-    /// calls leave and its answers come without waking another thread.
+    /// Runs tasks on a lane's event loop. A task that calls this peer often should run there: its calls are sent and
+    /// its answers arrive without a change of threads.
     package func executor(lane number: Int) -> LoopTaskExecutor { lane(number).executor }
 
-    /// Sends a request over the lane of this number; the closure appends the payload to what is about to leave.
+    /// Sends a request over the lane of this number. The closure appends the payload to the output.
     ///
-    /// - Parameter byteCount: how many bytes the closure appends.
-    /// - Returns: the request, whose outcome is to be awaited, once.
+    /// - Parameter byteCount: the number of bytes that the closure appends.
+    /// - Returns: the request. Its outcome must be awaited once.
     package func request(
         lane number: Int, method: UInt16, byteCount: Int, deadline: MonotonicTime, _ write: (inout ByteBuffer) -> Void
     ) -> SentRequest {
@@ -36,7 +36,7 @@ package struct PeerRoute: Sendable {
             link: link, state: link.request(method: method, byteCount: byteCount, deadline: deadline, write))
     }
 
-    /// As ``Transport/tell(_:method:payload:)``, over the lane of this number; the closure as with
+    /// As ``Transport/tell(_:method:payload:)``, over the lane of this number. The closure is as in
     /// ``request(lane:method:byteCount:deadline:_:)``.
     package func tell(
         lane number: Int, method: UInt16, byteCount: Int, _ write: (inout ByteBuffer) -> Void
@@ -45,12 +45,12 @@ package struct PeerRoute: Sendable {
     }
 }
 
-/// A request that was sent, or that could not be.
+/// A request that was sent, or that failed to be sent.
 package struct SentRequest: Sendable {
     fileprivate let link: ControlLink
     fileprivate let state: ControlLink.OnSend
 
-    /// How it ends, as ``Transport/call(_:method:payload:timeout:)``. To be awaited, once.
+    /// The outcome, as ``Transport/call(_:method:payload:timeout:)``. Must be awaited once.
     package func outcome() async -> CallOutcome {
         switch state {
         case .refused(let code): return .failed(code)
@@ -59,21 +59,19 @@ package struct SentRequest: Sendable {
     }
 }
 
-/// The links between this node and the others: mutual TLS 1.3, control lanes and a media lane to
-/// each peer (D3).
+/// The links between this node and the others: mutual TLS 1.3, with control lanes and a media lane to each peer (D3).
 ///
-/// Every node dials its own connections for what it sends first: each side's control lanes carry that
-/// side's calls and tells and the answers to them; each side's media lane carries frames both ways,
-/// and is given to the ``MediaLaneDelegate`` of both. Order per sender is kept on each lane. What is
-/// sent to a node itself has the first control lane; a shard's messages have one of them, so that the
-/// calls of a pair of nodes are not bound to one core a side.
+/// Every node dials its own connections. Its control lanes carry its calls and tells, and the answers to them. Its
+/// media lane carries frames in both directions, and is passed to the ``MediaLaneDelegate`` of both nodes. Each lane
+/// keeps the order of each sender. Messages to a node itself use the first control lane. The messages of a shard use
+/// one of them, so the calls of a pair of nodes are not bound to one core per side.
 ///
-/// Concurrency model: the peers and the accepted connections stand behind one `Mutex`; connections
-/// live on event loops of the group, which the transport does not own.
+/// Concurrency model: one `Mutex` guards the peers and the accepted connections. Connections are on event loops of the
+/// group, which the transport does not own.
 package final class Transport: Sendable {
     struct PeerLinks {
         var peer: Peer
-        /// The control lanes; the first one carries what is sent to the node itself.
+        /// The control lanes. The first one carries messages to the node itself.
         var control: [ControlLink]
         var dialers: [LinkDialer]
     }
@@ -100,15 +98,15 @@ package final class Transport: Sendable {
     let metrics = TransportMetrics()
     let state = Mutex(State())
     let contexts = Mutex<TLSContexts?>(nil)
-    /// For messages that unauthenticated peers can cause.
+    /// For log messages that unauthenticated peers can cause.
     let limited: LogLimiter
     let executors = LoopExecutors()
 
     /// - Parameters:
-    ///   - identity: this life of this node; its name is the name in its certificate.
-    ///   - group: the event loops to use; they outlive the transport.
-    ///   - onEvent: called on event loops; it must not block.
-    ///   - limited: for messages that unauthenticated peers can cause; its owner reports what was left out.
+    ///   - identity: this incarnation of this node. Its name is the name in the node's certificate.
+    ///   - group: the event loops to use. They must outlive the transport.
+    ///   - onEvent: called on event loops; must not block.
+    ///   - limited: for log messages that unauthenticated peers can cause. Its owner reports what was suppressed.
     package init(
         configuration: TransportConfiguration, identity: NodeID, cluster: ClusterID, group: any EventLoopGroup,
         control: any ControlHandler, media: any MediaLaneDelegate,
@@ -126,11 +124,11 @@ package final class Transport: Sendable {
         self.limited = limited ?? LogLimiter(logger)
     }
 
-    /// Opens the door for other nodes and dials the peers that were set.
+    /// Opens the listener for other nodes and dials the peers that were set.
     ///
-    /// - Returns: the address that was bound, with its actual port.
-    /// - Throws: 10019 where the address is in use, 10022 where a certificate cannot be read or the
-    ///   address cannot be bound, 10017 after ``stop()``.
+    /// - Returns: the bound address, with its actual port.
+    /// - Throws: 10019 if the address is in use, 10022 if a certificate cannot be read or the address cannot be bound,
+    ///   10017 after ``stop()``.
     package func start() async throws(ApusError) -> HostPort {
         let contexts = try TLSContexts(configuration.tls)
         self.contexts.withLock { $0 = contexts }
@@ -152,9 +150,9 @@ package final class Transport: Sendable {
         return bound
     }
 
-    /// Makes the links fit the list: dials both lanes to each new peer, drops the peers that are no
-    /// longer in it, and replaces one whose life or address changed; calls that wait there fail with
-    /// 10008. Before ``start()`` the list is only remembered.
+    /// Sets the peers. The transport dials both lanes to each new peer and closes the links to peers that are no longer
+    /// in the list. If a peer's incarnation or address changed, its links are replaced. Calls in flight on a closed
+    /// link fail with 10008. Before ``start()`` the list is only stored.
     package func setPeers(_ peers: [Peer]) {
         let peers = peers.filter { $0.id.name != identity.name }
         let (dropped, added) = state.withLock { state -> ([PeerLinks], [PeerLinks]) in
@@ -180,10 +178,10 @@ package final class Transport: Sendable {
         for links in added { for dialer in links.dialers { dialer.start() } }
     }
 
-    /// Sends a request and waits for the answer, at most for `timeout`.
+    /// Sends a request and waits for the answer, for at most `timeout`.
     ///
-    /// - Throws: 10010 without a link, 10007 over a bound, 10005 after the deadline, 10006 where the
-    ///   task was cancelled, 10008 where the link was lost under way, or the other side's refusal.
+    /// - Throws: 10010 without a link, 10007 if a limit is reached, 10005 after the deadline, 10006 if the task was
+    ///   cancelled, 10008 if the link was lost in flight, or the peer's refusal.
     package func ask(
         _ peer: NodeName, method: UInt16, payload: ByteBuffer, timeout: Duration
     ) async throws(ApusError) -> ByteBuffer {
@@ -193,7 +191,7 @@ package final class Transport: Sendable {
         }
     }
 
-    /// As ``ask(_:method:payload:timeout:)``, with all that a refusal says.
+    /// As ``ask(_:method:payload:timeout:)``, with all details of a refusal.
     package func call(
         _ peer: NodeName, method: UInt16, payload: ByteBuffer, timeout: Duration
     ) async -> CallOutcome {
@@ -201,16 +199,16 @@ package final class Transport: Sendable {
         return await link.call(method: method, payload: payload, deadline: .now() + timeout)
     }
 
-    /// Sends a message that wants no answer; it is lost where the link is lost.
+    /// Sends a message without an answer. It is lost if the link is lost.
     ///
-    /// - Parameter lane: what is sent under one number keeps its order.
-    /// - Throws: 10010 without a link, 10007 over a bound, 10002 for one too large.
+    /// - Parameter lane: messages with one number keep their order.
+    /// - Throws: 10010 without a link, 10007 if a limit is reached, 10002 if the message is too large.
     package func tell(_ peer: NodeName, lane: Int = 0, method: UInt16, payload: ByteBuffer) throws(ApusError) {
         guard let link = link(to: peer, lane: lane) else { throw ApusError(.noRoute) }
         try link.tell(method: method, byteCount: payload.readableBytes) { $0.writeImmutableBuffer(payload) }
     }
 
-    /// Closes the door and every link; returns when all are closed. Calls that wait fail with 10008.
+    /// Closes the listener and every link. Returns when all are closed. Calls in flight fail with 10008.
     package func stop() async {
         let (links, listener, accepted) = state.withLock { state in
             state.phase = .stopped
@@ -227,18 +225,18 @@ package final class Transport: Sendable {
             for dialer in peer.dialers { closing.append(dialer.stop()) }
         }
         for channel in accepted { closing.append(channel.close()) }
-        // Failing to close something that closes itself at the same moment is no failure.
+        // Closing a channel that is closing by itself is not an error.
         try? await EventLoopFuture.andAllComplete(closing, on: group.next()).get()
     }
 
-    /// The way to a peer, for whoever asks it often; nil where it is none. It answers 10010 for good
-    /// once the peer was dropped or replaced: then ask for it again.
+    /// The route to a peer, for callers that use it often; nil if it is not a peer. After the peer was removed or
+    /// replaced, the route fails with 10010 for good: look it up again.
     package func route(to peer: NodeName) -> PeerRoute? {
         state.withLock { $0.links[peer].map { PeerRoute(lanes: $0.control) } }
     }
 
-    /// Where this node has reached that incarnation of a peer: the address that it dialled for the control link that is
-    /// up, at which the peer showed its certificate. Nil where no link is up.
+    /// The address at which this node reached that incarnation of a peer: the dialled address of the control link that
+    /// is up, where the peer presented its certificate. Nil if no link is up.
     package func linkedAddress(of peer: NodeID) -> HostPort? {
         guard let links = state.withLock({ $0.links[peer.name] }), links.peer.id == peer,
             links.control.first?.isOpen == true
@@ -246,7 +244,7 @@ package final class Transport: Sendable {
         return links.peer.address
     }
 
-    /// Whether every control lane to the peer is up.
+    /// True if every control lane to the peer is up.
     package func isLinked(to peer: NodeName) -> Bool {
         state.withLock { $0.links[peer]?.control }?.allSatisfy(\.isOpen) ?? false
     }

@@ -1,18 +1,18 @@
 import ApusWire
 import CoreMetrics
 
-/// The transport's counters.
+/// The transport's metrics.
 struct TransportMetrics: Sendable {
-    /// Links refused or closed for a fault of the other side, by reason.
+    /// Links refused or closed because of a fault of the peer, by reason.
     private let rejected: [RejectReason: Counter]
-    /// Calls and tells that were refused because a bound was reached (10007).
+    /// Calls and tells that were refused at a limit (10007).
     let overloaded = Counter(label: "apus_transport_overloaded_total")
     /// Calls whose deadline passed (10005).
     let deadlineExceeded = Counter(label: "apus_transport_deadline_exceeded_total")
     /// Established links, dialled by this node, that were lost.
     let linksLost = Counter(label: "apus_transport_links_lost_total")
 
-    /// Listeners that closed by themselves and were opened anew.
+    /// Listeners that closed by themselves and were opened again.
     let listenersLost = Counter(label: "apus_transport_listeners_lost_total")
 
     init() {

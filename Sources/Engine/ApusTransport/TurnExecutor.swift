@@ -1,26 +1,25 @@
 import CApusThreads
 import Synchronization
 
-/// The executor of actors that run wherever their messages arrive: it has no thread, and one thread at a
-/// time is inside.
+/// The executor of actors that run on the thread on which their messages arrive. It has no thread of its own. One
+/// thread at a time is inside.
 ///
-/// Whoever has a message for one of its actors enters where nobody is inside and nothing waits, and runs
-/// the handler in place: no task, no hop and no other thread. Whoever finds somebody inside leaves the
-/// message, which then runs after all that came before it. So the order of one sender's messages holds,
-/// whichever of the two ways each of them takes. Measured: docs/decisions/22.
+/// A thread with a message for one of the actors enters if no thread is inside and no message waits. It then runs the
+/// handler in place, without a task, a hop or another thread. Otherwise it queues the message, which runs after all
+/// earlier ones. The messages of one sender therefore keep their order in both cases. Measured in docs/decisions/22.
 ///
-/// Tasks of its actors come through ``enqueue(_:)`` as with every executor.
+/// The actors' tasks arrive through ``enqueue(_:)``, as with every executor.
 ///
-/// What waits is run by the event loop on which it came, or by the one given, in the turn in which that
-/// loop runs its tasks. Handlers that are entered must be short: they hold the thread that they run on.
+/// Queued work runs on the event loop on which it arrived, or on the one given, in the turn in which that loop runs its
+/// tasks. Handlers that are entered must be short, because they block the thread that they run on.
 ///
-/// Concurrency model: the `Mutex` guards the phase and what waits; it is never held while something
-/// runs. What runs has the executor to itself, which the phase `inside` says. `holder` names the
-/// thread that is inside, so that `assumeIsolated` can tell.
+/// Concurrency model: the `Mutex` guards the phase and the queue. It is never held while work runs. In the phase
+/// `inside` the running work has the executor to itself. `holder` names the thread that is inside, for
+/// `assumeIsolated`.
 package final class TurnExecutor: SerialExecutor, Sendable {
     private enum Phase {
         case idle
-        /// Something waits, and a loop will run it.
+        /// Work is queued, and a loop will run it.
         case scheduled
         /// A thread is inside.
         case inside
@@ -37,7 +36,7 @@ package final class TurnExecutor: SerialExecutor, Sendable {
     }
 
     private let loops: LoopExecutors
-    /// For work that comes on other threads than event loops.
+    /// For work that arrives on a thread that is not an event loop.
     private let home: LoopTaskExecutor
     private let state = Mutex(State())
     private let holder = Atomic<UInt>(0)
@@ -49,8 +48,8 @@ package final class TurnExecutor: SerialExecutor, Sendable {
 
     // MARK: From any thread
 
-    /// Enters where nobody is inside and nothing waits; ``leave()`` has to follow on the same thread,
-    /// with no suspension between the two.
+    /// Enters if no thread is inside and nothing waits. ``leave()`` must follow on the same thread, without a
+    /// suspension in between.
     package func enter() -> Bool {
         let isEntered = state.withLock { state in
             guard case .idle = state.phase else { return false }
@@ -61,7 +60,7 @@ package final class TurnExecutor: SerialExecutor, Sendable {
         return isEntered
     }
 
-    /// The end of what ``enter()`` began; what came meanwhile runs next.
+    /// Ends what ``enter()`` began. Work that arrived in the meantime runs next.
     package func leave() {
         holder.store(0, ordering: .relaxed)
         let isMore = state.withLock { state in
@@ -71,15 +70,15 @@ package final class TurnExecutor: SerialExecutor, Sendable {
         if isMore { schedule() }
     }
 
-    /// Runs the body inside: at once where nobody is inside and nothing waits, otherwise after all that came before
-    /// it. It must not suspend.
+    /// Runs the body inside: at once if no thread is inside and nothing waits, otherwise after all earlier work. It
+    /// must not suspend.
     package func perform(_ body: @escaping @Sendable () -> Void) {
         guard enter() else { return later(body) }
         body()
         leave()
     }
 
-    /// Runs the body inside, after all that came before it.
+    /// Runs the body inside, after all earlier work.
     package func later(_ body: @escaping @Sendable () -> Void) { add(.message(body)) }
 
     package func enqueue(_ job: consuming ExecutorJob) { add(.job(UnownedJob(job))) }
@@ -98,7 +97,7 @@ package final class TurnExecutor: SerialExecutor, Sendable {
 
     // MARK: On a loop
 
-    /// Runs what waits; what comes meanwhile waits for the next turn.
+    /// Runs the queued work. Work that arrives in the meantime waits for the next turn.
     func run() {
         var work: [Work] = []
         state.withLock { state in

@@ -4,14 +4,14 @@ package import NIOCore
 
 /// Compresses and decompresses payloads of the control lane with zstd level 1 (D3).
 ///
-/// Concurrency model: a value that owns two C contexts; whoever holds it, behind a lock or on one
-/// event loop, is the only one to use it.
+/// Concurrency model: a value that owns two C contexts. Its owner uses it exclusively, behind a lock or on one event
+/// loop.
 package struct ZstdCodec: ~Copyable, Sendable {
-    // Made with their first use and freed once in deinit; nothing else sees the pointers.
+    // Created at the first use and freed once in deinit. Nothing else sees the pointers.
     private nonisolated(unsafe) var compressor: OpaquePointer?  // SAFETY: the compiler keeps the value's use exclusive.
     private nonisolated(unsafe) var decompressor: OpaquePointer?  // SAFETY: as `compressor`.
 
-    /// A codec without contexts; each is made with its first use, because an idle one holds 160 KiB.
+    /// Makes a codec without contexts. Each is created at its first use, because an idle one takes 160 KiB.
     package init() {}
 
     deinit {
@@ -19,7 +19,7 @@ package struct ZstdCodec: ~Copyable, Sendable {
         ZSTD_freeDCtx(decompressor)
     }
 
-    /// The compressed payload, or nil where that is not smaller.
+    /// Compresses the payload. Returns nil if the result is not smaller.
     package mutating func compress(_ payload: ByteBuffer) -> ByteBuffer? {
         if compressor == nil { compressor = ZSTD_createCCtx() }
         let bound = ZSTD_compressBound(payload.readableBytes)
@@ -35,10 +35,9 @@ package struct ZstdCodec: ~Copyable, Sendable {
         return written > 0 && written < payload.readableBytes ? output : nil
     }
 
-    /// The payload as it was. Its size is read from the frame's header and checked before anything
-    /// is allocated for it.
+    /// Decompresses a payload. Its size is read from the frame's header and checked before memory is allocated for it.
     ///
-    /// - Throws: 10002 where it is over the limit or not said, 10001 where it cannot be decompressed.
+    /// - Throws: 10002 if the size is over the limit or missing, 10001 if the payload cannot be decompressed.
     package mutating func decompress(_ payload: ByteBuffer, byteCountMax: Int) throws(ApusError) -> ByteBuffer {
         // SAFETY: the pointer is valid for the count given, within the closure.
         let announced = payload.withUnsafeReadableBytes { ZSTD_getFrameContentSize($0.baseAddress, $0.count) }
@@ -55,7 +54,7 @@ package struct ZstdCodec: ~Copyable, Sendable {
             payload.withUnsafeReadableBytes { source in
                 let written = ZSTD_decompressDCtx(
                     decompressor, target.baseAddress, size, source.baseAddress, source.count)
-                // An error is one of the largest numbers, and so no size that was announced.
+                // Errors are among the largest numbers, and never equal the announced size.
                 isWhole = written == size
                 return isWhole ? size : 0
             }

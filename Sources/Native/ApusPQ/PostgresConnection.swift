@@ -9,11 +9,11 @@ import Musl
 
 /// Why a statement or a connection failed.
 package struct PostgresFailure: Error, Sendable {
-    /// The server's code (SQLSTATE); empty where the connection failed.
+    /// The server's code (SQLSTATE); empty if the connection failed.
     package var state: String
-    /// What libpq or the server said; holds no password.
+    /// The message of libpq or the server. It contains no password.
     package var message: String
-    /// The connection cannot be used any more.
+    /// True if the connection can no longer be used.
     package var isConnectionLost: Bool
 
     package init(state: String, message: String, isConnectionLost: Bool) {
@@ -21,7 +21,7 @@ package struct PostgresFailure: Error, Sendable {
     }
 }
 
-/// The answer to one statement: rows of texts, as the server writes values; nil is NULL.
+/// The result of one statement: rows of texts, in the server's format; nil is NULL.
 package struct PostgresResult: Sendable {
     package var rows: [[String?]]
     /// Rows that the statement changed.
@@ -30,18 +30,17 @@ package struct PostgresResult: Sendable {
 
 /// One connection to a PostgreSQL server, over libpq in its non-blocking mode.
 ///
-/// Every call has a deadline of the client's own: a server that is stopped, or a network that swallows packets, ends
-/// the call with ``PostgresFailure/isConnectionLost``. Such a connection is discarded, as what the server did is
+/// Every call has a deadline on the client's side. If the server is stopped, or the network drops packets, the call
+/// ends with ``PostgresFailure/isConnectionLost``. Such a connection is discarded, since the outcome at the server is
 /// unknown.
 ///
-/// Concurrency model: one thread at a time, which may block; its owner keeps it behind a `Mutex`.
+/// Concurrency model: one thread at a time, which may block. Its owner guards it with a `Mutex`.
 package final class PostgresConnection: @unchecked Sendable {  // SAFETY: libpq takes one thread at a time; see above.
     private let handle: OpaquePointer
 
     /// Connects.
     ///
-    /// - Parameter url: A URL or keywords, as libpq takes them
-    ///   (`postgresql://USER@HOST:PORT/NAME?sslmode=verify-full`).
+    /// - Parameter url: A URL or keywords in libpq's format (`postgresql://USER@HOST:PORT/NAME?sslmode=verify-full`).
     package init(url: String, until deadline: MonotonicTime) throws(PostgresFailure) {
         guard let handle = PQconnectStart(url) else {
             throw PostgresFailure(state: "", message: "no memory", isConnectionLost: true)
@@ -104,7 +103,7 @@ package final class PostgresConnection: @unchecked Sendable {  // SAFETY: libpq 
             switch PQflush(handle) {
             case 0: return
             case 1:
-                // Both: a server that cannot send its answer takes nothing more either.
+                // Waits for both: a server that cannot send its answer does not read either.
                 try wait(for: Int16(POLLOUT | POLLIN), until: deadline)
                 guard PQconsumeInput(handle) == 1 else { throw failure() }
             default: throw failure()

@@ -1,4 +1,4 @@
-/// Values as PostgreSQL writes and reads them as text.
+/// Values in PostgreSQL's text format.
 package enum PostgresText {
     /// `\x…`, hexadecimal.
     package static func bytes(_ bytes: [UInt8]) -> String {
@@ -12,7 +12,7 @@ package enum PostgresText {
         return String(decoding: text, as: UTF8.self)
     }
 
-    /// Nil where the text is no `\x…`.
+    /// Nil if the text does not have the form `\x…`.
     package static func bytes(from text: String) -> [UInt8]? {
         let text = Array(text.utf8)
         guard text.count >= 2, text.count % 2 == 0, text[0] == UInt8(ascii: "\\"), text[1] == UInt8(ascii: "x") else {

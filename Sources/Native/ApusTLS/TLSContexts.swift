@@ -3,15 +3,16 @@ import CApusTLS
 import Crypto
 import Foundation
 
-/// A server's certificate and TLS settings, shared by its connections: TLS 1.3 only (RFC 8446).
+/// A server's certificate and TLS settings, shared by its connections. TLS 1.3 only (RFC 8446).
 ///
-/// Sendable: libssl's contexts may be used by many threads once they are made.
-package final class TLSServerContext: @unchecked Sendable {  // SAFETY: one `let`; libssl locks what it shares.
+/// Sendable: many threads may use libssl's contexts once they are created.
+package final class TLSServerContext: @unchecked Sendable {  // SAFETY: one `let`; libssl locks shared state.
     let pointer: OpaquePointer
 
-    /// Reads PEM files. Throws 10022 where one cannot be used.
+    /// Reads PEM files.
     ///
-    /// - Parameter tickets: Clients that come back resume their session with a ticket; nil: they do not.
+    /// - Parameter tickets: Keys with which returning clients resume their sessions; nil disables resumption.
+    /// - Throws: 10022 if a file cannot be used.
     package init(certificateFile: String, keyFile: String, tickets: TLSTicketKeys? = nil) throws(ApusError) {
         var reason = [CChar](repeating: 0, count: 256)
         guard let pointer = apus_tls_server_context(certificateFile, keyFile, &reason, reason.count) else {
@@ -30,11 +31,12 @@ package final class TLSServerContext: @unchecked Sendable {  // SAFETY: one `let
     deinit { apus_tls_context_free(pointer) }
 }
 
-/// The secret under which servers of one cluster seal TLS session tickets, so that each resumes what any other began.
+/// The secret with which the servers of one cluster seal TLS session tickets, so that each can resume a session of any
+/// other.
 ///
-/// The keys in use follow from the secret and the wall clock: they change once in a lifetime, and a ticket is taken in
-/// its own epoch and in the next. A ticket is no session of the cluster: it spares the certificate and its signature,
-/// and says nothing of who the client is (SECURITY.md).
+/// The keys are derived from the secret and the wall clock. They change once per lifetime, and a ticket is valid in its
+/// own epoch and the next. A TLS ticket is not a session of the cluster: it saves the certificate and its signature,
+/// and does not identify the client (SECURITY.md).
 package struct TLSTicketKeys: Sendable {
     let secret: [UInt8]
     let lifetimeSeconds: Int64
@@ -42,25 +44,27 @@ package struct TLSTicketKeys: Sendable {
 
     /// - Parameters:
     ///   - clusterKey: 32 bytes.
-    ///   - lifetime: How long a ticket may be used, at least 1 s.
+    ///   - lifetime: The lifetime of a ticket, at least 1 s.
     ///   - clockOffset: Added to the wall clock, in seconds; for tests.
     package init(clusterKey: [UInt8], lifetime: Duration, clockOffset: Int64 = 0) {
         let key = HKDF<SHA256>.deriveKey(
             inputKeyMaterial: SymmetricKey(data: clusterKey), info: Data("apus tls session tickets".utf8),
             outputByteCount: 32)
-        secret = key.withUnsafeBytes { Array($0) }  // SAFETY: copied in the closure.
+        secret = key.withUnsafeBytes { Array($0) }  // SAFETY: copied within the closure.
         lifetimeSeconds = max(1, lifetime.components.seconds)
         self.clockOffset = clockOffset
     }
 }
 
-/// Whom a client trusts, with its TLS settings, shared by its connections: TLS 1.3 only (RFC 8446).
+/// A client's trusted authorities and TLS settings, shared by its connections. TLS 1.3 only (RFC 8446).
 ///
 /// Sendable: as ``TLSServerContext``.
-package final class TLSClientContext: @unchecked Sendable {  // SAFETY: one `let`; libssl locks what it shares.
+package final class TLSClientContext: @unchecked Sendable {  // SAFETY: one `let`; libssl locks shared state.
     let pointer: OpaquePointer
 
-    /// Reads the PEM file of those who may have signed a server's certificate. Throws 10022 where it cannot be used.
+    /// Reads the PEM file of the trusted authorities.
+    ///
+    /// - Throws: 10022 if it cannot be used.
     package init(authorityFile: String) throws(ApusError) {
         var reason = [CChar](repeating: 0, count: 256)
         guard let pointer = apus_tls_connecting_context(authorityFile, &reason, reason.count) else {
@@ -74,15 +78,15 @@ package final class TLSClientContext: @unchecked Sendable {  // SAFETY: one `let
     deinit { apus_tls_context_free(pointer) }
 }
 
-/// The newest ticket that a client was given, with which its next connection, to whichever node, resumes the TLS
-/// session. A ticket may be used by several connections at once; after 24 h the server shows its certificate again.
+/// The newest ticket that a client received. Its next connection, to any node, resumes the TLS session with it. Several
+/// connections may use a ticket at once. After 24 h the server presents its certificate again.
 ///
 /// Confined to the event loop of the connections that share it.
 package final class TLSResumption: @unchecked Sendable {  // SAFETY: confined to its connections' event loop.
-    // SAFETY: made in `init`, freed in `deinit`; each connection holds this object until it is freed.
+    // SAFETY: created in `init`, freed in `deinit`. Each connection holds this object until it is freed.
     let pointer: OpaquePointer?
 
-    /// Without a ticket; the first connection is a full handshake.
+    /// Has no ticket: the first connection does a full handshake.
     package init() { pointer = apus_tls_resumption_new() }
 
     deinit { apus_tls_resumption_free(pointer) }

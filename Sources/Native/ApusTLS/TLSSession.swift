@@ -2,27 +2,27 @@ import ApusCore
 import CApusTLS
 package import NIOCore
 
-/// One TLS connection of libssl, of either side; sends ciphertext to its socket by itself while it is direct.
+/// One TLS connection of libssl, of either side. In direct mode it sends ciphertext to its socket itself.
 ///
 /// Confined to its connection's event loop.
 package struct TLSSession: ~Copyable {
-    /// What reading found.
+    /// The result of a read.
     package enum Read {
         case bytes(Int)
         case wantsMore
-        /// The peer said that it sends no more.
+        /// The peer announced that it sends no more.
         case ended
         case failed
     }
 
-    // SAFETY: made in `init`, freed in `deinit`; the type cannot be copied.
+    // SAFETY: created in `init`, freed in `deinit`; the type cannot be copied.
     private let pointer: OpaquePointer
-    /// Holds the methods of the socket, which freeing the connection calls; so it must go after it.
+    /// Holds the socket's methods, which are called when the connection is freed. It must therefore be released later.
     private let context: AnyObject
-    /// Of a client.
+    /// Set for a client.
     private let resumption: TLSResumption?
 
-    /// A server's; nil without memory. The socket stays its owner's, and must not block.
+    /// A server's connection; nil without memory. The caller keeps the socket, which must be non-blocking.
     package init?(_ context: TLSServerContext, socket: CInt) {
         guard let pointer = apus_tls_new_server(context.pointer, socket) else { return nil }
         self.pointer = pointer
@@ -30,12 +30,12 @@ package struct TLSSession: ~Copyable {
         resumption = nil
     }
 
-    /// A client's, which is never direct; nil without memory, or where the name cannot be one.
+    /// A client's connection, which is never direct; nil without memory, or if the name is invalid.
     ///
     /// - Parameters:
-    ///   - host: The server's name, if it has one; sent to it (RFC 6066 §3).
-    ///   - address: The server's address, numeric.
-    ///   - resumption: Gives and takes the session's ticket.
+    ///   - host: The server's name, if it has one. It is sent to the server (RFC 6066 §3).
+    ///   - address: The server's numeric address.
+    ///   - resumption: Supplies and receives the session's ticket.
     package init?(_ context: TLSClientContext, host: String?, address: String?, resumption: TLSResumption?) {
         guard let pointer = apus_tls_new_connecting(context.pointer, host, address, resumption?.pointer) else {
             return nil
@@ -47,7 +47,7 @@ package struct TLSSession: ~Copyable {
 
     deinit { apus_tls_free(pointer) }
 
-    /// Where the connection's own object and the library's are.
+    /// The addresses of the connection's own object and the library's.
     package struct Addresses {
         package let connection: UnsafeRawPointer
         package let library: UnsafeRawPointer
@@ -57,10 +57,10 @@ package struct TLSSession: ~Copyable {
         Addresses(connection: UnsafeRawPointer(pointer), library: apus_tls_library_object(pointer))
     }
 
-    /// Gives ciphertext, which must stay in place until ``handshake()`` and ``read(into:)`` want more.
+    /// Supplies ciphertext. It must stay in place until ``handshake()`` and ``read(into:)`` need more.
     package func feed(_ bytes: UnsafeRawBufferPointer) { apus_tls_feed(pointer, bytes.baseAddress, bytes.count) }
 
-    /// True when the handshake is done, false when it wants more, nil when it failed.
+    /// Continues the handshake. Returns true when it is complete, false if it needs more ciphertext, nil if it failed.
     package func handshake() -> Bool? {
         switch apus_tls_handshake(pointer) {
         case 1: true
@@ -69,10 +69,11 @@ package struct TLSSession: ~Copyable {
         }
     }
 
-    /// After the handshake of a client: whether the server's certificate is for this name or this address (RFC 6125).
+    /// True if the server's certificate is valid for this name or this address (RFC 6125). Call it after a client's
+    /// handshake.
     package func isFor(host: String?, address: String?) -> Bool { apus_tls_is_for(pointer, host, address) == 1 }
 
-    /// After the handshake: whether it was without a certificate, on the strength of a ticket.
+    /// True if the handshake used a ticket instead of a certificate. Call it after the handshake.
     package var isResumed: Bool { apus_tls_is_resumed(pointer) == 1 }
 
     package func read(into bytes: UnsafeMutableRawBufferPointer) -> Read {
@@ -84,32 +85,31 @@ package struct TLSSession: ~Copyable {
         }
     }
 
-    /// Whether ``read(into:)`` may find more without new ciphertext.
+    /// True if ``read(into:)`` may return more without new ciphertext.
     package var hasMore: Bool { apus_tls_has_more(pointer) != 0 }
 
-    /// Sends all of the bytes; returns how much ciphertext waits in ``takePending()``, or nil where the connection is
-    /// broken.
+    /// Sends all of the bytes. Returns the amount of ciphertext in ``takePending()``; nil if the connection is broken.
     package func write(_ bytes: UnsafeRawBufferPointer) -> Int? {
         let waiting = apus_tls_write(pointer, bytes.baseAddress, bytes.count)
         return waiting < 0 ? nil : waiting
     }
 
-    /// Whether ciphertext waits for ``takePending()`` or ``flush()``.
+    /// True if ciphertext waits for ``takePending()`` or ``flush()``.
     package var isWaiting: Bool { apus_tls_waiting(pointer) > 0 }
 
-    /// Sends the ciphertext that waits to the socket; how much still waits, or nil where the socket is broken.
+    /// Sends the waiting ciphertext to the socket. Returns how much still waits; nil if the socket is broken.
     package func flush() -> Int? {
         let waiting = apus_tls_flush(pointer)
         return waiting < 0 ? nil : waiting
     }
 
-    /// Says that nothing more is sent.
+    /// Sends close_notify.
     package func close() { apus_tls_close(pointer) }
 
-    /// Whether ciphertext goes to the socket at once, or waits.
+    /// Sets whether ciphertext is sent to the socket at once, or waits.
     package func setDirect(_ isDirect: Bool) { apus_tls_set_direct(pointer, isDirect ? 1 : 0) }
 
-    /// Hands over the ciphertext that waits, if any.
+    /// Returns the waiting ciphertext, if any.
     package func takePending() -> ByteBuffer? {
         var bytes: UnsafeRawPointer?
         let count = apus_tls_pending(pointer, &bytes)
@@ -118,14 +118,14 @@ package struct TLSSession: ~Copyable {
         return ByteBuffer(bytes: UnsafeRawBufferPointer(start: bytes, count: count))
     }
 
-    /// Why the last call failed.
+    /// The reason for which the last call failed.
     package static func reason() -> String {
         var reason = [CChar](repeating: 0, count: 256)
         apus_tls_reason(&reason, reason.count)
         return String(nullTerminated: reason)
     }
 
-    /// Why a client's handshake failed.
+    /// The reason for which a client's handshake failed.
     package func connectingReason() -> String {
         var reason = [CChar](repeating: 0, count: 256)
         apus_tls_connecting_reason(pointer, &reason, reason.count)

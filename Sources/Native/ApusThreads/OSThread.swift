@@ -3,8 +3,8 @@ import CApusThreads
 import Glibc
 import Synchronization
 
-/// A thread of its own, outside the Swift pool: for calls that block, such as libav's and
-/// `write(2)` (D10), and for the relay's packet planes (D8).
+/// A dedicated thread outside the Swift pool: for blocking calls, such as libav's and `write(2)` (D10), and for the
+/// relay's packet planes (D8).
 ///
 /// Concurrency model: ``join()`` may be called from any thread but the thread itself; the first call waits.
 package final class OSThread: Sendable {
@@ -22,10 +22,10 @@ package final class OSThread: Sendable {
 
     /// Starts the thread.
     ///
-    /// - Parameter name: seen in `top -H`; its first 15 bytes count.
-    /// - Throws: 10018 where the system gives no more threads.
+    /// - Parameter name: shown by `top -H`; only its first 15 bytes are used.
+    /// - Throws: 10018 if the system cannot create another thread.
     package init(name: String, _ run: @escaping @Sendable () -> Void) throws(ApusError) {
-        // SAFETY: the box is released exactly once, by the new thread, or here where none was started.
+        // SAFETY: the box is released exactly once: by the new thread, or here if none was started.
         let box = Unmanaged.passRetained(Body(name: name, run: run))
         var handle = pthread_t()
         let result = pthread_create(
@@ -40,7 +40,7 @@ package final class OSThread: Sendable {
             }, box.toOpaque())
         guard result == 0 else {
             box.release()
-            throw ApusError(.internalFailure, "the system gives no thread (errno \(result))")
+            throw ApusError(.internalFailure, "the system cannot create a thread (errno \(result))")
         }
         self.handle = handle
     }
@@ -59,9 +59,9 @@ package final class OSThread: Sendable {
 }
 
 extension MonotonicTime {
-    /// Sleeps until this time, in slices, so that a stop request is seen within ``sleepSlice``.
+    /// Sleeps until this time, in slices, so that a stop request is noticed within ``sleepSlice``.
     ///
-    /// - Returns: false where `isStopped` said so before the time came.
+    /// - Returns: false if `isStopped` returned true before the time.
     package func sleep(unless isStopped: () -> Bool) -> Bool {
         while true {
             if isStopped() { return false }
@@ -74,6 +74,6 @@ extension MonotonicTime {
         }
     }
 
-    /// The longest sleep between two looks at the stop request.
+    /// The longest sleep between two checks of the stop request.
     package static let sleepSlice = Duration.milliseconds(50)
 }

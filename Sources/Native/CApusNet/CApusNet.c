@@ -36,8 +36,8 @@ _Static_assert(IPV6_HOPLIMIT == 52 && IPV6_TCLASS == 67, "the numbers in the hea
 _Static_assert(APUS_READABLE == EPOLLIN && APUS_WRITABLE == EPOLLOUT, "events of epoll");
 _Static_assert(APUS_FAILED == EPOLLERR && APUS_HUNG_UP == EPOLLHUP, "events of epoll");
 
-// What a packet costs system calls for is called directly: as points of cancellation, which no thread here uses, the
-// library's functions cost a process with threads two changes of the thread's state each.
+// The system calls of each packet are made directly. The library's functions are cancellation points, which no thread
+// here uses; in a process with threads each of them changes the thread's state twice.
 int apus_receive_messages(int fd, apus_message *messages, uint32_t count) {
     long result = syscall(SYS_recvmmsg, fd, messages, count, MSG_DONTWAIT, NULL);
     return result < 0 ? -errno : (int)result;
@@ -45,7 +45,7 @@ int apus_receive_messages(int fd, apus_message *messages, uint32_t count) {
 
 int apus_send_messages(int fd, apus_message *messages, uint32_t count) {
     const struct msghdr *first = &messages[0].header;
-    // One datagram from one piece of memory: the kernel need not read what describes it.
+    // One datagram from one piece of memory: the kernel need not read a message header.
     if (count == 1 && first->msg_iovlen == 1 && first->msg_controllen == 0) {
         long sent = syscall(
             SYS_sendto, fd, first->msg_iov->iov_base, first->msg_iov->iov_len, MSG_DONTWAIT | MSG_NOSIGNAL,
@@ -105,7 +105,8 @@ static int can(int option, int value) {
 int apus_can_join(void) { return can(UDP_GRO, 1); }
 int apus_can_segment(void) { return can(UDP_SEGMENT, 1200); }
 
-// Linux cuts up to 64, since 6.9 up to 128; it says so of no socket, so that one of the loopback sends itself as many.
+// Linux splits a message into up to 64 datagrams, since 6.9 into up to 128. It reports this for no socket, so a
+// loopback socket sends that many to itself.
 int apus_segments_max(void) {
     enum { LEAST = 64, MOST = 128 };
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -128,11 +129,12 @@ static void set_buffer(int fd, int forced, int plain, int bytes) {
     setsockopt(fd, SOL_SOCKET, plain, &bytes, sizeof bytes);
 }
 
-/// 0 where the system is to choose; IPv4 and IPv6 have the port at one place.
+/// 0 if the system must choose. IPv4 and IPv6 have the port at the same offset.
 static int port_of(const struct sockaddr *address) { return ((const struct sockaddr_in *)address)->sin_port; }
 
-/// A port that the system chooses is nobody else's: among sockets that share ports it chooses taken ones for datagrams
-/// (by chance), and one that may be bound again would be lost to who listens there first. Others share it afterwards.
+/// A port that the system chooses must be exclusive. Among sockets that share ports, the system may choose a port in
+/// use for datagrams (at random), and a port that may be bound again would be lost to an earlier listener. Others share
+/// it afterwards.
 static int open_bound(const struct sockaddr *address, socklen_t length, int type, int reuse_port) {
     int fd = socket(address->sa_family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return -errno;
@@ -171,13 +173,13 @@ int apus_heartbeat_open(const struct sockaddr *address, socklen_t length, int bu
     return -error;
 }
 
-// The same socket under a high number; under its own where none is free.
+// The same socket under a high number; under its own if none is free.
 static int raised(int fd) {
     enum { NUMBERS_MAX = 1 << 16, ROOM = 16 };
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) < 0) return fd;
     int end = limit.rlim_cur < NUMBERS_MAX ? (int)limit.rlim_cur : NUMBERS_MAX;
-    // For further listeners of the process there is room above the first.
+    // Further listeners of the process have room above the first.
     int high = end > ROOM ? fcntl(fd, F_DUPFD_CLOEXEC, end - ROOM) : -1;
     if (high < 0) return fd;
     close(fd);
@@ -216,7 +218,7 @@ void apus_datagram_share(int fd, int is_shared) {
 
 void apus_datagram_fragments(int fd, int may_fragment) {
     int value = may_fragment ? IP_PMTUDISC_WANT : IP_PMTUDISC_DO;
-    // An IPv6 socket takes IPv4's option as well, without heeding it; an IPv4 one refuses that of IPv6.
+    // An IPv6 socket accepts IPv4's option too, and ignores it. An IPv4 socket refuses that of IPv6.
     if (setsockopt(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, &value, sizeof value) == 0) return;
     setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &value, sizeof value);
 }
@@ -287,8 +289,8 @@ int apus_spare_open(void) {
 int apus_stream_relay_open(const struct sockaddr *address, socklen_t length, int backlog) {
     int fd = apus_stream_listen(address, length, 0, backlog);
     if (fd < 0) return fd;
-    // The port was bound and is listened at without sharing, so that nobody else has it; from now on sockets of the
-    // same user that ask for it may be bound there as well, to connect from it.
+    // The port was bound and is listened at without sharing, so no other process has it. From now on sockets of the
+    // same user that ask for it may be bound there too, to connect from it.
     int one = 1;
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) < 0) {
         int error = errno;
@@ -390,7 +392,7 @@ int apus_wake_open(void) {
 
 void apus_wake(int fd) {
     uint64_t one = 1;
-    // A full counter means that the reader is already woken.
+    // A full counter means that the reader has been woken already.
     if (write(fd, &one, sizeof one) < 0) return;
 }
 

@@ -28,7 +28,7 @@ static SSL_CTX *client_settings(int is_datagram, const char *authority_file) {
     return NULL;
 }
 
-/// Waits for the handshake; over datagrams for as many losses as there are seconds.
+/// Completes the handshake. Over datagrams it tolerates as many losses as there are seconds.
 static int shake_hands(SSL *ssl, int is_datagram, int seconds) {
     for (int tries = 0;; tries++) {
         int result = SSL_connect(ssl);

@@ -8,11 +8,12 @@
 #include <string.h>
 #include <time.h>
 
-/// A day: how long a server may be taken at its ticket's word, before it shows its certificate again.
+/// A day: the time for which a client trusts a server by its ticket, before the server must present its certificate
+/// again.
 enum { AUTHENTICATION_SECONDS_MAX = 24 * 3600 };
 
 struct apus_tls_resumption {
-    /// Never that of a connection, which may be marked as not to be used again: a copy.
+    /// A copy: a connection's own session may be marked as not resumable.
     SSL_SESSION *session;
     int64_t authenticated_at;
 };
@@ -31,7 +32,7 @@ static int64_t now_seconds(void) {
     return now.tv_sec;
 }
 
-/// A ticket came: the newest one is kept.
+/// A ticket arrived. The newest one is kept.
 static int session_arrived(SSL *ssl, SSL_SESSION *session) {
     apus_tls *tls = BIO_get_data(SSL_get_rbio(ssl));
     apus_tls_resumption *resumption = tls->resumption;
@@ -59,8 +60,8 @@ apus_tls_context *apus_tls_connecting_context(const char *authority_file, char *
     return context;
 }
 
-/// Whether a certificate is for this host (RFC 6125 section 6.4) or for this address. A certificate's subject counts
-/// only where it names no alternatives.
+/// Checks a certificate for this host (RFC 6125 section 6.4) or this address. The certificate's subject counts only if
+/// it has no alternative names.
 static int is_for(X509 *certificate, const char *host, const char *address) {
     if (!certificate) return 0;
     unsigned flags = X509_get_ext_by_NID(certificate, NID_subject_alt_name, -1) >= 0 ? X509_CHECK_FLAG_NEVER_CHECK_SUBJECT : 0;
@@ -80,7 +81,7 @@ apus_tls *apus_tls_new_connecting(
         return NULL;
     }
     if (!resumption || !resumption->session) return tls;
-    // RFC 8446 section 4.6.1: only where the certificate that was shown then is for this server too.
+    // RFC 8446 section 4.6.1: only if the certificate that was presented then is valid for this server too.
     int is_offered = now_seconds() - resumption->authenticated_at < AUTHENTICATION_SECONDS_MAX
         && is_for(SSL_SESSION_get0_peer(resumption->session), host, address);
     SSL_SESSION *copy = is_offered ? SSL_SESSION_dup(resumption->session) : NULL;

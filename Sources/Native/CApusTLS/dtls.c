@@ -16,12 +16,12 @@
 enum {
     SECRET_BYTES = 32,
     COOKIE_BYTES = 20,
-    /// Handshake datagrams fit every way of today (RFC 8085 section 3.2), tunnels among them.
+    /// Handshake datagrams fit every common path (RFC 8085 section 3.2), including tunnels.
     HANDSHAKE_MTU = 1200,
 };
 
 struct apus_dtls_context {
-    /// One of the owner, and one of each session: these call the methods until they are freed.
+    /// One reference of the owner, and one of each session. Sessions call the methods until they are freed.
     atomic_uint references;
     SSL_CTX *settings;
     BIO_METHOD *method;
@@ -49,12 +49,12 @@ static int datagram_write(BIO *bio, const char *bytes, int count) {
     ssize_t sent = sendto(
         dtls->socket, bytes, (size_t)count, MSG_NOSIGNAL | MSG_DONTWAIT, (const struct sockaddr *)&dtls->client,
         dtls->client_length);
-    // What the kernel does not take is lost like what the network loses.
+    // A datagram that the kernel does not accept is lost, as on the network.
     dtls->was_refused = sent < 0;
     return count;
 }
 
-/// Gives a whole datagram once; what does not fit is cut off, as the kernel does.
+/// Returns each datagram once and as a whole. A datagram that does not fit is truncated, as the kernel does.
 static int datagram_read(BIO *bio, char *bytes, int capacity) {
     apus_dtls *dtls = BIO_get_data(bio);
     BIO_clear_retry_flags(bio);
@@ -81,7 +81,7 @@ static long datagram_control(BIO *bio, int command, long number, void *pointer) 
 
 // MARK: Cookies
 
-/// A code over the client's address and the minute.
+/// A MAC over the client's address and the minute.
 static int make_cookie(const apus_dtls *dtls, uint64_t minute, unsigned char cookie[EVP_MAX_MD_SIZE]) {
     unsigned char facts[8 + 2 + 2 + 16] = {0};
     size_t count = 0;
@@ -214,8 +214,9 @@ int apus_dtls_listen(
     return result == 1;
 }
 
-/// How much of a datagram libssl may see. A protected record (epoch above 0) that is too short for its explicit nonce and
-/// tag is nobody's (RFC 6347 section 4.1.2.7), and yet ends the session in libssl 3.0: it is cut off, with what follows.
+/// The part of a datagram that libssl may see. A protected record (epoch above 0) that is too short for its explicit
+/// nonce and tag must be ignored (RFC 6347 section 4.1.2.7), but ends the session in libssl 3.0. It is cut off, with
+/// what follows.
 static size_t sound_count(const apus_dtls *dtls, const uint8_t *datagram, size_t count) {
     enum { HEADER_BYTES = 13, NONCE_BYTES = 8, TAG_BYTES = 16 };
     const SSL_CIPHER *cipher = SSL_get_current_cipher(dtls->ssl);

@@ -1,4 +1,4 @@
-// What the files of this target share.
+// Declarations shared by the files of this target.
 #ifndef CAPUS_TLS_PRIVATE_H
 #define CAPUS_TLS_PRIVATE_H
 
@@ -7,11 +7,11 @@
 #include <openssl/ssl.h>
 #include <stdatomic.h>
 
-/// How sessions are sealed into tickets; null in a context that issues none.
+/// The keys with which sessions are sealed into tickets; null in a context that issues none.
 typedef struct apus_tls_tickets apus_tls_tickets;
 
 struct apus_tls_context {
-    /// One of the owner, and one of each connection: these call the methods until they are freed.
+    /// One reference of the owner, and one of each connection. Connections call the methods until they are freed.
     atomic_uint references;
     SSL_CTX *settings;
     BIO_METHOD *socket_method;
@@ -19,7 +19,7 @@ struct apus_tls_context {
 };
 
 struct apus_tls {
-    /// Of one that is not in use: the next such one.
+    /// In an unused connection: the next unused one.
     apus_tls *next_spare;
     SSL *ssl;
     apus_tls_context *context;
@@ -29,16 +29,16 @@ struct apus_tls {
     size_t input_count;
     uint8_t *output;
     size_t output_count, output_capacity;
-    /// Of a client's connection: where the server's newest ticket goes, and when the server showed its certificate, if
-    /// the connection is resumed.
+    /// In a client's connection: where to store the server's newest ticket, and, if the connection is resumed, when the
+    /// server presented its certificate.
     apus_tls_resumption *resumption;
     int64_t authenticated_at;
 };
 
-/// A context with the way to the socket, for one side; null with the reason.
+/// A context with the socket's methods, for one side; null with the reason.
 apus_tls_context *apus_tls_context_new(const SSL_METHOD *method, char *reason, size_t reason_size);
 
-/// A connection of either side, which is not begun yet; null without memory.
+/// A connection of either side that has not started; null without memory.
 apus_tls *apus_tls_new(apus_tls_context *context, int socket);
 
 void apus_tls_tickets_free(apus_tls_tickets *tickets);

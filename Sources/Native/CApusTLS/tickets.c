@@ -10,7 +10,7 @@
 #include <time.h>
 
 // Tickets of TLS 1.3 (RFC 8446 section 4.6.1), sealed as RFC 5077 section 4 recommends: AES-256-CBC, then HMAC-SHA-256.
-// The keys follow from a secret that all nodes have and from the time, so that nothing is exchanged between nodes.
+// The keys are derived from a secret that all nodes have and from the time, so the nodes exchange nothing.
 
 enum { KEY_SIZE = 32, NAME_SIZE = 16, LABEL_SIZE = 8, EPOCHS_KEPT = 3 };
 
@@ -27,7 +27,7 @@ struct apus_tls_tickets {
     int64_t lifetime, clock_offset;
     EVP_CIPHER *cipher;
     pthread_mutex_t lock;
-    /// Under the lock: keys that were derived, by the epoch's remainder.
+    /// Guarded by the lock: derived keys, by the epoch modulo the array's length.
     epoch_keys keys[EPOCHS_KEPT];
 };
 
@@ -46,7 +46,7 @@ static int derive(const apus_tls_tickets *tickets, uint8_t purpose, int64_t epoc
     return HMAC(EVP_sha256(), tickets->secret, KEY_SIZE, message, sizeof message, key, &count) && count == KEY_SIZE;
 }
 
-/// The keys of an epoch near the present, into `found`: 1, or 0 where they cannot be derived.
+/// Derives the keys of an epoch near the present into `found`: 1, or 0 if they cannot be derived.
 static int find_keys(apus_tls_tickets *tickets, int64_t epoch, epoch_keys *found) {
     int is_found = 1;
     pthread_mutex_lock(&tickets->lock);
@@ -61,8 +61,8 @@ static int find_keys(apus_tls_tickets *tickets, int64_t epoch, epoch_keys *found
     return is_found;
 }
 
-/// Seals or opens one ticket, as SSL_CTX_set_tlsext_ticket_key_evp_cb(3) wants it: 1, 0 for a ticket of another key,
-/// -1 on failure.
+/// Seals or opens one ticket, for SSL_CTX_set_tlsext_ticket_key_evp_cb(3): 1, 0 for a ticket of another key, -1 on
+/// failure.
 static int ticket_key(
     SSL *ssl, unsigned char *name, unsigned char *iv, EVP_CIPHER_CTX *cipher, EVP_MAC_CTX *mac, int is_sealed) {
     apus_tls_context *context = SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
@@ -79,7 +79,7 @@ static int ticket_key(
         uint64_t bits = 0;
         for (int i = 0; i < 8; i++) bits = bits << 8 | name[LABEL_SIZE + i];
         epoch = (int64_t)bits;
-        // The next epoch too: the clock of the node that sealed it may be ahead.
+        // The next epoch too: the clock of the node that sealed the ticket may be ahead.
         if (epoch < now - 1 || epoch > now + 1) return 0;
     }
     epoch_keys keys;

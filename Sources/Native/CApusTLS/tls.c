@@ -23,15 +23,15 @@ static int keep_output(apus_tls *tls, const char *bytes, size_t count) {
     return 1;
 }
 
-/// Takes everything: libssl never sees a full socket.
+/// Accepts everything: libssl never sees a full socket.
 static int socket_write(BIO *bio, const char *bytes, int count) {
     apus_tls *tls = BIO_get_data(bio);
     ssize_t sent = 0;
-    // What an earlier read left would make a failure here look like a wish for more input.
+    // A flag left by an earlier read would make a failure here look like a need for more input.
     BIO_clear_retry_flags(bio);
     if (tls->is_direct && tls->output_count == 0) {
         sent = send(tls->socket, bytes, (size_t)count, MSG_NOSIGNAL | MSG_DONTWAIT);
-        // Full, or broken: the caller waits for the one, and finds and reports the other.
+        // Full, or broken: in the first case the caller waits; in the second it detects and reports the error.
         if (sent < 0) sent = 0;
     }
     if (sent < count && !keep_output(tls, bytes + sent, (size_t)(count - sent))) return -1;
@@ -67,7 +67,7 @@ void apus_tls_reason(char *reason, size_t reason_size) {
 }
 
 apus_tls_context *apus_tls_context_new(const SSL_METHOD *method, char *reason, size_t reason_size) {
-    // Threads that are still at work when the process ends must find the library as it was.
+    // Threads that still run when the process ends must find the library intact.
     OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, NULL);
     apus_tls_context *context = calloc(1, sizeof *context);
     if (!context) {
@@ -79,7 +79,7 @@ apus_tls_context *apus_tls_context_new(const SSL_METHOD *method, char *reason, s
     context->settings = SSL_CTX_new(method);
     context->socket_method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "apus socket");
     SSL_CTX *settings = context->settings;
-    // AES-128-GCM first: the cheapest where the processor has AES; a client without it still gets ChaCha20.
+    // AES-128-GCM first: the cheapest if the processor has AES. A client without it still gets ChaCha20.
     if (!settings || !context->socket_method
         || !BIO_meth_set_write(context->socket_method, socket_write)
         || !BIO_meth_set_read(context->socket_method, socket_read)
@@ -90,7 +90,7 @@ apus_tls_context *apus_tls_context_new(const SSL_METHOD *method, char *reason, s
         apus_tls_context_free(context);
         return NULL;
     }
-    // Buffers are given back between writes: an idle connection keeps little.
+    // Buffers are released between writes, so an idle connection uses little memory.
     SSL_CTX_set_mode(settings, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     return context;
 }
@@ -114,7 +114,7 @@ apus_tls_context *apus_tls_server_context(
 }
 
 int apus_tls_context_allow_12(apus_tls_context *context) {
-    // A client that asks to begin anew again and again would have this side compute for it.
+    // Otherwise a client could make this side compute by repeated renegotiation.
     SSL_CTX_set_options(context->settings, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET);
     return SSL_CTX_set_min_proto_version(context->settings, TLS1_2_VERSION)
         && SSL_CTX_set_cipher_list(context->settings, "ECDHE+AESGCM:ECDHE+CHACHA20");
@@ -130,8 +130,8 @@ void apus_tls_context_free(apus_tls_context *context) {
 
 // MARK: Connections
 
-/// Connections lie side by side: a fan-out goes through all of them for each frame, and looking up a page for each
-/// would cost more than the rest of what is done here. What one thread gave back only that thread takes again.
+/// Connections are allocated side by side: a fan-out visits all of them for each frame, and a page look-up for each
+/// would cost more than the rest of the work. Only the thread that returned a connection reuses it.
 static _Thread_local apus_tls *spares;
 enum { SPARES_AT_ONCE = 64 };
 

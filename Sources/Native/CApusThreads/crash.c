@@ -19,8 +19,8 @@
 // Everything in this file that runs in the handler is async-signal-safe (signal-safety(7)): system calls, and
 // backtrace(3), whose library is loaded when the handler is installed.
 
-// REST: the signal that stops a thread for good. Dispatch's workers, and threads that they start, block all signals but
-// those of faults and this one.
+// REST: the signal that stops a thread for good. Dispatch's workers, and threads that they start, block all signals
+// except those of faults and this one.
 enum { FRAMES_MAX = 64, SECONDS_MAX = 2, DESCRIPTORS_MAX = 1 << 16, REST = SIGPROF };
 
 static const int crashes[] = {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGFPE};
@@ -68,8 +68,8 @@ static void stop_thread(int thread) {
     if (thread != syscall(SYS_gettid)) syscall(SYS_tgkill, getpid(), thread, REST);
 }
 
-// A listener refuses from then on, and peers of a connection see its end. The descriptor stays open: nothing gets its
-// number that was not meant for it.
+// From now on a listener refuses, and the peer of a connection sees its end. The descriptor stays open, so that nothing
+// reuses its number by mistake.
 static void shut_socket(int fd) {
     if (fd > 2) shutdown(fd, SHUT_RDWR);
 }
@@ -80,9 +80,9 @@ static void shut_listener(int fd) {
     if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens) shut_socket(fd);
 }
 
-// Listeners first: a peer whose link ends dials again, and a refusal tells it that this process is dead.
+// Listeners first: a peer whose link ends dials again, and a refusal proves that this process is dead.
 static void shut_sockets(void) {
-    // No other thread goes on, so that none opens again what is shut, or ends the process before it has said why.
+    // All other threads are stopped, so that none reopens a socket, or ends the process before the reason is written.
     struct sigaction resting = {.sa_handler = rest};
     sigfillset(&resting.sa_mask);
     sigaction(REST, &resting, NULL);
@@ -135,19 +135,19 @@ static void report(int number, const siginfo_t *info) {
 
 static void crashed(int number, siginfo_t *info, void *context) {
     (void)context;
-    // A second thread that crashes, of what the first did to its sockets, waits for the end.
+    // If a second thread crashes because its sockets were shut, it waits for the end.
     while (atomic_flag_test_and_set(&is_crashing)) pause();
     shut_sockets();
     report(number, info);
     if (!is_chained) {
-        // The frames are a help, not a promise: the process ends in time whatever they need.
+        // The frames are optional: the process ends in time whatever they need.
         signal(SIGALRM, SIG_DFL);
         sigset_t alarm_only;
         sigemptyset(&alarm_only);
         sigaddset(&alarm_only, SIGALRM);
         pthread_sigmask(SIG_UNBLOCK, &alarm_only, NULL);
         alarm(SECONDS_MAX);
-        // Whoever takes over from this process needs the processors more than this does.
+        // The node that takes over needs the processors more than this process does.
         struct sched_param ordinary = {0};
         sched_setscheduler(0, SCHED_OTHER, &ordinary);
         setpriority(PRIO_PROCESS, 0, 19);
@@ -160,7 +160,7 @@ static void crashed(int number, siginfo_t *info, void *context) {
         struct sigaction standard = {.sa_handler = SIG_DFL};
         sigaction(number, is_chained ? &earlier[index] : &standard, NULL);
     }
-    // Blocked until the handler returns, then taken by what was just set.
+    // Blocked until the handler returns, then handled by the action just set.
     syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), number);
 }
 

@@ -11,13 +11,14 @@ import Synchronization
 /// Isolation: any thread. The `Mutex` guards whether a hand-over runs.
 final class NodeDrain: Sendable {
     private let cluster: ClusterService
-    private let gateway: Gateway
+    private let gateway = Mutex<Gateway?>(nil)
     private let log: Logger
     private let running = Mutex(false)
 
-    init(_ cluster: ClusterService, _ gateway: Gateway, log: Logger) {
-        (self.cluster, self.gateway, self.log) = (cluster, gateway, log)
-    }
+    init(_ cluster: ClusterService, log: Logger) { (self.cluster, self.log) = (cluster, log) }
+
+    /// Gives whose clients are sent away; made after what orders the hand-over.
+    func connect(_ gateway: Gateway) { self.gateway.withLock { $0 = gateway } }
 
     /// A hand-over has begun and not ended.
     var isRunning: Bool { running.withLock { $0 } }
@@ -44,7 +45,7 @@ final class NodeDrain: Sendable {
     private func finish() async {
         do throws(ApusError) {
             try await cluster.waitUntilDrained()
-            await gateway.sendClientsAway()
+            await gateway.withLock { $0 }?.sendClientsAway()
         } catch {
             log.warning("This node could not hand over all it has; drain it again", metadata: Logger.facts(of: error))
         }

@@ -1,5 +1,7 @@
 import ApusChannels
+import ApusClientAPI
 import ApusCluster
+import ApusContract
 import ApusCore
 import ApusGateway
 import ApusHTTP
@@ -28,7 +30,9 @@ final class NodeParts: Sendable {
     let channels: ChannelService
     let sessions: SessionService
     let gateway: Gateway
-    let http: HTTPDoor
+    let http: HTTPListener
+    /// Topics that clients hear.
+    let topics: TopicService
     /// What keeps this node from its full service; its parts raise and clear it.
     let conditions: NodeConditions
     /// For messages that foreign traffic can cause.
@@ -56,8 +60,6 @@ final class NodeParts: Sendable {
         (self.configuration, self.carried, self.log) = (configuration, carried, log)
         conditions = NodeConditions(log: log)
         let key = try Self.clusterKey(configuration.clusterKeyFile)
-        let verifier = try TokenVerifier(
-            publicKeyPEM: try Self.text(configuration.tokenPublicKeyFile), cluster: configuration.cluster)
         let (ownership, held) = try await Self.ownership(configuration)
         memory = Self.memory(configuration, log: log)
         let late = LateHooks()
@@ -69,55 +71,75 @@ final class NodeParts: Sendable {
         store = ownership.identity
         try Self.remember(cluster.view, held: held, in: memory, store: store)
 
-        let threadCount = configuration.threadCount == 0 ? System.coreCount : configuration.threadCount
-        group = MultiThreadedEventLoopGroup(numberOfThreads: threadCount)
+        group = MultiThreadedEventLoopGroup(numberOfThreads: configuration.loopCount)
         httpGroup = MultiThreadedEventLoopGroup(numberOfThreads: 1)
-        var nodeLog = log
-        nodeLog[metadataKey: LogKey.node] = "\(cluster.identity)"
+        let (view, nodeLog) = (cluster.view, log.of(cluster.identity))
         limited = LogLimiter(nodeLog)
-        recordLockWatch = RecordLockWatch(records: records, view: cluster.view, log: nodeLog)
+        recordLockWatch = RecordLockWatch(records: records, view: view, log: nodeLog)
 
-        channels = try ChannelService(
-            configuration: configuration.channels, view: cluster.view, group: group, log: nodeLog)
+        channels = try ChannelService(configuration: configuration.channels, view: view, group: group, log: nodeLog)
         let dispatcher = NodeDispatcher()
-        let clusterService = cluster
         replicas = Self.replicas(configuration, of: cluster, loop: group.next(), log: nodeLog)
         transport = Transport(
-            configuration: configuration.transport, identity: cluster.identity, cluster: configuration.cluster,
-            group: group, control: ControlRouter(cluster: cluster, replicas: replicas, dispatcher: dispatcher),
+            configuration: configuration.transport, identity: view.local, cluster: configuration.cluster, group: group,
+            control: ControlRouter(cluster: cluster, replicas: replicas, dispatcher: dispatcher),
             media: channels, onEvent: Self.events(to: cluster, replicas), logger: nodeLog, limited: limited)
         replicas.connect(transport)
-        entities = EntityRegistry(
-            view: cluster.view, transport: transport, logger: nodeLog,
-            onMoved: { shard, epoch in clusterService.moved(shard, epoch) })
+        let moved: @Sendable (ShardID, Epoch) -> Void = { [cluster] in cluster.moved($0, $1) }
+        entities = EntityRegistry(view: view, transport: transport, logger: nodeLog, onMoved: moved)
         runtime = EntityRuntime(registry: entities, replicas: replicas, records: records, logger: nodeLog)
         for service in carried { service.register(with: runtime) }
+        topics = TopicService(configuration: configuration.api, view: view, entities: entities)
+        topics.register(with: runtime, dispatcher)
         dispatcher.connect(entities)
         relay = try RelayService.make(
             configuration, clusterKey: key, node: cluster.identity, conditions: conditions, log: nodeLog)
-        relayMesh = relay.map { [cluster, transport] in
-            RelayMesh(
-                relay: $0, advertised: configuration.advertisedRelay, view: cluster.view, transport: transport,
-                dispatcher: dispatcher, log: nodeLog)
-        }
+        relayMesh = Self.mesh(relay, configuration, cluster.view, transport, dispatcher, log: nodeLog)
         sessions = SessionService(
-            configuration: configuration.sessions, view: cluster.view, entities: entities, transport: transport,
-            verifier: verifier, sealer: TicketSealer(clusterKey: key), revocations: revocations,
+            configuration: configuration.sessions, view: view, entities: entities, transport: transport,
+            verifier: try Self.verifier(configuration), sealer: TicketSealer(clusterKey: key), revocations: revocations,
             relayIssuer: relayMesh, log: nodeLog)
         // Before the first client comes: a node that starts knows what is revoked.
         try await revocations.load(wallSeconds: cluster.view.clock.wallSeconds())
         sessions.register(with: dispatcher, records: records)
+        let drain = NodeDrain(cluster, log: nodeLog)
+        let context = NodeContext(
+            entities: entities, records: records, configuration: configuration, topics: topics, log: log)
+        let requests = OperatorRequests(
+            cluster: cluster, sessions: sessions, channels: channels, drain: drain, name: configuration.cluster,
+            forwarding: ClientForwarding(view: view, transport: transport, dispatcher: dispatcher))
+        let clients = try await Self.clients(requests, carried, context, log: nodeLog)
         gateway = Gateway(
-            configuration: configuration.gateway, sessions: sessions, channels: channels, view: cluster.view,
-            group: group, ticketKeys: Self.ticketKeys(configuration.gateway, key), log: nodeLog, limited: limited)
-        let sources = NodeReport(
+            configuration: configuration.gateway, sessions: sessions, channels: channels, clients: clients,
+            view: view, group: group, ticketKeys: Self.ticketKeys(configuration.gateway, key), log: nodeLog,
+            limited: limited)
+        drain.connect(gateway)
+        let report = NodeReport(
             configuration: configuration, relayAddress: configuration.relayAddress(), relay: relay,
-            relayMesh: relayMesh, cluster: cluster, drain: NodeDrain(cluster, gateway, log: nodeLog),
-            channels: channels, gateway: gateway, sessions: sessions, verifier: verifier, conditions: conditions)
-        http = HTTPDoor(
-            configuration: configuration.httpDoor, sources: sources.sources(metrics: metrics),
-            group: httpGroup, logger: nodeLog, limited: limited)
+            relayMesh: relayMesh, cluster: cluster, drain: drain, channels: channels, gateway: gateway,
+            sessions: sessions, clients: clients, conditions: conditions)
+        http = try HTTPListener(
+            configuration: configuration.httpListener, sources: report.sources(metrics: metrics), group: httpGroup,
+            logger: nodeLog, limited: limited)
         late.set(channels: channels, runtime: runtime)
+    }
+
+    /// What clients may ask and hear: the cluster's own, and what the carried services add.
+    private static func clients(
+        _ requests: OperatorRequests, _ carried: [any NodeService], _ node: NodeContext, log: Logger
+    ) async throws(ApusError) -> ClientServices {
+        var api = ClientAPI()
+        api.addSchemas(clientSchemas)
+        api.addTopicRequests(node.topics)
+        api.addSessionRequests(requests.sessions, records: node.records)
+        let clock = requests.cluster.view.clock
+        api.addTokenRequests(
+            records: node.records, signer: try await signer(node.configuration.tokenPrivateKeyFile),
+            cluster: node.configuration.cluster, wallSeconds: { clock.wallSeconds() })
+        requests.add(to: &api)
+        for service in carried { service.addRequests(to: &api, of: node) }
+        return ClientServices(
+            api, topics: node.topics, configuration: node.configuration.api, audit: AuditLog(log))
     }
 
     private static func hooks(
@@ -127,6 +149,17 @@ final class NodeParts: Sendable {
         (hooks.fenced, hooks.condition) = (fenced, conditions.set)
         hooks.storeChanged = { conditions.show($0) }
         return hooks
+    }
+
+    private static func mesh(
+        _ relay: RelayService?, _ configuration: NodeConfiguration, _ view: ClusterView, _ transport: Transport,
+        _ dispatcher: NodeDispatcher, log: Logger
+    ) -> RelayMesh? {
+        relay.map {
+            RelayMesh(
+                relay: $0, advertised: configuration.advertisedRelay, view: view, transport: transport,
+                dispatcher: dispatcher, log: log)
+        }
     }
 
     private static func replicas(
@@ -151,8 +184,9 @@ final class NodeParts: Sendable {
     var services: [any Service] {
         let relays: [any Service] = (relayMesh.map { [$0] } ?? []) + (relay.map { [$0] } ?? [])
         let watch = DescriptorWatch(conditions: conditions, limited: limited)
-        let own: [any Service] = [EntityService(entities: entities, runtime: runtime), sessions]
-        let context = NodeContext(entities: entities, records: records, configuration: configuration, log: log)
+        let own: [any Service] = [EntityService(entities: entities, runtime: runtime), sessions, topics]
+        let context = NodeContext(
+            entities: entities, records: records, configuration: configuration, topics: topics, log: log)
         let others = carried.flatMap { $0.work(of: context) }
         return [http, watch, recordLockWatch] + own + relays + others + [gateway, cluster]
     }
@@ -191,6 +225,17 @@ final class NodeParts: Sendable {
         return TLSTicketKeys(clusterKey: clusterKey, lifetime: configuration.tlsTicketLifetime)
     }
 
+    private static func verifier(_ configuration: NodeConfiguration) throws(ApusError) -> TokenVerifier {
+        try TokenVerifier(
+            publicKeyPEM: try text(configuration.tokenPublicKeyFile), cluster: configuration.cluster)
+    }
+
+    /// Nil where this node is not to sign tokens.
+    private static func signer(_ file: String) async throws(ApusError) -> TokenSigner? {
+        guard !file.isEmpty else { return nil }
+        return try await TokenSigner(privateKeyPEM: try text(file))
+    }
+
     private static func text(_ path: String) throws(ApusError) -> String {
         do {
             return try String(contentsOfFile: path, encoding: .utf8)
@@ -208,6 +253,20 @@ final class NodeParts: Sendable {
         }
         return bytes
     }
+}
+
+extension Logger {
+    /// This logger, whose lines name the node.
+    fileprivate func of(_ node: NodeID) -> Logger {
+        var log = self
+        log[metadataKey: LogKey.node] = "\(node)"
+        return log
+    }
+}
+
+extension NodeConfiguration {
+    /// Event loops for links, clients and media.
+    fileprivate var loopCount: Int { threadCount == 0 ? System.coreCount : threadCount }
 }
 
 /// The work of the registry and of the runtime as a service.

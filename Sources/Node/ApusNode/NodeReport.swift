@@ -1,5 +1,7 @@
 import ApusChannels
+import ApusClientAPI
 import ApusCluster
+import ApusContract
 package import ApusCore
 import ApusGateway
 import ApusHTTP
@@ -7,6 +9,7 @@ import ApusMedia
 package import ApusRelay
 import ApusSessions
 import Foundation
+import SwiftProtobuf
 
 /// What a node says of itself to operators, gathered from its parts.
 struct NodeReport: Sendable {
@@ -20,7 +23,7 @@ struct NodeReport: Sendable {
     let channels: ChannelService
     let gateway: Gateway
     let sessions: SessionService
-    let verifier: TokenVerifier
+    let clients: ClientServices
     let conditions: NodeConditions
     let started = MonotonicTime.now()
 
@@ -29,18 +32,28 @@ struct NodeReport: Sendable {
         var sources = HTTPSources(
             health: { await health() }, status: { await status() }, metrics: { metrics.text() },
             authorizeAdmin: { token throws(ApusError) in try authorize(token) },
-            drain: { () throws(ApusError) in try await drain.begin() },
-            relayCredentials: { token throws(ApusError) in
-                let grant = try await sessions.relayCredentials(token: token).get()
-                return IceServers([
-                    .init(urls: grant.urls, username: grant.username, credential: grant.credential)
-                ])
-            })
+            drain: { () throws(ApusError) in try await drain.begin() }, clients: httpClients)
         if let relay {
             sources.relaySessions = { selection throws(ApusError) in try await relay.sessions(selection) }
             sources.endRelaySessions = { selection throws(ApusError) in try await relay.end(selection) }
         }
         return sources
+    }
+
+    private var httpClients: HTTPClients {
+        let cache = BearerCache(
+            verify: { [sessions] token throws(ApusError) in try sessions.bearer(of: token) },
+            isValid: { [sessions] session throws(ApusError) in try sessions.checkBearer(session) })
+        return HTTPClients(
+            services: clients, sessions: sessions,
+            session: { token throws(ApusError) in try cache.session(token) },
+            welcome: { [cluster] opened in
+                ClientWelcome.with {
+                    ($0.version, $0.session, $0.node) = (1, opened.session.id, cluster.identity.name.rawValue)
+                    ($0.ticket, $0.ticketSeconds) = (Data(opened.ticket), opened.ticketSeconds)
+                    ($0.access, $0.account) = (opened.session.access.rawValue, opened.session.account.rawValue)
+                }
+            })
     }
 
     private var state: String {
@@ -95,13 +108,10 @@ struct NodeReport: Sendable {
     }
 
     private func authorize(_ token: String) throws(ApusError) {
-        let claims = try verifier.verify(token, wallSeconds: cluster.view.clock.wallSeconds())
-        guard claims.role == Session.Role.admin.rawValue else {
-            throw ApusError(.notAllowed, "the token is not an operator's")
-        }
-        try sessions.revocations.check(try Session(claims: claims, id: "-", sinceMilliseconds: 0))
+        let session = try sessions.bearer(of: token)
+        guard session.role == .admin else { throw ApusError(.notAllowed, "the token is not an operator's") }
+        try sessions.checkBearer(session)
     }
-
 }
 
 extension NodeStatus.Relay {

@@ -51,7 +51,7 @@ package struct NodeServer: Sendable {
         let fitted = try configuration.fittingDescriptors(log: log)
         let parts = try await NodeParts(
             fitted, carrying: services, metrics: metrics, log: log, fenced: fenced)
-        let reloading = await RelayReload(relay: parts.relay, log: log) { () throws(ApusError) in
+        let reloading = await RelayReload(relay: parts.relay, http: parts.http, log: log) { () throws(ApusError) in
             let new = try reload()
             return (new.relay, try new.relayKeys())
         }

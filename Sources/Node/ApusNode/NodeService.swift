@@ -1,3 +1,4 @@
+package import ApusClientAPI
 package import ApusCluster
 package import ApusStorage
 package import Logging
@@ -13,12 +14,17 @@ package protocol NodeService: Sendable {
     /// Registers its kinds of entities. Called once, before the node is a member.
     func register(with runtime: EntityRuntime)
 
+    /// Registers what clients may ask it and hear from it, over the native protocol, WebSocket and REST (D17). Called
+    /// once, before the first client comes.
+    func addRequests(to api: inout ClientAPI, of node: NodeContext)
+
     /// Its own work, such as a listener: started when the node is a member, stopped when its shards were handed over.
     func work(of node: NodeContext) -> [any Service]
 }
 
 extension NodeService {
     package var records: RecordCatalogue { RecordCatalogue([]) }
+    package func addRequests(to api: inout ClientAPI, of node: NodeContext) {}
     package func work(of node: NodeContext) -> [any Service] { [] }
 }
 
@@ -28,5 +34,7 @@ package struct NodeContext: Sendable {
     package let entities: EntityRegistry
     package let records: any RecordStore
     package let configuration: NodeConfiguration
+    /// Publishes to clients at any node.
+    package let topics: TopicService
     package let log: Logger
 }

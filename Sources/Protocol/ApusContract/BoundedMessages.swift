@@ -1,7 +1,7 @@
 import ApusCore
 import ApusWire
 
-// The bounds of the numbers that clients and nodes say to each other, see `BoundedMessage`.
+// The bounds of the numbers in messages between clients and nodes; see `BoundedMessage`.
 
 extension ClientHello: BoundedMessage {}
 extension ClientUnpublishRequest: BoundedMessage {}
@@ -31,7 +31,7 @@ extension ClientPublishResume: BoundedMessage {
 }
 
 extension ClientWelcome: BoundedMessage {
-    /// A node that is silent for a day, or a ticket of ten years, is a mistake.
+    /// A keepalive interval of a day, or a ticket valid for ten years, is an error.
     package var isWithinBounds: Bool {
         keepaliveMs <= 86_400_000 && streamKeepaliveMs <= 86_400_000 && ticketSeconds <= 315_360_000
     }
@@ -41,7 +41,29 @@ extension ClientPlayResponse: BoundedMessage {}
 extension ClientStreamState: BoundedMessage {}
 extension ClientPresence: BoundedMessage {}
 extension ClientSubscribeResponse: BoundedMessage {}
+extension ClientEvent: BoundedMessage {}
 extension ClientDoorsChanged: BoundedMessage {}
 extension ClientFailure: BoundedMessage {}
 
 extension ClientRelayCredentialsResponse: BoundedMessage {}
+
+extension ClientRelayCredentialsRequest: BoundedMessage {}
+extension ClientAcknowledgeRequest: BoundedMessage {}
+extension ClientListDevicesRequest: BoundedMessage {}
+extension ClientGetDeviceRequest: BoundedMessage {}
+extension ClientGetPresenceRequest: BoundedMessage {}
+extension ClientListNodesRequest: BoundedMessage {}
+extension ClientDrainNodeRequest: BoundedMessage {}
+extension ClientListShardsRequest: BoundedMessage {}
+extension ClientListSessionsRequest: BoundedMessage {}
+extension ClientEndSessionRequest: BoundedMessage {}
+extension ClientListChannelsRequest: BoundedMessage {}
+
+extension ClientIssueTokenRequest: BoundedMessage {
+    /// A token is valid for ten years at most.
+    package var isWithinBounds: Bool { (0...315_360_000).contains(lifetimeSeconds) }
+}
+
+extension ClientRevokeTokensRequest: BoundedMessage {
+    package var isWithinBounds: Bool { before >= 0 && (0...315_360_000).contains(keepSeconds) }
+}

@@ -12,7 +12,7 @@ public struct ParameterSets: Sendable, Hashable {
 
     public init() {}
 
-    /// True where a decoder has what it needs.
+    /// True if a decoder can be configured with these sets.
     public func isComplete(codec: Codec) -> Bool {
         !sequence.isEmpty && !picture.isEmpty && (codec != .h265 || !video.isEmpty)
     }
@@ -20,15 +20,15 @@ public struct ParameterSets: Sendable, Hashable {
     /// Every set, in the order in which a stream sends them.
     public var all: [[UInt8]] { video + sequence + picture }
 
-    /// True where this exact set is held.
+    /// True if this exact set is held.
     public func contains(_ unit: [UInt8]) -> Bool {
         sequence.contains(unit) || picture.contains(unit) || video.contains(unit)
     }
 
-    /// Adds a unit where it is a parameter set; one that is held already is not added again.
+    /// Adds a unit if it is a parameter set that is not held yet.
     ///
-    /// Past ``countMax`` sets, and for one longer than ``unitByteCountMax``, nothing is added: real
-    /// streams have a handful of short ones.
+    /// Beyond ``countMax`` sets, and for a unit longer than ``unitByteCountMax``, nothing is added. Real streams have a
+    /// few short sets.
     public mutating func add(_ unit: [UInt8], codec: Codec) {
         guard let first = unit.first, unit.count <= Self.unitByteCountMax, all.count < Self.countMax, !contains(unit)
         else {
@@ -42,12 +42,12 @@ public struct ParameterSets: Sendable, Hashable {
         }
     }
 
-    /// The sets of an Annex B stream's head.
+    /// The parameter sets at the start of an Annex B stream.
     public init(annexB bytes: [UInt8], codec: Codec) {
         for range in NALUnits.ranges(annexB: bytes) { add(Array(bytes[range]), codec: codec) }
     }
 
-    /// The sets that an `avcC` or `hvcC` record holds; nil where it cannot be read.
+    /// The sets in an `avcC` or `hvcC` record; nil if it cannot be parsed.
     public init?(record: [UInt8], codec: Codec) {
         guard Self.lengthByteCount(record: record, codec: codec) != nil else { return nil }
         var index = codec == .h265 ? 22 : 5
@@ -79,7 +79,7 @@ public struct ParameterSets: Sendable, Hashable {
         }
     }
 
-    /// The `avcC` or `hvcC` record, with 4-byte lengths; nil where a set is missing or cannot be read.
+    /// The `avcC` or `hvcC` record, with 4-byte lengths; nil if a set is missing or cannot be parsed.
     public func record(codec: Codec) -> [UInt8]? {
         guard isComplete(codec: codec), let record = codec == .h265 ? hvcC() : avcC(),
             record.count <= TrackConfiguration.extraByteCountMax
@@ -95,7 +95,7 @@ public struct ParameterSets: Sendable, Hashable {
         for unit in sequence { Self.append(unit, to: &record) }
         record.append(UInt8(picture.count))
         for unit in picture { Self.append(unit, to: &record) }
-        // The high profiles repeat what the sequence set says about chroma and depth.
+        // The high profiles repeat chroma format and bit depth of the sequence set.
         if [100, 110, 122, 144].contains(first[1]) {
             guard let format = SequenceFormat(h264: first) else { return nil }
             record += [0xfc | format.chroma, 0xf8 | format.lumaDepth, 0xf8 | format.chromaDepth, 0]
@@ -121,14 +121,14 @@ public struct ParameterSets: Sendable, Hashable {
         record += [UInt8(unit.count >> 8 & 0xff), UInt8(unit.count & 0xff)] + unit
     }
 
-    /// The length bytes of an `avcC` or `hvcC` record's streams; nil where it is no such record.
+    /// The number of length bytes in streams of an `avcC` or `hvcC` record; nil if it is not such a record.
     public static func lengthByteCount(record: [UInt8], codec: Codec) -> Int? {
         let index = codec == .h265 ? 21 : 4
         guard record.count > index + 1, record[0] == 1 else { return nil }
         return Int(record[index] & 3) + 1
     }
 
-    /// The record with 4-byte lengths said in it.
+    /// The record, changed to announce 4-byte lengths.
     public static func withFourByteLengths(record: [UInt8], codec: Codec) -> [UInt8] {
         var record = record
         let index = codec == .h265 ? 21 : 4
@@ -137,7 +137,7 @@ public struct ParameterSets: Sendable, Hashable {
     }
 }
 
-/// What the decoder records repeat from a sequence parameter set.
+/// The fields of a sequence parameter set that the decoder records repeat.
 struct SequenceFormat {
     var chroma: UInt8 = 1
     var lumaDepth: UInt8 = 0
@@ -194,7 +194,7 @@ struct SequenceFormat {
     }
 }
 
-/// Reads bits, most significant first; every read past the end is nil.
+/// Reads bits, most significant first. A read past the end returns nil.
 struct BitReader {
     private let bytes: [UInt8]
     private var position: Int

@@ -1,59 +1,59 @@
 import ApusCore
 public import NIOCore
 
-/// Who receives a channel's frames from one event loop, and up to where each has them (D7).
+/// The receivers of a channel's frames on one event loop, and the position of each (D7).
 ///
-/// A receiver is a cursor into the ring, never a queue of its own. Once per tick the shell asks, for
-/// each receiver that can take bytes, for one buffer with everything from its cursor; receivers at the
-/// same cursor get the same buffer. A viewer that falls behind, or whose next frame is missing here, goes
-/// on at a key frame and is told how many frames it lost; a standby never skips, since what it acknowledges
-/// is a promise.
+/// A receiver is a cursor into the ring, and has no queue of its own. Once per tick the shell asks, for each receiver
+/// that can take bytes, for one buffer with everything from its cursor on. Receivers at the same cursor get the same
+/// buffer. A viewer that falls behind, or whose next frame is missing here, continues at a key frame and is notified
+/// how many frames it lost. A standby never skips, because its acknowledgement covers every frame.
 ///
-/// A node that is not fed holds an old picture. Its channel says where a live join may begin
-/// (``setLiveFloor(_:)``), and receivers that want the live picture wait until a key frame from there on is held.
+/// A node that is not fed holds an old picture. Its channel sets the earliest start of a live join
+/// (``setLiveFloor(_:)``). Receivers of the live picture then wait until the ring has a key frame at or after it.
 ///
-/// Pure: it is confined to whatever owns it, and neither writes nor waits.
+/// Pure value: confined to its owner. It neither writes nor waits.
 public struct FanOutStateMachine: Sendable {
-    /// Names a receiver; given out by ``add(_:after:)`` and never used twice.
+    /// Identifies a receiver. Assigned by ``add(_:after:)`` and never reused.
     public typealias ReceiverID = UInt32
 
     public enum Kind: Sendable, Hashable {
-        /// A client: may skip, always to a key frame.
+        /// A client. It may skip, always to a key frame.
         case viewer
-        /// Another node for its clients: may skip as they may, but what it asks for from the past goes out as far as
-        /// it is held, since its clients are told each for itself what they lost, and each goes on at a key frame.
+        /// Another node, for its clients. It may skip as a viewer does. But past frames that it asks for are sent as
+        /// far as they are held: each of its clients is notified separately of what it lost, and continues at a key
+        /// frame.
         case edge
-        /// The standby: everything or nothing.
+        /// The standby. It never skips.
         case standby
     }
 
-    /// What is written to a receiver in one go.
+    /// The bytes of one write to a receiver.
     public struct Batch: Sendable {
         public var bytes: ByteBuffer
-        /// Frames that the receiver lost before this batch because it was too slow, or came too late.
+        /// Frames that the receiver lost before this batch, because it was too slow or came too late.
         public var skippedCount: UInt64
-        /// More is ready for it than fitted into one batch.
+        /// True if more is ready than fitted into one batch.
         public var hasMore: Bool
     }
 
     private struct Receiver: Sendable {
         var id: ReceiverID
         var kind: Kind
-        /// Nil until the ring holds a place to start.
+        /// Nil until the ring has a frame at which to start.
         var cursor: UInt64?
-        /// Frames up to here are not sent: the receiver had them from another relay.
+        /// Frames up to this position are not sent: the receiver had them from another relay.
         var floor: FramePosition?
-        /// The receiver has no configurations yet.
+        /// True if the receiver has no configurations yet.
         var wantsConfigurations: Bool
         var skippedCount: UInt64
     }
 
     public private(set) var ring: FrameRing
-    /// The most bytes of one batch; more goes with the next. Bounds what a join writes at once.
+    /// The most bytes of one batch; the rest follows in the next one. It bounds what a join writes at once.
     public let batchByteCountMax: Int
-    /// How far a viewer may lag, in bytes, before it goes on at the last key frame.
+    /// How far a viewer may lag, in bytes, before it continues at the last key frame.
     public let lagByteCountMax: Int
-    /// A live join begins at a key frame no earlier than this; nil: at the newest that is held.
+    /// A live join begins at a key frame at or after this position; nil: at the newest key frame in the ring.
     public private(set) var liveFloor: FramePosition?
     private var receivers: [Receiver] = []
     private var nextID: ReceiverID = 1
@@ -74,7 +74,7 @@ public struct FanOutStateMachine: Sendable {
     /// The number of viewers and edges, without standbys.
     public var viewerCount: Int { receivers.count { $0.kind != .standby } }
 
-    /// Takes a frame that the channel accepted.
+    /// Adds a frame that the channel accepted.
     public mutating func append(_ frame: RelayFrame) {
         let next = ring.next(in: frame.position.epoch) ?? 0
         if let last = ring.last, frame.position > last, frame.position.sequence > next { noteLastOfEach() }
@@ -82,8 +82,8 @@ public struct FanOutStateMachine: Sendable {
         shared = nil
     }
 
-    /// The upstream left frames out, and the ring forgets what came before them: each receiver's last
-    /// frame is noted, so that it is told how many it lost.
+    /// The upstream left frames out, and the ring forgets the frames before them. Each receiver's last position is
+    /// stored, to compute how many frames it lost.
     private mutating func noteLastOfEach() {
         for index in receivers.indices {
             guard let cursor = receivers[index].cursor, cursor >= ring.firstIndex else { continue }
@@ -101,19 +101,19 @@ public struct FanOutStateMachine: Sendable {
         return FramePosition(epoch: position.epoch - min(position.epoch, 1), sequence: MediaHeader.sequenceMax)
     }
 
-    /// Takes a configuration that was repeated at the head of the upstream's stream.
+    /// Adds a configuration that was repeated at the start of the upstream's stream.
     public mutating func adopt(repeated frame: RelayFrame) { ring.adopt(repeated: frame) }
 
-    /// Another bound on the bytes that are held; see ``FrameRing/limit(byteCountMax:)``.
+    /// Sets the limit on the held bytes; see ``FrameRing/limit(byteCountMax:)``.
     public mutating func limitRing(byteCountMax: Int) {
         ring.limit(byteCountMax: byteCountMax)
         shared = nil
     }
 
-    /// Live joins begin at a key frame no earlier than a position; nil: at the newest that is held.
+    /// Sets the earliest key frame for live joins; nil: the newest in the ring.
     public mutating func setLiveFloor(_ position: FramePosition?) { liveFloor = position }
 
-    /// Where a live join begins; nil until a key frame from ``liveFloor`` on is held.
+    /// The start of a live join; nil until the ring has a key frame at or after ``liveFloor``.
     private var liveStart: UInt64? {
         if let liveFloor {
             guard let live = ring.livePosition, live >= liveFloor else { return nil }
@@ -132,22 +132,22 @@ public struct FanOutStateMachine: Sendable {
             case .at(let index):
                 receiver.cursor = index
             case .lost(let count):
-                // A viewer goes on with the live picture, and what it lost is counted then.
+                // A viewer continues with the live picture. Its loss is counted then.
                 guard kind != .viewer else { break }
-                // A copy and an edge take all that is left.
+                // A standby and an edge get everything that is left.
                 receiver.floor = nil
                 receiver.cursor = ring.firstIndex
                 if kind == .standby { receiver.skippedCount = count ?? 0 }
             }
         } else if kind == .standby {
-            // A copy starts with all that is held, so that a second failure finds as much as the first.
+            // A standby starts with everything that is held, so that a second failure finds as much as the first.
             receiver.cursor = ring.firstIndex
         }
         receivers.append(receiver)
         return id
     }
 
-    /// Removes a receiver; true where it was there.
+    /// Removes a receiver. Returns true if it existed.
     @discardableResult
     public mutating func remove(_ id: ReceiverID) -> Bool {
         guard let index = index(of: id) else { return false }
@@ -155,13 +155,13 @@ public struct FanOutStateMachine: Sendable {
         return true
     }
 
-    /// What the receiver gets now; nil where it has everything, or waits for a key frame.
+    /// The next batch for the receiver; nil if it has everything, or waits for a key frame.
     public mutating func nextBatch(for id: ReceiverID) -> Batch? {
         guard let index = index(of: id) else { return nil }
         return nextBatch(at: index)
     }
 
-    /// Ids ascend in the list, so a receiver is found by halving.
+    /// Ids ascend in the list, so this is a binary search.
     private func index(of id: ReceiverID) -> Int? {
         var low = 0
         var high = receivers.count
@@ -172,7 +172,7 @@ public struct FanOutStateMachine: Sendable {
         return low < receivers.count && receivers[low].id == id ? low : nil
     }
 
-    /// The same by the receiver's place: how many are left of those that were added before it.
+    /// The same, by the receiver's index: the number of remaining receivers that were added before it.
     public mutating func nextBatch(at index: Int) -> Batch? {
         catchUp(at: index)
         guard var cursor = receivers[index].cursor else { return nil }
@@ -181,7 +181,7 @@ public struct FanOutStateMachine: Sendable {
             receivers[index].cursor = cursor
             guard cursor < ring.endIndex else { return nil }
             if receivers[index].kind == .viewer, !Self.continues(floor, with: ring[cursor].position) {
-                // What comes next is missing here: a decoder can go on only at a key frame.
+                // The next frame is missing here. A decoder can continue only at a key frame.
                 guard let start = liveStart, start >= cursor else { return nil }
                 cursor = start
                 receivers[index].wantsConfigurations = true
@@ -200,12 +200,12 @@ public struct FanOutStateMachine: Sendable {
         return Batch(bytes: bytes, skippedCount: skippedCount, hasMore: end < ring.endIndex)
     }
 
-    /// Nothing is missing between two positions; a newer epoch follows with its first frame.
+    /// True if no frame is missing between the two positions. A newer epoch continues with its first frame.
     private static func continues(_ position: FramePosition, with next: FramePosition) -> Bool {
         next.epoch == position.epoch ? next.sequence == position.sequence + 1 : next.sequence == 0
     }
 
-    /// Gives a receiver without a cursor its place to start, and moves one that fell behind.
+    /// Assigns a start to a receiver without a cursor, and moves one that fell behind.
     private mutating func catchUp(at index: Int) {
         if let cursor = receivers[index].cursor {
             let isGone = cursor < ring.firstIndex
@@ -233,11 +233,11 @@ public struct FanOutStateMachine: Sendable {
             }
         }
     }
-    /// An edge that asks for the live picture gets at least so many frames before the end, about half a second: its
-    /// next viewers may be such as lost another node just now, and go on where they were.
+    /// An edge that joins live gets at least this many frames before the end, about half a second. Its next viewers may
+    /// have just lost another node, and resume at their positions.
     static let edgeLeadFrameCount: UInt64 = 32
 
-    /// Counts what a receiver loses; where its last position is still noted, that tells it exactly later.
+    /// Counts the frames that a receiver loses. If its last position is stored, the exact count is computed later.
     private mutating func skip(from cursor: UInt64, to start: UInt64, at index: Int) {
         if receivers[index].floor == nil { receivers[index].skippedCount += start - cursor }
     }
@@ -252,7 +252,7 @@ public struct FanOutStateMachine: Sendable {
         return false
     }
 
-    /// The bytes from an index, shared between receivers that stand at the same index.
+    /// The bytes from an index on, shared between receivers at the same index.
     private mutating func batch(from start: UInt64, withConfigurations: Bool) -> (ByteBuffer, end: UInt64) {
         if !withConfigurations, let shared, shared.from == start { return (shared.bytes, shared.end) }
         var head = withConfigurations ? ring.configurations(before: start).map { $0.repeated().encoded } : []
@@ -263,8 +263,8 @@ public struct FanOutStateMachine: Sendable {
             byteCount += ring[end].encoded.readableBytes
             end += 1
         } while end < ring.endIndex && byteCount < batchByteCountMax
-        // A copy even of one frame: its bytes are shared with other loops, and the count of their users, which every
-        // receiver's write moves up and down, would travel between the cores.
+        // Even a single frame is copied. Its bytes are shared with other loops, and the reference count, which every
+        // write changes, would move between the cores.
         var bytes = ByteBufferAllocator().buffer(capacity: byteCount)
         for part in head { bytes.writeImmutableBuffer(part) }
         if !withConfigurations { shared = (start, bytes, end) }

@@ -3,36 +3,36 @@ public import NIOCore
 
 /// Writes fragmented MP4 (ISO/IEC 14496-12 §8.8) without re-encoding: frames in, bytes out, no I/O (D10).
 ///
-/// The file starts with `ftyp` and `moov` once every track's configuration is known; from then on each
-/// fragment is one `moof` and `mdat` with about ``Limits/fragmentDuration`` of media. A file that is
-/// cut off behind any fragment is readable up to there, so a killed recorder loses one fragment.
+/// The file starts with `ftyp` and `moov` once every track's configuration is known. After that each fragment is one
+/// `moof` and `mdat` with about ``Limits/fragmentDuration`` of media. A file that is cut off behind any fragment is
+/// readable up to there, so a recorder that is killed loses one fragment.
 ///
-/// A frame's duration is the step to its track's next frame, so a frame waits for its follower; the
-/// last frame takes the step of the one before. Decode times are the running sum of the durations.
-/// A position of a later epoch starts anew right behind what is written. A changed configuration
-/// inside a file cannot be said in the head, so it is written into the stream: a further fragment with
-/// the new parameter sets before the next key frame, as `avc3` and `hev1` allow.
+/// A frame's duration is the distance to its track's next frame, so a frame waits for its successor. The last frame has
+/// the duration of the one before. Decode times are the running sum of the durations. A position of a later epoch
+/// continues right after what is written. A configuration that changes within a file cannot be written to the head. It
+/// is written into the stream: a further fragment has the new parameter sets before the next key frame, as `avc3` and
+/// `hev1` allow.
 public struct FragmentedMP4Writer: Sendable {
-    /// How much goes into one fragment, and how much waits for the head.
+    /// The size of a fragment, and the most that waits for the head.
     public struct Limits: Sendable, Hashable {
         public var fragmentDuration: Duration = .milliseconds(200)
-        /// A fragment with this much media goes out at once.
+        /// A fragment of this size is written at once.
         public var fragmentByteCountMax = 4 << 20
-        /// Frames that wait until every configuration is known; past them the head is written with
-        /// the tracks that are known.
+        /// The most frames that wait until every configuration is known. Beyond it the head is written with the known
+        /// tracks.
         public var waitingCountMax = 512
         public init() {}
     }
 
     /// Ticks a second of every track.
     static let timescale: UInt32 = 1_000_000
-    /// A step beyond this is a jump of the clock, not a pause; the line goes on with the usual step.
+    /// A longer distance is a jump of the clock, not a pause. The time line then continues with the usual distance.
     static let stepMax: Int64 = 30_000_000
 
     struct Sample {
         var payload: ByteBuffer
         var duration: UInt32
-        /// Presentation less decode time.
+        /// Presentation time minus decode time.
         var composition: Int32
         var isSync: Bool
     }
@@ -46,7 +46,7 @@ public struct FragmentedMP4Writer: Sendable {
         var pending: MediaFrame?
         var samples: [Sample] = []
         var lastStep: Int64
-        /// Written before the next key frame: parameter sets of a later configuration.
+        /// Parameter sets of a later configuration, to be written before the next key frame.
         var prefix: ByteBuffer?
         var current: TrackConfiguration
 
@@ -66,26 +66,26 @@ public struct FragmentedMP4Writer: Sendable {
     private var hasHead = false
     private var hasKey = false
     private var epoch: UInt32?
-    /// Presentation time that stands at 0 of the file, for this epoch.
+    /// The presentation time that corresponds to 0 in the file, for this epoch.
     private var origin: Int64?
     private var sequence: UInt32 = 0
     /// Frames that are in the file or will be.
     public private(set) var frameCount = 0
-    /// Frames that were left out: before the first key frame, or of a track that came too late.
+    /// Frames that were omitted: before the first key frame, or of a track that came too late.
     public private(set) var framesOmitted = 0
 
     public init(limits: Limits = Limits()) { self.limits = limits }
 
-    /// Takes one frame of the stream, in the stream's order, configurations included.
+    /// Writes one frame of the stream. Frames must come in the stream's order, with the configurations.
     ///
-    /// - Returns: bytes for the file's end; often none.
-    /// - Throws: 10001 where a configuration cannot be read, 10026 where it cannot be written as MP4.
+    /// - Returns: bytes to append to the file; often none.
+    /// - Throws: 10001 if a configuration cannot be parsed, 10026 if it cannot be written as MP4.
     public mutating func write(_ frame: MediaFrame) throws(ApusError) -> ByteBuffer {
         var output = ByteBuffer()
         if frame.header.flags.contains(.configuration) {
             try configure(frame)
         } else if !hasHead {
-            // Without any configuration nothing can be written; the oldest frame gives way.
+            // Without a configuration nothing can be written. The oldest frame is dropped.
             if waiting.count >= limits.waitingCountMax {
                 waiting.removeFirst()
                 framesOmitted += 1
@@ -99,9 +99,9 @@ public struct FragmentedMP4Writer: Sendable {
         return output
     }
 
-    /// Ends the file: everything that waits.
+    /// Ends the file. Returns the remaining bytes.
     ///
-    /// - Throws: 10026 where no configuration ever came.
+    /// - Throws: 10026 if no configuration ever came.
     public mutating func finish() throws(ApusError) -> ByteBuffer {
         var output = ByteBuffer()
         if !hasHead {
@@ -115,7 +115,7 @@ public struct FragmentedMP4Writer: Sendable {
         return output
     }
 
-    /// True where every track that the publisher announced has said what it is.
+    /// True if the configuration of every announced track is known.
     private var isHeadComplete: Bool {
         guard let count = tracks.map({ Int($0.configuration.trackCount) }).max() else { return false }
         return tracks.count >= count && !waiting.isEmpty || waiting.count >= limits.waitingCountMax
@@ -135,7 +135,7 @@ public struct FragmentedMP4Writer: Sendable {
         }
     }
 
-    /// The parameter sets of a record, as length-prefixed units for the stream itself.
+    /// The parameter sets of a record, as length-prefixed units for the stream.
     private static func inBand(_ configuration: TrackConfiguration) -> ByteBuffer? {
         guard let sets = ParameterSets(record: configuration.extraData, codec: configuration.codec) else { return nil }
         var buffer = ByteBuffer()
@@ -164,7 +164,7 @@ public struct FragmentedMP4Writer: Sendable {
         }
         let isVideo = tracks[index].configuration.codec.isVideo
         let isKey = frame.header.flags.contains(.key)
-        // A new publisher's stream, too, is readable only from its first key frame.
+        // A new publisher's stream is also decodable only from its first key frame.
         if frame.header.position.epoch != epoch { hasKey = false }
         if !hasKey, tracks.contains(where: { $0.configuration.codec.isVideo }) {
             guard isVideo, isKey else {
@@ -193,7 +193,7 @@ public struct FragmentedMP4Writer: Sendable {
         tracks[index].pending = frame
     }
 
-    /// Starts an epoch: its first frame stands where the longest track ends.
+    /// Starts an epoch. Its first frame is placed at the end of the longest track.
     private mutating func begin(epoch: UInt32, at header: MediaHeader) {
         defer { self.epoch = epoch }
         let decodeTime = header.ptsMicroseconds + Int64(header.dtsDeltaMicroseconds)
@@ -205,7 +205,7 @@ public struct FragmentedMP4Writer: Sendable {
         let end = tracks.map { $0.time + $0.sampleDuration }.max() ?? 0
         origin = decodeTime - end
         for index in tracks.indices where tracks[index].hasStarted {
-            // The last sample of a shorter track lasts until the new epoch starts, or as long as one can (71 minutes).
+            // The last sample of a shorter track lasts until the new epoch starts, at most 71 minutes.
             let short = end - (tracks[index].time + tracks[index].sampleDuration)
             if let last = tracks[index].samples.indices.last {
                 let duration = Int64(tracks[index].samples[last].duration) + short
@@ -216,7 +216,7 @@ public struct FragmentedMP4Writer: Sendable {
         }
     }
 
-    /// Makes the waiting frame a sample that lasts `step` microseconds, or the usual step.
+    /// Makes the waiting frame a sample with a duration of `step` microseconds, or the usual duration.
     private func close(_ track: inout Track, step: Int64?) {
         guard let frame = track.pending else { return }
         var length = step ?? track.lastStep

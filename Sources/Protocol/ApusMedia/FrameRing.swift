@@ -2,13 +2,13 @@ import ApusCore
 import DequeModule
 public import NIOCore
 
-/// A frame as a relay holds it: what it needs to know of it, and the bytes that go to every receiver.
+/// A frame in a relay: the fields that the relay uses, and the bytes for every receiver.
 public struct RelayFrame: Sendable {
     public var position: FramePosition
     public var ptsMicroseconds: Int64
     public var flags: MediaFlags
     public var track: UInt8
-    /// The whole link frame, header and payload, the same for every receiver at this node.
+    /// The whole link frame, header and payload. It is the same for every receiver at this node.
     public var encoded: ByteBuffer
 
     public init(
@@ -22,13 +22,13 @@ public struct RelayFrame: Sendable {
     }
 }
 
-/// How long a relay remembers frames (D13).
+/// The limits of a relay's ring (D13).
 public struct FrameRingLimits: Sendable, Hashable {
-    /// The most bytes that a channel keeps, whatever else holds. Key `channels.ring_bytes_max`.
+    /// The most bytes that a channel holds. It takes precedence over the other limits. Key `channels.ring_bytes_max`.
     public var byteCountMax: Int
-    /// How much media beyond the last key frame is kept, by presentation time. Key `channels.ring_duration`.
+    /// The media held before the last key frame, by presentation time. Key `channels.ring_duration`.
     public var duration: Duration
-    /// The most frames that a channel keeps. Key `channels.ring_frames_max`.
+    /// The most frames that a channel holds. Key `channels.ring_frames_max`.
     public var frameCountMax: Int
 
     public init(byteCountMax: Int = 8 << 20, duration: Duration = .seconds(10), frameCountMax: Int = 4096) {
@@ -40,48 +40,47 @@ public struct FrameRingLimits: Sendable, Hashable {
 
 /// The last frames of a channel, in order, with what a viewer needs to start at once (D7).
 ///
-/// Every frame has an index that only grows, so a viewer is a cursor. The frames held are dense: within
-/// an epoch no number is missing, and a newer epoch follows with its first frame. Where an upstream relay
-/// left some out, what came before them is forgotten. The oldest frames go first: those older than
-/// ``FrameRingLimits/duration`` as long as they lie before the last key frame, and any frame where bytes or
-/// frames are over their limit.
+/// Every frame has an index that only grows, so a viewer is a cursor. The held frames are dense: within an epoch no
+/// number is missing, and a newer epoch continues with its first frame. If an upstream relay omitted some, the frames
+/// before them are forgotten. The oldest frames are removed first: those that are older than
+/// ``FrameRingLimits/duration`` and before the last key frame, and any frame if bytes or frames are over their limit.
 public struct FrameRing: Sendable {
-    /// What became of a frame that was offered.
+    /// The result of an append.
     public enum Appended: Sendable, Hashable {
         case appended
-        /// Seen before; ignored.
+        /// A duplicate, which is ignored.
         case duplicate
-        /// Frames before it are missing; ignored. The number is the one that was expected.
+        /// Frames before it are missing. It is ignored. The number is the expected one.
         case gap(expected: UInt64)
-        /// Of an epoch that has ended; ignored.
+        /// It belongs to an epoch that has ended, and is ignored.
         case stale
     }
 
-    /// Where a receiver that has everything up to some position goes on.
+    /// The index at which a receiver resumes that has everything up to some position.
     public enum Resumption: Sendable, Hashable {
-        /// At this index; the frame may be yet to come.
+        /// At this index. The frame may not have arrived yet.
         case at(UInt64)
-        /// The ring no longer holds what comes next; this many frames of the epoch are gone, or
-        /// nil where the epoch itself is.
+        /// The ring no longer holds the next frame. The count is the number of lost frames of the epoch, or nil if the
+        /// epoch itself is gone.
         case lost(count: UInt64?)
     }
 
     public let limits: FrameRingLimits
-    /// The most bytes at this moment, at most those of ``limits``; see ``limit(byteCountMax:)``.
+    /// The current limit on the bytes, at most that of ``limits``; see ``limit(byteCountMax:)``.
     public private(set) var byteCountMax: Int
     private var frames = Deque<RelayFrame>()
     /// The index of the oldest frame held.
     public private(set) var firstIndex: UInt64 = 0
     /// Bytes of all frames held.
     public private(set) var byteCount = 0
-    /// The newest frame's position; it stays when the ring is emptied by its limits.
+    /// The newest frame's position. It stays when the limits empty the ring.
     public private(set) var last: FramePosition?
     private var keyIndex: UInt64?
-    /// The newest configuration of each track of this epoch, by track.
-    /// Without an index where it was not among the frames but repeated at the head of a join.
+    /// The newest configuration of each track of this epoch, by track. The index is nil if it was not among the frames
+    /// but repeated at the start of a join.
     private var configurations: [(index: UInt64?, codec: Codec?, frame: RelayFrame)] = []
 
-    /// Bytes of ``configurations``, whether they are among the frames or not: at most 16 KiB a track.
+    /// The size of ``configurations``, whether they are among the frames or not: at most 16 KiB per track.
     private var configurationByteCount = 0
 
     public init(limits: FrameRingLimits = FrameRingLimits()) {
@@ -89,11 +88,11 @@ public struct FrameRing: Sendable {
         byteCountMax = limits.byteCountMax
     }
 
-    /// Bytes that the ring keeps alive. A configuration that is also among the frames counts twice.
+    /// The bytes that the ring retains. A configuration that is also among the frames counts twice.
     public var heldByteCount: Int { byteCount + configurationByteCount }
 
-    /// Sets the bound on the bytes, which is smaller while the node's rings together are near theirs. Below ``limits``
-    /// it holds for the newest frame too: one that is larger is not kept, and receivers go on behind it.
+    /// Sets the limit on the bytes. It is lower while the node's rings together are near their limit. Below ``limits``
+    /// it applies to the newest frame too: a frame that is larger is not kept, and receivers continue after it.
     public mutating func limit(byteCountMax: Int) {
         self.byteCountMax = min(max(0, byteCountMax), limits.byteCountMax)
         trim()
@@ -108,16 +107,16 @@ public struct FrameRing: Sendable {
     /// The frame at an index from ``firstIndex`` up to, not including, ``endIndex``.
     public subscript(index: UInt64) -> RelayFrame { frames[Int(index - firstIndex)] }
 
-    /// The sequence number that continues an epoch without a gap; nil where the epoch is not the ring's.
+    /// The sequence number that continues an epoch without a gap; nil if the epoch is not the ring's.
     public func next(in epoch: UInt32) -> UInt64? {
         guard let last, last.epoch == epoch else { return nil }
         return last.sequence + 1
     }
 
-    /// Takes the next frame.
+    /// Appends the next frame.
     ///
-    /// - Parameter allowingGap: true where the sender leaves frames out on purpose; else only a dense
-    ///   sequence is taken. The first frame of an epoch may have any number.
+    /// - Parameter allowingGap: true if the sender omits frames on purpose. Otherwise only a dense sequence is
+    ///   accepted. The first frame of an epoch may have any number.
     public mutating func append(_ frame: RelayFrame, allowingGap: Bool = false) -> Appended {
         if let last {
             if frame.position.epoch < last.epoch { return .stale }
@@ -129,7 +128,7 @@ public struct FrameRing: Sendable {
                 }
             } else {
                 forgetConfigurations(before: frame.position.epoch)
-                // The epoch's first frames are missing: nothing leads from what is held to this frame.
+                // The epoch's first frames are missing, so what is held does not lead to this frame.
                 if frame.position.sequence > 0 { forgetFrames() }
             }
         }
@@ -139,7 +138,7 @@ public struct FrameRing: Sendable {
         } else if frame.flags.contains(.key), isStart(frame) {
             keyIndex = index
         } else if frame.flags.contains(.endOfEpoch) {
-            // What ended is no live picture: who joins now waits for the next publisher.
+            // A stream that ended is not a live picture. New receivers wait for the next publisher.
             keyIndex = nil
         }
         frames.append(frame)
@@ -149,7 +148,7 @@ public struct FrameRing: Sendable {
         return .appended
     }
 
-    /// Takes a configuration that an upstream relay repeated at the head of a join.
+    /// Adds a configuration that an upstream relay repeated at the start of a join.
     public mutating func adopt(repeated frame: RelayFrame) {
         if let last, last.epoch != frame.position.epoch {
             guard frame.position.epoch > last.epoch else { return }
@@ -159,33 +158,33 @@ public struct FrameRing: Sendable {
         trim()
     }
 
-    /// A new epoch has tracks of its own; those that were repeated before its first frame stay.
+    /// A new epoch has its own tracks. Configurations that were repeated before its first frame stay.
     private mutating func forgetConfigurations(before epoch: UInt32) {
         configurations.removeAll { $0.frame.position.epoch < epoch }
         countConfigurations()
         keyIndex = nil
     }
 
-    /// Where a receiver that wants the live picture starts: at the last key frame, or at the
-    /// configurations right before it. Nil until a key frame is held.
+    /// The start of a receiver of the live picture: the last key frame, or the configurations right before it. Nil
+    /// until there is a key frame.
     public var liveIndex: UInt64? {
         guard var index = keyIndex, index >= firstIndex else { return nil }
         while index > firstIndex, self[index - 1].flags.contains(.configuration) { index -= 1 }
         return index
     }
 
-    /// The position of the key frame that the live picture starts at; nil until one is held.
+    /// The position of the key frame at which the live picture starts; nil until there is one.
     public var livePosition: FramePosition? {
         guard let keyIndex, keyIndex >= firstIndex else { return nil }
         return self[keyIndex].position
     }
 
-    /// The configurations that a receiver needs which starts at an index and has none of them yet.
+    /// The configurations for a receiver that starts at an index and has none yet.
     public func configurations(before index: UInt64) -> [RelayFrame] {
         configurations.filter { $0.index.map { $0 < index || $0 < firstIndex } ?? true }.map(\.frame)
     }
 
-    /// Where a receiver goes on that has everything up to and including `position`.
+    /// The index at which a receiver resumes that has everything up to and including `position`.
     public func resume(after position: FramePosition) -> Resumption {
         guard let last, let oldest else { return .at(endIndex) }
         if position >= last { return .at(endIndex) }
@@ -215,12 +214,12 @@ public struct FrameRing: Sendable {
         configurationByteCount = configurations.reduce(0) { $0 + $1.frame.encoded.readableBytes }
     }
 
-    /// A key frame is a place to start where its track is video, or where there is no video.
+    /// True if a receiver can start at this frame: a key frame of video, or of any track if there is no video.
     private func isStart(_ frame: RelayFrame) -> Bool {
         hasVideo ? isVideo(track: frame.track) : true
     }
 
-    /// Empties the ring; indexes go on.
+    /// Empties the ring. The indexes continue.
     private mutating func forgetFrames() {
         firstIndex = endIndex
         frames.removeAll()
@@ -245,7 +244,7 @@ public struct FrameRing: Sendable {
 }
 
 extension Deque {
-    /// The first offset whose element satisfies a predicate that is false, then true.
+    /// The first offset whose element satisfies a predicate that is false for a prefix, then true.
     fileprivate func partitioningIndex(where belongsInSecond: (Element) -> Bool) -> Int {
         var low = 0
         var high = count
@@ -258,10 +257,10 @@ extension Deque {
 }
 
 extension FrameRing {
-    /// True where a track of this epoch is video.
+    /// True if a track of this epoch is video.
     public var hasVideo: Bool { configurations.contains { $0.codec?.isVideo ?? false } }
 
-    /// True where this track of this epoch is video.
+    /// True if this track of this epoch is video.
     public func isVideo(track: UInt8) -> Bool {
         configurations.contains { $0.frame.track == track && $0.codec?.isVideo ?? false }
     }

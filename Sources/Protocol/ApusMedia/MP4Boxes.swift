@@ -28,7 +28,7 @@ enum MP4Boxes {
 
     /// Writes `ftyp` and `moov`; track ids count from 1 in the order given.
     ///
-    /// - Throws: 10026 where a configuration has no decoder record.
+    /// - Throws: 10026 if a configuration has no decoder record.
     static func writeHead(
         _ tracks: [TrackConfiguration], timescale: UInt32, into output: inout ByteBuffer
     ) throws(ApusError) {
@@ -150,7 +150,7 @@ enum MP4Boxes {
             buffer.writeRepeatingByte(0, count: 6)
             buffer.writeMultipleIntegers(
                 UInt16(1), UInt64(0), UInt16(clamping: track.channelCount), UInt16(16), UInt32(0))
-            // 16.16 fixed point: a rate that does not fit stands in the decoder's own record.
+            // 16.16 fixed point. A rate that does not fit is in the decoder's own record.
             buffer.writeInteger(track.sampleRate < 65_536 ? track.sampleRate << 16 : 0)
             switch track.codec {
             case .aac, .mp3: writeStreamDescriptor(track, into: &buffer)

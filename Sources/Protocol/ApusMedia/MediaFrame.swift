@@ -1,7 +1,7 @@
 public import ApusCore
 public import NIOCore
 
-/// What a media frame is, beside its bytes.
+/// The properties of a media frame.
 public struct MediaFlags: OptionSet, Sendable, Hashable {
     public let rawValue: UInt8
     public init(rawValue: UInt8) { self.rawValue = rawValue }
@@ -10,19 +10,19 @@ public struct MediaFlags: OptionSet, Sendable, Hashable {
     public static let key = Self(rawValue: 1)
     /// The payload is a ``TrackConfiguration``, not media (IV-C9).
     public static let configuration = Self(rawValue: 2)
-    /// No other frame refers to it: a slow viewer loses it first.
+    /// No other frame refers to it. It is dropped first if a viewer is slow.
     public static let discardable = Self(rawValue: 4)
-    /// A frame sent again at the head of a join; it is not part of the dense sequence there.
+    /// A frame that is sent again at the start of a join. It is not part of the dense sequence there.
     public static let repeated = Self(rawValue: 8)
     /// Nothing follows in this epoch: the publisher ended.
     public static let endOfEpoch = Self(rawValue: 16)
 }
 
-/// Where a frame stands in its channel: the publisher's epoch, then the dense number in it.
+/// The position of a frame in its channel: the publisher's epoch, then the dense number in it.
 ///
-/// Positions are ordered by epoch first: a publisher that starts anew starts at 0 in a higher epoch (D7).
+/// Positions are ordered by epoch first. A publisher that restarts begins at 0 in a higher epoch (D7).
 public struct FramePosition: Sendable, Hashable, Comparable, CustomStringConvertible {
-    /// The publisher's start; higher is later.
+    /// The number of the publisher's run. A higher one is later.
     public var epoch: UInt32
     /// Dense over all tracks of the channel, from 0.
     public var sequence: UInt64
@@ -48,28 +48,28 @@ public struct MediaHeader: Sendable, Hashable {
     public static let byteCount = 40
     /// The layout's version.
     public static let version: UInt8 = 1
-    /// The largest sequence number: a publisher that starts at 0 never gets there, and one more never overflows.
+    /// The largest sequence number. A publisher that starts at 0 never reaches it, and adding one never overflows.
     public static let sequenceMax = WireNumber.sequenceMax
-    /// The largest presentation time, in microseconds either way: 142 years. Sums and differences of such
-    /// times cannot overflow, so nobody behind the decoder has to check.
+    /// The largest presentation time, in microseconds in either direction: 142 years. Sums and differences of such
+    /// times cannot overflow, so code behind the decoder needs no checks.
     public static let ptsMicrosecondsMax: Int64 = 1 << 52
-    /// The largest distance of decode time and presentation time, in microseconds either way.
+    /// The largest distance between decode time and presentation time, in microseconds in either direction.
     public static let dtsDeltaMicrosecondsMax: Int32 = 60_000_000
 
-    /// The term of the relay that sent it: the shard's epoch. A receiver drops older terms than the
-    /// highest it has seen, so a primary that was paused cannot emit stale frames (D7).
+    /// The term of the sending relay: the shard's epoch. A receiver drops frames of a lower term than the highest it
+    /// has seen, so a primary that was paused cannot send stale frames (D7).
     public var term: Epoch
     public var position: FramePosition
     /// Presentation time, in microseconds of the publisher's clock (IV-G5).
     public var ptsMicroseconds: Int64
-    /// Decode time less presentation time, in microseconds; 0 without B frames.
+    /// Decode time minus presentation time, in microseconds; 0 without B frames.
     public var dtsDeltaMicroseconds: Int32
     /// Wall clock at capture, in milliseconds, modulo 2³².
     public var captureMilliseconds: UInt32
     public var flags: MediaFlags
-    /// The track's number: index in the publisher's list of tracks.
+    /// The track's number: its index in the publisher's list of tracks.
     public var track: UInt8
-    /// The rendition's number; 0 where there is one.
+    /// The rendition's number; 0 if there is one.
     public var rendition: UInt8
 
     public init(
@@ -86,7 +86,7 @@ public struct MediaHeader: Sendable, Hashable {
         self.rendition = rendition
     }
 
-    /// Appends the header, for a payload that the caller writes right after it.
+    /// Appends the header. The caller writes the payload right after it.
     public func encode(payloadByteCount: Int, into buffer: inout ByteBuffer) {
         buffer.writeMultipleIntegers(
             term, position.epoch, position.sequence, ptsMicroseconds, dtsDeltaMicroseconds,
@@ -97,12 +97,11 @@ public struct MediaHeader: Sendable, Hashable {
 
 /// One media frame: its header and its bytes.
 public struct MediaFrame: Sendable, Hashable {
-    /// The largest payload of one frame, in bytes: an uncompressed 4K key frame would not fit, a
-    /// compressed one does with room to spare.
+    /// The largest payload of one frame, in bytes. It is ample for a compressed 4K key frame.
     public static let payloadByteCountMax = 4 << 20
 
     public var header: MediaHeader
-    /// Video in Annex B or length-prefixed form as the configuration says; audio as one packet.
+    /// Video in Annex B or length-prefixed form, as the configuration says; audio as one packet.
     public var payload: ByteBuffer
 
     public init(header: MediaHeader, payload: ByteBuffer) {
@@ -116,10 +115,10 @@ public struct MediaFrame: Sendable, Hashable {
         buffer.writeImmutableBuffer(payload)
     }
 
-    /// Reads one frame that fills the buffer.
+    /// Decodes one frame that fills the buffer.
     ///
-    /// - Throws: 10001 where the header is cut off, the length does not match, or a time is out of its
-    ///   bounds; 10003 where the version is unknown.
+    /// - Throws: 10001 if the header is truncated, the length does not match, or a time is out of bounds; 10003 if the
+    ///   version is unknown.
     public init(decoding buffer: ByteBuffer) throws(ApusError) {
         var buffer = buffer
         guard
@@ -127,7 +126,7 @@ public struct MediaFrame: Sendable, Hashable {
                 buffer.readMultipleIntegers(
                     as: (UInt32, UInt32, UInt64, Int64, Int32, UInt32, UInt32, UInt8, UInt8, UInt8, UInt8).self)
         else {
-            throw ApusError(.malformed, "the media frame's header is cut off")
+            throw ApusError(.malformed, "the media frame's header is truncated")
         }
         guard version == MediaHeader.version else {
             throw ApusError(.versionUnsupported, "media frame version \(version) is not supported")

@@ -1,8 +1,8 @@
-/// H.264 and H.265 bit streams as NAL units (H.264 Annex B; ISO/IEC 14496-15).
+/// Parses H.264 and H.265 bit streams as NAL units (H.264 Annex B; ISO/IEC 14496-15).
 ///
-/// No I/O. Nothing here trusts a length in the bytes.
+/// No I/O. Every length in the input is checked.
 public enum NALUnits {
-    /// The units of an Annex B stream, without start codes and without the zero bytes behind them.
+    /// The units of an Annex B stream, without start codes and trailing zero bytes.
     public static func ranges(annexB bytes: [UInt8]) -> [Range<Int>] {
         let span = bytes.span
         var ranges: [Range<Int>] = []
@@ -23,16 +23,16 @@ public enum NALUnits {
         return ranges
     }
 
-    /// A NAL unit never ends with a zero byte (H.264 §7.4.1), so zeros there belong to the stream.
+    /// A NAL unit never ends with a zero byte (H.264 §7.4.1), so trailing zeros belong to the stream.
     private static func append(_ range: Range<Int>, of bytes: [UInt8], to ranges: inout [Range<Int>]) {
         var end = range.upperBound
         while end > range.lowerBound, bytes[end - 1] == 0 { end -= 1 }
         if end > range.lowerBound { ranges.append(range.lowerBound..<end) }
     }
 
-    /// The units of a length-prefixed stream; nil where the lengths do not fit the bytes.
+    /// The units of a length-prefixed stream; nil if the lengths do not match the bytes.
     ///
-    /// - Parameter prefix: bytes of each length, 1 to 4.
+    /// - Parameter prefix: the number of bytes of each length, 1 to 4.
     public static func ranges(lengthPrefixed bytes: [UInt8], prefix: Int) -> [Range<Int>]? {
         var ranges: [Range<Int>] = []
         var index = 0
@@ -50,12 +50,12 @@ public enum NALUnits {
         return ranges
     }
 
-    /// What a unit is, as far as a relay cares.
+    /// The kind of a unit, as far as a relay needs it.
     public enum Kind: Sendable, Hashable {
         case videoParameters, sequenceParameters, pictureParameters
-        /// The access unit delimiter, which length-prefixed streams leave out.
+        /// The access unit delimiter. Length-prefixed streams omit it.
         case delimiter
-        /// A slice; `isReference` is false where no other picture refers to it.
+        /// A slice; `isReference` is false if no other picture refers to it.
         case slice(isReference: Bool)
         case other
     }
@@ -69,7 +69,7 @@ public enum NALUnits {
             case 33: .sequenceParameters
             case 34: .pictureParameters
             case 35: .delimiter
-            // Types 0 to 14 that are even are sub-layer non-reference pictures.
+            // Even types from 0 to 14 are sub-layer non-reference pictures.
             case 0...15: .slice(isReference: type % 2 == 1)
             case 16...31: .slice(isReference: true)
             default: .other
@@ -84,7 +84,7 @@ public enum NALUnits {
         }
     }
 
-    /// A unit's payload without the emulation prevention bytes (H.264 §7.3.1), as parsers need it.
+    /// A unit's payload without the emulation prevention bytes (H.264 §7.3.1), for parsers.
     public static func withoutEmulation(_ unit: [UInt8]) -> [UInt8] {
         var result: [UInt8] = []
         result.reserveCapacity(unit.count)

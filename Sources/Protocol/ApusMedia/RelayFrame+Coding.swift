@@ -2,19 +2,19 @@ public import ApusCore
 public import NIOCore
 
 extension RelayFrame {
-    /// Where the payload begins in ``encoded``: after the link frame's and the media frame's header.
+    /// The offset of the payload in ``encoded``: after the headers of the link frame and the media frame.
     public static let payloadOffset = linkHeaderByteCount + MediaHeader.byteCount
     /// The link frame's header; see `LinkFrame.headerByteCount`.
     public static let linkHeaderByteCount = 12
     private static let termOffset = linkHeaderByteCount
     private static let flagsOffset = linkHeaderByteCount + 36
 
-    /// Reads a media frame from a link frame's payload and copies it into a buffer of its own, as this
-    /// node sends it on: `linkHeader` writes the 12 bytes before it. The copy frees the reader's buffer.
+    /// Decodes a media frame from a link frame's payload, and copies it into a buffer of its own in the form in which
+    /// this node sends it. `linkHeader` writes the 12 bytes before it. The copy releases the reader's buffer.
     ///
-    /// - Throws: 10001 or 10003, see ``MediaFrame/init(decoding:)``; 10001 for a track beyond
-    ///   ``TrackConfiguration/trackCountMax``, and for a configuration or a repeated frame that is no
-    ///   ``TrackConfiguration``: relays keep the newest of each track outside of what a ring forgets.
+    /// - Throws: 10001 or 10003, see ``MediaFrame/init(decoding:)``. 10001 also for a track beyond
+    ///   ``TrackConfiguration/trackCountMax``, and for a configuration or a repeated frame that is not a
+    ///   ``TrackConfiguration``: relays keep the newest configuration of each track outside the limits of a ring.
     public init(
         copying payload: ByteBuffer, linkHeader: (_ payloadByteCount: Int, _ buffer: inout ByteBuffer) -> Void
     ) throws(ApusError) {
@@ -24,7 +24,7 @@ extension RelayFrame {
         }
         if !frame.header.flags.isDisjoint(with: [.configuration, .repeated]) {
             guard frame.header.flags.contains(.configuration) else {
-                throw ApusError(.malformed, "only configurations are repeated")
+                throw ApusError(.malformed, "only configurations may be repeated")
             }
             _ = try TrackConfiguration(decoding: frame.payload)
         }
@@ -42,17 +42,17 @@ extension RelayFrame {
             track: header.track, encoded: encoded)
     }
 
-    /// The term that the frame is stamped with.
+    /// The term in the frame's header.
     public var term: Epoch {
         encoded.getInteger(at: encoded.readerIndex + Self.termOffset, as: UInt32.self) ?? 0
     }
 
-    /// Stamps the frame with the term of this relay; in place while nobody else holds the bytes.
+    /// Sets the term of this relay. The change is made in place if nothing else references the bytes.
     public mutating func stamp(term: Epoch) {
         encoded.setInteger(term, at: encoded.readerIndex + Self.termOffset)
     }
 
-    /// A copy that says that it is sent again at the head of a join.
+    /// A copy that is marked as repeated at the start of a join.
     public func repeated() -> RelayFrame {
         var copy = self
         copy.flags.insert(.repeated)

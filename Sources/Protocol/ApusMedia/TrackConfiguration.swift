@@ -16,28 +16,27 @@ public enum Codec: UInt8, Sendable, Hashable, CaseIterable {
     public var isVideo: Bool { rawValue < 16 }
 }
 
-/// What a decoder needs before the first frame of a track; the payload of a configuration frame.
+/// The configuration of a decoder, sent before the first frame of a track. It is the payload of a configuration frame.
 ///
-/// Video frames are length-prefixed (4 bytes) NAL units, and `extraData` is the `avcC` or `hvcC`
-/// record; AAC frames are raw, and `extraData` is the AudioSpecificConfig. This is the form that an
-/// MP4 file holds, so a recorder copies bytes.
+/// Video frames are length-prefixed (4 bytes) NAL units, and `extraData` is the `avcC` or `hvcC` record. AAC frames are
+/// raw, and `extraData` is the AudioSpecificConfig. This is the form in an MP4 file, so a recorder copies bytes.
 ///
-/// Layout, big endian: `u8 version`, `u8 codec`, `u8 track count`, `u8 flags` (0), `u32 width or sample rate`,
-/// `u32 height or channels`, `u32 frame rate × 1000 or samples a frame`, `u16 extra bytes`, then the extra bytes.
+/// Layout, big endian: `u8 version`, `u8 codec`, `u8 track count`, `u8 flags` (0), `u32 width or sample rate`, `u32
+/// height or channels`, `u32 frame rate × 1000 or samples a frame`, `u16 extra bytes`, then the extra bytes.
 public struct TrackConfiguration: Sendable, Hashable {
-    /// The most tracks of a channel; a track's number is below it.
+    /// The most tracks of a channel. A track's number is below it.
     public static let trackCountMax: UInt8 = 8
     /// The longest `extraData`, in bytes.
     public static let extraByteCountMax = 16_384
 
     public var codec: Codec
-    /// Tracks of this publisher, so that a recorder knows when it has every configuration.
+    /// The number of this publisher's tracks, so that a recorder knows when it has every configuration.
     public var trackCount: UInt8
     /// Video: picture width in pixels. Audio: sample rate in Hz.
     public var first: UInt32
     /// Video: picture height in pixels. Audio: channels.
     public var second: UInt32
-    /// Video: frames a second × 1000, 0 where unknown. Audio: samples a packet, 0 where it varies.
+    /// Video: frames a second × 1000, 0 if unknown. Audio: samples a packet, 0 if it varies.
     public var third: UInt32
     /// `avcC`, `hvcC` or AudioSpecificConfig.
     public var extraData: [UInt8]
@@ -63,9 +62,9 @@ public struct TrackConfiguration: Sendable, Hashable {
         buffer.writeBytes(extraData)
     }
 
-    /// Reads one configuration that fills the buffer.
+    /// Decodes one configuration that fills the buffer.
     ///
-    /// - Throws: 10001 where it cannot be read.
+    /// - Throws: 10001 if it cannot be decoded.
     public init(decoding buffer: ByteBuffer) throws(ApusError) {
         var buffer = buffer
         guard
@@ -74,7 +73,7 @@ public struct TrackConfiguration: Sendable, Hashable {
             version == 1, let codec = Codec(rawValue: codecNumber), Int(extraCount) == buffer.readableBytes,
             Int(extraCount) <= Self.extraByteCountMax, let extra = buffer.readBytes(length: Int(extraCount))
         else {
-            throw ApusError(.malformed, "the track's configuration cannot be read")
+            throw ApusError(.malformed, "the track's configuration cannot be decoded")
         }
         self.init(
             codec: codec, trackCount: trackCount, first: first, second: second, third: third, extraData: extra)

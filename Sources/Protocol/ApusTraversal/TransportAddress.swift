@@ -1,8 +1,8 @@
-/// An IP address with a port, of either family, as 20 plain bytes without a reference.
+/// An IP address of either family with a port, as 20 plain bytes without a reference.
 ///
-/// A v4-mapped IPv6 address (`::ffff:a.b.c.d`, RFC 4291 §2.5.5.2) becomes the IPv4 address that it stands
-/// for whenever a value is made, so that no comparison and no rule can be walked around by writing an address
-/// in its other form (the case of CVE-2026-27624). A value is safe to share: it holds nothing but numbers.
+/// A v4-mapped IPv6 address (`::ffff:a.b.c.d`, RFC 4291 §2.5.5.2) is converted to its IPv4 address when a value is
+/// made, so the other form of an address cannot bypass a comparison or a rule (the case of CVE-2026-27624). Values are
+/// safe to share.
 public struct TransportAddress: Hashable, Sendable {
     /// The family, with the number that STUN gives it (RFC 8489 §14.1).
     public enum Family: UInt8, Sendable, Hashable, CaseIterable {
@@ -73,8 +73,8 @@ public struct TransportAddress: Hashable, Sendable {
 }
 
 extension TransportAddress {
-    /// An address as a person writes it (`192.0.2.1`, `2001:db8::1`, `::ffff:192.0.2.1`), without brackets,
-    /// zone or port; nil where it is not one.
+    /// Parses an address in text form (`192.0.2.1`, `2001:db8::1`, `::ffff:192.0.2.1`), without brackets, zone or port;
+    /// nil if it is not one.
     public init?(_ text: some StringProtocol, port: UInt16) {
         guard text.utf8.count <= 45 else { return nil }
         if !text.contains(":") {
@@ -101,7 +101,7 @@ extension TransportAddress {
         return address
     }
 
-    /// The eight groups of an IPv6 address, with `::` filled in (RFC 4291 §2.2).
+    /// The eight groups of an IPv6 address, with `::` expanded (RFC 4291 §2.2).
     private static func parseV6(_ text: some StringProtocol) -> [UInt16]? {
         var halves: [[UInt16]] = [[]]
         var rest = text[...]
@@ -146,7 +146,7 @@ extension TransportAddress: CustomStringConvertible {
         }
     }
 
-    /// The address without its port, as a person writes it.
+    /// The address without its port, as text.
     public var hostDescription: String {
         switch family {
         case .v4: return bytes.map { String($0) }.joined(separator: ".")

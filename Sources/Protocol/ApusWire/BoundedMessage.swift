@@ -2,21 +2,21 @@ package import ApusCore
 package import NIOCore
 package import SwiftProtobuf
 
-/// A protobuf message whose numbers have bounds (``WireNumber``), which are checked where it is decoded.
+/// A protobuf message whose numbers have bounds (``WireNumber``). The bounds are checked when it is decoded.
 ///
-/// Protobuf itself takes every number that fits its type, so a message is decoded with ``init(bounded:)`` and never
-/// with `init(serializedBytes:)` where it comes from another process.
+/// Protobuf itself accepts every number that fits its type. A message from another process is therefore decoded with
+/// ``init(bounded:)`` and never with `init(serializedBytes:)`.
 package protocol BoundedMessage: SwiftProtobuf.Message {
-    /// True where every number is one that an honest sender can say.
+    /// True if every number is within the bounds of a correct sender.
     var isWithinBounds: Bool { get }
 }
 
 extension BoundedMessage {
     package var isWithinBounds: Bool { true }
 
-    /// Reads a message that fills the bytes.
+    /// Decodes a message that fills the bytes.
     ///
-    /// - Throws: 10001 where it cannot be read, or a number is out of bounds.
+    /// - Throws: 10001 if it cannot be decoded, or a number is out of bounds.
     package init(bounded bytes: [UInt8]) throws(ApusError) {
         guard let message = try? Self(serializedBytes: bytes), message.isWithinBounds else {
             throw ApusError(.malformed)
@@ -76,7 +76,7 @@ extension ChannelReplicated: BoundedMessage {
 
 extension ChannelPublisherChanged: BoundedMessage {}
 
-/// Compared with what was sent.
+/// The numbers are compared with what was sent.
 extension ChannelWorkedOff: BoundedMessage {}
 
 extension ChannelCopyRefused: BoundedMessage {

@@ -2,14 +2,13 @@ public import ApusCore
 import NIOCore
 import SwiftProtobuf
 
-/// The wire versions that this release speaks: N and N−1, so that a cluster can be upgraded one
-/// node after the other (D3).
+/// The wire versions of this release: N and N−1, so that a cluster can be upgraded node by node (D3).
 public enum WireVersion {
     public static let current: UInt32 = 1
     public static let oldest: UInt32 = 1
 }
 
-/// What a connection between two nodes is for; video never delays control (D3).
+/// The purpose of a connection between two nodes. Separate lanes keep video from delaying control (D3).
 public enum Lane: UInt8, Sendable, Hashable, CaseIterable, CustomStringConvertible {
     case control = 1
     case media = 2
@@ -22,7 +21,7 @@ public enum Lane: UInt8, Sendable, Hashable, CaseIterable, CustomStringConvertib
     }
 }
 
-/// The other end of a link, after the handshake proved it.
+/// The other end of a link, authenticated by the handshake.
 public struct LinkPeer: Sendable, Hashable {
     public var id: NodeID
     public var lane: Lane
@@ -36,9 +35,9 @@ public struct LinkPeer: Sendable, Hashable {
     }
 }
 
-/// Why a link was refused or closed by this side. The raw value is the metric's label.
+/// The reason for which this side refused or closed a link. The raw value is the metric's label.
 public enum RejectReason: String, Sendable, Hashable, CaseIterable {
-    /// TLS could not be spoken: garbage, a wrong version, an alert from the other side.
+    /// TLS failed: garbage, a wrong version, or an alert from the peer.
     case tls
     /// A certificate of another authority, an expired one, or none.
     case certificate
@@ -48,9 +47,9 @@ public enum RejectReason: String, Sendable, Hashable, CaseIterable {
     case cluster
     /// No wire version in common (10003).
     case version
-    /// A life of the node that ended, or not the one that was dialled (10025).
+    /// An incarnation of the node that has ended, or not the one that was dialled (10025).
     case incarnation
-    /// A frame that cannot be read or does not belong there (10001).
+    /// A frame that cannot be decoded, or is not allowed there (10001).
     case malformed
     /// A frame over the limit (10002).
     case oversized
@@ -58,29 +57,28 @@ public enum RejectReason: String, Sendable, Hashable, CaseIterable {
     case truncated
     /// The handshake did not finish in time (10014).
     case timeout
-    /// More connections than are let through the handshake at one time (10007).
+    /// Too many connections are in the handshake (10007).
     case crowded
-    /// Nothing was heard for too long (10015).
+    /// Nothing was received for too long (10015).
     case silent
-    /// The other side refused; its number is in the log line.
+    /// The peer refused. The log line has its number.
     case refused
 }
 
 /// The first two frames of a node link: HELLO from the side that connected, WELCOME in return (D3).
 ///
-/// Nothing from the other side is trusted before the machine says ``Action/established(_:)``: the
-/// name that it claims must be the name in its certificate, the cluster must be the same, and a
-/// wire version must be common. Under TLS 1.3 the side that connected sees TLS finish before its own
-/// certificate was judged, so only the WELCOME tells it that it was let in.
+/// Nothing from the peer is trusted before the machine emits ``Action/established(_:)``: the claimed name must be the
+/// name in its certificate, the cluster must be the same, and a wire version must be common. Under TLS 1.3 the side
+/// that connected completes TLS before its own certificate was checked, so only the WELCOME shows that it was accepted.
 ///
-/// States: `securing` (TLS runs) → `greeting` (our HELLO went out) or `listening` (theirs is
-/// awaited) → `finished`. Every input in a wrong state ends the link, and only the link.
+/// States: `securing` (TLS runs) → `greeting` (our HELLO was sent) or `listening` (the peer's is awaited) → `finished`.
+/// Every input in a wrong state ends this link, and no other.
 public struct HandshakeStateMachine: Sendable {
-    /// Who speaks first.
+    /// The side that speaks first.
     public enum Role: Sendable, Hashable {
-        /// This side connected, to this node, and speaks first.
+        /// This side connected to that node, and speaks first.
         case dialer(expecting: NodeID, lane: Lane)
-        /// This side was connected to.
+        /// The peer connected to this side.
         case acceptor
     }
 
@@ -104,7 +102,7 @@ public struct HandshakeStateMachine: Sendable {
     private let versions: ClosedRange<UInt32>
     private var state = State.securing
 
-    /// - Parameter versions: the wire versions that this side speaks.
+    /// - Parameter versions: the wire versions of this side.
     public init(
         role: Role, cluster: ClusterID, local: NodeID,
         versions: ClosedRange<UInt32> = WireVersion.oldest...WireVersion.current
@@ -115,7 +113,7 @@ public struct HandshakeStateMachine: Sendable {
         self.versions = versions
     }
 
-    /// TLS finished; the certificate belongs to the node of this name, or to no node.
+    /// TLS is complete. The certificate belongs to the node of this name, or to no node.
     public mutating func secured(certificateName: NodeName?) -> [Action] {
         guard case .securing = state else { return fail(.malformed, ApusError(.malformed)) }
         guard let certificateName else {
@@ -134,11 +132,11 @@ public struct HandshakeStateMachine: Sendable {
         }
     }
 
-    /// A frame came.
+    /// A frame arrived.
     public mutating func received(_ frame: LinkFrame) -> [Action] {
         switch state {
         case .securing, .finished:
-            return fail(.malformed, ApusError(.malformed, "a frame came where none belongs"))
+            return fail(.malformed, ApusError(.malformed, "an unexpected frame arrived"))
         case .listening(let name):
             guard frame.kind == .hello else {
                 return fail(.malformed, ApusError(.malformed, "the first frame is not a hello"))
@@ -153,7 +151,7 @@ public struct HandshakeStateMachine: Sendable {
         }
     }
 
-    /// The time for the handshake is over; no effect after its end.
+    /// The handshake timed out. No effect after its end.
     public mutating func timedOut() -> [Action] {
         if case .finished = state { return [] }
         return fail(.timeout, ApusError(.handshakeTimeout))
@@ -190,7 +188,7 @@ public struct HandshakeStateMachine: Sendable {
         case .dialer(let peer, let dialled):
             guard lane == dialled else { return fail(.malformed, ApusError(.malformed, "another lane answered")) }
             guard id == peer else {
-                return fail(.incarnation, ApusError(.fenced, "another life of the node answered"))
+                return fail(.incarnation, ApusError(.fenced, "another incarnation of the node answered"))
             }
             state = .finished
             return [.established(LinkPeer(id: id, lane: lane, version: version))]
@@ -201,7 +199,7 @@ public struct HandshakeStateMachine: Sendable {
         let wasListening: Bool
         if case .listening = state { wasListening = true } else { wasListening = false }
         state = .finished
-        // Only a side that was spoken to explains itself; the other just leaves.
+        // Only the accepting side sends a reason. The other one closes the link.
         guard wasListening, reason != .truncated else { return [.reject(reason, error)] }
         return [.send(LinkFrame(kind: .goodbye, payload: ClusterFailure.payload(of: error))), .reject(reason, error)]
     }

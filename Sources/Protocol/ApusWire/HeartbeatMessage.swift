@@ -1,31 +1,31 @@
 public import ApusCore
 public import NIOCore
 
-/// What nodes say to each other in heartbeat datagrams (D4).
+/// The messages in heartbeat datagrams between nodes (D4).
 public enum HeartbeatMessage: Sendable, Hashable {
-    /// "I live"; sent to every peer on a fixed beat.
+    /// The sender is alive. Sent to every peer at a fixed interval.
     case heartbeat
-    /// "Do you live?" With an origin the question comes from there, through the sender.
+    /// A probe of the receiver. With an origin the probe comes from there, through the sender.
     case probe(nonce: UInt32, origin: NodeID?)
-    /// The answer to ``probe(nonce:origin:)``, with what the probe carried.
+    /// The answer to ``probe(nonce:origin:)``, with the probe's fields.
     case answer(nonce: UInt32, origin: NodeID?)
-    /// "Ask the target for me": the indirect probe of SWIM.
+    /// Requests a probe of the target: the indirect probe of SWIM.
     case indirectRequest(nonce: UInt32, target: NodeID)
-    /// "The target answered me": the answer to ``indirectRequest(nonce:target:)``.
+    /// The target answered: the answer to ``indirectRequest(nonce:target:)``.
     case indirectAnswer(nonce: UInt32, target: NodeID)
 }
 
-/// What a sender says of itself with each datagram of version 2: what its peers need for a fair verdict (D4).
+/// A sender's report about itself in each datagram of version 2. Its peers use it in their verdicts (D4).
 public struct HeartbeatVitals: Sendable, Hashable {
-    /// The process whose heartbeats these are, so that a peer on the same machine can look at its state (proc(5)).
+    /// The process that sends these heartbeats, so that a peer on the same machine can inspect its state (proc(5)).
     public struct Process: Sendable, Hashable {
-        /// The machine's boot and the namespace of process numbers, as a hash; 0 where they are not known. The number
-        /// means something to those only that have the same.
+        /// A hash of the machine's boot id and PID namespace; 0 if they are unknown. The process number is meaningful
+        /// only to nodes with the same hash.
         public var host: UInt64
         public var number: UInt32
         /// The thread that sends heartbeats.
         public var thread: UInt32
-        /// When the process started, in the kernel's ticks since the boot: tells a number that was used again.
+        /// The process's start time, in the kernel's ticks since the boot. It distinguishes a reused process number.
         public var started: UInt64
 
         public init(host: UInt64, number: UInt32, thread: UInt32, started: UInt64) {
@@ -38,7 +38,7 @@ public struct HeartbeatVitals: Sendable, Hashable {
 
     /// The sender's wall clock, in Unix milliseconds.
     public var wallMilliseconds: UInt64
-    /// How late the sender's heartbeat thread was lately, at its worst, in milliseconds; at most 65,535.
+    /// The greatest recent lateness of the sender's heartbeat thread, in milliseconds; at most 65,535.
     public var latenessMilliseconds: UInt16
     public var process: Process
 
@@ -68,31 +68,32 @@ public struct HeartbeatVitals: Sendable, Hashable {
 
 /// One heartbeat datagram without its authentication tag.
 ///
-/// Layout, big endian: `u8 version`, `u8 kind`, `u64 cluster hash`, `u64 sequence`, `u64 incarnation`,
-/// `u8 length` and name of the sender, `u32 nonce`, then `u8 length`, name and `u64 incarnation` of the
-/// subject where the length is not 0. Version 2 ends with the vitals: `u64 wall clock`, `u16 lateness`, `u64 host`,
-/// `u32 process`, `u32 thread`, `u64 start`. At most ``byteCountMax`` bytes.
+/// Layout, big endian: `u8 version`, `u8 kind`, `u64 cluster hash`, `u64 sequence`, `u64 incarnation`, `u8 length` and
+/// name of the sender, `u32 nonce`, then `u8 length`, name and, if the length is not 0, `u64 incarnation` of the
+/// subject. Version 2 ends with the vitals: `u64 wall clock`, `u16 lateness`, `u64 host`, `u32 process`, `u32 thread`,
+/// `u64 start`. At most ``byteCountMax`` bytes.
 ///
-/// A node sends version 1 to a peer until it knows that the peer reads version 2: a heartbeat of version 1, whose nonce
-/// nobody read before, says so with a nonce of 2.
+/// A node sends version 1 to a peer until it knows that the peer reads version 2. A heartbeat of version 1, whose nonce
+/// was not used before, announces this with a nonce of 2.
 public struct HeartbeatDatagram: Sendable, Equatable {
     /// The newest version of this layout.
     public static let version: UInt8 = 2
     /// The longest datagram without its tag, in bytes.
     public static let byteCountMax = 1 + 1 + 8 + 8 + 8 + 1 + 63 + 4 + 1 + 63 + 8 + HeartbeatVitals.byteCount
 
-    /// ``StableHash`` of the cluster's name: datagrams of another cluster are told from forged ones.
+    /// ``StableHash`` of the cluster's name. It distinguishes datagrams of another cluster from forged ones.
     public var clusterHash: UInt64
-    /// Grows with each datagram of this life of the sender, over all receivers; fences replays.
+    /// Grows with each datagram of this incarnation of the sender, over all receivers. Detects replays.
     public var sequence: UInt64
     public var sender: NodeID
     public var message: HeartbeatMessage
     /// Nil in a datagram of version 1.
     public let vitals: HeartbeatVitals?
-    /// The sender says that it reads version 2. Other messages of version 1 than heartbeats do not say it.
+    /// True if the sender announces that it reads version 2. Of the messages of version 1, only heartbeats announce it.
     public let readsVitals: Bool
 
-    /// - Parameter vitals: Makes it a datagram of version 2; nil of version 1, for peers that may not read the other.
+    /// - Parameter vitals: Makes it a datagram of version 2. Nil makes it version 1, for peers that may not read
+    ///   version 2.
     public init(
         clusterHash: UInt64, sequence: UInt64, sender: NodeID, message: HeartbeatMessage, vitals: HeartbeatVitals? = nil
     ) {
@@ -120,9 +121,9 @@ public struct HeartbeatDatagram: Sendable, Equatable {
         vitals?.encode(into: &buffer)
     }
 
-    /// Reads one whole datagram; bytes after it are an error.
+    /// Decodes one whole datagram; bytes after it are an error.
     ///
-    /// - Throws: 10003 for another version of the layout, 10001 for anything that does not parse.
+    /// - Throws: 10003 for another version of the layout, 10001 for anything that cannot be parsed.
     public init(decoding buffer: inout ByteBuffer) throws(ApusError) {
         guard let version = buffer.readInteger(as: UInt8.self) else { throw ApusError(.malformed) }
         guard (1...Self.version).contains(version) else { throw ApusError(.versionUnsupported) }
@@ -175,7 +176,7 @@ public struct HeartbeatDatagram: Sendable, Equatable {
         buffer.writeString(name.rawValue)
     }
 
-    /// The name that comes next; nil where its length is 0.
+    /// The name that comes next; nil if its length is 0.
     private static func readName(from buffer: inout ByteBuffer) throws(ApusError) -> NodeName? {
         guard let length = buffer.readInteger(as: UInt8.self) else { throw ApusError(.malformed) }
         guard length > 0 else { return nil }

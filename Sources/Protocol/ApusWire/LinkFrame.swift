@@ -1,35 +1,35 @@
 public import ApusCore
 public import NIOCore
 
-/// What a link frame is for. The same frames run between nodes and between clients and a node (D3).
+/// The kind of a link frame. The same frames are used between nodes and between clients and a node (D3).
 public struct FrameKind: Sendable, Hashable, CustomStringConvertible {
     public let rawValue: UInt8
     public init(rawValue: UInt8) { self.rawValue = rawValue }
 
-    /// The first frame of the side that connected; nothing is trusted before it.
+    /// The first frame of the side that connected. Nothing is trusted before it.
     public static let hello = Self(rawValue: 0x01)
     /// The answer to ``hello``.
     public static let welcome = Self(rawValue: 0x02)
-    /// The last frame before a close that the sender wanted; carries a `Failure`.
+    /// The last frame before an intended close. Carries a `Failure`.
     public static let goodbye = Self(rawValue: 0x03)
-    /// A call that wants an answer.
+    /// A call that expects an answer.
     public static let request = Self(rawValue: 0x10)
     /// The answer to a call; with ``FrameFlags/failure`` it carries a `Failure`.
     public static let response = Self(rawValue: 0x11)
-    /// A message that wants no answer.
+    /// A message without an answer.
     public static let tell = Self(rawValue: 0x12)
     /// The caller no longer wants the answer of the call with this correlation.
     public static let cancel = Self(rawValue: 0x13)
     /// One media frame of the stream that the correlation names (D7).
     public static let media = Self(rawValue: 0x20)
-    /// A sign of life that wants a ``pong``.
+    /// A keepalive that expects a ``pong``.
     public static let ping = Self(rawValue: 0x30)
     public static let pong = Self(rawValue: 0x31)
 
     public var description: String { "0x" + String(rawValue, radix: 16) }
 }
 
-/// Bits that say how a frame's payload is to be read.
+/// Flags about the encoding of a frame's payload.
 public struct FrameFlags: OptionSet, Sendable, Hashable {
     public let rawValue: UInt8
     public init(rawValue: UInt8) { self.rawValue = rawValue }
@@ -40,12 +40,14 @@ public struct FrameFlags: OptionSet, Sendable, Hashable {
     public static let traced = Self(rawValue: 2)
     /// The response is a `Failure`.
     public static let failure = Self(rawValue: 4)
+    /// The time that the caller waits, in milliseconds as a `u32`, comes before the payload.
+    public static let timed = Self(rawValue: 8)
 }
 
 /// One length-prefixed frame of a link (D3).
 ///
-/// Layout, big endian: `u32 length` (of all that follows), `u8 kind`, `u8 flags`, `u16 method`,
-/// `u32 correlation`, then the trace context where ``FrameFlags/traced`` is set, then the payload.
+/// Layout, big endian: `u32 length` (of everything after it), `u8 kind`, `u8 flags`, `u16 method`, `u32 correlation`,
+/// then the trace context if ``FrameFlags/traced`` is set, then the payload.
 public struct LinkFrame: Sendable, Equatable {
     /// The length field and the header after it, in bytes.
     public static let headerByteCount = 12
@@ -58,7 +60,7 @@ public struct LinkFrame: Sendable, Equatable {
     public var flags: FrameFlags
     /// The stable id of the message's type, or 0.
     public var method: UInt16
-    /// Pairs an answer with its call; for media the stream's number on this connection.
+    /// Matches an answer to its call; for media, the stream's number on this connection.
     public var correlation: UInt32
     public var payload: ByteBuffer
 
@@ -82,14 +84,14 @@ public struct LinkFrame: Sendable, Equatable {
         buffer.writeImmutableBuffer(payload)
     }
 
-    /// Appends only a header, for a payload that the caller writes right after it.
+    /// Appends only a header. The caller writes the payload right after it.
     @inlinable
     public static func encodeHeader(
         kind: FrameKind, flags: FrameFlags = [], method: UInt16 = 0, correlation: UInt32 = 0, payloadByteCount: Int,
         into buffer: inout ByteBuffer
     ) {
         let length = UInt32(truncatingIfNeeded: payloadByteCount + Self.lengthMin)
-        // Room for the payload too: it follows.
+        // Reserves memory for the payload too, which follows.
         buffer.reserveCapacity(minimumWritableBytes: Self.headerByteCount + payloadByteCount)
         buffer.writeWithUnsafeMutableBytes(minimumWritableBytes: Self.headerByteCount) { bytes in
             bytes.storeBytes(of: length.bigEndian, toByteOffset: 0, as: UInt32.self)
@@ -102,21 +104,35 @@ public struct LinkFrame: Sendable, Equatable {
     }
 }
 
-/// Cuts a stream of bytes into link frames.
+extension LinkFrame {
+    /// Takes the time that the caller waits off the payload; nil where the frame has none.
+    ///
+    /// - Throws: 10001 where the payload is too short for it.
+    public mutating func takeTimeLeft() throws(ApusError) -> Duration? {
+        guard flags.contains(.timed) else { return nil }
+        guard let milliseconds = payload.readInteger(as: UInt32.self) else {
+            throw ApusError(.malformed, "a frame says that it has a time and has none")
+        }
+        flags.remove(.timed)
+        return .milliseconds(Int64(milliseconds))
+    }
+}
+
+/// Splits a stream of bytes into link frames.
 ///
-/// The length is checked before anything is kept for it: a header that claims more than
-/// ``lengthMax`` fails at once, with the number 10002, and costs its eight bytes (D3).
+/// The length is checked before memory is used for it. A header that announces more than ``lengthMax`` fails at once
+/// with 10002 (D3).
 public struct LinkFrameDecoder: Sendable {
-    /// The longest frame that is taken, in bytes after the length field.
+    /// The longest frame that is accepted, in bytes after the length field.
     public var lengthMax: Int
     private var buffered = ByteBuffer()
 
     public init(lengthMax: Int) { self.lengthMax = lengthMax }
 
-    /// Bytes that wait for the rest of their frame.
+    /// Bytes of an incomplete frame.
     public var bufferedByteCount: Int { buffered.readableBytes }
 
-    /// Takes bytes from the wire.
+    /// Adds bytes from the wire.
     public mutating func append(_ bytes: ByteBuffer) {
         if buffered.readableBytes == 0 {
             buffered = bytes
@@ -125,30 +141,30 @@ public struct LinkFrameDecoder: Sendable {
         }
     }
 
-    /// Takes out the bytes that no frame was made of, for a decoder that goes on with other limits.
+    /// Removes and returns the bytes of the incomplete frame, for a decoder with other limits.
     public mutating func takeBuffered() -> ByteBuffer {
         defer { buffered = ByteBuffer() }
         return buffered
     }
 
-    /// The next whole frame, or nil where more bytes are needed. Its payload is a slice of what was
-    /// appended: copy it to keep it for long.
+    /// The next complete frame, or nil if more bytes are needed. Its payload is a slice of the appended bytes: copy it
+    /// to keep it longer.
     ///
     /// - Throws: 10002 for a frame over the limit, 10001 for one shorter than its header.
     public mutating func next() throws(ApusError) -> LinkFrame? {
         guard let length = buffered.getInteger(at: buffered.readerIndex, as: UInt32.self) else {
-            // The reader's buffer is the reader's again, which else would take a new one for its next read.
+            // Releases the reader's buffer, which otherwise would allocate a new one for its next read.
             if buffered.readableBytes == 0 { buffered = ByteBuffer() }
             return nil
         }
         guard Int(length) <= lengthMax else {
-            throw ApusError(.frameTooLarge, "a frame of \(length) bytes was announced; at most \(lengthMax) are taken")
+            throw ApusError(.frameTooLarge, "a frame of \(length) bytes was announced; the limit is \(lengthMax)")
         }
         guard Int(length) >= LinkFrame.lengthMin else {
             throw ApusError(.malformed, "a frame of \(length) bytes is shorter than its header")
         }
         guard buffered.readableBytes >= 4 + Int(length) else {
-            // The rest is to come: keep the tail in a buffer of its own, so that the reader's is free.
+            // The rest is still to come. The tail is copied to a buffer of its own, to release the reader's.
             if buffered.readerIndex > 0 { buffered.discardReadBytes() }
             return nil
         }

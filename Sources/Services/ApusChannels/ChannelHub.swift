@@ -11,27 +11,27 @@ import SwiftProtobuf
 
 /// A channel at its home loop: the shell of ``ChannelStateMachine``.
 ///
-/// Concurrency model: confined to `loop.eventLoop`. The machine decides; this class talks to the
-/// fan-outs on other loops, to media links, and to the publisher's door.
+/// Concurrency model: confined to `loop.eventLoop`. The machine decides. This class calls the fan-outs on other loops,
+/// the media links, and the publisher's ``PublisherDoor``.
 final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home loop; entry points assert it.
     let channel: ChannelID
     let stream: StreamNumber
     let loop: ChannelLoop
-    /// Whose share of the node's channels and bytes this is.
+    /// The account whose share of the node's channels and bytes this uses.
     let account: AccountID?
-    /// Which of the node's two bounds it counts against.
+    /// The node's limit that it counts against.
     private(set) var table: ChannelTable
     var machine: ChannelStateMachine
     var door: PublisherDoor?
-    /// Publishers that the machine knows, each with who is told of acknowledgements.
+    /// The machine's publishers, each with the receiver of its acknowledgements.
     private var ingests: [ChannelStateMachine.IngestID: any IngestPeer] = [:]
     private var subscriptions: [ChannelStateMachine.SubscriptionID: UpstreamLink] = [:]
-    /// At the standby, and at the node that is to become it.
+    /// The copies at the standby and at the candidate.
     private var copies: [CopyLink] = []
-    /// As standby: who is told what this node has.
+    /// As the standby: the primary that receives this node's confirmations.
     private var copySource: (peer: MediaPeer, stream: StreamNumber, term: Epoch)?
     private var attached: [Attachment] = []
-    /// What the node's sum was last told of the ring, and when.
+    /// The ring's size in the node's total, and the time of its last update.
     private var ringByteCount = 0
     private var ringCountedAt = MonotonicTime.zero
     private var isDropped = false
@@ -40,7 +40,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     private var wasFed = false
     /// Audio that waits for the next video frame.
     private var held: [RelayFrame] = []
-    /// When it goes without one.
+    /// Sends the held audio if no video frame comes.
     private lazy var holdEnd = loop.clock.deadline { [weak self] in self?.sendHeld() }
 
     var service: ChannelService { loop.service }
@@ -49,7 +49,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     private struct Attachment {
         let loop: ChannelLoop
         var hasReceivers = false
-        /// It came, maybe again, since the loops were last asked whether they have receivers.
+        /// True if it was requested since the loops were last asked whether they have receivers.
         var isNew = true
     }
 
@@ -77,13 +77,13 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         if machine.role == .primary, before != .primary, had.term > 0 {
             service.metrics.promotions.increment()
             log.notice(
-                "This node became the channel's primary.",
+                "This node became the channel's primary",
                 metadata: [LogKey.channel: "\(channel)", LogKey.epoch: "\(shard.epoch)"])
         }
         door?.assign(now: .now())
     }
 
-    /// A node is to become the channel's standby, or none any more.
+    /// Sets or clears the candidate for the channel's standby.
     func setCandidate(_ node: NodeID?) { run(machine.setCandidate(node, now: .now())) }
 
     func tick(now: MonotonicTime) {
@@ -103,10 +103,11 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         if now - since >= (isOnlyWatched ? min(timeout, Self.unwatchedTimeout) : timeout) { releaseWhereIdle() }
     }
 
-    /// A channel that was asked for and that nobody came to watch, as when the viewer left meanwhile, goes after this.
+    /// The time after which a requested channel without a viewer is removed, for example if the viewer left in the
+    /// meantime.
     private static let unwatchedTimeout = Duration.seconds(2)
 
-    /// Nobody published here, and nobody copies here: without viewers there is nothing to remember.
+    /// True if the channel is neither published nor copied here. Without viewers it has no state to keep.
     private var isOnlyWatched: Bool { table == .watched }
 
     private func releaseWhereIdle() {
@@ -117,8 +118,8 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         release()
     }
 
-    /// Somebody publishes the channel at this node, or copies it here: it counts as such from now on. False where its
-    /// account, or the node, has no room for it.
+    /// The channel is published or copied here, and counts as such from now on. Returns false if its account, or the
+    /// node, has no room for it.
     func claim() -> Bool {
         guard table == .watched else { return true }
         guard !isDropped, service.claim(self) else { return false }
@@ -126,7 +127,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         return true
     }
 
-    /// The ring is longer or shorter than the node's sum says, by so much that it counts.
+    /// Updates the node's total if the ring's size changed enough.
     private func countRing() {
         if abs(machine.ring.heldByteCount - ringByteCount) >= Self.ringStep { countRing(now: .now()) }
     }
@@ -143,18 +144,18 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         let channel = channel
         onEachFanOut { $0.limitRing(byteCountMax: limit, of: channel) }
     }
-    /// As much as a ring may differ from what the node's sum has of it, in bytes.
+    /// The most by which the ring's size may differ from the node's total, in bytes.
     private static let ringStep = 32 << 10
-    /// How often a ring that does not change learns how long it may be.
+    /// The interval at which the limit of an unchanged ring is updated.
     private static let ringInterval = Duration.seconds(1)
 
-    /// The channel is forgotten: what it had of the node is free.
+    /// The channel is removed. Releases its share of the node's limits.
     func dropped() {
         (_, ringByteCount) = service.ringChanged(from: ringByteCount, to: 0, of: account)
         isDropped = true
     }
 
-    /// Forgets the channel once every loop has agreed that it has no receivers.
+    /// Removes the channel once every loop has confirmed that it has no receivers.
     private func release() {
         releasesAwaited = attached.count
         for index in attached.indices { attached[index].isNew = false }
@@ -178,8 +179,8 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
 
     // MARK: - Fan-outs
 
-    /// A loop has receivers now; it gets every frame from here on, after the ring that is returned, and hears where
-    /// live joins begin when that changes.
+    /// A loop has receivers now. It gets every frame from here on, after the returned ring, and is notified when the
+    /// earliest start of live joins changes.
     func attach(_ other: ChannelLoop, after: FramePosition?) -> (ring: FrameRing, liveFloor: FramePosition?) {
         machine.receiverWants(after: after)
         machine.receiverHas(after)
@@ -203,8 +204,8 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
 
     /// Sends frames to the fan-outs.
     ///
-    /// Audio alone waits for the next video frame, at most ``ChannelConfiguration/audioHold``: one write a viewer for
-    /// both is 2.3 times cheaper than two (D7), and the other loops sleep on meanwhile.
+    /// Audio alone waits for the next video frame, at most ``ChannelConfiguration/audioHold``. One write per viewer for
+    /// both is 2.3 times cheaper than two (D7), and the other loops are not woken in the meantime.
     private func distribute(_ frames: [RelayFrame]) {
         let hold = service.configuration.audioHold
         let isAudioOnly = machine.ring.hasVideo && !frames.contains { machine.ring.isVideo(track: $0.track) }
@@ -239,7 +240,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         }
     }
 
-    /// Tells receivers when the channel starts or stops being fed.
+    /// Notifies receivers when the channel starts or stops being fed.
     private func announceFeed() {
         let isFed = machine.isFed
         guard isFed != wasFed else { return }
@@ -258,16 +259,16 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         lookInTime()
     }
 
-    /// How long the channel may go without a look at the time.
+    /// How long the channel may go without a poll.
     var patience: Duration {
         let configuration = service.configuration
         if machine.isWaiting || door?.isWaiting == true { return configuration.tick }
-        // What the standby owes is looked at with every frame; without frames, with this.
+        // With frames, the standby's confirmations are checked at every frame; without frames, at this interval.
         if machine.hasCopies || machine.isFed != wasFed { return configuration.idleTick }
         return loop.restTick
     }
 
-    /// Where time will bring something about, there is a look at it.
+    /// Schedules a poll if the machine waits for time.
     func lookInTime() {
         let patience = patience
         if patience <= service.configuration.idleTick { loop.look(within: patience) }
@@ -425,9 +426,9 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     }
 }
 
-/// Who sends a channel's frames to its primary: a device at this node's door, or another node's door.
+/// The sender of a channel's frames at its primary: a device at this node's endpoint, or another node with the device.
 ///
-/// Isolation: called on the channel's home loop; implementations hop to where they live.
+/// Isolation: called on the channel's home loop. Implementations hop to their own loop.
 protocol IngestPeer: AnyObject, Sendable {
     func accepted(as id: ChannelStateMachine.IngestID)
     func acknowledged(epoch: UInt32, next: UInt64)

@@ -4,21 +4,19 @@ import ApusTransport
 import CoreMetrics
 import NIOCore
 
-/// The channels of one event loop: those that are at home here, and the fan-outs of receivers whose
-/// sockets are here.
+/// The channels of one event loop: those whose home is here, and the fan-outs of receivers whose sockets are here.
 ///
-/// Concurrency model: every member is used on ``eventLoop`` only. Loops speak to each other with
-/// `execute`, which keeps the order of what one loop says to another; all orderings that a channel
-/// needs follow from that.
+/// Concurrency model: every member is used on ``eventLoop`` only. Loops call each other with `execute`, which keeps the
+/// order of one loop's calls to another. All orderings that a channel needs follow from that.
 final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoop`; each entry point asserts it.
     let eventLoop: any EventLoop
     unowned let service: ChannelService
     private(set) var hubs: [ChannelID: ChannelHub] = [:]
     private var fanOuts: [ChannelID: FanOut] = [:]
     let clock: LoopClock
-    /// How often channels are looked at that are only to be forgotten some time.
+    /// The poll interval of channels that only wait for their removal.
     let restTick: Duration
-    /// The next look at all hubs; not set without hubs.
+    /// The next poll of all hubs; not set without hubs.
     private lazy var nextLook = clock.deadline { [weak self] in self?.look() }
 
     init(eventLoop: any EventLoop, service: ChannelService) throws(ApusError) {
@@ -30,7 +28,7 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
 
     // MARK: - Receivers, on this loop
 
-    /// Adds a receiver whose sink is on this loop; `completion` is called on this loop.
+    /// Adds a receiver whose sink is on this loop. `completion` is called on this loop.
     func join(
         _ channel: ChannelID, of account: AccountID?, sink: any FrameSink, kind: FanOutStateMachine.Kind,
         after: FramePosition?,
@@ -50,13 +48,14 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
                     let fanOut = self.fanOut(for: hub, ring: ring, liveFloor: liveFloor)
                     completion(.success(fanOut.add(sink, kind: kind, after: after)))
                 }
-                // A home gives its own loop frames without a hop: later, the next one would find no fan-out here.
+                // A home passes frames to its own loop without a hop. With a later call, the next frame would find no
+                // fan-out here.
                 if home === self { add() } else { self.eventLoop.execute(add) }
             }
         }
     }
 
-    /// Frames that the channel accepted, from its home.
+    /// Accepted frames of a channel, from its home.
     func distribute(_ frames: [RelayFrame], of channel: ChannelID) { fanOuts[channel]?.append(frames) }
     func adopt(_ frame: RelayFrame, of channel: ChannelID) { fanOuts[channel]?.adopt(frame) }
     func limitRing(byteCountMax: Int, of channel: ChannelID) {
@@ -65,7 +64,7 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     func beginLive(at position: FramePosition?, of channel: ChannelID) { fanOuts[channel]?.beginLive(at: position) }
     func announce(_ phase: StreamPhase, of channel: ChannelID) { fanOuts[channel]?.announce(phase) }
 
-    /// The channel is idle at its home: forgets the fan-out where it is empty, and says whether it is gone.
+    /// The channel is idle at its home. Removes the fan-out if it is empty. Returns true if it is gone.
     func release(_ channel: ChannelID) -> Bool {
         guard let fanOut = fanOuts[channel] else { return true }
         guard fanOut.receiverCount == 0 else { return false }
@@ -79,7 +78,7 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         }
     }
 
-    /// Viewers of a channel on this loop, without standbys.
+    /// The number of a channel's viewers on this loop, without standbys.
     func viewerCount(of channel: ChannelID) -> Int { fanOuts[channel]?.viewerCount ?? 0 }
 
     private func fanOut(for hub: ChannelHub, ring: FrameRing, liveFloor: FramePosition?) -> FanOut {
@@ -90,12 +89,12 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         return fanOut
     }
 
-    // MARK: - Hubs, at home here
+    // MARK: - Hubs
 
-    /// The channel's hub, made where there is none: as one that is only watched, until ``ChannelHub/claim()``. Throws
-    /// 10007 where the account, or the node, holds too many of those.
+    /// The channel's hub. It is created if there is none, as watched until ``ChannelHub/claim()``.
     ///
-    /// - Parameter isClaimed: somebody publishes or copies it here; it is made as such.
+    /// - Parameter isClaimed: true if the channel is published or copied here; it is created as such.
+    /// - Throws: 10007 if the account, or the node, has too many of those.
     func hub(
         for channel: ChannelID, of account: AccountID?, isClaimed: Bool = false
     ) -> Result<ChannelHub, ApusError> {
@@ -121,7 +120,7 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     func drop(_ hub: ChannelHub) {
         guard hubs[hub.channel] === hub else { return }
         hubs[hub.channel] = nil
-        // The number first: who finds the channel without a home may take one at once.
+        // The number first: a caller that finds the channel without a home may take one at once.
         service.returnStreamNumber(of: hub)
         service.leaveHome(of: hub.channel)
         hub.dropped()
@@ -133,13 +132,13 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         for hub in hubs.values { hub.assign() }
     }
 
-    /// A hub waits for time: the next look comes no later than this.
+    /// A hub waits for time: the next poll comes no later than this.
     func look(within patience: Duration) {
         let time = MonotonicTime.now() + patience
         if nextLook.time.map({ time < $0 }) ?? true { nextLook.set(time) }
     }
 
-    /// The shard is to have another standby, or not any more.
+    /// Sets or clears the candidate for the shard's standby.
     func setCandidate(_ node: NodeID?, of shard: ShardID) {
         eventLoop.assertInEventLoop()
         for hub in hubs.values where ShardID(of: hub.channel.device) == shard { hub.setCandidate(node) }

@@ -1,33 +1,33 @@
 package import CoreMetrics
 
-/// What the channels of a node count.
+/// The metrics of a node's channels.
 package struct ChannelMetrics: Sendable {
-    /// Viewers, edges and standbys that take frames from this node now.
+    /// Viewers, edges and standbys that receive frames from this node.
     package let receivers = Meter(label: "apus_channel_receivers")
     /// Channels that this node holds, in any role.
     package let channels = Meter(label: "apus_channels")
-    /// Bytes handed to receivers.
+    /// Bytes sent to receivers.
     package let bytesOut = Counter(label: "apus_channel_bytes_out_total")
-    /// Frames taken from publishers and other nodes.
+    /// Frames accepted from publishers and other nodes.
     package let framesIn = Counter(label: "apus_channel_frames_in_total")
-    /// Frames left out for receivers that were too slow.
+    /// Frames that receivers lost because they were too slow.
     package let framesSkipped = Counter(label: "apus_channel_frames_skipped_total")
-    /// Frames that could not be read; the connection that sent them is closed.
+    /// Frames that could not be decoded. The connection that sent them is closed.
     package let framesBad = Counter(label: "apus_channel_frames_bad_total")
-    /// Times that this node became a channel's primary in place of another.
+    /// The number of times that this node became a channel's primary in place of another.
     package let promotions = Counter(label: "apus_channel_promotions_total")
     /// Copies at standbys that were opened.
     package let copiesOpened = Counter(label: "apus_channel_copies_opened_total")
 
-    /// Channels that only viewers and other nodes ask for here.
+    /// Channels that only viewers and other nodes request here.
     package let watched = Meter(label: "apus_channels_watched")
-    /// Bytes of frames that this node's channels keep.
+    /// Frame bytes that this node's channels hold.
     package let ringBytes = Meter(label: "apus_channel_ring_bytes")
-    /// Bytes of publishers' frames that wait for their turn on links to other nodes.
+    /// Bytes of publishers' frames that wait for links to other nodes.
     package let linkWaitingBytes = Meter(label: "apus_channel_link_waiting_bytes")
-    /// Channels and publishers that were refused because their account has its share, or the node its most.
+    /// Channels and publishers that were refused at their account's share, or at the node's limit.
     package let refused = Counter(label: "apus_channels_refused_total")
-    /// Times that a channel's ring became shorter for the node's bound.
+    /// The number of times that a channel's ring was shortened because of the node's limit.
     package let ringsShortened = Counter(label: "apus_channel_rings_shortened_total")
 
     package init() {}

@@ -8,35 +8,35 @@ package import Logging
 package import NIOCore
 import Synchronization
 
-/// The media channels of a node (D7): one per event loop of registries, and the media links between nodes.
+/// The media channels of a node (D7): the channels of each event loop, and the media links between nodes.
 ///
-/// A frame's way, camera to viewer: gateway → channel's home loop (number check, ring) → each loop with
-/// receivers (one write a receiver) → gateway or media link. No task and no actor is on it.
+/// The path of a frame, camera to viewer: gateway → channel's home loop (number check, ring) → each loop with receivers
+/// (one write per receiver) → gateway or media link. It involves no task and no actor.
 ///
-/// Concurrency model: immutable but for counters and the table of links, which sit behind locks.
+/// Concurrency model: immutable except for counters and the table of links, which locks guard.
 package final class ChannelService: Sendable {
     package let configuration: ChannelConfiguration
     package let view: ClusterView
     package let metrics = ChannelMetrics()
     let log: Logger
-    private nonisolated(unsafe) var loops: [ChannelLoop] = []  // SAFETY: written by `init` alone, unshared.
+    private nonisolated(unsafe) var loops: [ChannelLoop] = []  // SAFETY: only `init` writes it, before it is shared.
     private let shared: Mutex<Shared>
 
     private struct Shared {
         var peers: [NodeID: MediaPeer] = [:]
         var all: [ObjectIdentifier: MediaPeer] = [:]
-        /// Where channels are at home, with their hubs and all who are on the way to them counted as uses.
+        /// The channels' home loops. Hubs and callers on their way to them count as uses.
         var homes: [ChannelID: (loop: ChannelLoop, uses: Int)] = [:]
         var published: ChannelShares
         var watched: ChannelShares
         var ringBytes: AccountShares
         var nextStream: StreamNumber = 1
         var nextIngest: ChannelStateMachine.IngestID = 1
-        /// Who is to become the standby of a shard; at most as many as the cluster moves at once.
+        /// The candidate for the standby of each shard; at most as many as the cluster moves at once.
         var candidates: [ShardID: NodeID] = [:]
     }
 
-    /// Throws 10007 where the process has no descriptor left for the clocks of its event loops.
+    /// - Throws: 10007 if the process has no descriptor left for the clocks of its event loops.
     package init(
         configuration: ChannelConfiguration, view: ClusterView, group: any EventLoopGroup, log: Logger
     ) throws(ApusError) {
@@ -61,11 +61,11 @@ package final class ChannelService: Sendable {
 
     // MARK: - For the gateway
 
-    /// Adds a viewer, on the sink's event loop; `completion` is called there.
+    /// Adds a viewer. Called on the sink's event loop; `completion` is called there.
     ///
-    /// With a position the viewer gets everything after it; else the live picture from the last key frame.
+    /// With a position the viewer gets everything after it; without one the live picture from the last key frame.
     ///
-    /// - Parameter account: the device's, as the owner of the device says; its share of the channels is used.
+    /// - Parameter account: the device's account, according to its owner. The channel uses this account's share.
     package func play(
         _ channel: ChannelID, of account: AccountID? = nil, sink: any FrameSink, after: FramePosition?,
         completion: @escaping @Sendable (Result<Receipt, ApusError>) -> Void
@@ -74,11 +74,11 @@ package final class ChannelService: Sendable {
             channel, of: account, sink: sink, kind: .viewer, after: after, completion: completion)
     }
 
-    /// Opens a device's stream to its channel's primary. The sink hears the rest: it is answered within
-    /// ``ChannelConfiguration/publishTimeout``, with 10010 where no primary answered. `completion` hears 10007 where
-    /// the account, or the node, has no room for another channel.
+    /// Opens a device's stream to its channel's primary. The sink receives the result within
+    /// ``ChannelConfiguration/publishTimeout``: 10010 if no primary answered. `completion` receives 10007 if the
+    /// account, or the node, has no room for another channel.
     ///
-    /// - Parameter account: the device's; its share of the channels is used.
+    /// - Parameter account: the device's account. The channel uses this account's share.
     package func publish(
         _ channel: ChannelID, of account: AccountID? = nil, offer: PublishOffer, sink: any PublisherSink,
         completion: @escaping @Sendable (Result<PublishHandle, ApusError>) -> Void
@@ -91,8 +91,9 @@ package final class ChannelService: Sendable {
                     guard offer.isConfirmed || offer.instance == previous.instance else {
                         return .failure(ApusError(.unavailable, "the device's owner has not confirmed its session yet"))
                     }
-                    // One that brings an epoch of its own, or comes back with one, is refused where another has a
-                    // higher one; whoever wants a new one has just signed in, and the sessions say who that may be.
+                    // A publisher that brings its own epoch, or returns with one, is refused if another has a higher
+                    // one. A publisher that asks for a new epoch has just signed in, and the sessions decide which
+                    // client that may be.
                     let isBehind = offer.epoch > 0 && offer.epoch < previous.epoch
                     guard !isBehind || previous.instance == offer.instance else {
                         return .failure(ApusError(.stalePublisher))
@@ -112,12 +113,12 @@ package final class ChannelService: Sendable {
         }
     }
 
-    // MARK: - For the parts of this module
+    // MARK: - For other parts of this module
 
-    /// Runs work on the channel's home loop, which becomes the asking one where the channel has none yet.
+    /// Runs work on the channel's home loop. If the channel has none yet, the calling loop becomes its home.
     ///
-    /// So a camera that is watched by few has its door, its hub and often its viewers on one loop, and a frame wakes
-    /// one thread where it else would wake two or three.
+    /// A camera with few viewers thus has its publisher, its hub and often its viewers on one loop, and a frame wakes
+    /// one thread instead of two or three.
     func atHome(
         of channel: ChannelID, from eventLoop: any EventLoop, _ body: @escaping @Sendable (ChannelLoop) -> Void
     ) {
@@ -133,7 +134,8 @@ package final class ChannelService: Sendable {
         }
     }
 
-    /// The channel has a hub at its home and stays there until ``leaveHome(of:)``; called from ``atHome(of:from:_:)``.
+    /// Keeps the channel at its home until ``leaveHome(of:)``, because it has a hub. Call it from
+    /// ``atHome(of:from:_:)``.
     func stayHome(of channel: ChannelID) { shared.withLock { $0.homes[channel]?.uses += 1 } }
 
     func leaveHome(of channel: ChannelID) {
@@ -143,21 +145,21 @@ package final class ChannelService: Sendable {
         }
     }
 
-    /// Channels that have a home: those with a hub, and those that somebody is on the way to.
+    /// The number of channels with a home: those with a hub, and those to which a caller is on the way.
     package var homeCount: Int { shared.withLock { $0.homes.count } }
 
     func loop(for eventLoop: any EventLoop) -> ChannelLoop {
-        // Node and gateway run on the group that this service was made with.
+        // Node and gateway use the event loop group of this service.
         guard let loop = loops.first(where: { $0.eventLoop === eventLoop }) else {
             preconditionFailure("a socket runs on an event loop that is not the node's")
         }
         return loop
     }
 
-    /// The clock of one of the event loops.
+    /// The clock of an event loop.
     package func clock(of eventLoop: any EventLoop) -> LoopClock { loop(for: eventLoop).clock }
 
-    /// A number for a new channel; nil where its device, its account or the node has no room in the table.
+    /// A number for a new channel; nil if its device, its account or the node has no room in the table.
     func takeStreamNumber(
         for channel: ChannelID, _ table: ChannelTable, of account: AccountID?
     ) -> StreamNumber? {
@@ -185,7 +187,7 @@ package final class ChannelService: Sendable {
         meter(of: hub.table).decrement()
     }
 
-    /// A channel that was only watched is published here now; false where there is no room.
+    /// A channel that was only watched is now published here. Returns false if there is no room.
     func claim(_ hub: ChannelHub) -> Bool {
         let isTaken = shared.withLock { shared in
             guard shared.published.take(for: hub.channel.device, of: hub.account) else { return false }
@@ -208,13 +210,13 @@ package final class ChannelService: Sendable {
         }
     }
 
-    /// Bytes of frames that the node's channels keep, as they last said.
+    /// The frame bytes that the node's channels hold, by their last reports.
     package var ringByteCount: Int { shared.withLock { $0.ringBytes.used } }
 
-    /// A channel keeps more or fewer bytes; returns how many it may keep, and how many it is counted with.
+    /// A channel's ring changed its size. Returns the limit of the ring and the size that is counted.
     ///
-    /// Within the account's share that is what is configured; beyond, an equal part of the share for each of the
-    /// account's channels, so that its busiest ones become shorter first.
+    /// Within the account's share the limit is the configured one. Beyond it, each of the account's channels gets an
+    /// equal part of the share, so its largest rings are shortened first.
     func ringChanged(from old: Int, to new: Int, of account: AccountID?) -> (limit: Int, counted: Int) {
         let result = shared.withLock { shared in
             shared.ringBytes.recount(
@@ -232,12 +234,12 @@ package final class ChannelService: Sendable {
         }
     }
 
-    /// The link that this node opened to another, where it is up.
+    /// The media link from this node to another, if it is up.
     func peer(of node: NodeID) -> MediaPeer? { shared.withLock { $0.peers[node] } }
 
     // MARK: - Status
 
-    /// What this node holds, channel by channel; asks every loop.
+    /// The status of all channels. Asks every loop.
     package func status() async -> [ChannelStatus] {
         var result: [ChannelStatus] = []
         for loop in loops {
@@ -253,8 +255,8 @@ package final class ChannelService: Sendable {
         return result.sorted { $0.channel < $1.channel }
     }
 
-    /// A node is to become the standby of a shard that this node owns: its channels are copied there too, beside the
-    /// standby that is (D5). Nil: no node is, any more. From any thread; later calls find it done.
+    /// Sets the candidate for the standby of a shard that this node owns. The shard's channels are copied to it too,
+    /// beside the standby (D5). With nil there is none. Call from any thread; later calls see the change.
     package func setCandidate(_ shard: ShardID, _ node: NodeID?) {
         shared.withLock { $0.candidates[shard] = node }
         for loop in loops {
@@ -262,11 +264,11 @@ package final class ChannelService: Sendable {
         }
     }
 
-    /// Who is to become the shard's standby.
+    /// The candidate for the shard's standby.
     func candidate(of shard: ShardID) -> NodeID? { shared.withLock { $0.candidates[shard] } }
 
-    /// True where a node has all that was acknowledged of a shard's channels, and nothing more is without it: the map
-    /// may name it. Of the standby, or of the one that ``setCandidate(_:_:)`` named.
+    /// True if a node has everything that was acknowledged of a shard's channels, and nothing is acknowledged without
+    /// it: the map may name it. For the standby, or the candidate of ``setCandidate(_:_:)``.
     package func isCopied(_ shard: ShardID, to node: NodeID) async -> Bool {
         for loop in loops {
             let isBehind = try? await loop.eventLoop.submit {
@@ -280,15 +282,15 @@ package final class ChannelService: Sendable {
     }
 }
 
-/// Which bound of the node a channel counts against.
+/// The node's limit that a channel counts against.
 enum ChannelTable: Sendable {
-    /// Somebody publishes it here, or copies it here.
+    /// It is published or copied here.
     case published
-    /// Only viewers and other nodes ask for it here.
+    /// Only viewers and other nodes request it here.
     case watched
 }
 
-/// A channel as `status` shows it.
+/// A channel in a node's status.
 package struct ChannelStatus: Sendable {
     package var channel: ChannelID
     package var role: ChannelStateMachine.Role
@@ -310,7 +312,7 @@ extension ChannelHub {
     }
 }
 
-/// A device's open stream at this node's door; usable from the device's event loop.
+/// A device's open stream at this node. Used on the device's event loop.
 package final class PublishHandle: Sendable {
     private let hub: ChannelHub
     private let door: PublisherDoor
@@ -325,16 +327,16 @@ package final class PublishHandle: Sendable {
 
     fileprivate func start() { door.assign(now: .now()) }
 
-    /// Frames from the device, whole link frames whose correlation is ``stream``, in order.
+    /// Sends frames of the device, in order: whole link frames whose correlation is ``stream``.
     package func send(_ frames: [RelayFrame]) {
         if hub.loop.eventLoop.inEventLoop { return door.send(frames) }
         hub.loop.eventLoop.execute { [door] in door.send(frames) }
     }
 
-    /// The owner of the device's identity confirmed its session: the stream may begin something new.
+    /// The owner of the device's identity confirmed its session. The stream may start a new run.
     package func confirm() { hub.loop.eventLoop.execute { [door] in door.confirm(now: .now()) } }
 
-    /// The device ended the stream or is gone.
+    /// The device ended the stream or disconnected.
     package func close() {
         hub.loop.eventLoop.execute { [hub, door] in
             door.close()

@@ -1,9 +1,9 @@
 package import ApusCore
 
-/// The places of one of a node's tables of channels: a bound on all, a share for each account, and a bound on the
-/// sources of one device, so that no device takes what the others of its account need (D13).
+/// The limits of one of a node's tables of channels: a limit on all, a share for each account, and a limit on the
+/// sources of one device, so that a device cannot use all of its account's share (D13).
 ///
-/// Pure: confined to whoever owns it.
+/// Pure value: confined to its owner.
 package struct ChannelShares: Sendable {
     private var accounts: AccountShares
     private let sourcesMax: Int
@@ -20,7 +20,7 @@ package struct ChannelShares: Sendable {
     /// The channels that an account has.
     package func held(by account: AccountID?) -> Int { accounts.held(by: account) }
 
-    /// Takes a place for one more channel of a device; false, with nothing taken, beyond a bound.
+    /// Takes a place for a further channel of a device. Returns false, and takes none, beyond a limit.
     package mutating func take(for device: DeviceID, of account: AccountID?) -> Bool {
         let count = sources[device] ?? 0
         guard count < sourcesMax, accounts.take(1, for: account) else { return false }
@@ -28,7 +28,7 @@ package struct ChannelShares: Sendable {
         return true
     }
 
-    /// A channel of a device is gone.
+    /// Releases the place of a removed channel.
     package mutating func give(for device: DeviceID, of account: AccountID?) {
         accounts.change(by: -1, of: account)
         let count = (sources[device] ?? 1) - 1

@@ -6,21 +6,21 @@ import NIOCore
 
 /// A channel's receivers on one event loop: the shell of ``FanOutStateMachine``.
 ///
-/// Concurrency model: confined to `loop.eventLoop`. Frames arrive by one hop from the channel's home
-/// loop, many at a time; each receiver then gets one write and one flush (D7).
+/// Concurrency model: confined to `loop.eventLoop`. Frames arrive by one hop from the channel's home loop, many at a
+/// time. Each receiver then gets one write and one flush (D7).
 final class FanOut {
     let channel: ChannelID
     let stream: StreamNumber
     private unowned let loop: ChannelLoop
     private var machine: FanOutStateMachine
-    /// In the order of the machine's receivers, one for each.
+    /// One row for each of the machine's receivers, in the same order.
     private var rows: [Row] = []
 
     private struct Row {
         let id: FanOutStateMachine.ReceiverID
         let port: any FramePort
         let sink: any FrameSink
-        /// Nothing is sent before: the machine keeps the receiver's place meanwhile.
+        /// Nothing is sent before it is open. The machine keeps the receiver's position in the meantime.
         var isOpen = false
     }
 
@@ -38,7 +38,7 @@ final class FanOut {
     var receiverCount: Int { machine.receiverCount }
     var viewerCount: Int { machine.viewerCount }
 
-    /// Adds a receiver, which gets what it can have with ``Receipt/open()``.
+    /// Adds a receiver. Sending starts with ``Receipt/open()``.
     func add(_ sink: any FrameSink, kind: FanOutStateMachine.Kind, after: FramePosition?) -> Receipt {
         let hadViewers = machine.viewerCount > 0
         let id = machine.add(kind, after: after)
@@ -58,7 +58,7 @@ final class FanOut {
         if hadViewers, machine.viewerCount == 0 { loop.receiversChanged(of: channel, hasReceivers: false) }
     }
 
-    /// Takes frames that the channel accepted and sends them on.
+    /// Adds frames that the channel accepted, and sends them.
     func append(_ frames: [RelayFrame]) {
         for frame in frames { machine.append(frame) }
         flushAll()
@@ -67,7 +67,7 @@ final class FanOut {
     func adopt(_ frame: RelayFrame) { machine.adopt(repeated: frame) }
     func limitRing(byteCountMax: Int) { machine.limitRing(byteCountMax: byteCountMax) }
 
-    /// Live joins begin at a key frame no earlier than a position; who waited for one may have it now.
+    /// Sets the earliest key frame for live joins. Receivers that waited for one may start now.
     func beginLive(at position: FramePosition?) {
         machine.setLiveFloor(position)
         flushAll()
@@ -79,13 +79,13 @@ final class FanOut {
         count(serve(index, now: .now()))
     }
 
-    /// The receiver's socket takes bytes again.
+    /// The receiver's socket accepts bytes again.
     func becameWritable(_ id: FanOutStateMachine.ReceiverID) {
         guard let index = rows.firstIndex(where: { $0.id == id }) else { return }
         count(serve(index, now: .now()))
     }
 
-    /// It is the receiver's turn on a port that it shares with others.
+    /// It is the receiver's turn on a shared port.
     func takeTurn(_ id: FanOutStateMachine.ReceiverID) -> (byteCount: Int, hasMore: Bool) {
         guard let index = rows.firstIndex(where: { $0.id == id }), rows[index].isOpen,
             let batch = sendBatch(at: index, now: .now())
@@ -116,7 +116,8 @@ final class FanOut {
         index < rows.count && rows[index].id == id
     }
 
-    /// While one receiver's bytes are sent, the next one's objects come nearer: the port, then what it sends through.
+    /// Prefetches the next receiver's objects while one receiver's bytes are sent: its port, and the objects that it
+    /// sends through.
     private func prefetch(after index: Int) {
         if index + 2 < rows.count {
             let object = Unmanaged.passUnretained(rows[index + 2].port as AnyObject).toOpaque()
@@ -124,14 +125,14 @@ final class FanOut {
         }
         if index + 1 < rows.count { rows[index + 1].port.prefetch() }
     }
-    /// As much of a port as is worth fetching: two lines of the cache.
+    /// The part of a port that is prefetched: two cache lines.
     private static let portByteCount = 128
 
     private func count(_ byteCount: Int) {
         if byteCount > 0 { loop.service.metrics.bytesOut.increment(by: Int64(byteCount)) }
     }
 
-    /// Gives a receiver what it can take; returns the bytes.
+    /// Sends a receiver as much as it can take. Returns the number of bytes.
     private func serve(_ index: Int, now: MonotonicTime) -> Int {
         let row = rows[index]
         guard row.isOpen else { return 0 }
@@ -145,7 +146,7 @@ final class FanOut {
         return byteCount
     }
 
-    /// Sends a receiver its next batch; nil where it has everything.
+    /// Sends a receiver its next batch. Returns nil if it has everything.
     private func sendBatch(at index: Int, now: MonotonicTime) -> (byteCount: Int, hasMore: Bool)? {
         guard let batch = machine.nextBatch(at: index) else { return nil }
         let row = rows[index]
@@ -158,7 +159,7 @@ final class FanOut {
     }
 }
 
-/// A receiver's place in a fan-out; confined to the sink's event loop.
+/// A receiver's handle in a fan-out. Confined to the sink's event loop.
 package final class Receipt: Sendable {
     private nonisolated(unsafe) weak var fanOut: FanOut?  // SAFETY: used on `eventLoop`, as every method asserts.
     private let id: FanOutStateMachine.ReceiverID
@@ -176,25 +177,25 @@ package final class Receipt: Sendable {
         return fanOut?.stream
     }
 
-    /// The sink takes frames from now on, beginning with those that it can have at once.
+    /// Starts to send frames to the sink, beginning with those that are available.
     package func open() {
         eventLoop.assertInEventLoop()
         fanOut?.open(id)
     }
 
-    /// The sink takes bytes again.
+    /// The sink accepts bytes again.
     package func becameWritable() {
         eventLoop.assertInEventLoop()
         fanOut?.becameWritable(id)
     }
 
-    /// Sends one batch, because it is the receiver's turn; says how many bytes it had, and whether more is ready.
+    /// Sends one batch, because it is the receiver's turn. Returns its size, and whether more is ready.
     func takeTurn() -> (byteCount: Int, hasMore: Bool) {
         eventLoop.assertInEventLoop()
         return fanOut?.takeTurn(id) ?? (0, false)
     }
 
-    /// The receiver leaves; harmless when repeated.
+    /// Removes the receiver. Has no effect the second time.
     package func close() {
         eventLoop.assertInEventLoop()
         fanOut?.remove(id)

@@ -1,39 +1,39 @@
 package import ApusCore
 package import NIOCore
 
-/// Something that receives a channel's frames: a client's connection or a link to another node.
+/// A receiver of a channel's frames: a client's connection or a link to another node.
 ///
 /// Isolation: every member is used on ``eventLoop`` only.
 package protocol FrameSink: AnyObject, Sendable {
     var eventLoop: any EventLoop { get }
-    /// What the frames are sent through. The fan-out keeps it and sends past the sink: for each viewer and frame every
-    /// object that is touched costs a look into memory that is cold by then.
+    /// The port for the frames. The fan-out stores it and calls it directly, without the sink: every object that is
+    /// accessed per viewer and frame costs a cache miss.
     var port: any FramePort { get }
-    /// The stream went live, waits, ended, or left frames out; not called before ``Receipt/open()``.
+    /// The stream went live, waits, ended, or lost frames. Not called before ``Receipt/open()``.
     func streamChanged(_ stream: StreamNumber, to state: StreamPhase)
-    /// The port took not all that the receiver could have.
+    /// The port could not take everything that is available for the receiver.
     func fellBehind()
 }
 
-/// What a sink's bytes go through: the way out of one connection.
+/// The output of one connection, for the bytes of a sink.
 ///
 /// Isolation: every member is used on the sink's event loop only.
 package protocol FramePort: AnyObject, Sendable {
-    /// False while the socket is behind; the sink calls ``Receipt/becameWritable()`` when it is true again.
+    /// False while the socket is full. The sink calls ``Receipt/becameWritable()`` when it is true again.
     var isWritable: Bool { get }
-    /// Sends whole link frames; `now` spares the port a look at the clock for each receiver.
+    /// Sends whole link frames. `now` saves the port a clock read for each receiver.
     func send(_ bytes: ByteBuffer, now: MonotonicTime)
-    /// ``send(_:now:)`` comes soon: brings what it touches besides this object into the processor's cache.
+    /// ``send(_:now:)`` follows soon. Prefetches what it accesses in addition to this object.
     func prefetch()
 }
 
 extension FramePort {
-    /// Where receivers are few, their objects are not cold.
+    /// With few receivers the objects are in the cache.
     package func prefetch() {}
 }
 
 extension FrameSink {
-    /// A connection of its own needs no turn: it says itself when it takes bytes again.
+    /// A connection of its own needs no turns: it reports itself when it accepts bytes again.
     package func fellBehind() {}
 }
 
@@ -41,49 +41,49 @@ extension FrameSink where Self: FramePort {
     package var port: any FramePort { self }
 }
 
-/// The number of a channel at a node: the correlation of its media frames, the same on every
-/// connection of that node.
+/// The number of a channel at a node. It is the correlation of the channel's media frames, the same on every connection
+/// of that node.
 package typealias StreamNumber = UInt32
 
-/// What a receiver is told of its stream.
+/// The state of a stream, reported to its receiver.
 package enum StreamPhase: Sendable, Equatable {
     /// Frames flow.
     case live
-    /// No publisher, or its node is being replaced.
+    /// There is no publisher, or its node is being replaced.
     case waiting
-    /// Frames were left out because the receiver was too slow.
+    /// Frames were skipped because the receiver was too slow.
     case skipped(UInt64)
-    /// The stream ended; the number says why.
+    /// The stream ended. The error has the reason.
     case ended(ApusError)
 }
 
-/// Something that sends a channel's frames through this node's door: a device's connection.
+/// The publisher of a channel at this node: a device's connection.
 ///
 /// Isolation: every member is called on ``eventLoop`` only.
 package protocol PublisherSink: AnyObject, Sendable {
     var eventLoop: any EventLoop { get }
-    /// The primary takes the frames, which have an epoch, and wants them from `next`; called once.
+    /// The primary accepts the frames, under this epoch, from `next` on. Called once.
     func publishOpened(_ stream: StreamNumber, epoch: UInt32, next: UInt64, isProtected: Bool)
-    /// Every sequence below `next` is safe.
+    /// Every sequence number below `next` is acknowledged.
     func publishAcknowledged(_ stream: StreamNumber, epoch: UInt32, next: UInt64)
-    /// Send again from `next`; the frames have an epoch, seldom another than before.
+    /// The publisher must send again from `next`, under this epoch, which is seldom another than before.
     func publishResume(_ stream: StreamNumber, epoch: UInt32, next: UInt64)
-    /// The stream is refused or taken over; called once, and nothing after it.
+    /// The stream is refused or taken over. Called once; nothing follows.
     func publishFailed(_ stream: StreamNumber, _ error: ApusError)
 }
 
-/// What a publisher says when it opens its stream.
+/// A publisher's offer when it opens its stream.
 package struct PublishOffer: Sendable, Equatable {
-    /// The publisher's epoch; 0: it wants one.
+    /// The publisher's epoch; 0 if it requests one.
     package var epoch: UInt32
-    /// Random, one per start of the publisher; 0: not known.
+    /// A random number for each start of the publisher; 0 if unknown.
     package var instance: UInt64
     /// The oldest sequence that the publisher still holds.
     package var oldest: UInt64
-    /// The cluster gave ``epoch`` to this instance.
+    /// True if the cluster assigned ``epoch`` to this instance.
     package var resumes: Bool
-    /// The owner of the device's identity said that its session is the newest. Without that the publisher only goes on
-    /// with the run that it has already, so that a superseded one begins nothing (IV-A5).
+    /// True if the owner of the device's identity confirmed that its session is the newest. Otherwise the publisher may
+    /// only continue the run that it has, so that a superseded one starts nothing (IV-A5).
     package var isConfirmed: Bool
 
     package init(epoch: UInt32, instance: UInt64, oldest: UInt64, resumes: Bool = false, isConfirmed: Bool = true) {
@@ -94,11 +94,11 @@ package struct PublishOffer: Sendable, Equatable {
         self.resumes = resumes
     }
 
-    /// It goes on with the run of this instance under this epoch.
+    /// True if it continues this instance's run under this epoch.
     func continues(_ run: (epoch: UInt32, instance: UInt64)) -> Bool {
         instance != 0 && epoch != 0 && (epoch, instance) == run
     }
 
-    /// The publisher numbers its frames with the epoch that it is answered, whatever it asked for.
+    /// True if the publisher uses the epoch in the answer, whatever it requested.
     package var takesEpoch: Bool { epoch == 0 || resumes }
 }

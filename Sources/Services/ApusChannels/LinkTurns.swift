@@ -1,14 +1,14 @@
 package import ApusCore
 import DequeModule
 
-/// Whose turn it is on a link that takes less than its streams have for it: accounts in turn, and within an account its
-/// streams in turn (D13).
+/// Schedules the streams on a link that is slower than they are: accounts in turn, and within an account its streams in
+/// turn (D13).
 ///
-/// Each account gets ``quantum`` bytes a round and sends while it has some left; what a last batch takes beyond that is
-/// its debt to the next rounds (surplus round robin). So an account that has more to send than the link carries
-/// delays another's frames by one batch of each account at most, however many streams it has.
+/// Each account gets ``quantum`` bytes per round and sends while it has some left. What its last batch takes beyond
+/// that is deducted from its next rounds (surplus round robin). An account that sends more than the link carries thus
+/// delays another's frames by at most one batch of each account, however many streams it has.
 ///
-/// Pure: confined to whoever owns it. It holds each waiting stream once, and forgets accounts when none waits.
+/// Pure value: confined to its owner. It holds each waiting stream once, and forgets accounts when none waits.
 package struct LinkTurns<Stream: Hashable> {
     private struct Line {
         var streams: Deque<Stream> = []
@@ -19,7 +19,7 @@ package struct LinkTurns<Stream: Hashable> {
     /// Bytes of an account in one round.
     package let quantum: Int
     private var lines: [AccountID?: Line] = [:]
-    /// The accounts of this round; the first has the turn, and keeps it while it has streams and bytes left.
+    /// The accounts of this round. The first has the turn, and keeps it while it has streams and bytes left.
     private var order: Deque<AccountID?> = []
     private var waiting: Set<Stream> = []
 
@@ -27,7 +27,7 @@ package struct LinkTurns<Stream: Hashable> {
 
     package var isEmpty: Bool { waiting.isEmpty }
 
-    /// A stream has something to send; nothing changes where it waits already.
+    /// A stream has something to send. Has no effect if it waits already.
     package mutating func wait(_ stream: Stream, of account: AccountID?) {
         guard waiting.insert(stream).inserted else { return }
         var line = lines.removeValue(forKey: account) ?? Line()
@@ -37,7 +37,7 @@ package struct LinkTurns<Stream: Hashable> {
         lines[account] = line
     }
 
-    /// The stream whose turn it is, which waits no longer; nil where none waits. ``sent(_:of:)`` says what it took.
+    /// The stream whose turn it is. It no longer waits; nil if none waits. ``sent(_:of:)`` must report its bytes.
     package mutating func next() -> (stream: Stream, account: AccountID?)? {
         while let account = order.first {
             if lines[account]?.streams.isEmpty ?? true {
@@ -51,11 +51,11 @@ package struct LinkTurns<Stream: Hashable> {
                 return (stream, account)
             }
         }
-        // The link is no longer behind: debts and what was saved end with that.
+        // The link has caught up. Debts and credits are cleared.
         lines.removeAll()
         return nil
     }
 
-    /// Bytes that a stream of an account sent in its turn.
+    /// A stream of an account sent this many bytes in its turn.
     package mutating func sent(_ byteCount: Int, of account: AccountID?) { lines[account]?.credit -= byteCount }
 }

@@ -1,15 +1,15 @@
-/// How much a link may carry that the other node has not worked off yet (D13).
+/// The bytes that a link may carry and the other node has not processed yet (D13).
 ///
-/// Frames that wait in the system's buffers wait in the order in which they were written, so turns (``LinkTurns``) mean
-/// nothing there; left alone, a busy receiver's buffer grows to 32 MiB. So the other node says how many bytes
-/// it has worked off, and no more than ``byteCount`` beyond that are sent: what waits longer waits where turns count.
+/// Frames in the system's buffers wait in the order in which they were written, so turns (``LinkTurns``) have no effect
+/// there, and the buffer of a busy receiver can grow to 32 MiB. The other node therefore reports how many bytes it has
+/// processed, and no more than ``byteCount`` beyond that are sent. Other frames wait where turns apply.
 ///
-/// Pure: confined to whoever owns it.
+/// Pure value: confined to its owner.
 package struct LinkWindow: Sendable {
-    /// Bytes that may be on their way; the last batch may pass it.
+    /// The most bytes in flight. The last batch may exceed it.
     package let byteCount: Int
     private var sent: UInt64 = 0
-    /// Nil until the other node says a number: one of an earlier version never does, and has no window.
+    /// Nil until the other node reports a number. A node of an earlier version never does, and has no window.
     private var workedOff: UInt64?
 
     package init(byteCount: Int) { self.byteCount = byteCount }
@@ -18,8 +18,8 @@ package struct LinkWindow: Sendable {
 
     package mutating func sent(_ count: Int) { sent += UInt64(count) }
 
-    /// The other node says how many bytes of frames it has worked off since the link is open. False, with nothing
-    /// changed, for more than were sent; a number that is out of date changes nothing.
+    /// The other node reports how many frame bytes it has processed since the link opened. Returns false, without
+    /// effect, for more than were sent. An outdated number has no effect.
     package mutating func workedOff(_ total: UInt64) -> Bool {
         guard total <= sent else { return false }
         workedOff = max(workedOff ?? 0, total)

@@ -6,11 +6,11 @@ import DequeModule
 import NIOCore
 import SwiftProtobuf
 
-// The three kinds of streams that a node opens at another: frames of a device at this node's door to
-// the primary, a primary's copy to its standby, an edge's subscription. Each is made on its channel's
-// home loop, lives on its link's loop, and tells the home once that it is open or lost.
+// The three kinds of streams that a node opens at another node: a local device's frames to the primary, a primary's
+// copy to its standby, and an edge's subscription. Each is created on its channel's home loop, runs on its link's loop,
+// and notifies the home once that it is open or lost.
 
-/// A device at this node's door, published to the primary at another node.
+/// A local device's stream to the primary at another node.
 final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on the link's loop only.
     let node: NodeID
     private let hub: ChannelHub
@@ -18,7 +18,7 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
     private let peer: MediaPeer?
     /// Frames that wait for this stream's turn on the link, in order.
     private var waiting: Deque<RelayFrame> = []
-    /// The first frame that was left to the device, which still holds it, for want of room.
+    /// The first frame that was dropped for lack of room. The device still holds it.
     private var droppedFrom: UInt64?
     private var isOver = false
     private var isAnswered = false
@@ -53,7 +53,7 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
                     isAnswered = true
                     guard !isOver else { return sendEnd(to: peer) }
                     peer.register(self, stream: hub.stream)
-                    // A node that does not know of epochs that it gives took the one it was offered.
+                    // A node that does not assign epochs used the offered one.
                     let epoch = answer.epoch == 0 ? offer.epoch : answer.epoch
                     atHome { $0.ingestOpened($1, epoch: epoch, next: answer.next, isProtected: answer.protected) }
                 case .failure(let error):
@@ -63,8 +63,8 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
         }
     }
 
-    /// Sends frames on. Where the link is behind they wait for their turn, as many as the account's share holds; the
-    /// rest is left to the device, which still has them.
+    /// Sends frames. If the link is slower, they wait for their turn, up to the account's share. Frames beyond that are
+    /// dropped; the device still has them.
     func send(_ frames: [RelayFrame]) {
         guard let peer else { return }
         peer.eventLoop.execute { [self] in
@@ -85,9 +85,10 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
         }
     }
 
-    /// It is the stream's turn on the link: sends some of what waits, and then asks the device for what was left to it.
+    /// It is the stream's turn on the link. Sends some of the waiting frames, then requests dropped ones from the
+    /// device.
     ///
-    /// - Parameter quantum: ends its turn once it has sent so many bytes.
+    /// - Parameter quantum: the turn ends once this many bytes were sent.
     func takeTurn(_ quantum: Int) -> (byteCount: Int, hasMore: Bool) {
         guard let peer, !isOver else { return (0, false) }
         var byteCount = 0
@@ -118,7 +119,7 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
             guard !isOver else { return }
             end()
             peer.forget(self, stream: hub.stream)
-            // Before the answer the other node may not know the stream yet: the answer then brings the end.
+            // Before the answer the other node may not know the stream yet. The end is then sent after the answer.
             if isAnswered { sendEnd(to: peer) }
         }
     }
@@ -128,7 +129,7 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
         peer.send(.tell, .endIngest, ChannelEndIngest.with { $0.stream = hub.stream })
     }
 
-    // On the link's loop.
+    // Called on the link's loop.
     func acknowledged(epoch: UInt32, next: UInt64) { atHome { door, _ in door.acknowledged(epoch: epoch, next: next) } }
     func resume(next: UInt64) { atHome { door, _ in door.resume(next: next) } }
     func lost(_ error: ApusError) {
@@ -144,7 +145,7 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
 /// A primary's copy at its standby.
 final class CopyLink: @unchecked Sendable {  // SAFETY: mutable state is used on the link's loop only.
     let node: NodeID
-    /// What it was opened under.
+    /// The term under which it was opened.
     let term: Epoch
     private let hub: ChannelHub
     private let peer: MediaPeer?
@@ -174,7 +175,7 @@ final class CopyLink: @unchecked Sendable {  // SAFETY: mutable state is used on
     private func start(on peer: MediaPeer, after: FramePosition?) {
         isAnswered = true
         guard !isOver else { return sendEnd(to: peer) }
-        // The machine hears of the open copy before the first confirmation can come.
+        // The machine must be notified of the open copy before the first confirmation can arrive.
         atHome { $0.copyOpened($1, after: after) }
         peer.join(hub.channel, of: hub.account, kind: .standby, after: after, opening: { _ in }) { [self] result in
             switch result {
@@ -195,13 +196,13 @@ final class CopyLink: @unchecked Sendable {  // SAFETY: mutable state is used on
         }
     }
 
-    /// The standby hears that nothing more comes, and becomes an edge where it has viewers.
+    /// Notifies the standby that nothing more follows. It becomes an edge if it has viewers.
     private func sendEnd(to peer: MediaPeer) {
         guard peer.endsNewest(self, stream: hub.stream) else { return }
         peer.send(.tell, .endIngest, ChannelEndIngest.with { $0.stream = hub.stream })
     }
 
-    /// Tells the standby whose frames follow, before they do.
+    /// Announces to the standby whose frames follow.
     func announce(epoch: UInt32, instance: UInt64) {
         guard let peer else { return }
         peer.eventLoop.execute { [self] in
@@ -217,7 +218,7 @@ final class CopyLink: @unchecked Sendable {  // SAFETY: mutable state is used on
     }
 
     func confirmed(epoch: UInt32, next: UInt64) { atHome { $0.copyConfirmed($1, epoch: epoch, next: next) } }
-    /// The other node takes the copy no more.
+    /// The other node no longer accepts the copy.
     func refused() {
         guard let peer, !isOver else { return }
         peer.forget(self, stream: hub.stream)
@@ -303,7 +304,7 @@ final class UpstreamLink: @unchecked Sendable {  // SAFETY: mutable state is use
 }
 
 extension MediaPeer {
-    /// Asks the other node; `completion` is called on the link's loop, in the order of the answers.
+    /// Sends a request to the other node. `completion` is called on the link's loop, in the order of the answers.
     func ask<Answer: BoundedMessage>(
         _ method: MediaMethod, _ request: some Message, as answer: Answer.Type,
         completion: @escaping @Sendable (Result<Answer, ApusError>) -> Void

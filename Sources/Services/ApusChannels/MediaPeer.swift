@@ -8,14 +8,14 @@ import NIOCore
 import SwiftProtobuf
 import Synchronization
 
-/// One media link to another node, with the streams on it (D7).
+/// One media link to another node, with its streams (D7).
 ///
-/// Media frames carry the sender's stream number. What comes in is copied out of the reader's buffer,
-/// gathered until the read is complete, and handed to the channel's home loop in one hop.
+/// Media frames carry the sender's stream number. Received frames are copied out of the reader's buffer, gathered until
+/// the read is complete, and passed to the channel's home loop in one hop.
 ///
-/// Concurrency model: confined to the connection's event loop; other loops reach it by `execute`.
+/// Concurrency model: confined to the connection's event loop. Other loops use `execute`.
 final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connection's event loop.
-    /// What the frames that come in under a number are.
+    /// The kind of frames that arrive under a number.
     enum Inbound {
         case ingest(ChannelHub, ChannelStateMachine.IngestID)
         case copy(ChannelHub, Epoch)
@@ -28,22 +28,22 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
     private var ingests: [StreamNumber: RemoteIngest] = [:]
     private var copies: [StreamNumber: CopyLink] = [:]
     private var receipts: [StreamNumber: Receipt] = [:]
-    /// The stream that was opened last under each number: what an earlier one says under it is out of date.
+    /// The stream that was opened last under each number. Messages of an earlier one are outdated.
     private var newestOutgoing: [StreamNumber: AnyObject] = [:]
     private var newestUpstream: [StreamNumber: AnyObject] = [:]
-    /// The link is gone: what is answered after that has to be undone.
+    /// The link has ended. The effects of later answers must be undone.
     private var isClosed = false
-    /// Streams that have more to send than the link took.
+    /// Streams that wait to send more.
     private var turns = LinkTurns<Turn>()
     private var isServing = false
     private var window: LinkWindow
-    /// Bytes of frames from the other node that their channels have.
+    /// Processed frame bytes from the other node.
     private let workedOff = Atomic<UInt64>(0)
-    /// Frames of publishers that wait for their turn; see ``ChannelConfiguration/linkWaitingByteCountMax``.
+    /// Waiting frames of publishers; see ``ChannelConfiguration/linkWaitingByteCountMax``.
     private var waitingShares: AccountShares
     private var gathered: [(stream: StreamNumber, frames: [RelayFrame])] = []
 
-    /// A stream of this side that sends on the link: a channel's frames for the other node, or a publisher's.
+    /// A local stream that sends on the link: a channel's frames for the other node, or a publisher's.
     enum Turn: Hashable {
         case receiver(StreamNumber)
         case ingest(StreamNumber)
@@ -79,12 +79,12 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
         if case .upstream(let current) = inbound[stream], current === link { inbound[stream] = nil }
     }
 
-    /// Notes that a stream to the other node is asked for; `hub.stream` is its number, there too.
+    /// Notes that a stream to the other node is requested. `hub.stream` is its number, there too.
     func opens(_ link: AnyObject, stream: StreamNumber) { newestOutgoing[stream] = link }
     func opensUpstream(_ link: AnyObject, stream: StreamNumber) { newestUpstream[stream] = link }
 
-    /// True, once, where no later stream took the number: only then may the end of this one be sent,
-    /// since the message names the number alone.
+    /// Returns true, once, if no later stream has the number. Only then may the end of this one be sent, since the
+    /// message contains only the number.
     func endsNewest(_ link: AnyObject, stream: StreamNumber) -> Bool {
         guard newestOutgoing[stream] === link else { return false }
         newestOutgoing[stream] = nil
@@ -96,7 +96,7 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
         return true
     }
 
-    /// Writes one message; its failure shows as a lost link.
+    /// Writes one message. A failure shows as a lost link.
     func send(_ kind: FrameKind, _ method: MediaMethod, _ message: some Message, correlation: UInt32 = 0) {
         guard let bytes: [UInt8] = try? message.serializedBytes() else { return }
         var buffer = ByteBufferAllocator().buffer(capacity: LinkFrame.headerByteCount + bytes.count)
@@ -106,7 +106,7 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
         connection.flush()
     }
 
-    /// Tells the primary what this standby has.
+    /// Notifies the primary which frames this standby has.
     func confirm(stream: StreamNumber, epoch: UInt32, next: UInt64) {
         eventLoop.execute { [self] in
             send(
@@ -119,7 +119,7 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
         }
     }
 
-    /// Tells the primary that this node takes its copy of a term no more.
+    /// Notifies the primary that this node no longer accepts its copy of a term.
     func refuseCopy(stream: StreamNumber, term: Epoch) {
         eventLoop.execute { [self] in
             if case .copy(_, term) = inbound[stream] { inbound[stream] = nil }
@@ -132,7 +132,7 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
         }
     }
 
-    // MARK: - From the link
+    // MARK: - Events of the link
 
     func received(_ frame: LinkFrame) {
         switch frame.kind {
@@ -152,37 +152,37 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
 
     // MARK: - Turns
 
-    /// Frames can be written at once: the link takes them, and no stream waits for its turn.
+    /// True if frames can be written at once: the link accepts them, and no stream waits.
     var isFree: Bool { isWritable && turns.isEmpty && !isClosed }
     private var isWritable: Bool { connection.isWritable && window.hasRoom }
 
-    /// Writes frames of one stream, at once or in its turn.
+    /// Writes frames of one stream.
     func write(_ frames: ByteBuffer) {
         if connection.write(frames) { window.sent(frames.readableBytes) }
     }
 
-    /// A stream has frames that the link does not take now.
+    /// A stream has frames that the link does not accept now.
     func wait(_ turn: Turn, of account: AccountID?) {
         guard !isClosed else { return }
         turns.wait(turn, of: account)
-        // What others wrote may have left since.
+        // Earlier writes may have been sent since.
         if isWritable { eventLoop.execute { [self] in writabilityChanged() } }
     }
 
-    /// Takes room for frames of a publisher that wait; false where its account has its share.
+    /// Reserves room for waiting frames of a publisher. Returns false if its account has its share.
     func holds(_ byteCount: Int, of account: AccountID?) -> Bool {
         guard waitingShares.take(byteCount, for: account) else { return false }
         service.metrics.linkWaitingBytes.increment(by: Double(byteCount))
         return true
     }
 
-    /// Frames that waited are written, or given up.
+    /// Waiting frames were written or dropped.
     func holdsNoMore(_ byteCount: Int, of account: AccountID?) {
         waitingShares.change(by: -byteCount, of: account)
         service.metrics.linkWaitingBytes.decrement(by: Double(byteCount))
     }
 
-    /// Gives the streams that wait their turns, until the link takes no more. A write can come back here.
+    /// Lets waiting streams send in turn, until the link is full. A write can call this again.
     func writabilityChanged() {
         guard !isServing else { return }
         isServing = true
@@ -216,14 +216,14 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
         }
     }
 
-    /// Says how many bytes were worked off; the first time it says that this node does say it.
+    /// Reports how many bytes were processed. The first report also announces that this node sends reports.
     func report() {
         guard !isClosed else { return }
         let byteCount = workedOff.load(ordering: .relaxed)
         send(.tell, .workedOff, ChannelWorkedOff.with { $0.byteCount = byteCount })
     }
 
-    /// Frames came to their channel, on any loop.
+    /// Frames were delivered to their channel, on any loop.
     private func worked(off byteCount: Int) {
         let (before, now) = workedOff.wrappingAdd(UInt64(byteCount), ordering: .relaxed)
         let step = UInt64(max(1, service.configuration.linkWindowByteCount / 16))
@@ -252,7 +252,7 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
         } catch {
             service.metrics.framesBad.increment()
             service.log.warning(
-                "A media link sent a frame that cannot be read; it is closed.",
+                "A media link sent a frame that cannot be decoded and is closed",
                 metadata: Logger.facts(of: error).merging([LogKey.peer: "\(connection.peer)"]) { $1 })
             connection.close()
         }
@@ -331,7 +331,7 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
     }
 }
 
-/// The messages of the media lane; numbers as in `proto/apus/channel.proto`.
+/// The messages of the media lane. The numbers are those of `proto/apus/channel.proto`.
 package enum MediaMethod: UInt16 {
     case subscribe = 1
     case unsubscribe = 2
@@ -380,7 +380,7 @@ extension MediaPeer {
         connection.flush()
     }
 
-    /// Finds the channel's hub at its home and lets it answer there; `body` returns what then happens here.
+    /// Finds the channel's hub at its home and runs the request there. `body` returns what then runs here.
     private func atHub(
         of channel: ChannelID, account: String, isClaimed: Bool, _ call: UInt32,
         _ body: @escaping @Sendable (ChannelHub) -> Result<@Sendable () -> Void, ApusError>
@@ -412,7 +412,8 @@ extension MediaPeer {
             let liveFrom = hub.machine.liveFrom
             let account = hub.account
             return .success({ [self] in
-                // The number is that of the channel that is joined: the one that was asked may be forgotten meanwhile.
+                // The number is that of the channel that is joined. The one that was asked may be removed in the
+                // meantime.
                 let answer = { @Sendable [self] (stream: StreamNumber) in
                     send(
                         .response, .subscribe,
@@ -519,11 +520,11 @@ final class MediaPeerSink: FrameSink, FramePort, @unchecked Sendable {  // SAFET
         peer.write(bytes)
         peer.connection.flush()
     }
-    /// Other nodes see from their own links whether a channel is fed.
+    /// Other nodes learn from their own links whether a channel is fed.
     func streamChanged(_ stream: StreamNumber, to state: StreamPhase) {}
 }
 
-/// Another node's door as the publisher of a channel whose primary is here; confined to the home loop.
+/// Another node as the publisher of a channel whose primary is here. Confined to the home loop.
 final class PeerIngest: IngestPeer, @unchecked Sendable {  // SAFETY: `id` is set on the home loop before it is read.
     private let peer: MediaPeer
     private let stream: StreamNumber
@@ -573,7 +574,7 @@ final class PeerIngest: IngestPeer, @unchecked Sendable {  // SAFETY: `id` is se
 }
 
 extension ChannelID {
-    /// The channel that a message names; nil where the name is not valid.
+    /// The channel in a message; nil if the name is invalid.
     init?(device: String, source: UInt32) {
         guard let device = DeviceID(rawValue: device), let source = UInt16(exactly: source) else { return nil }
         self.init(device: device, source: source)

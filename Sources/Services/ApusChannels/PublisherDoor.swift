@@ -2,11 +2,11 @@ import ApusCore
 import ApusMedia
 import NIOCore
 
-/// The way from a device at this node's door to the channel's primary, wherever that is (D7).
+/// The connection of a local device to the channel's primary, at whichever node (D7).
 ///
-/// The device keeps what is not acknowledged, so the door keeps nothing: when the primary changes it
-/// opens the stream at the new one, which says from where it wants frames, and the device is told to
-/// go on from there.
+/// The device keeps what is not acknowledged, so this object keeps nothing. When the primary changes, it opens the
+/// stream at the new one. The new primary's answer says from where it needs frames, and the device is asked to continue
+/// there.
 ///
 /// Concurrency model: confined to the channel's home loop, like its hub.
 final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the home loop; entry points assert it.
@@ -16,7 +16,7 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
         case opening(RemoteIngest)
         case remote(RemoteIngest)
         case waiting(until: MonotonicTime)
-        /// The same publisher came through another door. Frames from the device show that it is here after all.
+        /// The same publisher connected through another node. Frames from the device show that it is here after all.
         case superseded
         case closed
     }
@@ -37,11 +37,11 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
     }
 
     var publisher: any PublisherSink { sink }
-    /// The publisher's epoch; 0 until the primary gave it one.
+    /// The publisher's epoch; 0 until the primary assigned one.
     var epoch: UInt32 { offer.epoch }
     var instance: UInt64 { offer.instance }
 
-    /// Opens the stream at the primary, or has it opened anew when the primary changed.
+    /// Opens the stream at the primary, or opens it again after the primary changed.
     func assign(now: MonotonicTime) {
         hub.loop.eventLoop.assertInEventLoop()
         let owner = hub.machine.assignment.owner
@@ -56,7 +56,7 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
         open(now: now)
     }
 
-    /// Time will bring the next attempt, or the end of the publisher's patience.
+    /// True if it waits for its next attempt or for its time-out.
     var isWaiting: Bool {
         switch state {
         case .waiting: true
@@ -73,7 +73,7 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
         if case .waiting(let until) = state, now >= until { open(now: now) }
     }
 
-    /// Frames from the device, in order, as this node sends them on.
+    /// Sends frames of the device, in order, in the form in which this node sends them.
     func send(_ frames: [RelayFrame]) {
         switch state {
         case .local(let id): hub.ingest(id, frames)
@@ -83,7 +83,7 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
         }
     }
 
-    /// The device's session was confirmed by its owner: a stream that was refused is opened at once.
+    /// The device's session was confirmed by its owner. A stream that was refused is opened at once.
     func confirm(now: MonotonicTime) {
         guard !offer.isConfirmed else { return }
         offer.isConfirmed = true
@@ -92,7 +92,7 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
         open(now: now)
     }
 
-    /// The device's connection is gone, or it ended the stream.
+    /// The device disconnected, or ended the stream.
     func close() {
         switch state {
         case .local(let id): hub.closeIngest(id)
@@ -135,7 +135,8 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
     }
 
     private func refused(_ error: ApusError, now: MonotonicTime) {
-        // One that was taken before waits for room, as it waits for a primary: its device keeps its frames meanwhile.
+        // A stream that was accepted before waits for room, as it waits for a primary. Its device keeps its frames in
+        // the meantime.
         guard error.code == .stalePublisher || (error.code == .overloaded && !wasOpened) else { return wait(now: now) }
         fail(error)
     }
@@ -198,7 +199,7 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
     }
 }
 
-/// A device at this node's door whose channel has its primary here; confined to the home loop.
+/// A local device whose channel has its primary here. Confined to the home loop.
 final class LocalIngest: IngestPeer, @unchecked Sendable {  // SAFETY: confined to the home loop.
     private weak var door: PublisherDoor?
     private let loop: ChannelLoop

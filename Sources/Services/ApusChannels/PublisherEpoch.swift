@@ -1,14 +1,14 @@
-/// Which epoch a publisher gets from the channel's primary (IV-C1, D7).
+/// Decides which epoch a publisher gets from the channel's primary (IV-C1, D7).
 ///
-/// Viewers compare positions by epoch first, so the epochs of a channel only grow. The primary gives them, never the
-/// camera's clock: to a new instance one above all that is known, and no lower than the primary's Unix seconds, which
-/// keeps them growing where nobody knows the channel any more. An instance that comes back keeps its epoch.
+/// Viewers compare positions by epoch first, so the epochs of a channel only grow. The primary assigns them; the
+/// camera's clock is never used. A new instance gets an epoch above all known ones, and at least the primary's Unix
+/// seconds, so that epochs grow even if no node knows the channel any more. An instance that returns keeps its epoch.
 ///
-/// What a client claims is bounded by ``aheadMax`` beyond the primary's clock, so that no claim uses the numbers up.
-/// A client that brings an epoch of its own, as the first version of the protocol did, keeps it where it is not below
-/// what is known.
+/// An epoch that a client claims may be at most ``aheadMax`` beyond the primary's clock, so that no claim exhausts the
+/// numbers. A client that brings its own epoch, as in the first version of the protocol, keeps it if it is not below
+/// the known one.
 ///
-/// Pure: a value that is made for one question.
+/// Pure: a value for one question.
 package struct PublisherEpoch: Sendable {
     package enum Answer: Sendable, Equatable {
         case given(UInt32)
@@ -16,11 +16,11 @@ package struct PublisherEpoch: Sendable {
         case refused
     }
 
-    /// The newest epoch of any frame or publisher of the channel; 0 where none is known.
+    /// The newest epoch of any frame or publisher of the channel; 0 if none is known.
     package var known: UInt32
-    /// The instance that has the epoch ``known``; 0 where nobody said whose it is.
+    /// The instance of the epoch ``known``; 0 if unknown.
     package var holder: UInt64
-    /// The newest epoch after which a receiver wanted to go on; 0 where none did.
+    /// The newest epoch after which a receiver wanted to continue; 0 if none did.
     package var seen: UInt32
     /// The primary's clock, in Unix seconds.
     package var wallSeconds: UInt32
@@ -42,12 +42,12 @@ package struct PublisherEpoch: Sendable {
             return offer.takesEpoch ? .given(next) : .refused
         }
         if offer.epoch == known, holder == 0 { return .given(known) }
-        // Whose epoch is known as higher than this instance's came after it.
+        // If a higher epoch than this instance's is known, its holder came later.
         let isSuperseded = holder != 0 && offer.epoch < known
         return offer.takesEpoch && !isSuperseded ? .given(next) : .refused
     }
 
-    /// The largest epoch that is believed.
+    /// The largest epoch that is accepted.
     private var bound: UInt32 { wallSeconds.addingSaturating(aheadMax) }
 
     private var next: UInt32 {

@@ -219,6 +219,16 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
     /// What new maps may concern: sessions, and the devices that each of them listens to. Looks at all shards.
     package var interestCount: Int { interests.reduce(0) { $0 + $1.count } }
 
+    /// Sessions with a socket, the oldest first, and whether there are more. Looks at all sessions.
+    ///
+    /// - Parameter account: only those of it; empty: of all.
+    package func list(account: String, limit: Int) -> (sessions: [Session], hasMore: Bool) {
+        let found = entries.values.filter {
+            !$0.links.isEmpty && (account.isEmpty || $0.session.account.rawValue == account)
+        }.sorted { $0.serial < $1.serial }
+        return (found.prefix(limit).map(\.session), found.count > limit)
+    }
+
     package func held(_ session: String) -> Held? {
         guard let entry = entries[session] else { return nil }
         let isTold = entry.version == entry.toldVersion && entry.sleepCount == 0 && !entry.isOpening

@@ -95,14 +95,4 @@ extension SessionService {
         }
         return .success(grant)
     }
-
-    /// The same for the bearer of a token. Fails with 12001 and 12002 for a token that is not valid, too.
-    package func relayCredentials(token: String) async -> Result<RelayGrant, ApusError> {
-        do throws(ApusError) {
-            let claims = try verifier.verify(token, wallSeconds: wallSeconds())
-            return relayCredentials(for: try Session(claims: claims, id: "-", sinceMilliseconds: 0))
-        } catch {
-            return .failure(error)
-        }
-    }
 }

@@ -239,6 +239,32 @@ package final class SessionService: Service, Sendable {
         return error.map { .failure($0) } ?? .success(())
     }
 
+    /// Sessions of this node, the oldest first, and whether there are more than `limit`.
+    ///
+    /// - Parameter account: only those of it; empty: of all.
+    package func list(account: String, limit: Int) -> (sessions: [Session], hasMore: Bool) {
+        state.withLock { $0.edge.list(account: account, limit: limit) }
+    }
+
+    /// This node has a session of this id with a socket.
+    package func held(_ session: String) -> Bool {
+        state.withLock { !($0.edge.held(session)?.links.isEmpty ?? true) }
+    }
+
+    /// The bearer of a token, as a session that lasts for one request. Throws 12001 and 12002.
+    package func bearer(of token: String) throws(ApusError) -> Session {
+        try Session(
+            claims: try verifier.verify(token, wallSeconds: wallSeconds()), id: "-", sinceMilliseconds: 0)
+    }
+
+    /// Throws 12001 where the session's token is revoked, and 12002 where it has ended.
+    package func checkBearer(_ session: Session) throws(ApusError) {
+        guard session.token.expires > wallSeconds() - TokenVerifier.leewaySeconds else {
+            throw ApusError(.tokenExpired)
+        }
+        try revocations.check(session)
+    }
+
     // MARK: - From owners
 
     /// An owner says that a session here was superseded by a client of this order, or is to end with another code.

@@ -1,11 +1,11 @@
 import ApusCluster
 import ApusCore
 
-/// What must hold after every step, and what in the end.
+/// The invariants after every step, and at the end.
 extension ClusterSimulation {
     // MARK: Maps
 
-    /// Of a map that was just made.
+    /// Checks a map that was just made.
     func checkMap(after old: ClusterMap, by maker: SimulatedProcess) {
         let new = store.map
         checkMembers(of: new, after: old, by: maker)
@@ -34,7 +34,7 @@ extension ClusterSimulation {
         }
     }
 
-    /// Of a shard whose standby changed: where the earlier standby lives, the new one has everything.
+    /// Checks a shard whose standby changed: if the earlier standby is alive, the new one has everything.
     private func checkStandby(of index: Int, after old: ClusterMap, by maker: SimulatedProcess) {
         let (before, after) = (old.shards[index], store.map.shards[index])
         guard before.epoch == after.epoch, let earlier = old.member(at: before.standby)?.id,
@@ -44,13 +44,13 @@ extension ClusterSimulation {
         fail("shard \(index) went from standby \(earlier) to \(later), which has not caught up, by \(maker.id)")
     }
 
-    /// Of a shard that another node owns now: where the old owner lives, its states went over first.
+    /// Checks a shard with a new owner: if the old owner is alive, its states were transferred first.
     private func checkTakeover(of index: Int, after old: ClusterMap, by maker: SimulatedProcess) {
         let before = old.shards[index]
         guard let loser = old.member(at: before.owner)?.id, store.map.isAlive(loser) else { return }
         let winner = store.map.member(at: store.map.shards[index].owner)?.id
         let place = sentStates[index].firstIndex { $0.epoch == before.epoch && $0.target == winner }
-        guard let place else { return fail("shard \(index) went from \(loser) without its states, by \(maker.id)") }
+        guard let place else { return fail("shard \(index) moved from \(loser) without its states, by \(maker.id)") }
         sentStates[index][place].isHandedOver = true
         let sent = sentStates[index][place]
         if let write = lastWrites[index], write.epoch == before.epoch, write.issuedAt > sent.at {
@@ -62,28 +62,28 @@ extension ClusterSimulation {
         if new.members.count < old.members.count { fail("a member vanished from the map, by \(maker.id)") }
         for (slot, member) in new.members.enumerated() {
             if member.state.isAlive, ended.contains(member.id) {
-                fail("\(member.id) is back from the dead, by \(maker.id)")
+                fail("\(member.id) returned after its death, by \(maker.id)")
             }
             guard slot < old.members.count else { continue }
             let before = old.members[slot]
             if before.id.name != member.id.name || before.id.incarnation > member.id.incarnation {
-                fail("slot \(slot) went from \(before.id) to \(member.id)")
+                fail("slot \(slot) changed from \(before.id) to \(member.id)")
             }
             guard before.state.isAlive, member.id != before.id || !member.state.isAlive else { continue }
             ended.append(before.id)
             guard member.state != .left else { continue }
-            // A new life of the name is what ended the old one: nobody declared it dead.
+            // A new incarnation of the name ended the old one. No node declared it dead.
             guard member.id == before.id else { continue }
             deathCount += 1
             tell("\(before.id) was declared dead by \(maker.id)")
             if !profile.hasDeaths {
                 falseEvictionCount += 1
-                fail("\(before.id) lives and was declared dead by \(maker.id)")
+                fail("\(before.id) is alive and was declared dead by \(maker.id)")
             }
         }
     }
 
-    /// Of a map that a process takes as the newest.
+    /// Checks a map that a process applies as the newest.
     func checkAdoption(of map: ClusterMap, by process: SimulatedProcess) {
         if map.revision < process.view.revision {
             fail("\(process.id) goes back from revision \(process.view.revision) to \(map.revision)")
@@ -96,10 +96,10 @@ extension ClusterSimulation {
         }
     }
 
-    /// Of a process that becomes a member: nobody was that life before.
+    /// Checks a process that becomes a member: its incarnation must be unused.
     func checkLife(of process: SimulatedProcess) {
         if let other = lives.first(where: { $0.id == process.id }), other.process != process.index {
-            fail("\(process.id) is the life of two processes")
+            fail("\(process.id) is the incarnation of two processes")
         }
         lives.append((process.id, process.index))
     }
@@ -126,7 +126,7 @@ extension ClusterSimulation {
 
     // MARK: The end
 
-    /// Looks every 50 ms after the last fault whether all is at rest; a run in which it stays so for 400 ms is over.
+    /// Checks every 50 ms after the last fault that the cluster is stable. A run that stays stable for 400 ms ends.
     func checkSettled() {
         let mapUnrest = unrest()
         if mapUnrest != nil { lastMapUnrest = now }
@@ -144,20 +144,20 @@ extension ClusterSimulation {
         later(.check, after: .milliseconds(50))
     }
 
-    /// What is not as it should be when nothing goes wrong any more; nil where all is.
+    /// What is not yet as it should be after the faults; nil if everything is.
     private func unrest() -> String? {
         let map = store.map
         let running = processes.filter(\.isRunning)
         for process in running {
             guard process.isMember, map.isAlive(process.id) else { return "\(process.id) is no member" }
-            guard process.ownership.store == .sound else { return "\(process.id) finds the store wrong" }
+            guard process.ownership.store == .sound else { return "\(process.id) finds the store unsound" }
             guard process.leavesAt == nil else { return "\(process.id) has not left" }
             guard process.view.revision == map.revision else {
                 return "\(process.id) holds revision \(process.view.revision) instead of \(map.revision)"
             }
         }
         for member in map.members where member.state.isAlive {
-            guard running.contains(where: { $0.id == member.id }) else { return "\(member.id) is a member and gone" }
+            guard running.contains(where: { $0.id == member.id }) else { return "\(member.id) does not run" }
         }
         let placement = ShardPlacement(of: map)
         for index in map.shards.indices {
@@ -170,7 +170,7 @@ extension ClusterSimulation {
             }
             guard placement[index].owner == shard.owner,
                 placement[index].standby == .none || placement[index].standby == shard.standby
-            else { return "shard \(index) is not where it should be" }
+            else { return "shard \(index) is not at its place" }
         }
         return nil
     }

@@ -1,9 +1,9 @@
 import ApusCluster
 import ApusCore
 
-/// What goes wrong, and the end of it.
+/// Faults, and their end.
 extension ClusterSimulation {
-    /// Makes one fault and plans the next.
+    /// Injects one fault and schedules the next.
     func makeFault() {
         guard !isHealed else { return }
         switch profile {
@@ -16,7 +16,7 @@ extension ClusterSimulation {
             later(.fault, after: span(950...1400))
         case .starved:
             if let process = anyRunning() { pause(process, for: span(100...600), isStarved: true) }
-            // Less than a starvation lasts: two or three processes at a time get no processor.
+            // Less than a starvation lasts, so two or three processes get no processor at the same time.
             later(.fault, after: span(150...700))
         case .chaos, .entities:
             makeChaos()
@@ -25,7 +25,7 @@ extension ClusterSimulation {
         }
     }
 
-    /// Kills a node once that loses nothing, and ends the faults after the last one.
+    /// Kills a node at a moment when nothing is lost by it. Ends the faults after the last kill.
     private func killSomebody() {
         let members = processes.filter { $0.isRunning && $0.isMember }
         guard killCount < settings.killCountMax else { return heal() }
@@ -86,36 +86,36 @@ extension ClusterSimulation {
         }
     }
 
-    /// The store shows an older map than every member has seen, or is another one that is empty. What was asked of it
-    /// before is answered first.
+    /// The store shows an older map than every member has seen, or is replaced by an empty one. Earlier requests are
+    /// answered first.
     private func damageStore() {
         let members = processes.filter { $0.isRunning && $0.isMember }
         let oldest = members.map(\.view.revision).min() ?? 0
         guard store.damage == nil, oldest > 1, chance(0.5) else { return }
-        // A process that is not a member yet has seen nothing to compare with.
+        // A process that is not a member yet has nothing to compare with.
         for process in processes where process.isRunning && !process.isMember {
             stop(process, "ends")
             later(.start(name: process.nameIndex), after: span(20...100))
         }
         for name in Self.names.indices {
             guard let seen = memories[name], seen.revision < oldest else { continue }
-            // The copy is older than what any node remembers: one that was away for longer could not tell.
+            // The copy is older than every node's memory: a node that was away for longer could not detect it.
             memories[name] = store.history[Int(oldest)]
         }
         if chance(0.5) {
             store.damage(.rolledBack, revision: UInt64(1 + below(Int(oldest - 1))))
-            tell("an older copy takes the store's place, of revision \(store.map.revision)")
+            tell("an older copy replaces the store, of revision \(store.map.revision)")
         } else {
             store.damage(.replaced, revision: 0)
-            tell("an empty store takes the store's place")
+            tell("an empty store replaces the store")
         }
         damagedAt = now
         later(.damageSeen, after: .seconds(2))
         later(.restore, after: span(5000...6000))
     }
 
-    /// By now all that was under way when the store was damaged has its answer, or never will: what no node
-    /// adopted, nobody acted on.
+    /// All requests from before the damage have been answered by now, or never will be. No node acted on a map that no
+    /// node applied.
     func restoreStore() {
         guard store.damage != nil else { return }
         let held = memories.compactMap { $0 }
@@ -124,14 +124,14 @@ extension ClusterSimulation {
         guard let newest, let chosen else { return fail("no node holds a map to restore") }
         store.restore(chosen)
         restoreCount += 1
-        tell("the map of revision \(chosen.revision) is put back under \(store.map.revision)")
+        tell("the map of revision \(chosen.revision) is restored under \(store.map.revision)")
         for index in newest.shards.indices where store.map.shards[index].epoch < newest.shards[index].epoch {
             return fail("the restore took shard \(index) back to epoch \(store.map.shards[index].epoch)")
         }
         forget(after: newest)
     }
 
-    /// Revisions that no node adopted went with the store: the deaths and hand-overs in them never were.
+    /// Revisions that no node applied were lost with the store. Their deaths and hand-overs never happened.
     private func forget(after newest: ClusterMap) {
         ended.removeAll { newest.isAlive($0) }
         for index in newest.shards.indices {
@@ -141,7 +141,7 @@ extension ClusterSimulation {
         }
     }
 
-    /// Of every member that ran and reached the store since it was damaged.
+    /// Checks every member that ran and reached the store since the damage.
     func checkDamageIsSeen() {
         guard store.damage != nil, now - damagedAt >= .seconds(2) else { return }
         for process in processes where process.isMember && process.ownership.local != nil {
@@ -152,7 +152,7 @@ extension ClusterSimulation {
         }
     }
 
-    /// A supervisor that is quicker than any detector.
+    /// Simulates a supervisor that is quicker than any detector.
     private func restartAtOnce(_ process: SimulatedProcess) {
         stop(process, "crashes and starts at once")
         later(.start(name: process.nameIndex), after: span(1...20))
@@ -182,12 +182,12 @@ extension ClusterSimulation {
         propose(.drain(process.id), waiter: .drain, at: process)
     }
 
-    /// A node that is not there joins, as one that is new to the cluster or comes back.
+    /// Starts a node that does not run, as a new one or a returning one.
     private func startSomebody() {
         start(below(Self.names.count))
     }
 
-    /// From now on nothing goes wrong.
+    /// Ends all faults.
     func heal() {
         guard !isHealed else { return }
         tell("all faults end")
@@ -202,7 +202,7 @@ extension ClusterSimulation {
             process.pausedUntil = now
             later(.resume, process: process.index, after: span(0...5))
         }
-        // Whether the nodes that are gone come back is chance; one node at least is there.
+        // Which of the stopped nodes return is random. At least one node runs.
         for name in Self.names.indices.prefix(settings.nodeCount) where chance(0.5) || name == 0 {
             later(.start(name: name), after: span(0...300))
         }

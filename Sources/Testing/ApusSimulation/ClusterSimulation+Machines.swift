@@ -1,7 +1,7 @@
 import ApusCluster
 import ApusCore
 
-/// What the machines of a process say, carried out as a node's shell does.
+/// Carries out the actions of a process's machines, as a node's shell does.
 extension ClusterSimulation {
     // MARK: Detection
 
@@ -24,7 +24,7 @@ extension ClusterSimulation {
     // MARK: Ownership
 
     func ownership(_ input: OwnershipStateMachine.Input, at process: SimulatedProcess) {
-        // A machine that stopped in the middle of its actions acts no more.
+        // If the process stopped among its actions, the rest is not carried out.
         for action in process.ownership.handle(input, now: now) where process.isRunning {
             switch action {
             case .read: submit(.read, by: process)
@@ -77,7 +77,7 @@ extension ClusterSimulation {
         }
     }
 
-    /// The map is read for the first time: the process takes its life and asks to join.
+    /// The map is read for the first time: the process takes its incarnation and asks to join.
     private func open(_ process: SimulatedProcess, map: ClusterMap) {
         let name = Self.names[process.nameIndex]
         var id = map.nextLife(of: name)
@@ -137,7 +137,7 @@ extension ClusterSimulation {
         }
     }
 
-    /// The process found itself dead in the map: it ends, and its supervisor starts another.
+    /// The process found itself dead in the map. It ends, and its supervisor starts another.
     private func isFenced(_ process: SimulatedProcess) {
         if mutant == .revivesItself, let slot = store.map.slot(of: process.id.name) {
             var map = store.map
@@ -149,7 +149,7 @@ extension ClusterSimulation {
         later(.start(name: process.nameIndex), after: span(20...100))
     }
 
-    /// The map that a deliberate error makes of the one that the machine decided on.
+    /// The map after a deliberate error, for the map that the machine decided on.
     private func altered(_ map: ClusterMap, after old: ClusterMap) -> ClusterMap {
         guard mutant == .keepsEpochOnTakeover || mutant == .keepsStandbyOnTakeover else { return map }
         var map = map
@@ -189,7 +189,7 @@ extension ClusterSimulation {
                     awaitReplica(move, until: now + settings.handover.prepareTimeout, at: process)
                     continue
                 }
-                // Now and then the replica never catches up, and the machine's own deadline ends the wait.
+                // In some cases the replica never catches up, and the machine's own deadline ends the wait.
                 if isHealed || chance(0.95) {
                     later(.replicaReady(move), process: process.index, after: span(1...40))
                 }
@@ -210,7 +210,7 @@ extension ClusterSimulation {
                 process.held.removeAll { $0 == move.shard }
                 workload?.release(move.shard, at: process)
             case .abandoned(let move, _):
-                // From now on it is fed no more.
+                // From now on it is not fed.
                 caughtUp[Int(move.shard.rawValue)].removeAll { $0 == move }
                 workload?.setCandidate(nil, of: move.shard, at: process)
             }
@@ -223,13 +223,13 @@ extension ClusterSimulation {
         }
     }
 
-    /// The target of a move has everything of the shard, and gets whatever comes until the move ends.
+    /// The target of a move has everything of the shard, and receives all changes until the move ends.
     func replicaReady(_ move: ShardMove, at process: SimulatedProcess) {
         caughtUp[Int(move.shard.rawValue)].append(move)
         handover(.replicaReady(move), at: process)
     }
 
-    /// Looks every 10 ms whether the workload's copies at a move's target are complete, as the node's shell does.
+    /// Checks every 10 ms whether the workload's copies at a move's target are complete, as the node's shell does.
     func awaitReplica(_ move: ShardMove, until deadline: MonotonicTime, at process: SimulatedProcess) {
         let isValid =
             process.view.owner(of: move.shard)?.id == process.id && process.view[move.shard].epoch == move.epoch
@@ -241,7 +241,7 @@ extension ClusterSimulation {
         later(.replicaReady(move), process: process.index, after: .zero)
     }
 
-    /// Looks every millisecond whether the calls to a held shard have ended. Its states are at the target already,
+    /// Checks every millisecond whether the calls to a held shard have ended. Its states are already at the target,
     /// which is the standby.
     func awaitQuiet(_ move: ShardMove, until deadline: MonotonicTime, at process: SimulatedProcess) {
         guard let workload, now < deadline else {
@@ -273,7 +273,7 @@ extension ClusterSimulation {
         later(.streamAnswered(move, isDone: false), process: process.index, after: timeout)
     }
 
-    /// At the target: takes the states when its map shows the move, which may be a moment later.
+    /// At the target: accepts the states when its map shows the move, which may be a moment later.
     func take(_ move: ShardMove, from asker: Int, until deadline: MonotonicTime, at process: SimulatedProcess) {
         guard process.isMember else { return }
         let owner = processes[asker]

@@ -2,11 +2,11 @@ import ApusCluster
 import ApusCore
 import ApusWire
 
-/// The life of processes: start, stop, and what reaches them.
+/// Starts and stops processes, and delivers events to them.
 extension ClusterSimulation {
     func nameIndex(of name: NodeName) -> Int? { Self.names.firstIndex(of: name) }
 
-    /// The process that runs under a name, where its life is the given one.
+    /// The process that runs under a name, if its incarnation is the given one.
     func runningProcess(of id: NodeID) -> SimulatedProcess? {
         processes.last { $0.isRunning && $0.id == id }
     }
@@ -15,10 +15,10 @@ extension ClusterSimulation {
         processes.last { $0.isRunning && $0.nameIndex == name }
     }
 
-    /// Starts a process under a name that nobody runs under.
+    /// Starts a process under a name without a running process.
     func start(_ name: Int) {
         guard runningProcess(named: name) == nil else { return }
-        // Who never was a member cannot tell a damaged store from a right one.
+        // A node that was never a member cannot detect a damaged store.
         guard store.damage == nil || memories[name] != nil else {
             return later(.start(name: name), after: span(200...400))
         }
@@ -31,7 +31,7 @@ extension ClusterSimulation {
         later(.tick, process: process.index, after: span(1...10))
     }
 
-    /// The process is gone from one moment to the next; what it had sent is on its way.
+    /// The process ends at once. What it has sent is still in flight.
     func stop(_ process: SimulatedProcess, _ reason: String) {
         guard process.isRunning else { return }
         tell("\(process.id) \(reason)")
@@ -42,7 +42,7 @@ extension ClusterSimulation {
         dropLinks(of: process)
     }
 
-    /// - Parameter isStarved: The process could run and gets no processor; otherwise it is stopped by a signal.
+    /// - Parameter isStarved: True if the process is runnable and gets no processor; false if a signal stopped it.
     func pause(_ process: SimulatedProcess, for duration: Duration, isStarved: Bool = false) {
         guard process.isRunning, process.pausedUntil == nil else { return }
         tell("\(process.id) is \(isStarved ? "starved" : "paused") for \(duration)")
@@ -51,7 +51,7 @@ extension ClusterSimulation {
         later(.resume, process: process.index, after: duration)
     }
 
-    /// What a process of the same machine says of itself with each datagram.
+    /// The vitals that a process of the same machine sends with each datagram.
     func vitals(of process: SimulatedProcess) -> HeartbeatVitals {
         HeartbeatVitals(
             wallMilliseconds: now.nanoseconds / 1_000_000,
@@ -59,7 +59,7 @@ extension ClusterSimulation {
             process: .init(host: settings.host, number: UInt32(process.index), thread: 0, started: 0))
     }
 
-    /// What the machine says of the process that sends a peer's heartbeats.
+    /// The machine's report about the process that sends a peer's heartbeats.
     func processState(of peer: NodeID) -> MembershipStateMachine.ProcessState {
         guard let process = runningProcess(of: peer) else { return .gone }
         guard process.pausedUntil != nil else { return .idle }
@@ -67,7 +67,7 @@ extension ClusterSimulation {
         return mutant == .ignoresStarvation ? .idle : .waiting
     }
 
-    /// The process goes on; which of its threads comes first, the one with the timer or those that read, is chance.
+    /// The process continues. Which of its threads runs first, the one with the timer or those that read, is random.
     func resume(_ process: SimulatedProcess) {
         guard process.isRunning, let until = process.pausedUntil, until <= now else { return }
         tell("\(process.id) goes on")
@@ -80,7 +80,7 @@ extension ClusterSimulation {
         for event in inbox where event.isTick != isTimerFirst { handle(event, at: process) }
     }
 
-    /// Hands an event to a process, now or when it goes on.
+    /// Delivers an event to a process, now or when it continues.
     func deliver(_ event: SimulationEvent, to process: SimulatedProcess) {
         guard process.isRunning else { return }
         if case .resume = event { return resume(process) }
@@ -174,7 +174,7 @@ extension ClusterSimulation {
         }
     }
 
-    /// Writes to one of the shards that the process believes to own.
+    /// Writes to one of the shards that the process owns in its map.
     private func writeSomewhere(_ process: SimulatedProcess) {
         guard process.isMember, let slot = process.view.aliveSlot(of: process.id) else { return }
         let first = below(SimulationSettings.shardCount)
@@ -204,7 +204,7 @@ extension ClusterSimulation {
 }
 
 extension SimulationEvent {
-    /// What a process's own timer brings.
+    /// True for the events of a process's own timer.
     fileprivate var isTick: Bool {
         if case .tick = self { true } else { false }
     }

@@ -2,28 +2,27 @@ import ApusCluster
 import ApusCore
 import ApusWire
 
-/// Three to five nodes on one virtual clock, from one seed: the cluster's real machines, with everything around them
-/// simulated and going wrong (D4, D5).
+/// Three to five nodes on one virtual clock, from one seed: the cluster's real machines in a simulated environment with
+/// faults (D4, D5).
 ///
 /// Each process runs ``MembershipStateMachine``, ``OwnershipStateMachine`` and ``HandoverStateMachine`` over maps of 64
-/// shards, as a node's shell does. Around them: an ownership store that is slow, fails, or fails after it made the
-/// swap; datagrams that are lost, doubled, delayed and overtaken; partitions of one direction or two; processes that
+/// shards, as a node's shell does. The environment: an ownership store that is slow, fails, or fails after it made the
+/// swap; datagrams that are lost, duplicated, delayed and reordered; partitions of one direction or two; processes that
 /// are killed, stopped and continued, starved, drained, and started again; a store that is stopped, rolled back or
-/// replaced by an empty one, and restored by an operator. Every process writes to a fenced store,
-/// under the epochs that it believes in, some of it late.
+/// replaced by an empty one, and restored by an operator. Every process writes to a fenced store, under the epochs in
+/// its map, some of it late.
 ///
-/// **Checked after each step:** epochs never go back; every change of owner raises the epoch; a standby is never the
-/// owner; all processes that hold a revision hold the same map; a process's map never goes back; a life is taken
-/// by one process and never returns from the dead; the fenced store takes nothing under an older epoch than it has
-/// seen, and each epoch's rows come from one process, which the map named as owner; a shard goes from one living
-/// node to another only when the target has its states, and another standby is named only when it has all that the
-/// earlier one has, and no write decided on after they were sent is taken; nothing is decided on a damaged store, and
-/// every member says within 2 s that it is damaged.
-/// **At the end:** within a bound after the last fault every process that runs is a member and holds the newest
-/// map, all shards are owned by such members, with another as standby, where their placement wants them. **In
-/// runs where only datagrams are lost, or observers are late:** nobody is declared dead.
+/// **Checked after each step:** epochs never go back. Every change of owner raises the epoch. A standby is never the
+/// owner. All processes with a revision have the same map. A process's map never goes back. An incarnation is used by
+/// one process and never returns after its death. The fenced store accepts nothing under an older epoch than it has
+/// seen, and each epoch's rows come from one process, which the map named as owner. A shard moves from one live node to
+/// another only when the target has its states, and another standby is named only when it has everything that the
+/// earlier one has; no write that was decided on after the transfer is accepted. Nothing is decided on a damaged store,
+/// and every member reports the damage within 2 s. **At the end:** within a bound after the last fault every running
+/// process is a member with the newest map, and all shards are owned by such members, with another as standby, at their
+/// place. **In runs where only datagrams are lost, or observers are late:** no node is declared dead.
 ///
-/// The same seed gives the same run, event by event: ``traceHash`` folds all of them. Not thread-safe; each run is
+/// The same seed gives the same run, event by event; ``traceHash`` covers all of them. Not thread-safe; each run is
 /// confined to its caller.
 package final class ClusterSimulation {
     static let names = ["a", "b", "c", "d", "e"].map { NodeName(unchecked: $0) }
@@ -42,42 +41,42 @@ package final class ClusterSimulation {
     var fenced: SimulatedFencedStore
     var requests: [(process: Int, request: StoreRequest, isSilent: Bool)] = []
     var network = SimulatedNetwork()
-    /// By shard, the states that targets of hand-overs took, one entry for each target and epoch: a target that was
-    /// paused may take the states of a move that its owner gave up long ago.
+    /// By shard, the states that targets of hand-overs accepted, one entry for each target and epoch: a target that was
+    /// paused may accept the states of a move that its owner abandoned long ago.
     var sentStates: [[SentStates]] = Array(repeating: [], count: SimulationSettings.shardCount)
-    /// By shard, the moves under way whose targets have everything of it.
+    /// By shard, the moves in progress whose targets have everything of it.
     var caughtUp: [[ShardMove]] = Array(repeating: [], count: SimulationSettings.shardCount)
     /// By shard, the last write that was decided on.
     var lastWrites: [FencedWrite?] = Array(repeating: nil, count: SimulationSettings.shardCount)
-    /// Which process acted under a life first.
+    /// The first process that acted under each incarnation.
     var lives: [(id: NodeID, process: Int)] = []
-    /// By name, the newest map that a process of it adopted as a member: its own directory.
+    /// By name, the newest map that a process of it applied as a member: its own directory.
     var memories: [ClusterMap?] = Array(repeating: nil, count: ClusterSimulation.names.count)
     var damagedAt = MonotonicTime.zero
     package internal(set) var restoreCount = 0
-    /// Lives that a map called dead or left.
+    /// Incarnations that were dead or had left in some map.
     var ended: [NodeID] = []
-    /// What runs on the cluster besides; nil: nothing.
+    /// Additional workload; nil: none.
     var workload: (any SimulationWorkload)?
     var isHealed = false
     var healedAt = MonotonicTime.zero
-    /// When the check after the last fault last found something not at rest.
+    /// When the check after the last fault last found something unstable.
     var lastUnrest = MonotonicTime.zero
-    /// When it last found the map, or what a member knows of it, not at rest.
+    /// When it last found the map, or a member's copy of it, unstable.
     var lastMapUnrest = MonotonicTime.zero
     var isOver = false
-    /// How long the cluster took to come to rest after the last fault.
+    /// The time from the last fault until the cluster was stable.
     package internal(set) var settleTime: Duration = .zero
     package private(set) var eventCount = 0
-    /// Folds every event of the run and every map that was made.
+    /// A hash of every event of the run and every map that was made.
     package private(set) var traceHash: UInt64 = 0
-    /// What the checks found; empty where all held.
+    /// The failed checks; empty if all held.
     package private(set) var failures: [String] = []
-    /// What happened, for a person; only of a run that is traced.
+    /// A readable trace; only of a traced run.
     package private(set) var story: [String] = []
-    /// Lives that others declared dead.
+    /// Incarnations that others declared dead.
     package internal(set) var deathCount = 0
-    /// Deaths in a run where nobody died.
+    /// Deaths in a run without faults that kill.
     package internal(set) var falseEvictionCount = 0
     package internal(set) var writeCount = 0
     /// Writes that the fenced store refused as stale.
@@ -108,8 +107,8 @@ package final class ClusterSimulation {
     /// Runs one seed to its end, or to its first failure.
     ///
     /// - Parameters:
-    ///   - profile: What goes wrong; without it what the seed stands for.
-    ///   - isTraced: Keep the ``story``; it changes nothing else.
+    ///   - profile: The faults; by default derived from the seed.
+    ///   - isTraced: True to keep the ``story``; it changes nothing else.
     package static func run(
         seed: UInt64, mutant: SimulationMutant = .none, profile: SimulationProfile? = nil, isTraced: Bool = false
     ) -> ClusterSimulation {
@@ -121,7 +120,7 @@ package final class ClusterSimulation {
 
     package var isFailed: Bool { !failures.isEmpty }
 
-    /// The failures of a run and how to see it again.
+    /// The failures of a run and how to repeat it.
     package var report: String {
         "seed \(seed) (\(profile.rawValue), a node that \(mutant.rawValue)): \(failures.joined(separator: "; "))"
     }
@@ -136,7 +135,7 @@ package final class ClusterSimulation {
             now = MonotonicTime(nanoseconds: entry.time)
             eventCount += 1
             fold(entry.time ^ entry.event.kind << 56 ^ UInt64(bitPattern: Int64(entry.process)) << 48)
-            guard eventCount < settings.eventCountMax else { return fail("the run does not come to rest") }
+            guard eventCount < settings.eventCountMax else { return fail("the run does not become stable") }
             if entry.process < 0 {
                 happen(entry.event)
             } else {
@@ -172,7 +171,7 @@ package final class ClusterSimulation {
 
     func chance(_ probability: Double) -> Bool { probability > 0 && random.nextUnit() < probability }
 
-    /// A span between two numbers of milliseconds, to the microsecond.
+    /// A random duration between two numbers of milliseconds, in microseconds.
     func span(_ milliseconds: ClosedRange<Int>) -> Duration {
         let microseconds = (milliseconds.upperBound - milliseconds.lowerBound) * 1000
         return .microseconds(milliseconds.lowerBound * 1000 + below(microseconds + 1))

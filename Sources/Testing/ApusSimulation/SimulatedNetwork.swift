@@ -2,17 +2,17 @@ import ApusCluster
 import ApusCore
 import ApusWire
 
-/// What stands between the nodes, by their places among the names.
+/// The network between the nodes, by their indexes among the names.
 struct SimulatedNetwork {
-    /// Nothing passes from a node to another until then.
+    /// Nothing passes from a node to another until this time.
     var blockedUntil = Array(
         repeating: Array(repeating: MonotonicTime.zero, count: ClusterSimulation.names.count),
         count: ClusterSimulation.names.count)
-    /// A node does not reach the ownership store until then.
+    /// A node does not reach the ownership store until this time.
     var storeCutUntil = Array(repeating: MonotonicTime.zero, count: ClusterSimulation.names.count)
     var storeDownUntil = MonotonicTime.zero
     var storeSlowUntil = MonotonicTime.zero
-    /// The store takes requests and answers none of them until then.
+    /// The store accepts requests and answers none of them until this time.
     var storeStoppedUntil = MonotonicTime.zero
     var burstUntil = MonotonicTime.zero
     var burstLossRate = 0.0
@@ -31,7 +31,7 @@ extension ClusterSimulation {
 
     // MARK: Datagrams
 
-    /// Sends a datagram to the process that has the name now; one of another life drops it, as the seal does.
+    /// Sends a datagram to the process with this name now. A process of another incarnation drops it, as the seal does.
     func send(_ message: HeartbeatMessage, from sender: SimulatedProcess, to id: NodeID) {
         guard let receiver = runningProcess(of: id) else { return }
         guard !isBlocked(from: sender.nameIndex, to: receiver.nameIndex) else { return }
@@ -39,7 +39,7 @@ extension ClusterSimulation {
         let lossRate = now < network.burstUntil ? network.burstLossRate : isHealed ? 0 : settings.lossRate
         if chance(lossRate) { return }
         later(.datagram(message, from: sender.id, vitals), process: receiver.index, after: wayDelay())
-        // Overtaken by later ones as the ways differ; doubled with a copy that is late.
+        // Delays differ, so datagrams are reordered. A duplicate is late.
         if chance(settings.duplicateRate) {
             later(
                 .datagram(message, from: sender.id, vitals), process: receiver.index, after: wayDelay() + span(0...20))
@@ -48,7 +48,7 @@ extension ClusterSimulation {
 
     // MARK: Links
 
-    /// Delivers over a link, where there is one way; what a partition stops is lost with its link.
+    /// Delivers over a link, if it is up in this direction. Data that a partition stops is lost with its link.
     func sendOverLink(_ event: SimulationEvent, from: SimulatedProcess, to: SimulatedProcess) {
         guard to.isRunning, !isBlocked(from: from.nameIndex, to: to.nameIndex),
             !isBlocked(from: to.nameIndex, to: from.nameIndex)
@@ -56,7 +56,7 @@ extension ClusterSimulation {
         later(event, process: to.index, after: wayDelay())
     }
 
-    /// One try to reach a peer; goes on while there is no link.
+    /// One attempt to reach a peer. Repeated while there is no link.
     func dial(_ id: NodeID, by process: SimulatedProcess) {
         guard process.isMember, process.peers.contains(id) else { return }
         guard let target = nameIndex(of: id.name) else { return }
@@ -65,7 +65,7 @@ extension ClusterSimulation {
         guard isReachable else { return later(.dial(id), process: process.index, after: span(50...150)) }
         let holder = processes.last { $0.nameIndex == target && $0.isRunning }
         if let holder, holder.id == id {
-            // The kernel takes the connection of a stopped process; its handshake does not end.
+            // The kernel accepts the connection of a stopped process. Its handshake does not complete.
             if holder.pausedUntil != nil || !holder.isMember {
                 return later(.dial(id), process: process.index, after: span(50...150))
             }
@@ -82,7 +82,7 @@ extension ClusterSimulation {
             process.linked.remove(at: gone)
             later(.linkLost(id), process: process.index, after: .zero)
         }
-        // A process of another life answers on the port, and is turned away: that is no refusal.
+        // A process of another incarnation answers on the port, and is rejected. That is not a refused connection.
         if holder == nil { later(.connectRefused(id), process: process.index, after: span(0...2)) }
         later(.dial(id), process: process.index, after: span(20...100))
     }
@@ -115,7 +115,7 @@ extension ClusterSimulation {
         let isFailing = !isHealed && chance(settings.storeFailureRate)
         requests.append((process.index, request, isFailing))
         if isFailing {
-            // Reported as failed: half of these are made nevertheless, before the report or after it.
+            // Reported as failed. Half of these are made nevertheless, before the report or after it.
             later(.answer(.failed(isPoll: isPoll)), process: process.index, after: latency)
             if chance(0.5) { later(.apply(request: number), after: span(0...40)) }
             return
@@ -123,7 +123,7 @@ extension ClusterSimulation {
         later(.apply(request: number), after: latency / 2)
     }
 
-    /// A store that is stopped does what it was asked when it goes on.
+    /// A stopped store carries out earlier requests when it continues.
     func apply(_ number: Int) {
         guard now >= network.storeStoppedUntil else {
             let (process, request, _) = requests[number]
@@ -133,7 +133,7 @@ extension ClusterSimulation {
             return later(.apply(request: number), after: network.storeStoppedUntil - now + span(0...5))
         }
         let (index, request, isSilent) = requests[number]
-        // A map is large: it is not kept longer than it is needed.
+        // A map is large, so it is released early.
         requests[number].request = .revision
         let answer: StoreAnswer
         switch request {
@@ -159,14 +159,14 @@ extension ClusterSimulation {
         }
         guard !isSilent else { return }
         if now < network.storeDownUntil {
-            // It went down with the request: whether that was made, nobody is told.
+            // The store went down with the request. Its outcome is never reported.
             let isPoll = if case .revision = request { true } else { false }
             return later(.answer(.failed(isPoll: isPoll)), process: index, after: span(5...60))
         }
         later(.answer(answer), process: index, after: span(0...4))
     }
 
-    /// A process keeps to the store that it opened; one that has not opened it yet takes what it finds.
+    /// A process keeps to the store that it opened. A process that has not opened one yet accepts what it finds.
     private func isForeign(to process: SimulatedProcess) -> Bool {
         if case .replaced = store.damage, process.phase != .opening { return mutant != .joinsEmptyStore }
         return false

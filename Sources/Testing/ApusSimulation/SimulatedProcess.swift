@@ -1,7 +1,7 @@
 import ApusCluster
 import ApusCore
 
-/// One process of a node: the machines of one life, and what stands around them.
+/// One process of a node: the machines of one incarnation, and their environment.
 final class SimulatedProcess {
     enum Phase {
         /// Reads the map to learn its incarnation.
@@ -19,7 +19,7 @@ final class SimulatedProcess {
         case moves([ShardMove], isHandover: Bool)
     }
 
-    /// Events that a process which does not run keeps; more datagrams are lost, as in a socket's buffer.
+    /// The most events kept by a process that does not run. Further datagrams are lost, as in a socket's buffer.
     static let inboxCountMax = 512
 
     let index: Int
@@ -27,7 +27,7 @@ final class SimulatedProcess {
     let nameIndex: Int
     var phase = Phase.opening
     var id: NodeID
-    /// The newest map that this process knows.
+    /// The newest map at this process.
     var view: ClusterMap
     var membership: MembershipStateMachine
     var ownership: OwnershipStateMachine
@@ -41,19 +41,19 @@ final class SimulatedProcess {
     var pollingSince = MonotonicTime.zero
     var nextHandoverTick = MonotonicTime.zero
     var nextWrite = MonotonicTime.zero
-    /// Not run by the machine it is on, until this time.
+    /// Not scheduled until this time.
     var pausedUntil: MonotonicTime?
-    /// Whether that is for want of a processor.
+    /// True if that is for lack of a processor.
     var isStarved = false
-    /// When it last went on after a pause.
+    /// The end of its last pause.
     var resumedAt = MonotonicTime.zero
     var inbox: [SimulationEvent] = []
-    /// Runs late until this time: ticks are rare, datagrams wait for several of them.
+    /// Runs late until this time: ticks are rare, and datagrams wait for several of them.
     var stuttersUntil = MonotonicTime.zero
     var ticksUntilRead = 0
     /// Shards whose entities are held for a hand-over: nothing is written to them.
     var held: [ShardID] = []
-    /// Drains, and leaves at the latest then.
+    /// Drains, and leaves at this time at the latest.
     var leavesAt: MonotonicTime?
     var isLeaving = false
 
@@ -75,7 +75,7 @@ final class SimulatedProcess {
         if case .member = phase { true } else { false }
     }
 
-    /// Starts the machines of the life that this start takes.
+    /// Starts the machines of this start's incarnation.
     func open(_ id: NodeID, map: ClusterMap, settings: SimulationSettings) {
         self.id = id
         view = map

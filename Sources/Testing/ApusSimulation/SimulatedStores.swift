@@ -15,17 +15,17 @@ enum StoreAnswer {
     case swapLost
     case revision(UInt64)
     case failed(isPoll: Bool)
-    /// Another store stands in the place of the one that the process opened.
+    /// Another store is at the place of the one that the process opened.
     case foreign(isPoll: Bool)
 }
 
 /// The ownership store: one value, all its earlier values, and who owned which shard under which epoch.
 struct SimulatedOwnershipStore {
-    /// What is wrong with it.
+    /// The kind of damage.
     enum Damage {
-        /// An older copy stands in its place.
+        /// An older copy has replaced it.
         case rolledBack
-        /// Another store, which is empty, stands in its place.
+        /// Another, empty store has replaced it.
         case replaced
     }
 
@@ -42,7 +42,7 @@ struct SimulatedOwnershipStore {
         owners = Array(repeating: [], count: map.shards.count)
     }
 
-    /// Makes the swap if the revision is the expected one; the new revision then.
+    /// Makes the swap if the revision is the expected one. Returns the new revision.
     mutating func compareAndSwap(expected: UInt64, _ next: ClusterMap, compares: Bool) -> UInt64? {
         guard map.revision == expected || !compares else { return nil }
         var next = next
@@ -55,13 +55,13 @@ struct SimulatedOwnershipStore {
         return next.revision
     }
 
-    /// The newest value is lost: an older one, or none, is all that it shows.
+    /// The newest value is lost: the store shows an older one, or none.
     mutating func damage(_ damage: Damage, revision: UInt64) {
         self.damage = damage
         map = history[Int(revision)]
     }
 
-    /// Puts a map back that processes hold, above all revisions that ever were.
+    /// Restores a map of the processes, above all earlier revisions.
     mutating func restore(_ held: ClusterMap) {
         damage = nil
         map = held
@@ -69,24 +69,24 @@ struct SimulatedOwnershipStore {
         history.append(map)
     }
 
-    /// The life that some map named as owner under the epoch; nil where no map did.
+    /// The incarnation that some map named as owner under the epoch; nil if no map did.
     func owner(of shard: Int, under epoch: Epoch) -> NodeID? {
         owners[shard].last { $0.epoch == epoch }?.owner
     }
 }
 
-/// A row written on the strength of owning a shard, with its fencing token.
+/// A row that an owner of a shard wrote, with its fencing token.
 struct FencedWrite {
     var shard: Int
     var epoch: Epoch
     var writer: NodeID
-    /// The process; tells two that share a life.
+    /// The process; distinguishes two with the same incarnation.
     var process: Int
-    /// When the writer decided on it; it may arrive much later.
+    /// When the writer decided on it. It may arrive much later.
     var issuedAt: MonotonicTime
 }
 
-/// A shard's last planned move, as far as its target goes: until when the states that it took are complete.
+/// A shard's last planned move at its target: until when the received states are complete.
 struct SentStates {
     var epoch: Epoch
     var target: NodeID
@@ -95,7 +95,7 @@ struct SentStates {
     var isHandedOver = false
 }
 
-/// A store that takes a write only under the newest epoch that it has seen of the shard (D4).
+/// A store that accepts a write only under the newest epoch that it has seen of the shard (D4).
 struct SimulatedFencedStore {
     struct Row {
         var epoch: Epoch = 0
@@ -110,7 +110,7 @@ struct SimulatedFencedStore {
         self.checksEpochs = checksEpochs
     }
 
-    /// Takes the write, or refuses it as stale.
+    /// Accepts the write, or refuses it as stale.
     mutating func accept(_ write: FencedWrite) -> Bool {
         guard write.epoch >= rows[write.shard].epoch || !checksEpochs else { return false }
         rows[write.shard] = Row(epoch: write.epoch, process: write.process)

@@ -1,50 +1,50 @@
-/// A deliberate error in what stands around the machines; the simulation's checks must find each.
+/// A deliberate error in the machines' environment. The simulation's checks must find each.
 package enum SimulationMutant: String, Sendable, CaseIterable {
     case none = "does everything right"
-    /// The fenced store takes every write.
+    /// The fenced store accepts every write.
     case dropsEpochCheck = "drops the epoch check in the fenced store"
     /// The store's client reports `swapWon` before the store has made the swap.
     case acknowledgesBeforeApply = "acknowledges a swap before it is applied"
-    /// A process that starts takes its name's last life again.
+    /// A process that starts reuses the last incarnation of its name.
     case reusesIncarnation = "reuses an incarnation after a restart"
     /// One direct probe decides over a suspicion.
     case probesOnce = "probes once instead of in a burst"
-    /// An observer that was late trusts the silence that it saw.
+    /// An observer that was late relies on the silence that it saw.
     case trustsLateObserver = "does not veto its own lateness"
-    /// A peer that waits for a processor is declared dead like one that is stopped.
+    /// A peer that waits for a processor is declared dead like a stopped one.
     case ignoresStarvation = "takes a process that waits for a processor for a dead one"
-    /// A node takes the map that an announcement names, whatever it holds already.
+    /// A node applies an announced map, whatever map it has.
     case adoptsStaleMap = "adopts an older map"
-    /// A change of owner leaves the epoch.
+    /// A change of owner does not change the epoch.
     case keepsEpochOnTakeover = "does not bump the epoch on a take-over"
     /// A change of owner leaves the new owner as its own standby.
     case keepsStandbyOnTakeover = "leaves the standby equal to the owner"
-    /// The target of a hand-over is told that it is the owner before the map says so.
+    /// The target of a hand-over is notified that it is the owner before the map names it.
     case movesBeforeSwap = "answers moved before the swap"
-    /// The owner takes a hand-over's states as sent before the target has them.
+    /// The owner counts a hand-over's states as sent before the target has them.
     case skipsStates = "hands over before the target has the states"
-    /// Entities go on while their states are on the way.
+    /// Entities continue while their states are in transfer.
     case writesWhileHeld = "goes on writing while a shard is handed over"
-    /// The map names another standby before that has caught up.
+    /// The map names another standby before that one has caught up.
     case namesStandbyEarly = "names a standby before it has caught up"
-    /// A hand-over whose swap was not answered is taken as failed.
+    /// A hand-over whose swap was not answered is treated as failed.
     case releasesUnanswered = "releases a shard whose hand-over was not answered"
-    /// A suspicion is passed on as a death.
+    /// A suspicion is reported as a death.
     case declaresUnconfirmed = "declares a death without confirmation"
-    /// A node that finds itself dead in the map writes itself back.
+    /// A node that finds itself dead in the map adds itself again.
     case revivesItself = "returns under a dead incarnation"
     /// The store replaces its value whatever revision it holds.
     case swapsWithoutComparing = "swaps without comparing"
-    /// A node takes what the store shows, also where it has seen a later map.
+    /// A node applies what the store shows, even if it has seen a later map.
     case forgetsRevisions = "takes an older copy of the store for the newest map"
-    /// A node joins whatever store it finds.
+    /// A node joins any store that it finds.
     case joinsEmptyStore = "joins an empty store though it was a member"
     /// The client of a store that does not answer reports the swap as made.
     case takesSilenceForYes = "takes a stopped store's silence for a swap that was made"
-    /// The restore takes the map of any node.
+    /// The restore uses the map of any node.
     case restoresAnyMap = "restores a map that is not the newest"
 
-    /// The profile of runs in which the error does harm.
+    /// The profile of runs in which the error has an effect.
     package var profile: SimulationProfile {
         switch self {
         case .probesOnce, .declaresUnconfirmed: .lossy
@@ -60,7 +60,7 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
     }
 }
 
-/// What goes wrong in a run.
+/// The faults of a run.
 package enum SimulationProfile: String, Sendable, CaseIterable {
     /// Everything: crashes, pauses, partitions, a failing store, joins, drains.
     case chaos
@@ -68,11 +68,11 @@ package enum SimulationProfile: String, Sendable, CaseIterable {
     case entities = "entities in chaos"
     /// One node after the other is killed, each once the death of any node would lose nothing.
     case kills
-    /// Datagrams are lost, doubled and overtaken, and nothing else: nobody may be declared dead.
+    /// Datagrams are lost, duplicated and reordered, and nothing else: no node may be declared dead.
     case lossy
-    /// One node after the other runs late and reads its datagrams late: nobody may be declared dead.
+    /// One node after the other runs late and reads its datagrams late: no node may be declared dead.
     case stutter
-    /// One node after the other, and several at once, get no processor for 100 to 600 ms: nobody may be declared dead.
+    /// One node after the other, and several at once, get no processor for 100 to 600 ms: no node may be declared dead.
     case starved
 
     /// Nodes die, or are cut off for long enough to be declared dead.

@@ -24,9 +24,9 @@ enum SimulationEvent {
     case fault
     case heal
     case check
-    /// By now every member says that the store is damaged.
+    /// By now every member reports the damage of the store.
     case damageSeen
-    /// An operator puts the newest map back that the nodes hold.
+    /// An operator restores the newest map of the nodes.
     case restore
     /// A planned move's target may have caught up.
     case replicaAwaited(ShardMove, until: MonotonicTime)

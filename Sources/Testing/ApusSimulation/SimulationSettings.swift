@@ -7,23 +7,23 @@ struct SimulationSettings {
     static let shardCount = 64
 
     var nodeCount: Int
-    /// All nodes run on this machine and can look at each other's processes; 0: each on its own.
+    /// All nodes run on this machine and can inspect each other's processes; 0: each on its own machine.
     var host: UInt64 = 0
     var membership = MembershipConfiguration()
     var handover = HandoverStateMachine.Configuration()
-    /// Datagrams lost, of all, outside bursts.
+    /// The share of lost datagrams, outside bursts.
     var lossRate: Double
     var duplicateRate = 0.02
-    /// The longest way of a datagram or a message.
+    /// The longest delay of a datagram or a message.
     var delayMax: Duration
-    /// Swaps and reads that fail, of all, where the store is well; every second of these was made nevertheless.
+    /// The share of swaps and reads that fail while the store is up. Every second of these was made nevertheless.
     var storeFailureRate: Double
     var faultsBegin: Duration = .milliseconds(800)
     var faultsEnd: Duration
-    /// After the faults' end all must be at rest within this time.
+    /// After the end of the faults the cluster must be stable within this time.
     var settleTimeMax: Duration = .seconds(15)
 
-    /// More events than any run needs; one that reaches it does not come to rest.
+    /// More events than any run needs. A run that reaches this does not become stable.
     var eventCountMax = 1_000_000
     /// Kills of a run of kills, after which the faults end.
     var killCountMax = 12
@@ -35,7 +35,7 @@ struct SimulationSettings {
         case .chaos:
             lossRate = [0, 0.01, 0.05, 0.2][Int(random.next() % 4)]
             storeFailureRate = [0, 0.02, 0.1][Int(random.next() % 3)]
-            // Some runs are long enough for a store that is down until nodes give their proposals up.
+            // Some runs are long enough for nodes to give up their proposals while the store is down.
             faultsEnd = .seconds(random.next() % 8 == 0 ? 10 : 5)
             host = random.next() % 2
         case .entities:

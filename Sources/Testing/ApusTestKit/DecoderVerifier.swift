@@ -1,20 +1,19 @@
 import ApusCore
 package import NIOCore
 
-/// Tries to break decoders of bytes from the wire (D14): each is fed whole messages, several glued
-/// together, byte by byte, cut off at each offset, and with each single bit flipped.
+/// Tests decoders with invalid input (D14): each is fed whole messages, several concatenated, byte by byte, truncated
+/// at each offset, and with each single bit flipped.
 ///
-/// A decoder that traps ends the test process, which is the strongest failure there is; all others
-/// are thrown as ``TestFailure``, which says with which bytes. The idea is that of NIOTestUtils'
+/// A decoder that traps ends the test process. All other failures are thrown as ``TestFailure``. After NIOTestUtils'
 /// ByteToMessageDecoderVerifier.
 package enum DecoderVerifier {
-    /// Verifies a decoder that reads one message which fills its buffer.
+    /// Verifies a decoder of one message that fills its buffer.
     ///
     /// - Parameters:
-    ///   - sample: the encoded message, and what it must decode to.
-    ///   - isPrefixFree: true where no message is the beginning of a longer one; then cut and
-    ///     lengthened bytes must be refused.
-    ///   - decode: decodes; may throw nothing but ``ApusError``.
+    ///   - sample: the encoded message, and its expected value.
+    ///   - isPrefixFree: true if no message is a prefix of a longer one. Truncated and extended input must then be
+    ///     refused.
+    ///   - decode: decodes; may throw only ``ApusError``.
     package static func verifyMessage<Output: Equatable>(
         _ sample: (bytes: ByteBuffer, output: Output), isPrefixFree: Bool = true,
         decode: (ByteBuffer) throws -> Output
@@ -43,15 +42,15 @@ package enum DecoderVerifier {
         for bit in 0..<sample.bytes.readableBytes * 8 { _ = try attempt(flipping(bit, of: sample.bytes), decode) }
     }
 
-    /// Verifies a decoder that cuts a stream of bytes into messages.
+    /// Verifies a decoder that splits a stream of bytes into messages.
     ///
     /// - Parameters:
-    ///   - samples: encoded messages with what they must decode to, in order.
+    ///   - samples: encoded messages with their expected values, in order.
     ///   - heldByteCountMax: the most bytes that the decoder may hold without a whole message, for any input.
-    ///   - make: makes a fresh decoder.
-    ///   - append: gives it bytes.
-    ///   - next: takes out the next message, nil where more bytes are needed.
-    ///   - heldByteCount: bytes that it holds.
+    ///   - make: makes a new decoder.
+    ///   - append: passes it bytes.
+    ///   - next: returns the next message, nil if more bytes are needed.
+    ///   - heldByteCount: the number of bytes that it holds.
     package static func verifyStream<Decoder, Output: Equatable>(
         _ samples: [(bytes: ByteBuffer, output: Output)], heldByteCountMax: Int,
         make: () -> Decoder, append: (inout Decoder, ByteBuffer) -> Void,
@@ -61,13 +60,13 @@ package enum DecoderVerifier {
         for sample in samples { glued.writeImmutableBuffer(sample.bytes) }
         let expected = samples.map(\.output)
 
-        /// Feeds parts; true for an error. Outputs so far are in `outputs`.
+        /// Feeds parts. Returns true for an error. Outputs so far are in `outputs`.
         func feed(_ parts: [ByteBuffer]) throws(TestFailure) -> (outputs: [Output], hasFailed: Bool, held: Int) {
             var decoder = make()
             var outputs: [Output] = []
             for part in parts {
                 append(&decoder, part)
-                // A decoder that gives out messages without taking bytes would never end.
+                // A decoder that returns messages without consuming bytes would never end.
                 var rounds = 0
                 while true {
                     rounds += 1
@@ -115,7 +114,7 @@ package enum DecoderVerifier {
         do { return try decode(bytes) } catch { return try refusal(error) }
     }
 
-    /// Nil, where the decoder refused the bytes with an error of the catalogue.
+    /// Nil if the decoder refused the bytes with an error of the catalogue.
     private static func refusal<Output>(_ error: any Error) throws(TestFailure) -> Output? {
         guard error is ApusError else { throw TestFailure("an error outside the catalogue: \(error)") }
         return nil

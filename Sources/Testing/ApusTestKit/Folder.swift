@@ -1,11 +1,11 @@
 import Foundation
 
-/// A folder of the test's own, removed at its end.
+/// A folder of a test, removed at its end.
 package final class Folder: Sendable {
     /// Absolute.
     package let path: String
 
-    /// Makes it, empty, in the system's folder for such.
+    /// Creates it, empty, in the system's temporary folder.
     package init() {
         path = FileManager.default.temporaryDirectory.appendingPathComponent("apus-\(UUID().uuidString)").path
         try? FileManager.default.createDirectory(atPath: path, withIntermediateDirectories: true)

@@ -3,18 +3,18 @@ import Synchronization
 
 /// Ports for the processes that tests start.
 package enum FreePort {
-    /// Below the ports that the system gives out by itself: hundreds of sockets come and go there.
+    /// Below the ports that the system assigns itself: hundreds of sockets are opened and closed there.
     private static let range = 10_000..<20_000
     private static let last = Mutex(Int.random(in: range))
 
-    /// A port that nobody has at this address, by TCP or UDP, and that this process gave to no other test.
+    /// A port that is free at this address, over TCP and UDP, and that this process assigned to no other test.
     ///
-    /// - Parameter address: an address of this machine, in digits.
-    /// - Throws: ``TestFailure`` where no port of the range is free there, or the address is not one of this machine.
+    /// - Parameter address: an address of this machine, numeric.
+    /// - Throws: ``TestFailure`` if no port of the range is free there, or the address is not one of this machine.
     package static func next(at address: String = "127.0.0.1") throws -> Int {
         for _ in 0..<100 {
             let port = last.withLock { last in
-                // turnutils_peer takes the port after its own as well.
+                // turnutils_peer uses the port after its own as well.
                 last = last + 2 < range.upperBound ? last + 2 : range.lowerBound
                 return last
             }
@@ -23,9 +23,9 @@ package enum FreePort {
         throw TestFailure("no port is free at \(address), or it is not an address of this machine")
     }
 
-    /// Whether a socket of this type can be bound.
+    /// True if a socket of this type can be bound.
     ///
-    /// It closes on exec: a process that another test starts in this moment would keep the port otherwise.
+    /// It closes on exec: otherwise a process that another test starts at this moment would keep the port.
     private static func isFree(_ port: Int, at address: String, _ type: __socket_type) -> Bool {
         var hints = addrinfo()
         hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV
@@ -38,7 +38,7 @@ package enum FreePort {
         guard descriptor >= 0 else { return false }
         defer { close(descriptor) }
         if type == SOCK_STREAM {
-            // As servers bind: what is left of connections that ended is not in their way.
+            // As servers bind: remains of closed connections do not block them.
             var isOn: Int32 = 1
             setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &isOn, socklen_t(MemoryLayout<Int32>.size))
         }

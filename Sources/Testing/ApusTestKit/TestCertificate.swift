@@ -1,6 +1,6 @@
-/// A certificate that signs itself, for TLS servers of tests; its files end with it.
+/// A self-signed certificate for TLS servers of tests. Its files are removed with it.
 package final class TestCertificate: Sendable {
-    /// Whether one can be made here.
+    /// True if one can be made here.
     package static let canBeMade = Tool.openssl != nil
 
     private let folder = Folder()

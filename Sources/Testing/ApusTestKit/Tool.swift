@@ -1,20 +1,20 @@
 import Foundation
 
-/// Tools of others that tests use as makers of clips and as judges, where the machine has them.
+/// External tools that tests use to make clips and to check results, if the machine has them.
 package enum Tool {
-    /// The path of ffmpeg; nil where it is not installed.
+    /// The path of ffmpeg; nil if it is not installed.
     package static let ffmpeg = find("ffmpeg")
-    /// The path of ffprobe; nil where it is not installed.
+    /// The path of ffprobe; nil if it is not installed.
     package static let ffprobe = find("ffprobe")
 
-    /// The path of openssl; nil where it is not installed.
+    /// The path of openssl; nil if it is not installed.
     package static let openssl = find("openssl")
 
     private static func find(_ name: String) -> String? {
         ["/usr/bin/", "/usr/local/bin/"].map { $0 + name }.first { FileManager.default.isExecutableFile(atPath: $0) }
     }
 
-    /// Runs a tool and gives its standard output; nil where it failed.
+    /// Runs a tool and returns its standard output; nil if it failed.
     package static func run(_ tool: String, _ arguments: [String]) -> String? {
         let process = Process()
         process.executableURL = URL(fileURLWithPath: tool)

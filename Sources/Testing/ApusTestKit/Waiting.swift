@@ -1,11 +1,11 @@
 package import ApusCore
 
-/// Waits until something holds, at most thirty seconds, looking every 2 ms.
+/// Waits until a condition holds, for at most thirty seconds, polling every 2 ms.
 ///
-/// It says nothing of how long a thing may take: a test of that measures it. On a machine that is full of processes the
-/// test itself may not run for seconds, so there is a last look after the time.
+/// It does not test how long something takes; a test of that measures it. On an overloaded machine the test itself may
+/// not run for seconds, so the condition is checked once more after the time.
 ///
-/// - Throws: 10005 with the words of what never came; what the condition throws.
+/// - Throws: 10005 with the description of the condition; the errors of the condition.
 package func eventually(_ what: String, _ condition: () async throws -> Bool) async throws {
     let deadline = MonotonicTime.now() + .seconds(30)
     while MonotonicTime.now() < deadline {
@@ -13,10 +13,10 @@ package func eventually(_ what: String, _ condition: () async throws -> Bool) as
         try await Task.sleep(for: .milliseconds(2))
     }
     if try await condition() { return }
-    throw ApusError(.deadlineExceeded, "it never came to pass that \(what)")
+    throw ApusError(.deadlineExceeded, "the condition was not reached in time: \(what)")
 }
 
-/// The number of a call's failure; nil where it succeeded.
+/// The number of a call's failure; nil if it succeeded.
 package func code(_ body: () async throws -> Void) async -> ErrorCode? {
     do {
         try await body()

@@ -15,7 +15,7 @@ package enum WireExtremes {
     private struct Part {
         var tag: [UInt8]
         var field: Field
-        /// As it stands on the wire, behind the tag.
+        /// The value on the wire, after the tag.
         var value: [UInt8]
     }
 

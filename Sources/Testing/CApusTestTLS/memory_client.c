@@ -26,7 +26,7 @@ static _Thread_local int64_t seconds_ahead;
 
 void apus_test_clock_set(int64_t seconds) { seconds_ahead = seconds; }
 
-/// Takes the place of the C library's: libssl reads this clock and no other.
+/// Replaces the C library's function: libssl reads this clock and no other.
 int gettimeofday(struct timeval *restrict now, void *restrict zone) {
     (void)zone;
     struct timespec time;

@@ -2,15 +2,15 @@ package import ApusCore
 package import ApusMedia
 package import CApusMedia
 
-/// What every use of libav shares: its errors as ours, its codec numbers as ours (D10).
+/// Common helpers for libav: conversion of errors and codec numbers (D10).
 package enum LibAV {
-    /// Stops libav from writing to standard error. Call it before the first use; again does no harm.
+    /// Stops libav from writing to standard error. Call it before the first use. May be repeated.
     package static func prepare() { apus_av_silence() }
 
-    /// libav's number for bytes that are no media.
+    /// libav's error number for data that is not media.
     package static var invalidData: Int32 { APUS_AV_INVALID_DATA }
 
-    /// libav's sentence for one of its return codes.
+    /// libav's description of a return code.
     package static func sentence(_ code: Int32) -> String {
         if code == APUS_AV_EXIT { return "no answer in time" }
         var text = [CChar](repeating: 0, count: 128)
@@ -18,15 +18,15 @@ package enum LibAV {
         return String(nullTerminated: text)
     }
 
-    /// Error 10026 with what was being done and libav's sentence.
+    /// Error 10026 with the failed operation and libav's description.
     package static func error(_ code: Int32, _ what: String) -> ApusError {
         ApusError(.mediaUnreadable, "\(what): \(sentence(code))")
     }
 
-    /// The codec's name as libav's tools print it.
+    /// The codec's name in libav's tools.
     package static func name(_ id: AVCodecID) -> String { String(cString: avcodec_get_name(id)) }
 
-    /// The codec that this number stands for; nil where Apus does not carry it.
+    /// The codec with this number; nil if Apus does not support it.
     package static func codec(_ id: AVCodecID) -> Codec? {
         switch id {
         case AV_CODEC_ID_H264: .h264
@@ -58,13 +58,13 @@ package enum LibAV {
     }
 }
 
-/// A stop request and a deadline that libav's blocking calls look at.
+/// A stop request and a deadline for libav's blocking calls.
 ///
 /// Concurrency model: every method may be called from any thread; the C side uses atomics.
 package final class LibAVInterrupt: @unchecked Sendable {  // SAFETY: the pointer never changes; C uses atomics.
     package let handle: OpaquePointer
 
-    /// - Throws: 10018 where there is no memory.
+    /// - Throws: 10018 if there is no memory.
     package init() throws(ApusError) {
         guard let handle = apus_interrupt_new() else { throw ApusError(.internalFailure, "no memory") }
         self.handle = handle
@@ -73,7 +73,7 @@ package final class LibAVInterrupt: @unchecked Sendable {  // SAFETY: the pointe
     package func stop() { apus_interrupt_stop(handle) }
     package var isStopped: Bool { apus_interrupt_is_stopped(handle) != 0 }
 
-    /// Gives blocking calls this long from now; nil takes the limit away.
+    /// Sets the deadline of blocking calls, from now; nil removes it.
     package func setDeadline(in span: Duration?) {
         let time = span.map { Int64((MonotonicTime.now() + $0).nanoseconds) } ?? 0
         apus_interrupt_deadline(handle, time)

@@ -1,6 +1,6 @@
 import Glibc
 
-/// Wakes one thread that waits: a semaphore, so that a wake before the wait is not lost.
+/// Wakes one waiting thread. It is a semaphore, so a wake before the wait is not lost.
 ///
 /// Concurrency model: ``wake()`` from any thread, ``wait()`` from one.
 final class Signal: @unchecked Sendable {  // SAFETY: the pointer never changes; POSIX semaphores are thread-safe.
@@ -13,7 +13,7 @@ final class Signal: @unchecked Sendable {  // SAFETY: the pointer never changes;
 
     func wake() { sem_post(semaphore) }
 
-    /// Returns once there was a wake that no earlier wait took.
+    /// Returns once there is a wake that no earlier wait consumed.
     func wait() {
         while sem_wait(semaphore) != 0, errno == EINTR {}
     }

@@ -3,9 +3,9 @@ import ApusMedia
 import CApusMedia
 import NIOCore
 
-/// Decodes one track's frames and turns a picture into PNG.
+/// Decodes one track's frames and converts a picture to PNG.
 ///
-/// Concurrency model: made, used and let go on one thread; calls take milliseconds.
+/// Concurrency model: created, used and released on one thread; calls take milliseconds.
 final class VideoDecoder {
     private let context: UnsafeMutablePointer<AVCodecContext>
     private let packet: UnsafeMutablePointer<AVPacket>
@@ -14,7 +14,7 @@ final class VideoDecoder {
     private let picture: UnsafeMutablePointer<AVFrame>
     private(set) var pictureCount = 0
 
-    /// - Throws: 10026 where this machine's libav cannot decode the codec.
+    /// - Throws: 10026 if this machine's libav cannot decode the codec.
     init(configuration: TrackConfiguration) throws(ApusError) {
         LibAV.prepare()
         guard let codec = avcodec_find_decoder(LibAV.id(configuration.codec)) else {
@@ -34,13 +34,13 @@ final class VideoDecoder {
             guard let copy = av_mallocz(extra.count + Int(AV_INPUT_BUFFER_PADDING_SIZE)) else {
                 throw ApusError(.internalFailure, "no memory")
             }
-            // SAFETY: `copy` holds `extra.count` bytes and the padding; the context frees it.
+            // SAFETY: `copy` has room for `extra.count` bytes and the padding; the context frees it.
             copy.copyMemory(from: extra, byteCount: extra.count)
             context.pointee.extradata = copy.assumingMemoryBound(to: UInt8.self)
             context.pointee.extradata_size = Int32(extra.count)
         }
         let result = avcodec_open2(context, codec, nil)
-        guard result >= 0 else { throw LibAV.error(result, "the decoder does not start") }
+        guard result >= 0 else { throw LibAV.error(result, "the decoder cannot be started") }
     }
 
     deinit {
@@ -52,10 +52,10 @@ final class VideoDecoder {
         avcodec_free_context(&context)
     }
 
-    /// Decodes one frame; one that cannot be decoded is passed over, as a player does.
+    /// Decodes one frame. A frame that cannot be decoded is skipped, as in a player.
     func decode(_ payload: ByteBuffer, pts: Int64) {
         guard av_new_packet(packet, Int32(payload.readableBytes)) >= 0, let data = packet.pointee.data else { return }
-        // SAFETY: `av_new_packet` made room for exactly these bytes.
+        // SAFETY: `av_new_packet` allocated exactly this many bytes.
         payload.withUnsafeReadableBytes { source in
             if let start = source.baseAddress {
                 UnsafeMutableRawPointer(data).copyMemory(from: start, byteCount: source.count)
@@ -67,7 +67,7 @@ final class VideoDecoder {
         av_packet_unref(packet)
     }
 
-    /// Brings out the pictures that the decoder holds back.
+    /// Flushes the pictures that the decoder holds back.
     func finish() {
         if avcodec_send_packet(context, nil) >= 0 { receive() }
     }
@@ -80,9 +80,9 @@ final class VideoDecoder {
         }
     }
 
-    /// The latest picture as a PNG file's bytes.
+    /// The latest picture as the bytes of a PNG file.
     ///
-    /// - Throws: 10026 where nothing was decoded or the encoder fails.
+    /// - Throws: 10026 if nothing was decoded or the encoder fails.
     func png() throws(ApusError) -> [UInt8] {
         guard pictureCount > 0 else { throw ApusError(.mediaUnreadable, "no picture could be decoded") }
         guard let coder = avcodec_find_encoder_by_name("png") else {
@@ -99,9 +99,9 @@ final class VideoDecoder {
         context.pointee.pix_fmt = AV_PIX_FMT_RGB24
         context.pointee.time_base = AVRational(num: 1, den: 1)
         var result = avcodec_open2(context, coder, nil)
-        guard result >= 0 else { throw LibAV.error(result, "the PNG encoder does not start") }
+        guard result >= 0 else { throw LibAV.error(result, "the PNG encoder cannot be started") }
         result = avcodec_send_frame(context, colours)
-        guard result >= 0 else { throw LibAV.error(result, "the PNG encoder takes no picture") }
+        guard result >= 0 else { throw LibAV.error(result, "the PNG encoder refused the picture") }
         result = avcodec_receive_packet(context, packet)
         guard result >= 0, let data = packet.pointee.data else { throw LibAV.error(result, "the PNG encoder failed") }
         defer { av_packet_unref(packet) }
@@ -109,7 +109,7 @@ final class VideoDecoder {
         return Array(UnsafeBufferPointer(start: data, count: Int(packet.pointee.size)))
     }
 
-    /// The picture in RGB; the caller frees it.
+    /// The picture in RGB. The caller frees it.
     private func inColours() throws(ApusError) -> UnsafeMutablePointer<AVFrame> {
         guard let target = av_frame_alloc() else { throw ApusError(.internalFailure, "no memory") }
         target.pointee.width = picture.pointee.width

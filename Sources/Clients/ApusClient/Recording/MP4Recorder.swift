@@ -6,14 +6,13 @@ import Glibc
 import NIOCore
 import Synchronization
 
-/// Records what a player sees into a fragmented MP4 file, without re-encoding.
+/// Records a player's frames into a fragmented MP4 file, without re-encoding.
 ///
-/// Each fragment goes out with `write(2)`, so that after `kill -9` the file is readable up to its
-/// last fragment (D10). Writing happens on a thread of the recorder's own; ``write(_:)`` costs a lock.
-/// Past ``queueByteCountMax`` waiting bytes, on a disk that is too slow, the newest frames are lost and
-/// counted in ``framesLost``.
+/// Each fragment is written with `write(2)`, so after `kill -9` the file is readable up to its last fragment (D10). A
+/// thread of the recorder writes; ``write(_:)`` costs a lock. If the disk is too slow and more than
+/// ``queueByteCountMax`` bytes wait, the newest frames are dropped and counted in ``framesLost``.
 ///
-/// Concurrency model: every method may be called from any thread; frames keep the order of the calls.
+/// Concurrency model: every method may be called from any thread. Frames keep the order of the calls.
 public final class MP4Recorder: Sendable {
     /// The most payload bytes that wait for the disk.
     public static let queueByteCountMax = 256 << 20
@@ -35,7 +34,7 @@ public final class MP4Recorder: Sendable {
 
     /// Creates the file, or empties it.
     ///
-    /// - Throws: 10021 where it cannot be written; 10018 where there is no thread.
+    /// - Throws: 10021 if it cannot be written; 10018 if there is no thread.
     public init(path: String, limits: FragmentedMP4Writer.Limits = .init()) throws(ApusError) {
         self.path = path
         file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0o644)
@@ -50,14 +49,14 @@ public final class MP4Recorder: Sendable {
         thread.withLock { $0 = started }
     }
 
-    /// Frames in the file, once ``finish()`` returned.
+    /// The number of frames in the file, once ``finish()`` has returned.
     public var framesRecorded: Int { state.withLock { $0.framesRecorded } }
-    /// Frames that a slow or full disk cost.
+    /// Frames that were dropped because of a slow or full disk.
     public var framesLost: UInt64 { state.withLock { $0.framesLost } }
-    /// Why recording stopped, where it did: 10021, or 10026 for a stream that MP4 cannot hold.
+    /// The error that stopped the recording, if any: 10021, or 10026 for a stream that MP4 cannot hold.
     public var failure: ApusError? { state.withLock { $0.failure } }
 
-    /// Adds a frame as the player gave it, repeated configurations included. Returns at once.
+    /// Adds a frame from a player, including repeated configurations. Returns at once.
     public func write(_ frame: MediaFrame) {
         let bytes = frame.payload.readableBytes
         let isTaken = state.withLock { state in
@@ -72,10 +71,10 @@ public final class MP4Recorder: Sendable {
         if isTaken { signal.wake() }
     }
 
-    /// Writes what waits, ends the file and closes it. Blocks until that is done.
+    /// Writes the remaining frames, ends the file and closes it. Blocks until that is done.
     ///
-    /// - Returns: the frames in the file.
-    /// - Throws: 10021 where the disk is full or failed; 10026 where nothing could be recorded.
+    /// - Returns: the number of frames in the file.
+    /// - Throws: 10021 if the disk is full or failed; 10026 if nothing could be recorded.
     @discardableResult
     public func finish() throws(ApusError) -> Int {
         state.withLock { $0.isClosed = true }

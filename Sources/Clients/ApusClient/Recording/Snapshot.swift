@@ -4,14 +4,14 @@ import Glibc
 import NIOCore
 import Synchronization
 
-/// Keeps what is needed to make a picture of the latest video frame at any time.
+/// Keeps the frames with which a picture of the latest video frame can be made at any time.
 ///
-/// It holds the frames since the latest key frame, by reference, and decodes only when a picture is
-/// asked for. Bounded by ``frameCountMax`` and ``byteCountMax``: past them the later frames of that
-/// group are left out, and a picture shows the moment before them.
+/// It holds the frames since the latest key frame, by reference, and decodes only on request. Bounded by
+/// ``frameCountMax`` and ``byteCountMax``. Beyond them the later frames of that group are dropped, and a picture shows
+/// the moment before them.
 ///
-/// Concurrency model: every method may be called from any thread. ``png()`` and ``save(to:)`` decode on
-/// the caller's thread and take tens of milliseconds: never call them on an event loop.
+/// Concurrency model: every method may be called from any thread. ``png()`` and ``save(to:)`` decode on the caller's
+/// thread and take tens of milliseconds: never call them on an event loop.
 public final class Snapshot: Sendable {
     public static let frameCountMax = 3000
     public static let byteCountMax = 64 << 20
@@ -20,7 +20,7 @@ public final class Snapshot: Sendable {
         /// The first video track's number and configuration.
         var track: UInt8?
         var configuration: TrackConfiguration?
-        /// The configuration that the held frames need.
+        /// The configuration of the held frames.
         var configurationOfFrames: TrackConfiguration?
         var frames: [MediaFrame] = []
         var byteCount = 0
@@ -29,7 +29,7 @@ public final class Snapshot: Sendable {
 
     public init() {}
 
-    /// Takes a frame as the player gave it; everything but the first video track is passed over.
+    /// Adds a frame from a player. Everything except the first video track is ignored.
     public func write(_ frame: MediaFrame) {
         state.withLock { state in
             if frame.header.flags.contains(.configuration) {
@@ -56,11 +56,11 @@ public final class Snapshot: Sendable {
 
     /// The latest picture as the bytes of a PNG file.
     ///
-    /// - Throws: 10026 where no key frame has come yet, or it cannot be decoded.
+    /// - Throws: 10026 if no key frame has arrived yet, or it cannot be decoded.
     public func png() throws(ApusError) -> [UInt8] {
         let (configuration, frames) = state.withLock { ($0.configurationOfFrames, $0.frames) }
         guard let configuration, !frames.isEmpty else {
-            throw ApusError(.mediaUnreadable, "no key frame has come yet; wait for the first picture")
+            throw ApusError(.mediaUnreadable, "no key frame has arrived yet; wait for the first picture")
         }
         let decoder = try VideoDecoder(configuration: configuration)
         for frame in frames { decoder.decode(frame.payload, pts: frame.header.ptsMicroseconds) }
@@ -70,7 +70,7 @@ public final class Snapshot: Sendable {
 
     /// Writes the latest picture as a PNG file.
     ///
-    /// - Throws: 10026 as ``png()``; 10021 where the file cannot be written.
+    /// - Throws: 10026 as ``png()``; 10021 if the file cannot be written.
     public func save(to path: String) throws(ApusError) {
         let bytes = try png()
         let file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0o644)

@@ -8,7 +8,7 @@ import NIOPosix
 import NIOTLS
 import SwiftProtobuf
 
-/// What a connection reports to its session; confined to the event loop.
+/// The delegate of a connection: its session. Confined to the event loop.
 protocol ClientConnectionOwner: AnyObject {
     func connected(_ connection: ClientConnection)
     func secured(_ connection: ClientConnection)
@@ -17,14 +17,14 @@ protocol ClientConnectionOwner: AnyObject {
     func heard(_ connection: ClientConnection)
     /// The node answered a ping.
     func ponged(_ connection: ClientConnection, roundTrip: Duration)
-    /// The node took a stream.
+    /// The node accepted a stream.
     func streamOpened(_ connection: ClientConnection)
     func becameWritable(_ connection: ClientConnection)
-    /// `node` is the name of the node that ended the connection, where it said so.
+    /// The connection closed. `node` is the name of the node that ended it, if it sent its name.
     func closed(_ connection: ClientConnection, error: ApusError?, node: String)
 }
 
-/// One TLS connection of a client to a door.
+/// One TLS connection of a client to an endpoint.
 ///
 /// Concurrency model: confined to its event loop.
 final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // SAFETY: confined to `eventLoop`.
@@ -45,12 +45,12 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
     private var isWelcomed = false
     private var isClosed = false
     private var lastError: ApusError?
-    /// The node that said goodbye.
+    /// The node that sent the goodbye.
     private var endedBy = ""
     private var nextPing: UInt32 = 1
     private var pingSent: (number: UInt32, at: MonotonicTime)?
 
-    /// The largest frame that a node sends: one media frame with its headers.
+    /// The largest frame that a node sends, in bytes: one media frame with its headers.
     private static let frameByteCountMax = (4 << 20) + 64
 
     init(id: LinkStateMachine.AttemptID, door: HostPort, eventLoop: any EventLoop) {
@@ -59,12 +59,12 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
         self.eventLoop = eventLoop
     }
 
-    /// Nil where the endpoint is given by name.
+    /// Nil if the endpoint is given by name.
     private var address: SocketAddress? { try? SocketAddress(ipAddress: door.host, port: door.port) }
 
     var isWritable: Bool { context?.channel.isWritable ?? false }
 
-    /// Opens the TCP connection; ``secure(tls:resumption:)`` and ``greet(_:)`` follow when the session says so.
+    /// Opens the TCP connection. The session then calls ``secure(tls:resumption:)`` and ``greet(_:)``.
     ///
     /// - Parameter timeout: of the connect.
     func connect(timeout: Duration) {
@@ -74,7 +74,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
             .channelInitializer { [self] channel in
                 channel.eventLoop.makeCompletedFuture { try channel.pipeline.syncOperations.addHandler(self) }
             }
-        // An address needs no resolver, which has a thread of its own.
+        // An address needs no resolver, which would use a thread.
         (address.map { bootstrap.connect(to: $0) } ?? bootstrap.connect(host: door.host, port: door.port))
             .hop(to: eventLoop)
             .assumeIsolated()
@@ -91,7 +91,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
 
     /// Starts TLS.
     ///
-    /// - Parameter resumption: Holds the newest TLS ticket of the session that this connection is for.
+    /// - Parameter resumption: Stores the newest TLS ticket of the connection's session.
     func secure(tls: TLSClientContext, resumption: TLSResumption?) {
         guard let channel, context != nil, !isClosed else { return }
         do {
@@ -103,7 +103,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
         }
     }
 
-    /// Says who the client is.
+    /// Sends the hello.
     func greet(_ hello: ClientHello) { send(.hello, hello) }
 
     func close() {
@@ -122,19 +122,50 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
                 kind: kind, method: method?.rawValue ?? 0, correlation: correlation, payload: ByteBuffer(bytes: bytes)))
     }
 
-    /// Asks the node; `completion` is called on the event loop.
+    /// Sends a request. `completion` is called on the event loop.
     func request(_ method: ClientMethod, _ message: some Message, completion: @escaping Completion) {
-        guard context != nil, !isClosed else { return completion(.failure(ApusError(.notConnected))) }
-        let call = nextCall
-        nextCall &+= 1
-        calls[call] = { [weak self] result in
+        ask(method.rawValue, message, timeout: nil) { [weak self] result in
             if let self, case .success = result, method == .play || method == .publish { owner?.streamOpened(self) }
             completion(result)
         }
-        send(.request, message, method: method, correlation: call)
     }
 
-    /// Asks for a sign of life; the round trip is reported to the owner.
+    /// Sends a request of any number.
+    ///
+    /// - Parameter timeout: what the node is told that the caller waits; nil: the node's own.
+    /// - Returns: names the request for ``cancel(_:)``; nil where it was not sent.
+    @discardableResult
+    func ask(
+        _ number: UInt16, _ message: some Message, timeout: Duration?, completion: @escaping Completion
+    ) -> UInt32? {
+        guard context != nil, !isClosed else {
+            completion(.failure(ApusError(.notConnected)))
+            return nil
+        }
+        guard let bytes: [UInt8] = try? message.serializedBytes() else {
+            completion(.failure(ApusError(.badParameter, "the request cannot be encoded")))
+            return nil
+        }
+        let call = nextCall
+        nextCall &+= 1
+        calls[call] = completion
+        var frame = LinkFrame(kind: .request, method: number, correlation: call)
+        if let timeout {
+            frame.flags = .timed
+            frame.payload.writeInteger(UInt32(clamping: timeout.nanoseconds / 1_000_000))
+        }
+        frame.payload.writeBytes(bytes)
+        write(frame)
+        return call
+    }
+
+    /// Tells the node that the answer is not wanted any more; the request is not completed.
+    func cancel(_ call: UInt32) {
+        guard calls.removeValue(forKey: call) != nil else { return }
+        write(LinkFrame(kind: .cancel, correlation: call))
+    }
+
+    /// Sends a ping. The round trip is reported to the owner.
     func ping(now: MonotonicTime) {
         pingSent = (nextPing, now)
         write(LinkFrame(kind: .ping, correlation: nextPing))
@@ -167,8 +198,8 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
 
     func channelRead(context: ChannelHandlerContext, data: NIOAny) {
         guard isSecured else {
-            // Whoever is on the way could have sent it.
-            lastError = ApusError(.connectFailed, "\(door) sends something before TLS")
+            // Anyone on the path could have sent it.
+            lastError = ApusError(.connectFailed, "\(door) sent data before TLS")
             return context.close(promise: nil)
         }
         decoder.append(unwrapInboundIn(data))
@@ -212,7 +243,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
         case .ping:
             write(LinkFrame(kind: .pong, correlation: frame.correlation))
         case .pong:
-            // One that nobody asked for is a keepalive.
+            // An unsolicited pong is a keepalive.
             guard let sent = pingSent, sent.number == frame.correlation else { return }
             pingSent = nil
             owner?.ponged(self, roundTrip: .now() - sent.at)
@@ -243,7 +274,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
 }
 
 extension ApusError {
-    /// What a node said; its text is escaped, since it is shown to whoever uses the client.
+    /// A node's failure message. Its text is escaped, since it is shown to the user.
     init(_ failure: ClientFailure) {
         self.init(ErrorCode(number: failure.code), ForeignText.escaped(failure.message))
     }

@@ -8,18 +8,18 @@ public import NIOCore
 import NIOPosix
 import SwiftProtobuf
 
-/// What a client needs to reach a cluster.
+/// The configuration of a client.
 public struct ClientConfiguration: Sendable {
-    /// Doors to start with; the cluster tells the others.
+    /// Endpoints to start with. The cluster reports the others.
     public var doors: [HostPort]
-    /// PEM file of the authority that signed the doors' certificates.
+    /// PEM file of the authority that signed the endpoints' certificates.
     public var authorityFile: String
-    /// The signed token that says who this is (IV-A2).
+    /// The signed token that identifies the client (IV-A2).
     public var token: String
     public var role: ClientRole
-    /// Software and version, for the operator.
+    /// Software and version, for operators.
     public var agent: String
-    /// When other doors are tried.
+    /// The policy for trying other endpoints.
     public var link = LinkStateMachine.Configuration()
 
     public init(doors: [HostPort], authorityFile: String, token: String, role: ClientRole, agent: String = "apus") {
@@ -31,43 +31,44 @@ public struct ClientConfiguration: Sendable {
     }
 }
 
-/// A client's session with the cluster: keeps one connection to some door, replaces it when the door
-/// dies, and moves its streams along (IV-A4 to IV-A7).
+/// A client's session with the cluster. It keeps one connection to an endpoint, replaces the connection when its node
+/// fails, and moves its streams to the new one (IV-A4 to IV-A7).
 ///
-/// Concurrency model: everything happens on ``eventLoop``; public methods hop to it, callbacks are
-/// called on it. A callback must not block.
+/// Concurrency model: everything happens on ``eventLoop``. Public methods hop to it, and callbacks are called on it. A
+/// callback must not block.
 public final class ClientSession: @unchecked Sendable {  // SAFETY: state is confined to `eventLoop`.
     public let eventLoop: any EventLoop
     let log: Logger
     private let configuration: ClientConfiguration
     private let tls: TLSClientContext
-    /// Shared by the session's connections, so that the next one resumes what any of them began.
+    /// Shared by the session's connections, so that each can resume the TLS session of an earlier one.
     private let resumption = TLSResumption()
     private var machine: LinkStateMachine
     private var connections: [LinkStateMachine.AttemptID: ClientConnection] = [:]
     private(set) var active: ClientConnection?
     private var streams: [any SessionStream] = []
     private var ticket = Data()
-    /// What makes all connections of this session one client to the cluster (docs/decisions/7).
+    /// Identifies all connections of this session as one client to the cluster (docs/decisions/7).
     private let instance = UInt64.random(in: 1...(.max))
     private var isStarted = false
-    /// The next look at the link.
+    /// The next check of the link.
     private var alarm: (at: MonotonicTime, task: Scheduled<Void>)?
     private var nextPing = MonotonicTime.zero
     private var pingInterval = ClientSession.pingIntervalMin
-    private var presenceCallbacks: [DeviceID: @Sendable (Presence) -> Void] = [:]
+    /// What is heard, by topic.
+    var topics: [String: TopicSubscription] = [:]
     private let onLinkState: @Sendable (LinkState, ApusError?) -> Void
     private var lastError: ApusError?
 
-    /// The first pings of a connection measure the line; the interval doubles from here.
+    /// The first interval between pings of a connection, which measure the round trip. The interval then doubles.
     private static let pingIntervalMin = Duration.seconds(1)
-    /// The client is not silent for longer.
+    /// The longest time without a message of the client.
     private static let pingIntervalMax = Duration.seconds(8)
-    /// The same while a stream is open: the node sends all the time then, and the kernel acknowledges it.
+    /// The same while a stream is open: the node then sends all the time, and the kernel acknowledges.
     private static let streamPingIntervalMax = Duration.seconds(40)
 
     /// - Parameter onLinkState: called on the event loop at every change, with the last error.
-    /// - Throws: 10022 where the authority's file cannot be used.
+    /// - Throws: 10022 if the authority's file cannot be used.
     public init(
         configuration: ClientConfiguration, eventLoop: any EventLoop, log: Logger,
         onLinkState: @escaping @Sendable (LinkState, ApusError?) -> Void = { _, _ in }
@@ -81,7 +82,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
             configuration: configuration.link, doors: configuration.doors, seed: UInt64.random(in: 0...(.max)))
     }
 
-    /// Starts connecting; harmless when repeated.
+    /// Starts to connect. Has no effect the second time.
     public func start() {
         eventLoop.execute { [self] in
             guard !isStarted else { return }
@@ -96,79 +97,6 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
             lastError = ApusError(.cancelled)
             run(machine.stop())
             streams.removeAll()
-        }
-    }
-
-    /// Hears of a device's presence from now on (IV-B9, IV-D9); the first call comes with the state now.
-    public func subscribe(to device: DeviceID, onChange: @escaping @Sendable (Presence) -> Void) {
-        eventLoop.execute { [self] in
-            presenceCallbacks[device] = onChange
-            if let active { subscribe(device, on: active) }
-        }
-    }
-
-    /// A device's presence as the cluster tells it.
-    public struct Presence: Sendable, Hashable {
-        /// 0 offline, 1 online, 2 asleep.
-        public var online: UInt32
-        /// Unix seconds of the change.
-        public var time: Int64
-    }
-
-    /// Leave to use the relays of the cluster for a time, for a peer connection of the caller's (D8).
-    public struct RelayCredentials: Sendable, Hashable {
-        /// Relays of the node that was asked, then of others: RFC 7065, as an ICE stack takes them.
-        public var urls: [String]
-        public var username: String
-        public var credential: String
-        /// From the answer on; ask again before it is over.
-        public var lifetime: Duration
-    }
-
-    /// Asks the cluster for credentials of its relays.
-    ///
-    /// - Throws: 21023 where no node is connected, 21002 where it does not answer in 5 s, 10008 where the connection
-    ///   broke meanwhile, 10007 where it was asked too often, 21025 where no relay takes clients, 10004 where the node
-    ///   is too old to know.
-    public func relayCredentials() async throws(ApusError) -> RelayCredentials {
-        let result: Result<RelayCredentials, ApusError> = await withCheckedContinuation { continuation in
-            eventLoop.execute { [self] in
-                guard let active else { return continuation.resume(returning: .failure(ApusError(.notConnected))) }
-                let answer = OneAnswer { continuation.resume(returning: $0) }
-                let timeout = eventLoop.assumeIsolated().scheduleTask(in: Self.answerTimeout) {
-                    answer.give(.failure(ApusError(.answerTimedOut)))
-                }
-                active.request(.relayCredentials, ClientRelayCredentialsRequest()) { result in
-                    timeout.cancel()
-                    answer.give(result.flatMap { Self.relayCredentials(in: $0) })
-                }
-            }
-        }
-        return try result.get()
-    }
-
-    private static func relayCredentials(in bytes: ByteBuffer) -> Result<RelayCredentials, ApusError> {
-        guard let message = try? ClientRelayCredentialsResponse(bounded: bytes) else {
-            return .failure(ApusError(.malformed))
-        }
-        return .success(
-            RelayCredentials(
-                urls: message.urls, username: message.username, credential: message.credential,
-                lifetime: .seconds(Int64(message.lifetimeSeconds))))
-    }
-
-    /// How long a node may take to answer what needs no other node.
-    private static let answerTimeout = TimeAmount.seconds(5)
-
-    /// The first answer counts. Confined to the event loop.
-    private final class OneAnswer {
-        private var take: ((Result<RelayCredentials, ApusError>) -> Void)?
-
-        init(_ take: @escaping (Result<RelayCredentials, ApusError>) -> Void) { self.take = take }
-
-        func give(_ result: Result<RelayCredentials, ApusError>) {
-            take?(result)
-            take = nil
         }
     }
 
@@ -187,7 +115,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         streams.removeAll { $0 === stream }
         let now = MonotonicTime.now()
         machine.streamsWanted(!streams.isEmpty, now: now)
-        // Without a stream the node must hear of the client sooner than a stream's interval may say.
+        // Without a stream the node expects messages more often than a stream's interval allows.
         if streams.isEmpty { nextPing = min(nextPing, now + Self.pingIntervalMax) }
         schedule()
     }
@@ -211,7 +139,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         schedule()
     }
 
-    /// Sets the alarm where it would come too late. One that comes too early sets the next.
+    /// Sets the alarm if it would come too late. An alarm that comes too early sets the next one.
     private func schedule() {
         let now = MonotonicTime.now()
         guard let tick = machine.nextTick(now: now) else {
@@ -248,11 +176,11 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
 
     private func activate(_ id: LinkStateMachine.AttemptID) {
         guard let connection = connections[id] else { return }
-        log.debug("The client is connected.", metadata: [LogKey.address: "\(connection.door)"])
+        log.debug("The client is connected", metadata: [LogKey.address: "\(connection.door)"])
         active = connection
         for stream in streams { stream.attach(to: connection) }
-        for device in presenceCallbacks.keys.sorted() { subscribe(device, on: connection) }
-        // Shows the node that this connection was chosen, and the client how long the line is.
+        for topic in topics.keys.sorted() { subscribe(topic, on: connection) }
+        // Notifies the node that this connection was chosen, and measures the round trip.
         pingInterval = Self.pingIntervalMin
         ping(connection, now: .now())
     }
@@ -269,23 +197,13 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         if let active, now >= nextPing { ping(active, now: now) }
         run(machine.tick(now: now))
     }
-
-    private func subscribe(_ device: DeviceID, on connection: ClientConnection) {
-        let request = ClientSubscribeRequest.with { $0.device = device.rawValue }
-        connection.request(.subscribe, request) { [weak self] result in
-            guard let self, case .success(let bytes) = result,
-                let answer = try? ClientSubscribeResponse(bounded: bytes)
-            else { return }
-            presenceCallbacks[device]?(Presence(online: answer.presence.online, time: answer.presence.time))
-        }
-    }
 }
 
-/// A stream of a session that survives its connections; confined to the session's event loop.
+/// A stream of a session, across its connections. Confined to the session's event loop.
 protocol SessionStream: AnyObject {
-    /// A new connection is active: open the stream on it, from where it stands.
+    /// A new connection is active. The stream must be opened on it, from its current position.
     func attach(to connection: ClientConnection)
-    /// A frame or a tell for this stream, or for another.
+    /// A frame or a tell arrived, for this stream or for another.
     func received(_ frame: LinkFrame, on connection: ClientConnection)
     func becameWritable(_ connection: ClientConnection)
 }
@@ -300,14 +218,14 @@ extension ClientSession: ClientConnectionOwner {
             doors: message.doors.compactMap { HostPort($0) }, keepalive: .milliseconds(Int64(message.keepaliveMs)),
             streamKeepalive: .milliseconds(Int64(message.streamKeepaliveMs)))
         let actions = machine.welcomed(connection.id, welcome, now: .now())
-        // The session of a connection that is not activated ends with it; its ticket would resume that one.
+        // The session of a connection that is not activated ends with it. Its ticket would resume that session.
         if actions.contains(.activate(connection.id)) { ticket = message.ticket }
         run(actions)
     }
 
     func ponged(_ connection: ClientConnection, roundTrip: Duration) {
         machine.ponged(connection.id, roundTrip: roundTrip)
-        // On a line that is shorter than it seemed the silence that counts is shorter too.
+        // On a faster connection than assumed, the allowed silence is shorter too.
         schedule()
     }
 
@@ -317,13 +235,7 @@ extension ClientSession: ClientConnectionOwner {
     }
 
     func received(_ frame: LinkFrame, on connection: ClientConnection) {
-        if frame.kind == .tell, frame.method == ClientMethod.presence.rawValue {
-            guard let message = try? ClientPresence(bounded: frame.payload),
-                let device = DeviceID(rawValue: message.device)
-            else { return }
-            presenceCallbacks[device]?(Presence(online: message.online, time: message.time))
-            return
-        }
+        if frame.kind == .tell, frame.method == ClientMethod.event.rawValue { return heard(frame.payload) }
         guard connection === active else { return }
         if frame.kind == .tell, frame.method == ClientMethod.doorsChanged.rawValue {
             guard let message = try? ClientDoorsChanged(bounded: frame.payload),

@@ -1,15 +1,15 @@
 import ApusCore
 
-/// How long one kind of answer takes on a client's line, smoothed as RFC 6298 §2 smooths round trips.
+/// An estimate of the answer time of one kind of message on a client's connection, smoothed as in RFC 6298 §2.
 ///
-/// Pure.
+/// Pure value.
 struct LineEstimate: Sendable {
     private var smoothed: Duration?
     private var variation = Duration.zero
-    /// Doubles with each answer that never came (RFC 6298 §5.5), until one comes.
+    /// Doubles with each answer that did not come (RFC 6298 §5.5), until one comes.
     private var backoff = 1
 
-    /// True once something was measured.
+    /// True after the first measurement.
     var isMeasured: Bool { smoothed != nil }
 
     mutating func measured(_ span: Duration) {
@@ -27,18 +27,17 @@ struct LineEstimate: Sendable {
     mutating func timedOut() { backoff = min(backoff * 2, Self.backoffMax) }
     private static let backoffMax = 64
 
-    /// How long an answer may take before something else is tried; nil where nothing was measured.
+    /// The time after which an alternative is tried; nil without a measurement.
     var delay: Duration? { smoothed.map { ($0 + variation * 4) * backoff } }
 }
 
-/// What is seen of the line between a client and the node that it is connected to: its round trip, and how much later
-/// than promised bytes come.
+/// Observes the connection between a client and its node: the round trip, and how late bytes arrive.
 ///
-/// Pure.
+/// Pure value.
 struct LineWatch: Sendable {
-    /// The shortest that was seen on this connection: what a busy node adds does not count.
+    /// The shortest round trip on this connection, so that delays of a busy node do not count.
     private(set) var roundTrip: Duration
-    /// How much longer than the keepalive the line was silent, lately and at worst.
+    /// The recent maximum of the silence beyond the keepalive.
     private(set) var jitter: Duration
 
     init(roundTrip: Duration, jitter: Duration) {
@@ -48,9 +47,9 @@ struct LineWatch: Sendable {
 
     mutating func measured(roundTrip: Duration) { self.roundTrip = min(self.roundTrip, roundTrip) }
 
-    /// Bytes came after a gap; with a stream open the node lets none be longer than `keepalive`.
+    /// Bytes arrived after a gap. With a stream open, the node sends at least every `keepalive`.
     mutating func heard(after gap: Duration, keepalive: Duration) {
-        // What was seen once is forgotten slowly: a gap of a second in the course of a minute.
+        // A maximum decays slowly: a gap of a second within a minute.
         jitter = max(gap - keepalive, jitter - gap / 64, .zero)
     }
 }

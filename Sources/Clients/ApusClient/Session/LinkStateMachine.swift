@@ -2,7 +2,7 @@ public import ApusCore
 
 /// The state of a client's link to the cluster (IV-A5).
 public enum LinkState: Int, Sendable, Hashable, CaseIterable {
-    /// No node can be reached at the moment; the client keeps trying by itself (IV-A7).
+    /// No node can be reached at the moment. The client keeps trying (IV-A7).
     case offline = 0
     /// A session is open.
     case online = 1
@@ -12,65 +12,65 @@ public enum LinkState: Int, Sendable, Hashable, CaseIterable {
     case kicked = 3
 }
 
-/// Which node a client is connected to, and when it tries another (D6, D7, docs/decisions/7).
+/// Decides which node a client is connected to, and when it tries another one (D6, D7, docs/decisions/7).
 ///
-/// One connection is active. While streams are open the node is never silent for longer than its keepalive, so silence
-/// means trouble: a second connection, to another node, is opened beside the first, and whichever shows life first
-/// wins. A lost connection is replaced at once by one to the next endpoint; when every endpoint has failed in turn,
-/// attempts wait, longer each round, with jitter.
+/// One connection is active. While streams are open, the node sends at least every keepalive, so silence indicates a
+/// failure. The client then opens a second connection, to another node, beside the first. The connection that receives
+/// bytes first wins. A lost connection is replaced at once by one to the next endpoint. When every endpoint has failed
+/// in turn, attempts wait, longer each round, with jitter.
 ///
-/// An attempt goes through stages: TCP, TLS, hello. A further attempt is started where each that runs takes longer for
-/// its stage than the line showed before. It waits before TLS, and again before its hello, while one that is as far is
-/// still in time: so it costs a node a socket, and nothing else. Two hellos that are answered both do no harm: the
-/// cluster knows them as one client's, and the client closes what it does not activate.
+/// An attempt has stages: TCP, TLS, hello. A further attempt is started if each running one takes longer for its stage
+/// than the measured time. It waits before TLS, and again before its hello, while another attempt at the same stage is
+/// still in time. It therefore costs a node a socket, and nothing else. Two answered hellos do no harm: the cluster
+/// recognizes them as one client's, and the client closes the connection that it does not activate.
 ///
-/// Nothing here is a constant that a long line would break: delays and time-outs follow the measured stages, and the
-/// silence that counts follows the round trip and the gaps seen.
+/// Delays and time-outs follow the measured stages, and the allowed silence follows the round trip and the observed
+/// gaps. No constant fails on a long path.
 ///
-/// Pure: time and randomness come in.
+/// Pure value: time and randomness are passed in.
 public struct LinkStateMachine: Sendable {
     public typealias AttemptID = UInt64
 
     public struct Configuration: Sendable {
-        /// Silence beyond the node's keepalive, while a stream is open, after which another node is tried; more where
-        /// the line has a long round trip or shows gaps.
+        /// The silence beyond the node's keepalive, while a stream is open, after which another node is tried. It is
+        /// longer if the connection has a long round trip or shows gaps.
         public var silenceMargin: Duration = .milliseconds(100)
-        /// The longest silence that such a line is given.
+        /// The longest silence that such a connection is allowed.
         public var silenceCeiling: Duration = .seconds(3)
-        /// Silence, beyond two round trips, after which another node is tried while a stream is being opened.
+        /// The silence, beyond two round trips, after which another node is tried while a stream is being opened.
         public var openingSilenceMax: Duration = .milliseconds(600)
-        /// The same without a stream; never less than two keepalives of the node.
+        /// The same without a stream; at least two keepalives of the node.
         public var idleSilenceMax: Duration = .seconds(12)
-        /// How long a stage of an attempt may take before another node is tried beside it, while nothing was measured
-        /// (RFC 8305 §5); doubles with each attempt that runs.
+        /// How long a stage of an attempt may take before another node is tried beside it, without a measurement (RFC
+        /// 8305 §5). It doubles with each running attempt.
         public var hedgeDelayInitial: Duration = .milliseconds(250)
-        /// Bounds of what is measured for it.
+        /// The bounds of the measured delay.
         public var hedgeDelayMin: Duration = .milliseconds(150)
         public var hedgeDelayMax: Duration = .seconds(2)
-        /// How long a stage of an attempt may take at all: four times what was measured, within these bounds, and the
-        /// greater where nothing was.
+        /// The time-out of a stage: four times the measured time, within these bounds; the greater bound without a
+        /// measurement.
         public var stageTimeoutMin: Duration = .seconds(2)
         public var stageTimeoutMax: Duration = .seconds(8)
-        /// The most attempts at once.
+        /// The most concurrent attempts.
         public var attemptsMax = 3
-        /// Wait after a round in which every endpoint failed; doubles up to ``backoffMax``, with jitter.
+        /// The wait after a round in which every endpoint failed. It doubles up to ``backoffMax``, with jitter.
         public var backoffMin: Duration = .milliseconds(50)
         public var backoffMax: Duration = .seconds(2)
-        /// How long a lost link may be replaced before it is called offline.
+        /// The time in which a lost link may be replaced before the state becomes offline.
         public var offlineGrace: Duration = .milliseconds(500)
         public init() {}
     }
 
-    /// What a node says of itself in its welcome.
+    /// The contents of a node's welcome.
     public struct Welcome: Sendable {
         /// Endpoints of the cluster, the best first.
         public var doors: [HostPort]
-        /// The node is never silent for longer.
+        /// The node sends at least this often.
         public var keepalive: Duration
         /// The same while a stream is open.
         public var streamKeepalive: Duration
 
-        /// Zero stands for a default: nodes did not always say it.
+        /// Zero stands for a default: earlier versions of nodes do not send it.
         public init(doors: [HostPort], keepalive: Duration = .zero, streamKeepalive: Duration = .zero) {
             self.doors = doors
             self.keepalive = keepalive > .zero ? keepalive : .seconds(5)
@@ -78,16 +78,16 @@ public struct LinkStateMachine: Sendable {
         }
     }
 
-    /// What the shell does next, in this order.
+    /// The actions of the shell, to be carried out in order.
     public enum Action: Sendable, Equatable {
         /// Open a TCP connection.
         case connect(AttemptID, HostPort)
         /// Start TLS on it.
         case secure(AttemptID)
-        /// Say hello on it.
+        /// Send the hello on it.
         case greet(AttemptID)
         case drop(AttemptID)
-        /// Streams go over this connection from here on. Send something on it, so that the node knows.
+        /// Streams use this connection from now on. Send something on it, so that the node knows.
         case activate(AttemptID)
         case report(LinkState)
     }
@@ -95,7 +95,7 @@ public struct LinkStateMachine: Sendable {
     private enum Stage: Int, Sendable, Comparable {
         case connecting, connected, securing, secured, greeting
 
-        /// The node, or the network, is to answer.
+        /// True if the node or the network must answer.
         var isAwaited: Bool {
             switch self {
             case .connecting, .securing, .greeting: true
@@ -110,9 +110,10 @@ public struct LinkStateMachine: Sendable {
         var id: AttemptID
         var door: HostPort
         var stage = Stage.connecting
-        /// When the stage began.
+        /// The start of the stage.
         var since: MonotonicTime
-        /// The shortest of its stages that took a whole round trip. A connect does not count: a middlebox may answer.
+        /// The shortest of its stages that took a whole round trip. A connect does not count, since a middlebox may
+        /// answer.
         var roundTrip: Duration?
     }
 
@@ -122,9 +123,9 @@ public struct LinkStateMachine: Sendable {
         var lastHeard: MonotonicTime
         var line: LineWatch
         var welcome: Welcome
-        /// The node took a stream: it is not silent for longer than its stream keepalive.
+        /// The node accepted a stream: from now on it sends at least every stream keepalive.
         var isStreaming = false
-        /// The node asked its clients to go elsewhere.
+        /// The node redirected its clients.
         var isLeaving = false
     }
 
@@ -139,9 +140,9 @@ public struct LinkStateMachine: Sendable {
     private var connects = LineEstimate()
     private var handshakes = LineEstimate()
     private var hellos = LineEstimate()
-    /// Of the last active connection; the line is mostly the client's own.
+    /// Of the last active connection. Jitter mostly comes from the client's own access line.
     private var jitter = Duration.zero
-    /// Who refused the token since the last welcome: the endpoint, and the node behind it where it said its name.
+    /// The refusals of the token since the last welcome: the endpoint, and the node's name if it was sent.
     private var refusals: [(door: HostPort, node: String)] = []
     private var failuresInRound = 0
     private var backoff: Duration
@@ -152,7 +153,7 @@ public struct LinkStateMachine: Sendable {
     private var isStopped = false
     private var hasStreams = false
 
-    /// - Parameter seed: spreads clients over endpoints and time.
+    /// - Parameter seed: distributes clients over endpoints and time.
     public init(configuration: Configuration, doors: [HostPort], seed: UInt64) {
         self.configuration = configuration
         self.doors = doors
@@ -161,7 +162,7 @@ public struct LinkStateMachine: Sendable {
     }
 
     public var activeID: AttemptID? { active?.id }
-    /// Connections that are being made.
+    /// The number of connections that are being made.
     public var attemptCount: Int { attempts.count }
 
     public mutating func start(now: MonotonicTime) -> [Action] {
@@ -172,7 +173,7 @@ public struct LinkStateMachine: Sendable {
 
     // MARK: - Attempts
 
-    /// The attempt's TCP connection stands.
+    /// The attempt's TCP connection is established.
     public mutating func connected(_ id: AttemptID, now: MonotonicTime) -> [Action] {
         guard let index = index(of: id, in: .connecting) else { return [] }
         connects.measured(now - attempts[index].since)
@@ -181,7 +182,7 @@ public struct LinkStateMachine: Sendable {
         return advance(now: now)
     }
 
-    /// The attempt's TLS handshake is done.
+    /// The attempt's TLS handshake is complete.
     public mutating func secured(_ id: AttemptID, now: MonotonicTime) -> [Action] {
         guard let index = index(of: id, in: .securing) else { return [] }
         let span = now - attempts[index].since
@@ -192,7 +193,7 @@ public struct LinkStateMachine: Sendable {
         return advance(now: now)
     }
 
-    /// The node said hello back.
+    /// The node answered the hello.
     public mutating func welcomed(_ id: AttemptID, _ welcome: Welcome, now: MonotonicTime) -> [Action] {
         guard let index = index(of: id, in: .greeting), !isStopped else { return [.drop(id)] }
         let attempt = attempts.remove(at: index)
@@ -200,7 +201,7 @@ public struct LinkStateMachine: Sendable {
         hellos.measured(span)
         var actions: [Action] = []
         if let active {
-            // The old connection came back to life meanwhile: it stays, it has the streams.
+            // The old connection has recovered in the meantime. It stays, since it has the streams.
             if !isSilent(active, now: now) { return [.drop(id)] }
             jitter = active.line.jitter
             actions.append(.drop(active.id))
@@ -219,8 +220,7 @@ public struct LinkStateMachine: Sendable {
         return actions
     }
 
-    /// The connection or the attempt is over; `error` is what the node said, where it said something, and `node` its
-    /// name, where it said that.
+    /// The connection or the attempt has ended. `error` and `node` are what the node sent, if anything.
     public mutating func closed(
         _ id: AttemptID, error: ApusError?, node: String = "", now: MonotonicTime
     ) -> [Action] {
@@ -230,7 +230,7 @@ public struct LinkStateMachine: Sendable {
         guard let door = attempt?.door ?? (active?.id == id ? active?.door : nil) else { return [] }
         if let error, let end = end(by: error.code, door: door, node: node) { return stop(end) }
         if let active, active.id == id {
-            // The other endpoints first: this one is the least likely to open.
+            // The other endpoints first: this one is the least likely to accept.
             if let index = doors.firstIndex(of: active.door) { nextDoor = index + 1 }
             jitter = active.line.jitter
             self.active = nil
@@ -251,7 +251,7 @@ public struct LinkStateMachine: Sendable {
 
     // MARK: - The active connection
 
-    /// The active node goes away and names other endpoints: a connection there is opened first.
+    /// The active node is leaving and names other endpoints. A connection there is opened first.
     public mutating func sentAway(_ id: AttemptID, doors new: [HostPort], now: MonotonicTime) -> [Action] {
         guard let door = active?.door, active?.id == id, !isStopped else { return [] }
         active?.isLeaving = true
@@ -260,7 +260,7 @@ public struct LinkStateMachine: Sendable {
         return attempts.isEmpty ? connectNext(now: now) : []
     }
 
-    /// Bytes came from the node.
+    /// Bytes arrived from the node.
     public mutating func heard(_ id: AttemptID, now: MonotonicTime) {
         guard var active, active.id == id else { return }
         if active.isStreaming {
@@ -275,7 +275,7 @@ public struct LinkStateMachine: Sendable {
         if active?.id == id { active?.line.measured(roundTrip: roundTrip) }
     }
 
-    /// Streams are wanted, or none is any more. The node has the time of an answer from here on.
+    /// Streams are open from now on, or none is. The node has the time of an answer from here on.
     public mutating func streamsWanted(_ isWanted: Bool, now: MonotonicTime) {
         guard hasStreams != isWanted else { return }
         hasStreams = isWanted
@@ -283,7 +283,7 @@ public struct LinkStateMachine: Sendable {
         if isWanted { active?.lastHeard = now }
     }
 
-    /// The node took a stream: its shorter keepalive holds.
+    /// The node accepted a stream: its shorter keepalive applies.
     public mutating func streamOpened(_ id: AttemptID, now: MonotonicTime) {
         guard hasStreams, active?.id == id, active?.isStreaming == false else { return }
         active?.isStreaming = true
@@ -314,10 +314,11 @@ public struct LinkStateMachine: Sendable {
         return actions
     }
 
-    /// When ``tick(now:)`` is due next, if nothing happens before; nil before ``start(now:)`` and once the
-    /// session is over.
+    /// The time of the next ``tick(now:)`` if nothing happens before; nil before ``start(now:)`` and after the end of
+    /// the session.
     ///
-    /// While the active node is heard that is when its silence would be too long: a client that is well sleeps.
+    /// While bytes arrive from the active node, this is when its silence would be too long, so an undisturbed client
+    /// sleeps.
     public func nextTick(now: MonotonicTime) -> MonotonicTime? {
         guard isStarted, !isStopped else { return nil }
         if attempts.isEmpty, let active, !isSilent(active, now: now) {
@@ -325,7 +326,7 @@ public struct LinkStateMachine: Sendable {
         }
         return now + Self.tickInterval
     }
-    /// How often attempts are looked at.
+    /// The interval at which attempts are checked.
     public static let tickInterval = Duration.milliseconds(20)
 
     /// The client ends the session.
@@ -339,7 +340,7 @@ public struct LinkStateMachine: Sendable {
         return actions + report(state)
     }
 
-    /// The longest silence of the active node that is no reason to look for another.
+    /// The longest silence of the active node before another one is tried.
     public var silenceMax: Duration? { active.map { silenceMax(of: $0) } }
 
     private func silenceMax(of active: Active) -> Duration {
@@ -357,7 +358,7 @@ public struct LinkStateMachine: Sendable {
 
     // MARK: - Stages
 
-    /// Lets attempts that wait go on, the farthest first, where none that is farther is still in time.
+    /// Lets waiting attempts continue, the most advanced first, unless a more advanced one is still in time.
     private mutating func advance(now: MonotonicTime) -> [Action] {
         if let active, !isSilent(active, now: now) { return [] }
         var actions: [Action] = []
@@ -393,11 +394,11 @@ public struct LinkStateMachine: Sendable {
         }
     }
 
-    /// How long the stage may take before another attempt goes ahead of this one.
+    /// How long the stage may take before another attempt overtakes this one.
     private func delay(_ stage: Stage) -> Duration {
         let bounds = (configuration.hedgeDelayMin, configuration.hedgeDelayMax)
         if let measured = estimate(stage).delay { return min(max(measured, bounds.0), bounds.1) }
-        // A stage that was never measured takes no less than one that was.
+        // A stage without a measurement is assumed to take at least as long as a measured one.
         let others = [connects, handshakes, hellos].compactMap(\.delay)
         return min(max(configuration.hedgeDelayInitial, others.max() ?? .zero), bounds.1)
     }
@@ -411,7 +412,7 @@ public struct LinkStateMachine: Sendable {
         attempt.stage.isAwaited && now - attempt.since >= delay(attempt.stage)
     }
 
-    /// The last attempt had the time of a connect, and the more of it the more attempts there are.
+    /// True if the last attempt had the time of a connect, which grows with the number of attempts.
     private func isHedgeDue(now: MonotonicTime) -> Bool {
         guard !attempts.isEmpty else { return true }
         return attempts.count < configuration.attemptsMax
@@ -425,7 +426,7 @@ public struct LinkStateMachine: Sendable {
 
     // MARK: - Ends
 
-    /// What the error ends (``ErrorCode/endings``); nil where the client tries on.
+    /// The state in which the error ends the session (``ErrorCode/endings``); nil if the client keeps trying.
     private mutating func end(by code: ErrorCode, door: HostPort, node: String) -> LinkState? {
         if code.ends(.session) { return code == .kicked ? .kicked : .tokenFailed }
         guard code.ends(.sessionByTwoNodes) else { return nil }
@@ -434,7 +435,7 @@ public struct LinkStateMachine: Sendable {
         let areAll = doors.allSatisfy { known in refusals.contains { $0.door == known } }
         return areAll || Set(refusals.map(\.node)).count >= Self.refusalsNeeded ? .tokenFailed : nil
     }
-    /// Nodes that must agree before a token is given up.
+    /// The number of nodes that must agree before a token is given up.
     private static let refusalsNeeded = 2
 
     private mutating func report(_ state: LinkState) -> [Action] {
@@ -447,7 +448,7 @@ public struct LinkStateMachine: Sendable {
 
     private mutating func learn(_ new: [HostPort]) {
         guard !new.isEmpty else { return }
-        // An endpoint that served before stays known, behind the ones that the cluster names.
+        // An endpoint that worked before stays known, after those that the cluster names.
         doors = new + doors.filter { !new.contains($0) }
         if doors.count > Self.doorsMax { doors.removeLast(doors.count - Self.doorsMax) }
         nextDoor = 0
@@ -458,9 +459,9 @@ public struct LinkStateMachine: Sendable {
         guard !doors.isEmpty, now >= notBefore else { return [] }
         let refused = refusals.map(\.door)
         var free = doors.filter { door in active?.door != door && !attempts.contains { $0.door == door } }
-        // The line may have broken without a word, and the node be well.
+        // The network path may have failed silently while the node is up.
         if free.isEmpty, attempts.isEmpty, let active { free = doors.filter { $0 == active.door } }
-        // One that refused the token is asked again only where no other is left.
+        // An endpoint that refused the token is used again only if no other is left.
         let isAnyWilling = free.contains { !refused.contains($0) }
         for _ in doors.indices {
             let door = doors[nextDoor % doors.count]

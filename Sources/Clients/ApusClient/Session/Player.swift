@@ -7,21 +7,21 @@ import Logging
 import NIOCore
 import SwiftProtobuf
 
-/// Watches one channel and goes on where it was when its connection is replaced (IV-C1, D7).
+/// Plays one channel, and resumes at its position when its connection is replaced (IV-C1, D7).
 ///
-/// Every frame is delivered once, in order: what a second node sends again is dropped by its position.
+/// Every frame is delivered once, in order. Frames that a second node sends again are dropped by their position.
 ///
 /// Concurrency model: confined to the session's event loop; callbacks are called on it.
 public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: confined to the session's loop.
-    /// What the player tells beside frames.
+    /// Events of a player other than frames.
     public enum Event: Sendable, Equatable {
-        /// Frames flow, or will.
+        /// Frames arrive, or will.
         case live
-        /// No publisher at the moment, or its node is being replaced.
+        /// There is no publisher at the moment, or its node is being replaced.
         case waiting
-        /// The node left frames out because this viewer was too slow.
+        /// The node skipped frames because this viewer was too slow.
         case skipped(UInt64)
-        /// The stream ended for good.
+        /// The stream ended permanently.
         case ended(ApusError)
     }
 
@@ -33,13 +33,14 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
     private var connection: ClientConnection?
     private var stream: UInt32?
     private var last: FramePosition?
-    /// The leave to watch that the last node gave; it opens the stream at another node without delay.
+    /// The last node's grant. With it the stream is opened at another node without a delay.
     private var grant = Data()
     private var isOver = false
 
     /// - Parameters:
-    ///   - onFrame: called for every frame; those with `.repeated` are configurations sent again at
-    ///     the head of a join, and not part of the sequence.
+    ///   - onFrame: called for every frame. Frames with `.repeated` are configurations that are sent again at the start
+    ///     of a
+    ///     join. They are not part of the sequence.
     ///   - onEvent: called for everything else.
     public init(
         session: ClientSession, device: DeviceID, source: UInt16 = 0,
@@ -52,10 +53,10 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
         self.onEvent = onEvent
     }
 
-    /// Starts watching: the live picture from its last key frame.
+    /// Starts playing: the live picture from its last key frame.
     public func start() { session.eventLoop.execute { [self] in session.add(self) } }
 
-    /// Stops watching.
+    /// Stops playing.
     public func stop() {
         session.eventLoop.execute { [self] in
             isOver = true
@@ -135,7 +136,7 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
 
     private func received(_ frame: LinkFrame) {
         guard let media = try? MediaFrame(decoding: frame.payload) else {
-            return session.log.warning("A media frame cannot be read.", metadata: [LogKey.device: "\(device)"])
+            return session.log.warning("A media frame cannot be decoded", metadata: [LogKey.device: "\(device)"])
         }
         if media.header.flags.contains(.repeated) { return onFrame(media) }
         if let last, media.header.position <= last { return }

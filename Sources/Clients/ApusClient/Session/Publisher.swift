@@ -7,7 +7,7 @@ import Logging
 public import NIOCore
 import SwiftProtobuf
 
-/// How much a publisher keeps until the cluster has it (D7).
+/// The limits of the frames that a publisher keeps until they are acknowledged (D7).
 public struct PublisherLimits: Sendable, Hashable {
     /// The most bytes that wait for their acknowledgement.
     public var byteCountMax = 8 << 20
@@ -16,40 +16,39 @@ public struct PublisherLimits: Sendable, Hashable {
     public init() {}
 }
 
-/// Sends a device's frames to its channel, numbers them, and keeps each until the cluster holds it
-/// at two nodes (D7).
+/// Sends a device's frames to its channel, numbers them, and keeps each until two nodes of the cluster have it (D7).
 ///
-/// The cluster gives the publisher its epoch with the first answer, so no clock of the device matters. Frames
-/// that were handed over before wait for it.
+/// The cluster assigns the publisher's epoch with the first answer, so the device's clock does not matter. Earlier
+/// frames wait for it.
 ///
-/// When the node or the channel's primary dies, the cluster says from where it wants frames, and the
-/// publisher goes on from there: nothing is lost as long as the gap fits into ``PublisherLimits``.
-/// Past them the oldest frames go; ``framesAbandoned`` counts them.
+/// When the node or the channel's primary dies, the cluster reports from where it needs frames, and the publisher
+/// continues there. Nothing is lost as long as the gap fits ``PublisherLimits``. Beyond them the oldest frames are
+/// dropped, and ``framesAbandoned`` counts them.
 ///
-/// Concurrency model: confined to the session's event loop;
-/// ``send(track:ptsMicroseconds:dtsDeltaMicroseconds:flags:payload:)``
-/// may be called from one thread at a time, which keeps the frames in order.
+/// Concurrency model: confined to the session's event loop.
+/// ``send(track:ptsMicroseconds:dtsDeltaMicroseconds:flags:payload:)`` may be called from one thread at a time, which
+/// keeps the frames in order.
 public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: confined to the session's loop.
-    /// What the publisher tells.
+    /// Events of a publisher.
     public enum Event: Sendable, Equatable {
-        /// The cluster takes frames; `true` where a standby takes them too.
+        /// The cluster accepts frames; `true` if a standby has them too.
         case open(isProtected: Bool)
-        /// The stream was refused for good (``ErrorCode/endings``).
+        /// The stream was refused permanently (``ErrorCode/endings``).
         case ended(ApusError)
     }
 
-    /// Part of every frame's position; nil until the cluster gave it. It changes only where no node of the cluster
+    /// A part of every frame's position; nil until the cluster assigned it. It changes only if no node of the cluster
     /// knows the channel any more and its clock is far behind. Read it on the session's event loop.
     public private(set) var epoch: UInt32?
     private let session: ClientSession
     private let source: UInt16
     private let limits: PublisherLimits
-    /// Names the run of numbers: a new one begins with a new instance.
+    /// Identifies the run of numbers: a new run has a new instance.
     private var instance: UInt64
     private let onNumbered: @Sendable (MediaFrame) -> Void
     private let onEvent: @Sendable (Event) -> Void
     private var window = Deque<MediaFrame>()
-    /// The last configuration of each track: what a stream that begins anew begins with.
+    /// The last configuration of each track, with which a restarted stream begins.
     private var configurations: [UInt8: MediaFrame] = [:]
     private var windowByteCount = 0
     /// The sequence of the oldest frame in the window.
@@ -57,17 +56,18 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     private var nextSequence: UInt64 = 0
     /// The next sequence to write on the connection.
     private var cursor: UInt64 = 0
-    /// The next sequence that ``onNumbered`` is to be called for.
+    /// The next sequence number for which ``onNumbered`` is called.
     private var nextAnnounced: UInt64 = 0
     private var connection: ClientConnection?
     private var stream: UInt32?
     private var isOver = false
-    /// Frames that the window had no room for before they were acknowledged.
+    /// Frames that were dropped before they were acknowledged, for lack of room.
     public private(set) var framesAbandoned: UInt64 = 0
 
     /// - Parameters:
-    ///   - onNumbered: called for every frame once it has its number and its epoch is known, before it is sent, on the
-    ///     session's event loop. Frames that were abandoned before are left out.
+    ///   - onNumbered: called on the session's event loop for every frame, once it has its number and its epoch is
+    ///     known,
+    ///     before it is sent. Not called for frames that were dropped before.
     public init(
         session: ClientSession, source: UInt16 = 0, limits: PublisherLimits = PublisherLimits(),
         onNumbered: @escaping @Sendable (MediaFrame) -> Void = { _ in },
@@ -83,7 +83,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
 
     public func start() { session.eventLoop.execute { [self] in session.add(self) } }
 
-    /// Ends the stream; a last frame without content says that nothing follows.
+    /// Ends the stream. A last frame without content marks the end.
     public func stop() {
         session.eventLoop.execute { [self] in
             guard !isOver else { return }
@@ -101,7 +101,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
         }
     }
 
-    /// Sends one frame; numbers follow the order of the calls.
+    /// Sends one frame. Numbers follow the order of the calls.
     public func send(
         track: UInt8, ptsMicroseconds: Int64, dtsDeltaMicroseconds: Int32, flags: MediaFlags, payload: ByteBuffer
     ) {
@@ -117,7 +117,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
         }
     }
 
-    /// Calls ``onNumbered`` for the frames that it was not called for yet.
+    /// Calls ``onNumbered`` for frames for which it was not called yet.
     private func announce() {
         guard let epoch else { return }
         nextAnnounced = max(nextAnnounced, oldest)
@@ -133,9 +133,9 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
         return frame
     }
 
-    /// The cluster says which epoch the frames have.
+    /// The cluster reported the epoch of the frames.
     private func take(epoch: UInt32) {
-        // A node of an earlier version does not say it: it took the one that it was asked for.
+        // A node of an earlier version does not report it: it uses the requested one.
         self.epoch = epoch == 0 ? self.epoch ?? 0 : epoch
         announce()
     }
@@ -172,9 +172,9 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
         connection.flush()
         if cursor < nextSequence, connection.isWritable { write() }
     }
-    /// Wait before a stream that was refused or ended is asked for again.
+    /// The wait before a stream that was refused or ended is requested again.
     private static let retryDelay = TimeAmount.milliseconds(100)
-    /// The same where another publisher of the device was newer (10024).
+    /// The same if another publisher of the device was newer (10024).
     private static let supersededDelay = TimeAmount.seconds(1)
     /// The most bytes of one write.
     private static let writeByteCountMax = 256 << 10
@@ -218,8 +218,9 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
         case .linkLost, .notConnected:
             break  // The session attaches the next connection.
         default:
-            // Which of two publishers of a device stays is said by their sessions (12003). This one's stands so far; it
-            // waits for that word, so that the two do not take the channel from each other all the time.
+            // The sessions decide which of two publishers of a device stays (12003). This one's session is valid so
+            // far, so it waits for that decision. Otherwise the two would take the channel from each other all the
+            // time.
             let isSuperseded = error.code == .stalePublisher
             if isSuperseded { beginAnew() }
             stream = nil
@@ -231,8 +232,8 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
         }
     }
 
-    /// Numbers what is kept again, from zero in an epoch that the cluster is yet to give, configurations first. A new
-    /// instance: a position of the epoch before must not be given to another frame.
+    /// Numbers the kept frames again, from zero, in an epoch that the cluster has yet to assign, configurations first.
+    /// It is a new instance: a position of the previous epoch must not be assigned to another frame.
     private func beginAnew() {
         let kept = window.filter { !$0.header.flags.contains(.configuration) }
         let first = configurations.sorted { $0.key < $1.key }.map(\.value)
@@ -274,7 +275,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
             else { return }
             if message.epoch > 0 { take(epoch: message.epoch) }
             guard message.next >= oldest else {
-                // What is wanted was abandoned. The cluster takes a gap only where an offer names it.
+                // The requested frames were dropped. The cluster accepts a gap only if an offer names it.
                 self.stream = nil
                 return open(on: connection)
             }

@@ -6,9 +6,9 @@ import Foundation
 package import NIOCore
 import SwiftProtobuf
 
-/// Signs in, leaves, and signs in again, as fast as the node lets it: what a measurement of sign-ins is made of.
+/// Signs in, leaves, and signs in again, as fast as the node allows: for measurements of sign-ins.
 ///
-/// Concurrency model: confined to `eventLoop`; `start` and the results are for any thread that hops to it.
+/// Concurrency model: confined to `eventLoop`. `start` and the results may be used by any thread that hops to it.
 package final class SignInProbe: ClientConnectionOwner, @unchecked Sendable {  // SAFETY: confined to `eventLoop`.
     package struct Result: Sendable {
         package var signedIn = 0
@@ -20,7 +20,7 @@ package final class SignInProbe: ClientConnectionOwner, @unchecked Sendable {  /
     package let eventLoop: any EventLoop
     private let configuration: ClientConfiguration
     private let tls: TLSClientContext
-    /// Comes back with the ticket and the TLS session of the time before.
+    /// True if it signs in with the ticket and the TLS session of the previous time.
     private let resumes: Bool
     private var resumption = TLSResumption()
     private var instance: UInt64 = 0
@@ -30,7 +30,7 @@ package final class SignInProbe: ClientConnectionOwner, @unchecked Sendable {  /
     private var result = Result()
     private var end: EventLoopPromise<Result>?
 
-    /// - Throws: 10022 where the authority's file cannot be used.
+    /// - Throws: 10022 if the authority's file cannot be used.
     package init(configuration: ClientConfiguration, resumes: Bool, eventLoop: any EventLoop) throws(ApusError) {
         self.configuration = configuration
         self.resumes = resumes
@@ -38,12 +38,12 @@ package final class SignInProbe: ClientConnectionOwner, @unchecked Sendable {  /
         tls = try TLSClientContext(authorityFile: configuration.authorityFile)
     }
 
-    /// Signs in again and again for a while; what came of it.
+    /// Signs in repeatedly for a while. Returns the results.
     package func run(for duration: Duration) async throws -> Result {
         let promise = eventLoop.makePromise(of: Result.self)
         eventLoop.execute { [self] in
             result = Result()
-            // A new client: others of its identity may have superseded the one of before, for as long as tickets serve.
+            // A new client: others of its identity may have superseded the previous one, as long as tickets are valid.
             (instance, ticket, resumption) = (UInt64.random(in: 1...(.max)), Data(), TLSResumption())
             end = promise
             eventLoop.assumeIsolated().scheduleTask(in: .nanoseconds(duration.nanoseconds)) { [self] in
@@ -93,7 +93,7 @@ package final class SignInProbe: ClientConnectionOwner, @unchecked Sendable {  /
     func closed(_ connection: ClientConnection, error: ApusError?, node: String) {
         result.failed += 1
         result.error = error
-        // Not at once: a node that refuses is not to be asked without end.
+        // With a delay, so that a node that refuses is not asked in a tight loop.
         eventLoop.assumeIsolated().scheduleTask(in: .milliseconds(20)) { [self] in connect() }
     }
 

@@ -3,10 +3,10 @@ package import ApusTLS
 package import NIOCore
 import NIOTLS
 
-/// TLS of a client's connection, on libssl: shakes hands, checks whose certificate the server has, encrypts and
-/// decrypts. Unlike NIOSSL it resumes sessions, at whichever node of the cluster (RFC 8446 §2.2).
+/// TLS of a client's connection, on libssl: does the handshake, checks the server's certificate, encrypts and decrypts.
+/// Unlike NIOSSL it resumes sessions, at any node of the cluster (RFC 8446 §2.2).
 ///
-/// Fires `TLSUserEvent.handshakeCompleted` when bytes may be written; earlier ones fail with 21023. Errors are 21022,
+/// Fires `TLSUserEvent.handshakeCompleted` when bytes may be written. Earlier writes fail with 21023. Errors are 21022,
 /// with libssl's reason.
 ///
 /// Concurrency model: confined to the channel's event loop.
@@ -20,7 +20,7 @@ package final class TLSClientHandler: ChannelDuplexHandler {
         case idle
         case handshaking
         case open
-        /// close_notify is sent; what comes is dropped until the server closes too, or time is up.
+        /// close_notify is sent. Received data is dropped until the server closes too, or the time-out.
         case closing
         case closed
     }
@@ -32,13 +32,13 @@ package final class TLSClientHandler: ChannelDuplexHandler {
     private var address: String?
     private var session: TLSSession?
     private var state = State.idle
-    /// Whether the handshake was resumed with a ticket; false before it is done.
+    /// True if the handshake used a ticket; false before it is complete.
     package private(set) var isResumed = false
 
     /// - Parameters:
-    ///   - host: The server's name; nil where it was given as an address, which its certificate must name then.
-    ///   - resumption: Where tickets are kept between connections; nil: every handshake is a full one.
-    ///   - closeTimeout: How long the server may take to close after this side did.
+    ///   - host: The server's name. Nil if it was given as an address, which its certificate must then name.
+    ///   - resumption: Stores tickets between connections. With nil every handshake is a full one.
+    ///   - closeTimeout: How long to wait for the server to close after this side did.
     package init(
         context: TLSClientContext, host: String?, resumption: TLSResumption?, closeTimeout: Duration = .seconds(1)
     ) {
@@ -63,7 +63,7 @@ package final class TLSClientHandler: ChannelDuplexHandler {
 
     package func channelInactive(context: ChannelHandlerContext) {
         if state == .handshaking || state == .open {
-            // RFC 8446 §6.1: without a close_notify the end may be anybody's.
+            // RFC 8446 §6.1: without a close_notify anyone may have ended the connection.
             context.fireErrorCaught(ApusError(.connectFailed, "the server broke off"))
         }
         ended()
@@ -81,7 +81,7 @@ package final class TLSClientHandler: ChannelDuplexHandler {
         address = context.remoteAddress?.ipAddress
         session = TLSSession(self.context, host: host, address: address, resumption: resumption)
         if session == nil {
-            context.fireErrorCaught(ApusError(.connectFailed, "TLS cannot begin: is the name valid?"))
+            context.fireErrorCaught(ApusError(.connectFailed, "TLS cannot be started; check that the name is valid"))
             return context.close(promise: nil)
         }
         shakeHands(context: context)
@@ -94,7 +94,7 @@ package final class TLSClientHandler: ChannelDuplexHandler {
             session?.feed(ciphertext)
             if state == .handshaking { shakeHands(context: context) }
             while state == .open || state == .closing, read(context: context, byteCountMax: bytes.readableBytes) {}
-            // Reading may have made an answer, such as to a change of keys (RFC 8446 §4.6.3).
+            // The read may have produced an answer, for example to a key update (RFC 8446 §4.6.3).
             if state != .closed { sendPending(context: context) }
             session?.feed(UnsafeRawBufferPointer(start: nil, count: 0))
         }
@@ -109,13 +109,13 @@ package final class TLSClientHandler: ChannelDuplexHandler {
         }
         isResumed = session?.isResumed ?? false
         state = .open
-        // What is said first goes in one packet with the handshake's end.
+        // The first data is sent in one packet with the end of the handshake.
         if let ciphertext = session?.takePending() { context.write(wrapOutboundOut(ciphertext), promise: nil) }
         context.fireUserInboundEventTriggered(TLSUserEvent.handshakeCompleted(negotiatedProtocol: nil))
         context.flush()
     }
 
-    /// Hands the content of the records on that came; false when there is no more.
+    /// Passes on the contents of the received records. Returns false when there is no more.
     private func read(context: ChannelHandlerContext, byteCountMax: Int) -> Bool {
         var content = context.channel.allocator.buffer(capacity: byteCountMax)
         var last = TLSSession.Read.wantsMore
@@ -148,7 +148,7 @@ package final class TLSClientHandler: ChannelDuplexHandler {
     private func fail(context: ChannelHandlerContext, _ reason: String) {
         guard state != .closed else { return }
         state = .closed
-        // The alert that says why.
+        // Sends the alert with the reason.
         sendPending(context: context)
         context.fireErrorCaught(ApusError(.connectFailed, "TLS failed: \(reason)"))
         context.close(promise: nil)
@@ -173,7 +173,8 @@ package final class TLSClientHandler: ChannelDuplexHandler {
         context.writeAndFlush(wrapOutboundOut(ciphertext), promise: nil)
     }
 
-    /// Says goodbye and waits a little for the server to close, so that what was sent before is not lost to a reset.
+    /// Sends close_notify and waits briefly for the server to close, so that a reset does not discard data that was
+    /// sent before.
     package func close(context: ChannelHandlerContext, mode: CloseMode, promise: EventLoopPromise<Void>?) {
         guard mode == .all, state == .open else { return context.close(mode: mode, promise: promise) }
         state = .closing

@@ -3,25 +3,24 @@ import ApusCore
 import ApusMedia
 import CApusMedia
 
-/// One opened input of libavformat, with its best video and its best audio track.
+/// One open input of libavformat, with its best video and its best audio track.
 ///
-/// Concurrency model: made, used and let go on one thread; every call may block until the
-/// interrupt's deadline.
+/// Concurrency model: created, used and released on one thread. Every call may block until the interrupt's deadline.
 final class Demuxer {
     /// One of the tracks that are sent.
     struct Track {
         let streamIndex: Int
-        /// As the container describes it; `extraData` as it stands there.
+        /// The configuration in the container; `extraData` is unchanged.
         let input: TrackConfiguration
-        /// Microseconds of a frame where the packet does not say.
+        /// The duration of a frame in microseconds, if the packet has none.
         let frameDuration: Int64
-        /// How far the first frame is decoded before it is shown, in microseconds: the room of its B frames.
+        /// The delay between decoding and presentation of the first frame, in microseconds. B frames need it.
         let reorderDelay: Int64
         /// True once a packet of it was read.
         var hasStarted = false
     }
 
-    /// A packet's bytes and times, copied out of libav; times are microseconds.
+    /// A packet's bytes and times, copied from libav. Times are in microseconds.
     struct Packet {
         var track: Int
         var pts: Int64?
@@ -32,7 +31,7 @@ final class Demuxer {
     }
 
     private(set) var tracks: [Track] = []
-    /// A sentence per track of the input that is left out, for the log.
+    /// For the log: a sentence for each track of the input that is ignored.
     private(set) var omissions: [String] = []
     private var context: UnsafeMutablePointer<AVFormatContext>
     private var packet: UnsafeMutablePointer<AVPacket>
@@ -42,10 +41,10 @@ final class Demuxer {
     /// Opens an input and finds its tracks.
     ///
     /// - Parameters:
-    ///   - address: a path with `file:` before it, or a URL.
-    ///   - name: what messages call it.
+    ///   - address: a path with the prefix `file:`, or a URL.
+    ///   - name: the input's name in messages.
     ///   - options: libavformat's options.
-    /// - Throws: 10026 with a sentence that says what to do; `failure` keeps libav's number.
+    /// - Throws: 10026 with a message that says what to do; `failure` has libav's number.
     init(
         address: String, name: String, options: [(String, String)], interrupt: LibAVInterrupt
     ) throws(DemuxerError) {
@@ -54,7 +53,7 @@ final class Demuxer {
         var opened = apus_format_context(interrupt.handle)
         var dictionary: OpaquePointer?
         for (key, value) in options { av_dict_set(&dictionary, key, value, 0) }
-        // On failure libav frees the context itself.
+        // After a failure libav frees the context itself.
         let result = avformat_open_input(&opened, address, nil, &dictionary)
         av_dict_free(&dictionary)
         guard result >= 0, let context = opened else {
@@ -123,7 +122,7 @@ final class Demuxer {
                 parameters.pointee.codec_type == AVMEDIA_TYPE_AUDIO
             else { continue }
             guard let codec = LibAV.codec(parameters.pointee.codec_id), parameters.pointee.sample_rate > 0 else {
-                omissions.append("\(LibAV.name(parameters.pointee.codec_id)) audio is not carried")
+                omissions.append("\(LibAV.name(parameters.pointee.codec_id)) audio is not supported")
                 continue
             }
             tracks.append(audioTrack(parameters.pointee, codec, index))
@@ -165,7 +164,7 @@ final class Demuxer {
         return Track(streamIndex: index, input: input, frameDuration: duration, reorderDelay: 0)
     }
 
-    /// The extra data, empty where it is longer than a configuration frame carries.
+    /// The extra data; empty if it is longer than a configuration frame allows.
     private static func extraData(_ parameters: AVCodecParameters) -> [UInt8] {
         let count = Int(parameters.extradata_size)
         guard let bytes = parameters.extradata, count > 0, count <= TrackConfiguration.extraByteCountMax else {
@@ -179,7 +178,7 @@ final class Demuxer {
 
     /// The next packet of a chosen track; nil at the input's end.
     ///
-    /// - Throws: 10026 where the input breaks off.
+    /// - Throws: 10026 if the input fails.
     func read() throws(DemuxerError) -> Packet? {
         while true {
             let result = av_read_frame(context, packet)
@@ -194,7 +193,7 @@ final class Demuxer {
             let duration = av_rescale_q(packet.pointee.duration, base, Self.microseconds)
             let pts = Self.time(packet.pointee.pts, base)
             var dts = Self.time(packet.pointee.dts, base)
-            // Matroska has no decode times, and libav knows none for the very first frame.
+            // Matroska has no decode times, and libav has none for the first frame.
             if dts == nil, !tracks[track].hasStarted { dts = pts.map { $0 - tracks[track].reorderDelay } }
             tracks[track].hasStarted = true
             return Packet(
@@ -210,7 +209,7 @@ final class Demuxer {
         value == APUS_AV_NOPTS ? nil : av_rescale_q(value, base, microseconds)
     }
 
-    /// Goes back to the start; false where this input cannot.
+    /// Seeks to the start. Returns false if this input cannot.
     func rewind() -> Bool {
         let format = context.pointee.iformat.map { String(cString: $0.pointee.name) } ?? ""
         if ["h264", "hevc", "mpegts"].contains(format) {
@@ -232,7 +231,7 @@ extension Demuxer.Track {
     }
 }
 
-/// An error of an input, with libav's number for those who decide by it.
+/// An error of an input, with libav's number.
 struct DemuxerError: Error {
     let number: Int32
     let error: ApusError

@@ -2,11 +2,11 @@ import ApusClient
 import ApusCore
 import CApusMedia
 
-/// One encoder of libavcodec with the picture or the samples that it takes.
+/// One encoder of libavcodec with its input picture or samples.
 ///
-/// Concurrency model: made, used and let go on one thread.
+/// Concurrency model: created, used and released on one thread.
 final class Encoder {
-    /// What came out; times are in the encoder's own units.
+    /// An encoded packet. Times are in the encoder's own units.
     struct Output {
         var bytes: [UInt8]
         var pts: Int64
@@ -20,7 +20,7 @@ final class Encoder {
 
     /// Opens an encoder by its name in libav.
     ///
-    /// - Throws: 10026 where this build of libav lacks it or refuses the settings.
+    /// - Throws: 10026 if this build of libav does not have it or refuses the settings.
     init(name: String, configure: (UnsafeMutablePointer<AVCodecContext>) -> Void) throws(ApusError) {
         guard let codec = avcodec_find_encoder_by_name(name) else {
             throw ApusError(
@@ -35,7 +35,7 @@ final class Encoder {
         context.pointee.flags |= AV_CODEC_FLAG_GLOBAL_HEADER
         configure(context)
         let result = avcodec_open2(context, codec, nil)
-        guard result >= 0 else { throw LibAV.error(result, "the encoder \(name) does not start") }
+        guard result >= 0 else { throw LibAV.error(result, "the encoder \(name) cannot be started") }
         try allocateFrame()
     }
 
@@ -96,19 +96,19 @@ final class Encoder {
         guard result >= 0 else { throw LibAV.error(result, "no memory for the encoder's input") }
     }
 
-    /// The stream's head: parameter sets, or the AudioSpecificConfig.
+    /// The parameter sets, or the AudioSpecificConfig.
     var extraData: [UInt8] {
         guard let bytes = context.pointee.extradata else { return [] }
         // SAFETY: libav owns `extradata_size` bytes there for as long as the context lives.
         return Array(UnsafeBufferPointer(start: bytes, count: Int(context.pointee.extradata_size)))
     }
 
-    /// Samples that one ``encode(pts:)`` takes; 0 for video.
+    /// The number of samples per ``encode(pts:)``; 0 for video.
     var samplesPerFrame: Int { Int(context.pointee.frame_size) }
 
-    /// Makes ``frame`` writable: libav may still hold the one before.
+    /// Makes ``frame`` writable: libav may still reference the previous one.
     ///
-    /// - Throws: 10026 where there is no memory.
+    /// - Throws: 10026 if there is no memory.
     func prepareFrame() throws(ApusError) {
         let result = av_frame_make_writable(frame)
         guard result >= 0 else { throw LibAV.error(result, "no memory for the encoder's input") }
@@ -116,11 +116,11 @@ final class Encoder {
 
     /// Encodes ``frame``.
     ///
-    /// - Throws: 10026 where the encoder fails.
+    /// - Throws: 10026 if the encoder fails.
     func encode(pts: Int64) throws(ApusError) -> [Output] {
         frame.pointee.pts = pts
         let sent = avcodec_send_frame(context, frame)
-        guard sent >= 0 else { throw LibAV.error(sent, "the encoder takes no frame") }
+        guard sent >= 0 else { throw LibAV.error(sent, "the encoder refused a frame") }
         var outputs: [Output] = []
         while true {
             let result = avcodec_receive_packet(context, packet)

@@ -3,11 +3,11 @@ import ApusCore
 import ApusMedia
 import NIOCore
 
-/// Reads a file's frames in decode order on one line of time, over loops.
+/// Reads a file's frames in decode order on a continuous time line, also across loops.
 ///
-/// Concurrency model: made and used on one thread.
+/// Concurrency model: created and used on one thread.
 final class FileReader {
-    /// How many packets may come before each track has said what its decoder needs.
+    /// The most packets that are read before each track's configuration must be known.
     static let scanCountMax = 2000
 
     private let path: String
@@ -36,7 +36,7 @@ final class FileReader {
 
     private static func open(_ path: String, _ interrupt: LibAVInterrupt) throws(ApusError) -> Demuxer {
         do {
-            // Only files: a playlist must not make the agent open addresses.
+            // Only files: a playlist must not cause the agent to open network addresses.
             return try Demuxer(
                 address: "file:\(path)", name: "the file \(path)", options: [("protocol_whitelist", "file")],
                 interrupt: interrupt)
@@ -44,15 +44,15 @@ final class FileReader {
             guard error.number == LibAV.invalidData else { throw error.error }
             throw ApusError(
                 .mediaUnreadable,
-                "the file \(path) is not audio or video that can be read; "
+                "the file \(path) is not audio or video in a known format; "
                     + "give an MP4, MKV, MPEG-TS or raw H.264/H.265 file"
             )
         }
     }
 
-    /// Every track's configuration, reading ahead where the container does not say it.
+    /// Every track's configuration. Reads ahead if the container does not include it.
     ///
-    /// - Throws: 10026 where a track never says it.
+    /// - Throws: 10026 if a track has none.
     func configurations() throws(ApusError) -> [TrackConfiguration] {
         var isAhead = false
         var count = 0
@@ -68,7 +68,7 @@ final class FileReader {
             guard let configuration = shaper.configuration else {
                 throw ApusError(
                     .mediaUnreadable,
-                    "the file \(path) does not hold what a decoder needs to start; convert it, "
+                    "the file \(path) does not contain the configuration of a decoder; convert it, "
                         + "for example: ffmpeg -i IN -c:v libx264 -c:a aac OUT.mp4")
             }
             configurations.append(configuration)
@@ -78,7 +78,7 @@ final class FileReader {
 
     /// The next frame; nil at the end of a file that does not loop.
     ///
-    /// - Throws: 10026 where the file breaks off, or holds no frame.
+    /// - Throws: 10026 if the file is truncated, or has no frame.
     func next() throws(ApusError) -> SourceFrame? {
         while true {
             if let frame = interleaver.pop() { return frame }
@@ -90,7 +90,7 @@ final class FileReader {
     private func readNext() throws(ApusError) {
         guard let packet = try readPacket() else {
             guard framesOfPass > 0 else {
-                throw ApusError(.mediaUnreadable, "the file \(path) holds no frame that can be sent")
+                throw ApusError(.mediaUnreadable, "the file \(path) contains no frame that can be sent")
             }
             if loops {
                 try restart()
@@ -129,7 +129,7 @@ final class FileReader {
         do { return try demuxer.read() } catch { throw error.error }
     }
 
-    /// Goes back to the first packet, by opening the file anew where it cannot be rewound.
+    /// Returns to the first packet. Opens the file again if it cannot seek.
     private func restart() throws(ApusError) {
         guard !demuxer.rewind() else { return }
         let count = demuxer.tracks.count

@@ -6,12 +6,11 @@ import Glibc
 public import Logging
 import NIOCore
 
-/// Sends a file at real-time pace, over and over, as if it were a camera.
+/// Sends a file at real-time pace, in a loop, like a camera.
 ///
-/// H.264 or H.265 video with AAC, Opus, G.711, AMR or MP3 audio, from any container that libavformat
-/// reads. Frames keep their bytes where the container has the form that the cluster carries (MP4,
-/// Matroska); others (MPEG-TS, raw streams) are brought into it. Times go on over loops on one line.
-/// A raw stream without times that has B frames is sent in decode order.
+/// H.264 or H.265 video with AAC, Opus, G.711, AMR or MP3 audio, from any container that libavformat reads. Frames keep
+/// their bytes if the container has the form that the cluster uses (MP4, Matroska). Others (MPEG-TS, raw streams) are
+/// converted to it. Times continue across loops. A raw stream without times that has B frames is sent in decode order.
 ///
 /// Concurrency model: see ``MediaSource``.
 public final class FileSource: MediaSource {
@@ -22,8 +21,8 @@ public final class FileSource: MediaSource {
     private let thread = SourceThread()
 
     /// - Parameters:
-    ///   - loops: start anew at the file's end; otherwise `.ended` comes there.
-    ///   - isPaced: wait for each frame's time; otherwise frames come as fast as they are taken.
+    ///   - loops: true: start again at the file's end; false: deliver `.ended` there.
+    ///   - isPaced: true: wait for each frame's time; false: deliver frames as fast as they are accepted.
     public init(path: String, loops: Bool = true, isPaced: Bool = true, log: Logger) {
         self.path = path
         self.loops = loops
@@ -43,7 +42,7 @@ public final class FileSource: MediaSource {
     private func run(_ interrupt: LibAVInterrupt, _ deliver: (SourceEvent) -> Void) throws(ApusError) {
         let reader = try FileReader(path: path, loops: loops, interrupt: interrupt)
         for omission in reader.omissions {
-            log.warning("A track is left out.", metadata: [LogKey.path: "\(path)", LogKey.reason: "\(omission)"])
+            log.warning("A track is ignored", metadata: [LogKey.path: "\(path)", LogKey.reason: "\(omission)"])
         }
         for (index, configuration) in try reader.configurations().enumerated() {
             deliver(.configuration(track: UInt8(index), configuration))
@@ -62,7 +61,7 @@ public final class FileSource: MediaSource {
         }
     }
 
-    /// Says in plain words what is wrong with the path, before libav says it in its own.
+    /// Checks the path, to report problems more clearly than libav does.
     ///
     /// - Throws: 10026.
     static func check(path: String) throws(ApusError) {

@@ -1,10 +1,10 @@
 import DequeModule
 import NIOCore
 
-/// Merges the frames of several tracks in decode order, for files that hold their tracks in long runs.
+/// Merges the frames of several tracks in decode order, for files in which the tracks are in long runs.
 ///
-/// Bounded: past ``countMax`` frames or ``byteCountMax`` bytes the earliest frame goes out although
-/// another track may still bring an earlier one.
+/// Bounded: beyond ``countMax`` frames or ``byteCountMax`` bytes the earliest frame is returned, although another track
+/// may still have an earlier one.
 struct Interleaver {
     static let countMax = 1024
     static let byteCountMax = 32 << 20
@@ -24,10 +24,10 @@ struct Interleaver {
         queues[Int(frame.track)].append(frame)
     }
 
-    /// No more frames come: the rest may go out.
+    /// No more frames follow. The remaining ones may be returned.
     mutating func finish() { isOver = true }
 
-    /// The next frame in decode order; nil where another must be pushed first, or all are out.
+    /// The next frame in decode order; nil if another must be pushed first, or all were returned.
     mutating func pop() -> SourceFrame? {
         let isFull = count > Self.countMax || byteCount > Self.byteCountMax
         guard isOver || isFull || queues.allSatisfy({ !$0.isEmpty }) else { return nil }

@@ -2,30 +2,30 @@ public import ApusCore
 public import ApusMedia
 public import NIOCore
 
-/// What a source of media tells, in this order: every configuration, then frames, then the end.
+/// The events of a media source, in this order: every configuration, then frames, then the end.
 ///
 /// A later configuration of a track replaces its earlier one, from that track's next frame on.
 public enum SourceEvent: Sendable {
-    /// What a decoder needs for a track's next frames.
+    /// The decoder configuration of a track's next frames.
     case configuration(track: UInt8, TrackConfiguration)
-    /// One frame. Times stand on one line over all tracks that starts near 0 and never goes back in
-    /// decode order. Only video carries `.key`. The payload is at most ``MediaFrame/payloadByteCountMax``.
+    /// One frame. All tracks share a time line, which starts near 0 and never goes back in decode order. Only video
+    /// frames have `.key`. The payload has at most ``MediaFrame/payloadByteCountMax`` bytes.
     case frame(
         track: UInt8, ptsMicroseconds: Int64, dtsDeltaMicroseconds: Int32, flags: MediaFlags, payload: ByteBuffer)
-    /// Nothing follows: the source was stopped, or a source that does not loop is over.
+    /// The source was stopped, or a source that does not loop has ended. Nothing follows.
     case ended
-    /// Nothing follows: 10026 where the media cannot be read, 10022 where the source is described wrongly.
+    /// The source failed: 10026 if the media cannot be decoded, 10022 if its configuration is invalid. Nothing follows.
     case failed(ApusError)
 }
 
 /// A camera's media: a file, a test pattern, or another camera.
 ///
-/// Concurrency model: a source runs on an operating system thread of its own (D10) and calls
-/// `deliver` on it, one event at a time, at real-time pace; a `deliver` that blocks slows the source.
-/// ``start(_:)`` and ``stop()`` may be called from any thread.
+/// Concurrency model: a source runs on an OS thread of its own (D10) and calls `deliver` on it, one event at a time, at
+/// real-time pace. A `deliver` that blocks slows the source. ``start(_:)`` and ``stop()`` may be called from any
+/// thread.
 public protocol MediaSource: Sendable {
-    /// Starts the source. Called once; a second call does nothing.
+    /// Starts the source. A second call has no effect.
     func start(_ deliver: @escaping @Sendable (SourceEvent) -> Void)
-    /// Asks the source to end; returns at once. `.ended` comes within about a second.
+    /// Requests the end of the source. Returns at once. `.ended` follows within about a second.
     func stop()
 }

@@ -1,10 +1,10 @@
-/// Puts the times of an input on one line that starts near 0 and never goes back, over loops, jumps
-/// and reconnects. All times are microseconds.
+/// Maps the times of an input to a time line that starts near 0 and never goes back, over loops, jumps and reconnects.
+/// All times are in microseconds.
 ///
-/// Cameras and files wrap, jump and restart their clocks; receivers must not see it (media pitfall 4:
-/// "non monotonically increasing dts" is the most common report). Pure: no clock inside.
+/// Cameras and files wrap, jump and restart their clocks. Receivers must not be affected (media pitfall 4: "non
+/// monotonically increasing dts" is the most common report). Pure value: no clock inside.
 package struct MediaTimeline: Sendable {
-    /// Where a frame stands on the line.
+    /// A frame's position on the time line.
     package struct Place: Sendable, Equatable {
         package var pts: Int64
         package var dts: Int64
@@ -15,7 +15,7 @@ package struct MediaTimeline: Sendable {
         }
     }
 
-    /// A step of a track's decode time beyond this is a jump of its clock, not a pause.
+    /// A larger step of a track's decode time is a jump of its clock, not a pause.
     package static let jumpMax: Int64 = 5_000_000
 
     private struct Track: Sendable {
@@ -25,18 +25,18 @@ package struct MediaTimeline: Sendable {
     }
 
     private var tracks: [Track]
-    /// Line less input; nil until the next frame sets it.
+    /// The time line minus the input's time; nil until the next frame sets it.
     private var offset: Int64?
-    /// Where the next frame without an offset goes.
+    /// The position of the next frame if there is no offset.
     private var restart: Int64 = 0
-    /// The latest end of a frame on the line.
+    /// The latest end of a frame on the time line.
     package private(set) var end: Int64 = 0
 
     package init(trackCount: Int) {
         tracks = Array(repeating: Track(), count: trackCount)
     }
 
-    /// Starts the input anew right behind what the line holds: a file's next pass.
+    /// Starts the input again right after the end of the time line: a file's next pass.
     ///
     /// - Parameter firstPts: the presentation time at which the input starts.
     package mutating func beginPass(firstPts: Int64) {
@@ -44,15 +44,15 @@ package struct MediaTimeline: Sendable {
         for index in tracks.indices { tracks[index].lastInput = nil }
     }
 
-    /// Starts the input anew at a later place of the line: a camera that was away for a while.
+    /// Starts the input again after a gap: a camera that was away for a while.
     package mutating func resume(after gap: Int64) {
         restart = end + max(gap, 0)
         offset = nil
         for index in tracks.indices { tracks[index].lastInput = nil }
     }
 
-    /// Places one frame. A missing decode time follows the frame before; a missing presentation time
-    /// is the decode time.
+    /// Maps one frame. A missing decode time is derived from the previous frame. A missing presentation time is the
+    /// decode time.
     package mutating func place(track index: Int, pts: Int64?, dts: Int64?, duration: Int64) -> Place {
         var track = tracks[index]
         defer { tracks[index] = track }
@@ -63,8 +63,8 @@ package struct MediaTimeline: Sendable {
             offset = lastLine + max(track.duration, 1) - input
         }
         let base = offset ?? 0
-        // Matroska has no decode times, and libav knows none for the first frames after a seek: the
-        // frame's step from the one before stands in, so that B frames keep their room.
+        // Matroska has no decode times, and libav has none for the first frames after a seek. The frame's step from the
+        // previous one is used instead, so that B frames keep their delay.
         let line =
             dts == nil ? min(input + base, (track.lastLine ?? input + base) + max(track.duration, 1)) : input + base
         var place = Place(pts: inputPts + base, dts: line)

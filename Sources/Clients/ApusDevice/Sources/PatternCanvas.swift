@@ -1,16 +1,16 @@
 import CApusMedia
 import Glibc
 
-/// Draws the test pattern into libav's planes: colour bars, a moving box, a band of snow that gives
-/// the encoder work, and the frame's number and the wall clock in large digits.
+/// Draws the test pattern into libav's planes: colour bars, a moving box, a band of noise that makes the encoder work,
+/// and the frame's number and the wall clock in large digits.
 ///
-/// Rows are copied, not pixels computed, so that a picture costs well under a millisecond.
+/// Rows are copied rather than computed, so a picture costs well under a millisecond.
 struct PatternCanvas {
     private let width: Int
     private let height: Int
     /// One row of each plane: eight vertical bars.
     private let bars: (luma: [UInt8], blue: [UInt8], red: [UInt8])
-    /// Noise that the snow band takes its rows from, at places that change with each frame.
+    /// The noise from which the band's rows are copied, at offsets that change with each frame.
     private let noise: [UInt8]
     /// Pixels of one dot of the digits.
     private let scale: Int
@@ -36,7 +36,7 @@ struct PatternCanvas {
         scale = max(2, height / 90)
     }
 
-    /// Draws picture `number` at wall clock `milliseconds` since 1970.
+    /// Draws picture `number` at wall clock `milliseconds` (Unix time).
     ///
     /// - Parameter frame: a writable YUV 4:2:0 picture of the canvas's size.
     func draw(number: UInt64, milliseconds: UInt64, into frame: UnsafeMutablePointer<AVFrame>) {
@@ -93,7 +93,7 @@ struct PatternCanvas {
     }
 
     private func draw(_ text: [UInt8], _ luma: UnsafeMutablePointer<UInt8>, _ line: Int) {
-        // The dots are as large as fit into the width: 19 characters of 6 dots, with a margin.
+        // The dots are as large as the width allows: 19 characters of 6 dots, with a margin.
         let dot = max(1, min(scale, width / (text.count * 6 + 2)))
         let (left, top) = (dot * 2, height / 8)
         for row in top - min(dot, top)..<min(height, top + 8 * dot) {

@@ -6,27 +6,27 @@ import CApusMedia
 public import Logging
 import NIOCore
 
-/// Takes a network camera's stream over RTSP (TCP) and goes on after every break.
+/// Receives a network camera's stream over RTSP (TCP), and reconnects after every failure.
 ///
-/// When the camera is away the source tries again, after waits of 0.5 to 15 s with jitter. Times go on
-/// where they were plus the time that passed. An address that is no address, and a name or password
-/// that the camera refuses, end the source with an error; nothing else does.
+/// If the camera cannot be reached the source tries again, after waits of 0.5 to 15 s with jitter. Times then continue
+/// with the elapsed time added. Only two errors end the source: an invalid address, and a name or password that the
+/// camera refuses.
 ///
 /// Concurrency model: see ``MediaSource``.
 public final class RTSPSource: MediaSource {
-    /// How long opening may take, until the first packet can be read.
+    /// The time-out of opening, up to the first packet.
     public static let openTimeout = Duration.seconds(10)
-    /// How long the camera may send nothing.
+    /// The longest silence of the camera.
     public static let readTimeout = Duration.seconds(10)
-    /// How many packets may come before each track has said what its decoder needs.
+    /// The most packets that are read before each track's configuration must be known.
     static let scanCountMax = 600
 
     private let url: String
     private let log: Logger
     private let thread = SourceThread()
 
-    /// - Parameter url: `rtsp://` or `rtsps://`, with user and password where the camera wants them.
-    ///   Logs and errors show it without them.
+    /// - Parameter url: `rtsp://` or `rtsps://`, with user and password if the camera requires them. Logs and errors
+    ///   omit them.
     public init(url: String, log: Logger) {
         self.url = url
         self.log = log
@@ -62,19 +62,19 @@ public final class RTSPSource: MediaSource {
             let start = MonotonicTime.now()
             do throws(DemuxerError) {
                 try play(&line, interrupt, deliver)
-                log.notice("The camera ended its stream.", metadata: [LogKey.address: "\(Self.shown(url))"])
+                log.notice("The camera ended its stream", metadata: [LogKey.address: "\(Self.shown(url))"])
             } catch {
                 if thread.isStopped { return }
                 if error.number == APUS_AV_UNAUTHORIZED || error.number == APUS_AV_FORBIDDEN {
                     throw ApusError(
                         .mediaUnreadable,
                         "the camera at \(Self.shown(url)) refuses this name and password; "
-                            + "put the right ones into the address"
+                            + "correct them in the address"
                     )
                 }
                 var facts = Logger.facts(of: error.error)
                 facts[LogKey.address] = "\(Self.shown(url))"
-                log.warning("The camera cannot be reached.", metadata: facts)
+                log.warning("The camera cannot be reached", metadata: facts)
             }
             let wait = reconnect.nextWait(lasted: MonotonicTime.now() - start, unit: random.nextUnit())
             guard (MonotonicTime.now() + wait).sleep(unless: { thread.isStopped }) else { return }
@@ -92,7 +92,7 @@ public final class RTSPSource: MediaSource {
             options: [("rtsp_transport", "tcp"), ("allowed_media_types", "video+audio")], interrupt: interrupt)
         for omission in demuxer.omissions {
             log.warning(
-                "A track is left out.", metadata: [LogKey.address: "\(Self.shown(url))", LogKey.reason: "\(omission)"])
+                "A track is ignored", metadata: [LogKey.address: "\(Self.shown(url))", LogKey.reason: "\(omission)"])
         }
         line.begin(tracks: demuxer.tracks)
         var scanned = 0
@@ -112,18 +112,17 @@ public final class RTSPSource: MediaSource {
                         0,
                         ApusError(
                             .mediaUnreadable,
-                            "the camera at \(Self.shown(url)) does not say what a decoder needs to start"))
+                            "the camera at \(Self.shown(url)) does not send the configuration of a decoder"))
                 }
             }
         }
     }
 }
 
-/// One camera's frames on one line of time over many connections.
+/// One camera's frames on one time line, over many connections.
 ///
-/// Frames go out once every track has said what it is; before each connection's first key frame
-/// nothing goes out. A configuration is told again only where it differs. Frames of one connection
-/// come in the order in which the camera sent them.
+/// Frames are emitted once the configuration of every track is known, from each connection's first key frame on. A
+/// configuration is repeated only if it differs. Frames of one connection keep the camera's order.
 struct CameraLine {
     enum Event {
         case configuration(track: UInt8, TrackConfiguration)

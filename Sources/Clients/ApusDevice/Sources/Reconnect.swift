@@ -1,11 +1,11 @@
 import ApusCore
 
-/// How long an input waits before it tries again: doubling, bounded, with jitter, so that many agents
-/// that lost one camera host do not come back at once. Pure.
+/// The wait of an input before it tries again: doubling, bounded, with jitter, so that many agents that lost one camera
+/// host do not return at once. Pure value.
 package struct Reconnect: Sendable {
     package static let waitMin = Duration.milliseconds(500)
     package static let waitMax = Duration.seconds(15)
-    /// A connection that lasted this long was a good one: the next wait is the shortest again.
+    /// After a connection that lasted this long, the next wait is the shortest again.
     package static let goodAfter = Duration.seconds(30)
 
     private var wait = Self.waitMin
@@ -15,7 +15,7 @@ package struct Reconnect: Sendable {
     /// The wait after a failure.
     ///
     /// - Parameters:
-    ///   - lasted: how long the connection carried media.
+    ///   - lasted: the duration for which the connection delivered media.
     ///   - unit: a random number from 0 up to 1.
     package mutating func nextWait(lasted: Duration, unit: Double) -> Duration {
         if lasted >= Self.goodAfter { wait = Self.waitMin }

@@ -1,24 +1,24 @@
 public import ApusCore
 
-/// What a test pattern looks and sounds like. Text form: `1280x720@25`.
+/// The parameters of a test pattern. Text form: `1280x720@25`.
 public struct TestPattern: Sendable, Hashable, CustomStringConvertible {
     public static let widths = 64...3840
     public static let heights = 64...2160
     public static let frameRates = 1...120
 
-    /// Pixels; even.
+    /// In pixels; even.
     public var width: Int
     public var height: Int
     /// Frames a second.
     public var frameRate: Int
-    /// Seconds from one key frame to the next.
+    /// Seconds between key frames.
     public var keyIntervalSeconds = 2
-    /// Bits a second of the video.
+    /// The video's bit rate, per second.
     public var bitsPerSecond = 1_000_000
-    /// A quiet tone of 440 Hz as a second track.
+    /// True for a quiet tone of 440 Hz as a second track.
     public var hasTone = true
 
-    /// - Throws: 10022 where a number is out of range.
+    /// - Throws: 10022 if a number is out of range.
     public init(width: Int, height: Int, frameRate: Int) throws(ApusError) {
         guard Self.widths.contains(width), Self.heights.contains(height), width % 2 == 0, height % 2 == 0 else {
             throw ApusError(
@@ -38,9 +38,9 @@ public struct TestPattern: Sendable, Hashable, CustomStringConvertible {
         self.frameRate = frameRate
     }
 
-    /// Reads the text form.
+    /// Parses the text form.
     ///
-    /// - Throws: 10022 with the form that is expected.
+    /// - Throws: 10022 with the expected form.
     public init(parsing text: String) throws(ApusError) {
         let parts = text.split(separator: "@", omittingEmptySubsequences: false)
         let sides = (parts.first ?? "").split(separator: "x", omittingEmptySubsequences: false)

@@ -6,10 +6,10 @@ import CApusMedia
 import Glibc
 import NIOCore
 
-/// A camera that needs no camera: a moving picture with the frame's number and the clock in it, and a tone.
+/// A simulated camera: a moving picture with the frame's number and the clock, and a tone.
 ///
-/// H.264 from libx264 without B frames, AAC at 48 kHz. The picture's number starts at 0 and counts
-/// every frame, so that a person sees a lost frame.
+/// H.264 from libx264 without B frames, AAC at 48 kHz. The number in the picture starts at 0 and counts every frame, so
+/// that a person can see a lost frame.
 ///
 /// Concurrency model: see ``MediaSource``.
 public final class TestPatternSource: MediaSource {
@@ -24,8 +24,8 @@ public final class TestPatternSource: MediaSource {
     private let thread = SourceThread()
 
     /// - Parameters:
-    ///   - frameCountMax: pictures until the source ends by itself.
-    ///   - isPaced: wait for each frame's time; otherwise frames come as fast as they are taken.
+    ///   - frameCountMax: the number of pictures after which the source ends.
+    ///   - isPaced: true: wait for each frame's time; false: deliver frames as fast as they are accepted.
     public init(_ pattern: TestPattern, frameCountMax: UInt64 = .max, isPaced: Bool = true) {
         self.pattern = pattern
         self.frameCountMax = frameCountMax
@@ -43,7 +43,7 @@ public final class TestPatternSource: MediaSource {
         let tone = pattern.hasTone ? try Encoder(audioSampleRate: Self.sampleRate) : nil
         var shaper = TrackShaper(input: videoInput(video))
         guard let configuration = shaper.configuration else {
-            throw ApusError(.internalFailure, "the encoder did not say its parameters")
+            throw ApusError(.internalFailure, "the encoder did not report its parameters")
         }
         deliver(.configuration(track: 0, configuration))
         if let tone { deliver(.configuration(track: 1, audioConfiguration(tone))) }
@@ -53,7 +53,7 @@ public final class TestPatternSource: MediaSource {
         let start = MonotonicTime.now()
         var samples = 0
         for number in 0..<frameCountMax {
-            // From the frame's number, never from the frame before: no drift.
+            // Computed from the frame's number, not from the previous frame, so there is no drift.
             let due = start + .nanoseconds(Int64(number * 1_000_000_000 / rate))
             if isPaced {
                 guard due.sleep(unless: { thread.isStopped }) else { return }
@@ -76,7 +76,7 @@ public final class TestPatternSource: MediaSource {
         }
     }
 
-    /// Encodes one packet of the tone and gives its samples.
+    /// Encodes one packet of the tone and emits its samples.
     private func sound(
         _ tone: Encoder, from first: Int, _ deliver: (SourceEvent) -> Void
     ) throws(ApusError) -> Int {
@@ -91,7 +91,7 @@ public final class TestPatternSource: MediaSource {
             }
         }
         for output in try tone.encode(pts: Int64(first)) {
-            // The encoder's first packet stands before 0, by its delay.
+            // The encoder's first packet is before 0, by its delay.
             let time = (output.pts + Int64(count)) * 1_000_000 / Int64(Self.sampleRate)
             SourceFrame(track: 1, pts: time, dts: time, flags: [], payload: ByteBuffer(bytes: output.bytes))
                 .deliver(to: deliver)
@@ -113,7 +113,7 @@ public final class TestPatternSource: MediaSource {
             extraData: encoder.extraData)
     }
 
-    /// Milliseconds since 1970, for the picture only.
+    /// Unix time in milliseconds, for the picture only.
     private static func wallClock() -> UInt64 {
         var time = timespec()
         clock_gettime(CLOCK_REALTIME, &time)

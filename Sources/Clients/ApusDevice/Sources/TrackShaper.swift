@@ -2,17 +2,17 @@ import ApusCore
 import ApusMedia
 import NIOCore
 
-/// A frame on its way out of a source; times are microseconds on the source's line.
+/// A frame of a source. Times are in microseconds on the source's time line.
 struct SourceFrame: Sendable {
     var track: UInt8
     var pts: Int64
     var dts: Int64
     var flags: MediaFlags
     var payload: ByteBuffer
-    /// Set where the track's configuration changes with this frame.
+    /// Set if the track's configuration changes with this frame.
     var configuration: TrackConfiguration?
 
-    /// Hands the frame, and a changed configuration before it, to the source's receiver.
+    /// Delivers the frame, and a changed configuration before it, to the source's receiver.
     func deliver(to receive: (SourceEvent) -> Void) {
         if let configuration { receive(.configuration(track: track, configuration)) }
         receive(
@@ -22,32 +22,32 @@ struct SourceFrame: Sendable {
     }
 }
 
-/// Brings one track of an input into the form that the cluster carries: length-prefixed NAL units
-/// with an `avcC` or `hvcC` record, raw AAC with its AudioSpecificConfig (see ``TrackConfiguration``).
+/// Converts one track of an input to the form that the cluster uses: length-prefixed NAL units with an `avcC` or `hvcC`
+/// record, raw AAC with its AudioSpecificConfig (see ``TrackConfiguration``).
 ///
-/// Bytes of an input that has this form already are not touched. Pure.
+/// Bytes of an input that already has this form are not changed. Pure value.
 struct TrackShaper {
-    /// What a packet became.
+    /// The result of a packet.
     struct Shaped: Equatable {
         var payload: ByteBuffer
         var isDiscardable = false
-        /// Set where the packet carries other parameter sets than the ones before.
+        /// Set if the packet has other parameter sets than the ones before.
         var configuration: TrackConfiguration?
     }
 
     private enum Form {
-        /// Passed on byte for byte; video with the bytes of its length prefix.
+        /// The bytes are unchanged. Video has length prefixes of this size.
         case asIs(lengthByteCount: Int)
         case annexB(ParameterSets)
         case adts
     }
 
-    /// What the track's next frames need; nil where the input has not said it yet.
+    /// The decoder configuration of the track's next frames; nil if the input has not sent it yet.
     private(set) var configuration: TrackConfiguration?
     private var draft: TrackConfiguration
     private var form: Form
 
-    /// - Parameter input: the track as the container describes it, `extraData` as it stands there.
+    /// - Parameter input: the track in the container's form, with unchanged `extraData`.
     init(input: TrackConfiguration) {
         draft = input
         let extra = input.extraData
@@ -70,7 +70,7 @@ struct TrackShaper {
         }
     }
 
-    /// Shapes one packet; nil where nothing of it is left to send, or the configuration is still unknown.
+    /// Converts one packet. Returns nil if nothing of it is left to send, or the configuration is still unknown.
     mutating func shape(_ bytes: [UInt8], isKey: Bool) -> Shaped? {
         switch form {
         case .adts: shapeADTS(bytes)
@@ -100,7 +100,7 @@ struct TrackShaper {
             case .videoParameters, .sequenceParameters, .pictureParameters:
                 let unit = Array(bytes[range])
                 seen.add(unit, codec: codec)
-                // A set that the configuration holds is not sent again; another one stays in the stream.
+                // A set that the configuration includes is not sent again. Another one stays in the stream.
                 if !sets.contains(unit) { units.append(range) }
             case .slice, .other: units.append(range)
             }

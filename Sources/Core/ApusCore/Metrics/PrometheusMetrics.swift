@@ -1,17 +1,17 @@
 package import CoreMetrics
 import Synchronization
 
-/// A metrics backend that keeps every instrument in memory and writes them in Prometheus' text form.
+/// A metrics backend that keeps every instrument in memory and writes them in Prometheus' text format.
 ///
-/// A node bootstraps one of these as the process's metrics system and serves ``text()`` at `/metrics`.
-/// The same name and labels always give the same series, so a short-lived instrument loses nothing.
+/// A node bootstraps one of these as the process's metrics system and serves ``text()`` at `/metrics`. The same name
+/// and labels always give the same series, so a short-lived instrument loses nothing.
 ///
-/// Bounds (D13): ``familiesMax`` names and ``seriesPerFamilyMax`` label sets each. A label set beyond the
-/// bound is counted in the family's one series `{overflow="true"}`; a name beyond the bound, or one that
-/// is already in use for another kind of instrument, is taken but not shown.
+/// Limits (D13): ``familiesMax`` names, and ``seriesPerFamilyMax`` label sets each. Label sets beyond the limit are
+/// counted in the family's series `{overflow="true"}`. A name beyond the limit, or one that is already in use for
+/// another kind of instrument, is accepted but not exported.
 ///
-/// Concurrency: any thread; creating an instrument and ``text()`` take a lock, counting does not
-/// (histograms: a lock of their own).
+/// Concurrency: any thread. Creating an instrument and ``text()`` take a lock, counting does not (histograms have a
+/// lock of their own).
 package final class PrometheusMetrics: MetricsFactory {
     /// The most names.
     package static let familiesMax = 1024
@@ -35,14 +35,17 @@ package final class PrometheusMetrics: MetricsFactory {
 
     private let families = Mutex<[String: Family]>([:])
 
-    package init() {}
+    private let catalogue: [String: MetricDescription]
+
+    /// - Parameter catalogue: the help texts, by name. A metric that is not in it is written without one.
+    package init(catalogue: [String: MetricDescription] = MetricCatalogue.byName) { self.catalogue = catalogue }
 
     /// All instruments in Prometheus' text exposition format 0.0.4, sorted by name and labels.
     package func text() -> String {
         let snapshot = families.withLock { $0 }
         var text = ""
         for (name, family) in snapshot.sorted(by: { $0.key < $1.key }) {
-            text += "# TYPE \(name) \(family.kind.rawValue)\n"
+            text += PrometheusText.head(name, kind: family.kind.rawValue, help: catalogue[name]?.help)
             for (labels, series) in family.series.sorted(by: { $0.key < $1.key }) {
                 series.write(name: name, labels: labels, into: &text)
             }
@@ -69,7 +72,7 @@ package final class PrometheusMetrics: MetricsFactory {
         series(.histogram, label, dimensions) { HistogramSeries(bounds: Self.timerBuckets) }
     }
 
-    // A series outlives its instrument: Prometheus would take a counter that begins anew for a restart.
+    // A series outlives its instrument: Prometheus would interpret a counter that starts at zero as a restart.
     package func destroyCounter(_ handler: any CounterHandler) {}
     package func destroyMeter(_ handler: any MeterHandler) {}
     package func destroyRecorder(_ handler: any RecorderHandler) {}
@@ -95,8 +98,14 @@ package final class PrometheusMetrics: MetricsFactory {
     }
 }
 
-/// Names and labels as Prometheus takes them.
+/// Names, help texts, labels and numbers in Prometheus' text format 0.0.4.
 enum PrometheusText {
+    /// The lines before a family's series: `# HELP`, where there is a help text, and `# TYPE`.
+    static func head(_ name: String, kind: String, help: String?) -> String {
+        let type = "# TYPE \(name) \(kind)\n"
+        return help.map { "# HELP \(name) \(escaped($0, isQuoted: false))\n\(type)" } ?? type
+    }
+
     /// The name with every byte outside `[a-zA-Z0-9_:]` as `_`, and not beginning with a digit.
     static func name(_ label: String) -> String {
         var name = String(label.unicodeScalars.map { isPlain($0) ? Character($0) : "_" })
@@ -111,7 +120,7 @@ enum PrometheusText {
             .joined(separator: ",")
     }
 
-    /// A number without a needless `.0`.
+    /// A number without a trailing `.0`.
     static func number(_ value: Double) -> String {
         if let whole = Int64(exactly: value) { return "\(whole)" }
         if value.isNaN { return "NaN" }
@@ -125,14 +134,15 @@ enum PrometheusText {
         }
     }
 
-    private static func escaped(_ value: String) -> String {
+    /// With `\` and line feed escaped, and `"` where the text is quoted: a label's value is, a help text is not.
+    private static func escaped(_ value: String, isQuoted: Bool = true) -> String {
         var text = ""
-        for character in value {
-            switch character {
+        for scalar in value.unicodeScalars {
+            switch scalar {
             case "\\": text += "\\\\"
-            case "\"": text += "\\\""
+            case "\"" where isQuoted: text += "\\\""
             case "\n": text += "\\n"
-            default: text.append(character)
+            default: text.unicodeScalars.append(scalar)
             }
         }
         return text

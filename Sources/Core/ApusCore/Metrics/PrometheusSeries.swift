@@ -1,7 +1,7 @@
 import CoreMetrics
 import Synchronization
 
-/// One line, or one block of lines, of the text form.
+/// One line, or one block of lines, of the text format.
 protocol PrometheusSeries: AnyObject, Sendable {
     func write(name: String, labels: String, into text: inout String)
 }
@@ -46,10 +46,10 @@ final class GaugeSeries: PrometheusSeries, MeterHandler, RecorderHandler {
     }
 }
 
-/// Counts of values in fixed buckets. Timers are shown in seconds.
+/// Counts of values in fixed buckets. Timers are exported in seconds.
 final class HistogramSeries: PrometheusSeries, RecorderHandler, TimerHandler {
     private struct Counts {
-        /// One per bound, and one for all that is larger.
+        /// One count per bound, and one for larger values.
         var buckets: [UInt64]
         var sum = 0.0
     }

@@ -9,26 +9,26 @@ package struct ChannelRow {
     package var peer = TransportAddress(v4: 0, port: 0)
     /// The allocation's socket of the peer's family, or one that is connected to the peer.
     package var socket: Int32 = -1
-    /// The place of the connected socket, or -1.
+    /// The index of the connected socket, or -1.
     package var hot: Int32 = -1
-    /// Datagrams to the peer, as long as there is none.
+    /// Datagrams to the peer, until there is a connected socket.
     package var heat: UInt32 = 0
-    /// Where messages to the peer point.
+    /// The address in the form that messages to the peer refer to.
     package var address = RawAddress()
-    /// The run of this batch that goes to the peer.
+    /// The run to the peer in this batch.
     package var mark = SendBatch.Mark()
-    /// Whether the peer's host is the allocation's own, so that it may be another allocation of this plane.
+    /// True if the peer's host is the allocation's own, so it may be another allocation of this plane.
     package var isOwnHost = false
 }
 
-/// What the packet's way needs of one allocation, in one place.
+/// What the packet path needs of one allocation, in one place.
 package struct AllocationRow {
     package var id: UInt32 = 0
     package var isLive = false
-    /// Counts the lives of this place, so that a late readiness of an earlier socket is known as such.
+    /// The number of uses of this place. It identifies a late readiness event of an earlier socket.
     package var generation: UInt32 = 0
     package var socket: Int32 = -1
-    /// The IPv6 socket of an allocation that has one of each family, or -1.
+    /// The IPv6 socket of an allocation with both families, or -1.
     package var second: Int32 = -1
     package var flow = RelayFlow(
         plane: 0, transport: .udp, local: TransportAddress(v4: 0, port: 0), remote: TransportAddress(v4: 0, port: 0))
@@ -36,22 +36,22 @@ package struct AllocationRow {
     package var listener: Int32 = -1
     /// The listener's socket, through which the client is answered.
     package var clientSocket: Int32 = -1
-    /// The stream client's place, or -1.
+    /// The stream client's index, or -1.
     package var stream: Int32 = -1
-    /// The place of the session of a client over DTLS, or -1.
+    /// The index of a DTLS client's session, or -1.
     package var session: Int32 = -1
     package var client = RawAddress()
-    /// The run of this batch that goes to the client.
+    /// The run to the client in this batch.
     package var mark = SendBatch.Mark()
-    /// Where its user's tokens are, or -1 where nothing bounds them.
+    /// The index of its user's bucket, or -1 if there is no limit.
     package var bucket: Int32 = -1
-    /// Its share of control.
+    /// Its share of control's queue.
     var controlShare = TokenBucket()
-    /// How its sockets are read.
+    /// The read depth of its sockets.
     var reads = ReadDepth()
     package var traffic = RelayTraffic()
     package var reported = RelayTraffic()
-    /// Where its peers see it; nil for a TCP allocation, and where there is no second family.
+    /// The relayed address as peers see it; nil for a TCP allocation, and without a second family.
     package fileprivate(set) var relayed: TransportAddress?
     package fileprivate(set) var secondRelayed: TransportAddress?
 
@@ -66,7 +66,7 @@ package struct AllocationRow {
     @inline(__always)
     func socket(to family: TransportAddress.Family) -> Int32 { family == .v6 && second >= 0 ? second : socket }
 
-    /// Where peers of a family see it.
+    /// The relayed address as peers of a family see it.
     @inline(__always)
     func relayed(to family: TransportAddress.Family) -> TransportAddress? {
         family == .v6 && second >= 0 ? secondRelayed : relayed
@@ -87,8 +87,8 @@ package struct AllocationRow {
 
 /// The allocations of one plane and the tables that find them.
 ///
-/// Rows stand in one piece of memory that the kernel gives page by page, so that an unused row costs
-/// nothing. Channels and permissions of a row are small arrays that grow on demand.
+/// Rows are in one piece of memory that the kernel allocates page by page, so an unused row costs nothing. Channels and
+/// permissions of a row are small arrays that grow on demand.
 ///
 /// Concurrency model: confined to the plane's thread.
 package struct AllocationTable: ~Copyable {
@@ -99,13 +99,13 @@ package struct AllocationTable: ~Copyable {
     private var used = 0
     private var free: [UInt32] = []
     private var byID: FlatTable
-    /// Datagram clients: listener and address to row.
+    /// Datagram clients: from listener and address to row.
     private var byClient: FlatTable
-    /// Peers with a channel: row and address to channel number.
+    /// Peers with a channel: from row and address to channel number.
     private var channelPeers: FlatTable
-    /// Permitted peers: row and address without port, to the first and last port that may be sent to.
+    /// Permitted peers: from row and address without port, to the first and last port that may be sent to.
     private var permitted: FlatTable
-    /// Relayed addresses to rows.
+    /// From relayed addresses to rows.
     private var byRelayed: FlatTable
     package private(set) var count = 0
 
@@ -129,7 +129,7 @@ package struct AllocationTable: ~Copyable {
         rows.deallocate()
     }
 
-    /// Rows that were ever used: the range to go through.
+    /// The rows ever used, as a range to iterate over.
     package var slots: Range<Int> { 0..<used }
 
     /// The row of a datagram client, or ``FlatTable/none``.
@@ -139,7 +139,7 @@ package struct AllocationTable: ~Copyable {
     /// The row of an allocation, or ``FlatTable/none``.
     package func slot(id: UInt32) -> UInt32 { byID.value(for: FlatTable.Key(number: id)) }
 
-    /// The row whose relayed address a peer is, or ``FlatTable/none``.
+    /// The row with this peer as its relayed address, or ``FlatTable/none``.
     @inline(__always)
     package func slot(relayed address: TransportAddress) -> UInt32 {
         byRelayed.value(for: FlatTable.Key(address, scope: 0))
@@ -149,22 +149,22 @@ package struct AllocationTable: ~Copyable {
     @inline(__always)
     package func channelNumber(peer key: FlatTable.Key) -> UInt32 { channelPeers.value(for: key) }
 
-    /// Whether a peer of a row may send.
+    /// True if a peer of a row may send.
     @inline(__always)
     package func isPermitted(peer key: FlatTable.Key) -> Bool { permitted.value(for: key.host) != FlatTable.none }
 
-    /// Whether a peer of a row may be sent to at a port.
+    /// True if a peer of a row may be sent to at a port.
     package func isPermitted(peer key: FlatTable.Key, port: UInt16) -> Bool {
         let ports = permitted.value(for: key.host)
         return ports != FlatTable.none && UInt32(port) >= ports >> 16 && UInt32(port) <= ports & 0xFFFF
     }
 
-    /// Whether control judges each port of a peer of a row, since the operator's lists name ports of it.
+    /// True if control checks each port of a peer of a row, because the operator's lists name ports of it.
     package func isJudged(peer key: FlatTable.Key) -> Bool { permitted.value(for: key.host) == 0 }
 
     /// Takes a row for an allocation. The caller sets its client.
     ///
-    /// - Returns: ``FlatTable/none`` where the table is full or the number is in use.
+    /// - Returns: ``FlatTable/none`` if the table is full or the number is in use.
     package mutating func insert(id: UInt32, socket: Int32, second: Int32 = -1) -> UInt32 {
         guard slot(id: id) == FlatTable.none, count < rowsMax else { return FlatTable.none }
         let slot: UInt32
@@ -187,19 +187,19 @@ package struct AllocationTable: ~Copyable {
         return slot
     }
 
-    /// Says where a row's peers see it, so that other rows find it.
+    /// Sets a row's relayed addresses as peers see them, so that other rows find it.
     package mutating func setRelayed(_ slot: UInt32, _ address: TransportAddress?, second: TransportAddress?) {
         rows[Int(slot)].relayed = address
         rows[Int(slot)].secondRelayed = second
         for address in [address, second] {
-            // Where there were no room, the kernel would know the way.
+            // Without room in the table, packets to this address pass through the kernel.
             if let address { _ = byRelayed.set(slot, for: FlatTable.Key(address, scope: 0)) }
         }
     }
 
-    /// Takes the socket of one family out of a row that has both, IPv4 first; its channels are unbound already.
+    /// Removes the socket of one family from a row with both, IPv4 first. Its channels must be unbound.
     ///
-    /// - Returns: the socket, which the caller closes; -1 where the row has one family alone.
+    /// - Returns: the socket, which the caller closes; -1 if the row has only one family.
     mutating func removeFamily(_ slot: UInt32, _ family: TransportAddress.Family) -> Int32 {
         let row = rows + Int(slot)
         guard row.pointee.second >= 0 else { return -1 }
@@ -215,7 +215,7 @@ package struct AllocationTable: ~Copyable {
         return closed
     }
 
-    /// Gives a row its datagram client; false where the client has another allocation.
+    /// Sets a row's datagram client. Returns false if the client has another allocation.
     package mutating func setClient(_ slot: UInt32, listener: Int32, socket: Int32, flow: RelayFlow) -> Bool {
         let key = FlatTable.Key(flow.remote, scope: UInt32(listener))
         guard byClient.value(for: key) == FlatTable.none, byClient.set(slot, for: key) else { return false }
@@ -228,14 +228,14 @@ package struct AllocationTable: ~Copyable {
         return true
     }
 
-    /// Gives a row its stream client.
+    /// Sets a row's stream client.
     package mutating func setStream(_ slot: UInt32, stream: Int32, flow: RelayFlow) {
         clearClient(slot)
         rows[Int(slot)].flow = flow
         rows[Int(slot)].stream = stream
     }
 
-    /// Gives a row its client over DTLS.
+    /// Sets a row's DTLS client.
     package mutating func setSession(_ slot: UInt32, session: Int32, flow: RelayFlow) {
         clearClient(slot)
         rows[Int(slot)].flow = flow
@@ -281,14 +281,14 @@ package struct AllocationTable: ~Copyable {
         count -= 1
     }
 
-    /// Permits a peer's address; false where the allocation has as many as it takes.
+    /// Permits a peer's address. Returns false at the allocation's limit.
     package mutating func permit(
         _ slot: UInt32, _ peer: TransportAddress, ports: ClosedRange<UInt16> = 1...65_535
     ) -> Bool {
         let row = rows + Int(slot)
         let host = peer.host
         let key = FlatTable.Key(host, scope: slot)
-        // A lower bound of 65,535 would look like an empty place; no relay has that port for its only one.
+        // A lower bound of 65,535 would look like an empty place. No relay has that port as its only one.
         let value = UInt32(min(ports.lowerBound, 65_534)) << 16 | UInt32(ports.upperBound)
         if permitted.value(for: key) != FlatTable.none { return permitted.set(value, for: key) }
         guard row.pointee.permissionCount < permissionsMax, permitted.set(value, for: key) else { return false }
@@ -309,7 +309,7 @@ package struct AllocationTable: ~Copyable {
         return true
     }
 
-    /// Takes a permission back.
+    /// Removes a permission.
     package mutating func revoke(_ slot: UInt32, _ peer: TransportAddress) {
         let row = rows + Int(slot)
         let host = peer.host
@@ -323,7 +323,7 @@ package struct AllocationTable: ~Copyable {
         }
     }
 
-    /// Binds a channel; false where the number or the peer has another binding, or there are too many.
+    /// Binds a channel. Returns false if the number or the peer has another binding, or the limit is reached.
     package mutating func bind(_ slot: UInt32, number: UInt16, peer: TransportAddress) -> Bool {
         let row = rows + Int(slot)
         let key = FlatTable.Key(peer, scope: slot)
@@ -346,21 +346,21 @@ package struct AllocationTable: ~Copyable {
         return true
     }
 
-    /// Calls something with each channel of a row.
+    /// Calls the body with each channel of a row.
     func forEachChannel(_ slot: UInt32, _ body: (UnsafeMutablePointer<ChannelRow>) -> Void) {
         let row = rows + Int(slot)
         guard let channels = row.pointee.channels else { return }
         for index in 0...row.pointee.channelMask where channels[index].number != 0 { body(channels + index) }
     }
 
-    /// Ends the binding of a channel.
+    /// Removes the binding of a channel.
     package mutating func unbind(_ slot: UInt32, number: UInt16) {
         let row = rows + Int(slot)
         guard let channel = row.pointee.channel(number) else { return }
         channelPeers.remove(FlatTable.Key(channel.pointee.peer, scope: slot))
         channel.pointee.number = 0
         row.pointee.channelCount -= 1
-        // The places behind the hole may have been reached through it.
+        // The entries behind the hole may have been reached through it.
         rehash(row, capacity: row.pointee.channelMask + 1)
     }
 

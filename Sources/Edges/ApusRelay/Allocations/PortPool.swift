@@ -1,12 +1,10 @@
 import ApusTraversal
 
-/// The ports of one address that no allocation of this node has, to be taken by chance, so that they cannot be guessed
-/// (RFC 8656 §7.2).
+/// The free ports of one address. Ports are chosen at random, so that they cannot be guessed (RFC 8656 §7.2).
 ///
-/// A port is found as long as one is free, in a range that is nearly full too. Memory: six bytes for each port of the
-/// range.
+/// A port is found as long as one is free, even in a nearly full range. Memory: six bytes for each port of the range.
 package struct PortPool: Sendable {
-    /// Datagrams and streams have ports of their own.
+    /// Datagrams and streams have separate ports.
     struct Key: Hashable {
         var host: TransportAddress
         var isTCP: Bool
@@ -16,16 +14,16 @@ package struct PortPool: Sendable {
         case any
         /// An even port (EVEN-PORT).
         case even
-        /// An even port after which one is free.
+        /// An even port whose successor is free too.
         case pair
     }
 
-    /// Random draws before the free ports are looked through for one that is even.
+    /// The number of random draws before the free ports are searched for an even one.
     private static let drawsMax = 32
 
     private let range: ClosedRange<UInt16>
     private var free: [UInt16]
-    /// Where a port stands in `free`; -1 for one that is taken.
+    /// The index of each port in `free`; -1 if it is taken.
     private var places: [Int32]
 
     package init(_ range: ClosedRange<UInt16>) {
@@ -34,7 +32,7 @@ package struct PortPool: Sendable {
         places = (0..<Int32(range.count)).map { $0 }
     }
 
-    /// Ports that are free.
+    /// The number of free ports.
     package var count: Int { free.count }
 
     private func isFree(_ port: UInt16) -> Bool { range.contains(port) && places[Int(port - range.lowerBound)] >= 0 }
@@ -47,7 +45,7 @@ package struct PortPool: Sendable {
         }
     }
 
-    /// Takes a port that fits; nil where none does.
+    /// Takes a matching port; nil if there is none.
     package mutating func take(_ wish: Wish, using random: inout some RandomNumberGenerator) -> UInt16? {
         guard !free.isEmpty else { return nil }
         for _ in 0..<Self.drawsMax {
@@ -62,7 +60,7 @@ package struct PortPool: Sendable {
         return port
     }
 
-    /// Takes this port, where it is free.
+    /// Takes this port if it is free.
     package mutating func take(_ port: UInt16) {
         guard isFree(port) else { return }
         let place = places[Int(port - range.lowerBound)]
@@ -74,7 +72,7 @@ package struct PortPool: Sendable {
         places[Int(port - range.lowerBound)] = -1
     }
 
-    /// Makes a port free again; nothing happens where it is, or is none of the range.
+    /// Frees a port. Has no effect if it is free or not in the range.
     package mutating func give(back port: UInt16) {
         guard range.contains(port), !isFree(port) else { return }
         places[Int(port - range.lowerBound)] = Int32(free.count)

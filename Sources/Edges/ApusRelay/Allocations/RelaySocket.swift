@@ -3,15 +3,15 @@ package import ApusTraversal
 import CApusNet
 import Glibc
 
-/// Opens the sockets that allocations relay through, and the doors'.
+/// Opens the sockets of allocations and listeners.
 package enum RelaySocket {
-    /// A bound socket for an allocation, to be handed to a plane: ``PlaneCommand/install(allocation:flow:socket:)``.
+    /// A bound socket for an allocation, to be passed to a plane: ``PlaneCommand/install(allocation:flow:socket:)``.
     ///
     /// - Parameters:
-    ///   - address: where to relay from; port 0 lets the system choose.
-    ///   - bufferBytes: the kernel's buffers, where it gives them.
-    /// - Throws: 10019 where the address is in use, 10007 where the system has no descriptor or memory for it, 10018
-    ///   for any other refusal of the system.
+    ///   - address: the address to relay from; port 0 lets the system choose.
+    ///   - bufferBytes: the size of the kernel's buffers, if allowed.
+    /// - Throws: 10019 if the address is in use, 10007 if the system has no descriptor or memory for it, 10018 for any
+    ///   other refusal of the system.
     package static func open(
         _ address: TransportAddress, bufferBytes: Int, usesOffload: Bool = true
     ) throws(ApusError) -> (socket: Int32, address: TransportAddress) {
@@ -20,9 +20,9 @@ package enum RelaySocket {
         return (socket, RawAddress.local(of: socket) ?? address)
     }
 
-    /// A listening socket for a TCP allocation (RFC 6062), to be handed to a plane in the same way.
+    /// A listening socket for a TCP allocation (RFC 6062), to be passed to a plane in the same way.
     ///
-    /// - Parameter backlog: peers that wait to be taken.
+    /// - Parameter backlog: peers that wait to be accepted.
     /// - Throws: as ``open(_:bufferBytes:usesOffload:)``.
     package static func listen(
         _ address: TransportAddress, backlog: Int = 64
@@ -33,7 +33,7 @@ package enum RelaySocket {
         return (socket, RawAddress.local(of: socket) ?? address)
     }
 
-    /// Begins to connect from the address of a TCP allocation to a peer of the same family; nil where it fails at once.
+    /// Starts to connect from the address of a TCP allocation to a peer of the same family; nil if it fails at once.
     static func connect(from local: TransportAddress, to peer: TransportAddress) -> Int32? {
         let (from, to) = (RawAddress(local), RawAddress(peer))
         let socket = from.withSocketAddress { fromAddress in
@@ -42,14 +42,14 @@ package enum RelaySocket {
         return socket < 0 ? nil : socket
     }
 
-    /// Closes a socket that was not handed to a plane.
+    /// Closes a socket that was not passed to a plane.
     package static func close(_ socket: Int32) { apus_close(socket) }
 
-    /// Another descriptor of a plane's socket; nil where the descriptor is not that socket's any more.
+    /// Another descriptor of a plane's socket; nil if the descriptor is no longer that socket.
     static func duplicate(_ socket: Int32, of address: TransportAddress) -> Int32? {
         let copy = apus_duplicate(socket)
         guard copy >= 0 else { return nil }
-        // A plane that refused the allocation has closed its socket, and the number may be another one's now.
+        // If a plane refused the allocation, it has closed the socket, and the number may have been reused.
         guard RawAddress.local(of: copy) == address else {
             apus_close(copy)
             return nil
@@ -57,7 +57,7 @@ package enum RelaySocket {
         return copy
     }
 
-    /// A bound datagram socket of a door or an allocation, or -errno.
+    /// A bound datagram socket of a listener or an allocation, or -errno.
     package static func openDatagram(
         _ address: TransportAddress, sharesPort: Bool, joins: Bool, bufferBytes: Int
     ) -> Int32 {
@@ -69,20 +69,20 @@ package enum RelaySocket {
         }
     }
 
-    /// Has a datagram socket report TTL, DSCP and ECN of what it receives; see ``ReceiveArena/receipt(_:)``.
+    /// Makes a datagram socket report TTL, DSCP and ECN of received datagrams; see ``ReceiveArena/receipt(_:)``.
     package static func reportMarks(of socket: Int32) { apus_datagram_report_marks(socket) }
 
     static func error(_ address: TransportAddress, _ number: Int32) -> ApusError {
         switch number {
         case EADDRINUSE: ApusError(.addressInUse, "the address \(address) is in use")
-        case EMFILE: ApusError(.overloaded, "the process has as many files open as it may (RLIMIT_NOFILE)")
-        case ENFILE: ApusError(.overloaded, "the system has as many files open as it may (fs.file-max)")
+        case EMFILE: ApusError(.overloaded, "the process has reached its limit of open files (RLIMIT_NOFILE)")
+        case ENFILE: ApusError(.overloaded, "the system has reached its limit of open files (fs.file-max)")
         case ENOBUFS, ENOMEM: ApusError(.overloaded, "the system has no memory for a socket (errno \(number))")
         default: ApusError(.internalFailure, "the address \(address) cannot be opened (errno \(number))")
         }
     }
 
-    /// Whether an errno says that the process or the system has no descriptor or memory left.
+    /// True if an errno means that the process or the system has no descriptor or memory left.
     static func isExhaustion(_ number: Int32) -> Bool {
         number == EMFILE || number == ENFILE || number == ENOBUFS || number == ENOMEM
     }

@@ -2,25 +2,26 @@ package import ApusCore
 package import ApusTraversal
 import Glibc
 
-/// Asks a STUN server which public address a private one has (RFC 8489 §12.1), as a relay behind a NAT does at start.
+/// Asks a STUN server for the public address of a private one (RFC 8489 §12.1), for a relay behind a NAT.
 package enum ExternalLookup {
-    /// The first wait for an answer; each further one is twice as long (RFC 8489 §6.2.1).
+    /// The first wait for an answer. Each further one is twice as long (RFC 8489 §6.2.1).
     private static let firstWait = Duration.milliseconds(250)
 
-    /// What a server answered.
+    /// A server's answer.
     package struct Answer: Sendable {
-        /// The address that it sees.
+        /// The address that the server sees.
         package let seen: TransportAddress
-        /// Whether the port is that of the socket. Behind a NAT that gives others, relayed addresses cannot be reached.
+        /// True if the port is that of the socket. Behind a NAT that changes ports, relayed addresses cannot be
+        /// reached.
         package let isPortKept: Bool
     }
 
-    /// The address that the server sees, asked from a port that the system gives.
+    /// The address that the server sees, asked from a port that the system chooses.
     ///
-    /// Blocks the thread until the answer or the timeout.
+    /// Blocks the thread until the answer or the time-out.
     ///
     /// - Parameter host: the address to ask from.
-    /// - Throws: 10018 where no socket can be had, 21002 where no answer comes in time.
+    /// - Throws: 10018 if no socket can be opened, 21002 if no answer comes in time.
     package static func ask(
         _ server: TransportAddress, from host: TransportAddress, timeout: Duration
     ) throws(ApusError) -> Answer {
@@ -44,7 +45,7 @@ package enum ExternalLookup {
             wait = wait * 2
         }
         throw ApusError(
-            .answerTimedOut, "the STUN server \(server) does not tell the public address of \(host.hostDescription)")
+            .answerTimedOut, "the STUN server \(server) did not report the public address of \(host.hostDescription)")
     }
 
     private static func send(_ bytes: [UInt8], through socket: Int32, to server: TransportAddress) {
@@ -52,7 +53,7 @@ package enum ExternalLookup {
         _ = address.withSocketAddress { sendto(socket, bytes, bytes.count, 0, $0, socklen_t(address.length)) }
     }
 
-    /// The next datagram; nil where none comes until then.
+    /// The next datagram; nil if none comes in time.
     private static func receive(_ socket: Int32, until end: MonotonicTime) -> [UInt8]? {
         var buffer = [UInt8](repeating: 0, count: 2_048)
         while true {

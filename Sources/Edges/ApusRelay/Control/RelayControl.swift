@@ -4,43 +4,44 @@ package import ApusTraversal
 import CApusNet
 import Synchronization
 
-/// What decides: the machine of the protocol with what it needs around it.
+/// The logic of the control thread: the protocol's machine with its environment.
 ///
 /// Concurrency model: confined to the control thread.
 package protocol RelayController: Sendable {
-    /// Something happened at a plane; commands are added in the order in which planes shall have them.
+    /// Handles an event of a plane. Commands are added in the order in which the planes must receive them.
     mutating func handle(
         _ event: PlaneEvent, from plane: UInt8, now: MonotonicTime,
         into commands: inout [(plane: UInt8, command: PlaneCommand)])
-    /// The rest of the node wants something.
+    /// Handles an order from the rest of the node.
     mutating func handle(
         _ order: RelayOrder, now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)])
-    /// Time went by; called about every ``RelayControl/tickInterval`` while there are events, and else when
-    /// ``nextTick(now:)`` says. After a sleep it comes before the events.
+    /// Time has passed. Called about every ``RelayControl/tickInterval`` while there are events, otherwise at
+    /// ``nextTick(now:)``. After a sleep it is called before the events.
     mutating func tick(now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)])
-    /// The process ends: ends a part of what lives; called again, with the planes' counters between, until ``isEmpty``.
+    /// Shutdown: ends a part of the allocations. Called repeatedly, with the planes' reports in between, until
+    /// ``isEmpty``.
     mutating func wind(
         down now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)])
-    /// Whether nothing lives and nothing is waited for.
+    /// True if there is no allocation left, and nothing is awaited.
     var isEmpty: Bool { get }
-    /// The last call: nothing more is waited for.
+    /// The last call of a shutdown. Nothing is awaited any more.
     mutating func finish(now: MonotonicTime)
-    /// When the next tick has something to do; nil where it has none until an event comes.
+    /// The time of the next tick; nil if none is needed before an event.
     func nextTick(now: MonotonicTime) -> MonotonicTime?
-    /// Whether work is left that is done in steps, between which events have their turn.
+    /// True if stepwise work is left. Events are handled between its steps.
     var hasWork: Bool { get }
-    /// One step of it.
+    /// Does one step of it.
     mutating func work(now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)])
 }
 
 extension RelayController {
-    /// Every interval, whether there is something to do or not.
+    /// Every interval, whether needed or not.
     package func nextTick(now: MonotonicTime) -> MonotonicTime? { now + RelayControl.tickInterval }
 
     package var hasWork: Bool { false }
     package mutating func work(now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)]) {}
 
-    /// Nothing that lives here has to be ended.
+    /// There are no allocations to end.
     package var isEmpty: Bool { true }
     package mutating func wind(
         down now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)]
@@ -48,23 +49,23 @@ extension RelayController {
     package mutating func finish(now: MonotonicTime) {}
 }
 
-/// The control thread of a node's relay: takes the events of all planes and hands their commands down (D8).
+/// The control thread of a node's relay: receives the events of all planes and sends them commands (D8).
 ///
-/// It runs beside the planes and never makes one wait: a plane whose ring of events is full drops and
-/// counts. Commands are never dropped; where a plane has as many as it takes, control waits for it.
+/// It runs beside the planes and never blocks one: a plane whose ring of events is full drops and counts. Commands are
+/// never dropped: if a plane's ring is full, control waits.
 ///
-/// Concurrency model: ``stop()`` from any thread but the control thread's own.
+/// Concurrency model: ``stop()`` from any thread except the control thread.
 package final class RelayControl: Sendable {
-    /// How often time is told.
+    /// The interval between ticks.
     package static let tickInterval = Duration.milliseconds(100)
-    /// Events of one plane before the next has its turn.
+    /// Events of one plane before those of the next are handled.
     private static let eventsPerRound = 256
-    /// Messages of all planes' clients without an allocation before the events of allocations have their turn again: a
-    /// millisecond or two of work.
+    /// Messages of clients without an allocation, over all planes, before the events of allocations are handled again:
+    /// a millisecond or two of work.
     private static let unauthenticatedPerRound = 64
-    /// How long control waits for a plane that takes no commands before it says that the plane hangs.
+    /// How long control waits for a plane that accepts no commands before it reports that the plane hangs.
     private static let commandWaitMax = Duration.seconds(5)
-    /// How long the end of the process waits for what planes have still to tell.
+    /// How long the shutdown waits for the planes' last reports.
     package static let windDownMax = Duration.seconds(1)
 
     package let planes: [PlaneThread]
@@ -80,10 +81,10 @@ package final class RelayControl: Sendable {
     /// Starts planes and control.
     ///
     /// - Parameters:
-    ///   - planeCount: planes, one thread each; about one per core.
-    ///   - make: makes the controller when the doors are open, with the addresses of the datagram and of the
-    ///     stream doors.
-    /// - Throws: 10019 where an address is in use, 10018 for any other refusal of the system.
+    ///   - planeCount: the number of planes, with one thread each; about one per core.
+    ///   - make: makes the controller when the listeners are open, with the addresses of the datagram and of the
+    ///     stream listeners.
+    /// - Throws: 10019 if an address is in use, 10018 for any other refusal of the system.
     package init<Controller: RelayController>(
         planeCount: Int, configuration: PlaneConfiguration,
         make: ([TransportAddress], [TransportAddress]) -> Controller
@@ -119,14 +120,14 @@ package final class RelayControl: Sendable {
         self.waker = waker
     }
 
-    /// Hands an order to control, from any thread; false where as many wait as may.
+    /// Sends an order to control. Call from any thread. Returns false if the queue is full.
     package func order(_ order: RelayOrder) -> Bool {
         guard inbox.push(order) else { return false }
         waker.wake()
         return true
     }
 
-    /// Ends what lives, for ``windDownMax`` at most, then control, then the planes.
+    /// Ends all allocations, within ``windDownMax``, then stops control, then the planes.
     package func stop() {
         isStopping.value.store(true, ordering: .sequentiallyConsistent)
         waker.wake()
@@ -174,7 +175,7 @@ package final class RelayControl: Sendable {
             windDown(poll)
         }
 
-        /// Ends what lives, while the planes still run, so that each life is told with all that it carried.
+        /// Ends all allocations while the planes still run, so that each is reported with its final counters.
         private mutating func windDown(_ poll: Int32) {
             let deadline = MonotonicTime.now() + RelayControl.windDownMax
             while !controller.isEmpty, MonotonicTime.now() < deadline {
@@ -193,7 +194,7 @@ package final class RelayControl: Sendable {
                             controller.handle(event, from: link.index, now: .now(), into: &commands)
                         case .peerArrived(_, _, let socket), .peerConnected(_, let socket):
                             if socket >= 0 { RelaySocket.close(socket) }
-                        // What clients still ask for has no answer any more.
+                        // New requests of clients are not answered any more.
                         default: break
                         }
                     }
@@ -202,8 +203,8 @@ package final class RelayControl: Sendable {
             controller.finish(now: .now())
         }
 
-        /// Milliseconds until a tick has something to do, but not before the interval is over; -1 where only an event
-        /// brings something.
+        /// Milliseconds until a tick is needed, but at least until the end of the interval; -1 if none is needed before
+        /// an event.
         private func timeout(since lastTick: MonotonicTime) -> Int32 {
             let now = MonotonicTime.now()
             guard let next = controller.nextTick(now: now) else { return -1 }

@@ -2,14 +2,14 @@ package import ApusCore
 package import ApusTraversal
 import Synchronization
 
-/// A change of what the standby is to have.
+/// A change of what the standby must store.
 package enum MirrorChange: Sendable, Hashable {
-    /// The allocation's state is this; what was known under the other number is it too.
+    /// The allocation has this state, which also replaces the state under the other number.
     case kept(AllocationMirror, replacing: MobilityTicket?)
     case ended(MobilityTicket)
 }
 
-/// What one user has at a node's relay.
+/// The usage of one user at a node's relay.
 package struct RelayUsage: Sendable, Hashable {
     package var user: String
     package var allocations: Int
@@ -22,33 +22,33 @@ package struct RelayUsage: Sendable, Hashable {
     }
 }
 
-/// Where a relay stands, for operators.
+/// The state of a relay, for operators.
 package struct RelayStanding: Sendable {
     package var allocations = 0
     package var mirrors = 0
     package var isDraining = false
-    /// Of all that the relay carried since its start, and what it dropped.
+    /// All traffic since the relay's start, and the dropped packets.
     package var traffic = RelayTraffic()
-    /// Users with an allocation, those that carried most first; at most ``RelayServer/standingUsersMax``.
+    /// Users with an allocation, those with the most traffic first; at most ``RelayServer/standingUsersMax``.
     package var users: [RelayUsage] = []
     package var userCount = 0
 
     package init() {}
 }
 
-/// What the control thread tells the rest of its node. Whoever takes it must hand it on and return.
+/// Events that the control thread sends to the rest of its node. A receiver must pass them on and return.
 package enum RelayNews: Sendable {
     case mirrors([MirrorChange])
-    /// A client came with an authentic ticket of an allocation that is not here; answer with `claimed`.
+    /// A client has an authentic ticket of an allocation that is not here. Answer with `claimed`.
     case claim(UInt32, MobilityTicket, username: String)
-    /// An allocation of that life of a node goes on here.
+    /// An allocation of that incarnation of a node continues here.
     case revived(MobilityTicket, home: UInt64)
-    /// How many allocations users have here: those of all, or of users whose number changed (0: none any more). At
+    /// The users' numbers of allocations here: of all users, or of those whose number changed (0: none any more). At
     /// most once a second.
     case usage([RelayUsage], isWhole: Bool)
 }
 
-/// What an operator may change while the relay runs.
+/// The rules that an operator can change while the relay runs.
 package struct RelayRules: Sendable {
     package var credentials: RelayCredentials
     package var users: StaticUsers
@@ -61,42 +61,42 @@ package struct RelayRules: Sendable {
     }
 }
 
-/// What the rest of a node tells its relay's control thread.
+/// Orders from the rest of a node to its relay's control thread.
 package enum RelayOrder: Sendable {
     /// Another node's allocations changed.
     case mirrored([MirrorChange])
-    /// Tell every mirror anew: there is another standby.
+    /// Send every mirror again: the standby changed.
     case tellMirrors
-    /// Give up what is here of a ticket; the answer is called on the control thread.
+    /// Surrender the allocation or mirror of a ticket. `answer` is called on the control thread.
     case surrender(MobilityTicket, username: String, answer: @Sendable (AllocationMirror?) -> Void)
     case claimed(UInt32, AllocationMirror?)
-    /// An allocation of this node goes on at another.
+    /// An allocation of this node continues at another.
     case movedAway(MobilityTicket)
-    /// Allocations of users at all other nodes together.
+    /// The users' allocations at all other nodes together.
     case othersHave([String: Int])
-    /// The cluster's other nodes are at these addresses: where this one reaches them, and what they tell of themselves.
+    /// The addresses of the cluster's other nodes: those at which this node reaches them, and those that they report.
     case othersAreAt(reached: [TransportAddress], told: [TransportAddress], relays: [TransportAddress])
-    /// The node leaves; new clients are to go there.
+    /// The node leaves. New clients are redirected there.
     case drain(RelayAlternate?)
-    /// Allocations of these user names end, and no credentials of theirs are taken.
+    /// Credentials of these user names are refused from now on, and their allocations end.
     case revoked(@Sendable (_ username: String) -> Bool)
-    /// Which allocations there are; called on the control thread.
+    /// Lists allocations. The closure is called on the control thread.
     case sessions(RelaySelection, @Sendable (RelaySessions) -> Void)
-    /// Ends allocations; told how many on the control thread.
+    /// Ends allocations. The closure is called with their number on the control thread.
     case end(RelaySelection, @Sendable (Int) -> Void)
     /// Other secrets, users and rules for peers.
     case rules(RelayRules)
     /// Other rules for peers.
     case peers(PeerPolicy)
-    /// How the relay stands; called on the control thread.
+    /// The state of the relay. The closure is called on the control thread.
     case standing(@Sendable (RelayStanding) -> Void)
 }
 
-/// Orders on their way to the control thread. Bounded; one more is refused.
+/// The queue of orders for the control thread. Bounded; further orders are refused.
 ///
 /// Concurrency model: ``push(_:)`` from any thread, ``take()`` by the control thread.
 package final class RelayInbox: Sendable {
-    /// Orders that wait at most. The control thread takes all of them many times a second.
+    /// The most waiting orders. The control thread takes all of them many times a second.
     package static let ordersMax = 4_096
 
     private struct State {
@@ -108,7 +108,7 @@ package final class RelayInbox: Sendable {
 
     package init() {}
 
-    /// False where as many wait as may, and once it is closed.
+    /// Returns false if the queue is full or closed.
     package func push(_ order: RelayOrder) -> Bool {
         state.withLock { state in
             guard !state.isClosed, state.waiting.count < Self.ordersMax else { return false }
@@ -124,7 +124,7 @@ package final class RelayInbox: Sendable {
         }
     }
 
-    /// Takes no more, and answers the questions that wait: nothing is here any more.
+    /// Accepts no more orders, and answers waiting queries with empty results.
     func close() {
         let left = state.withLock { state in
             state.isClosed = true

@@ -1,14 +1,14 @@
 package import ApusTraversal
 package import CoreMetrics
 
-/// How often the machine held something back, since its start.
+/// The number of times that the machine limited something, since its start.
 package struct RelayLimitCounts: Sendable, Hashable {
-    /// Challenges and refusals, and answers to Binding, whose source had had enough.
+    /// Challenges, refusals and answers to Binding that were suppressed because of their source's limit.
     package var challenges: UInt64 = 0
     package var bindings: UInt64 = 0
-    /// Requests whose source had shown too many wrong credentials, so that theirs were not looked at.
+    /// Requests that were not checked because their source had sent too many wrong credentials.
     package var proofs: UInt64 = 0
-    /// Allocations and new peers of users over their quota.
+    /// Refused allocations and new peers of users over their quota.
     package var allocations: UInt64 = 0
     package var peers: UInt64 = 0
 
@@ -23,94 +23,92 @@ package struct RelayLimitCounts: Sendable, Hashable {
     }
 }
 
-/// What a node's relay tells of itself at `/metrics`. Planes tell where they stand once a second; what is counted here
-/// is the difference.
+/// The metrics of a node's relay. Planes report their counters once a second; the differences are added.
 ///
 /// Concurrency model: confined to the control thread.
 package struct RelayMetrics: Sendable {
     private let factory: any MetricsFactory
-    /// Allocations that live.
+    /// The number of live allocations.
     private let allocations: Gauge
-    /// Allocations that began.
+    /// Allocations that were created.
     private let begun: Counter
     /// Packets and bytes of payload; `up` is from clients to peers.
     private let packetsUp: Counter
     private let packetsDown: Counter
     private let bytesUp: Counter
     private let bytesDown: Counter
-    /// Answers that were held back because their source had had enough: challenges (401, 438) and refusals, and
-    /// answers to Binding.
+    /// Answers that were suppressed because of their source's limit: challenges (401, 438) and refusals, and answers to
+    /// Binding.
     private let limitedChallenges: Counter
     private let limitedBindings: Counter
     private let limitedProofs: Counter
-    /// Requests refused because their user had as many allocations as it may have (486), or names new peers faster
-    /// than it may (508).
+    /// Requests refused because their user is at its limit of allocations (486), or names new peers too fast (508).
     private let overAllocations: Counter
     private let overPeers: Counter
-    /// Allocations of other nodes whose state is kept here.
+    /// The number of stored mirrors of other nodes' allocations.
     private let mirrors: Gauge
-    /// Runs of packets that the kernel refused to cut and that were sent one by one.
+    /// Runs of packets that the kernel refused to split and that were sent one by one.
     private let unsegmented: Counter
-    /// Rests of the threads that relay, for more packets to gather.
+    /// Pauses of relay threads, in which more packets gather.
     private let rests: Counter
-    /// Channels that have a socket connected to their peer.
+    /// Channels with a socket connected to their peer.
     private let connectedFlows: Gauge
     /// Packets between two allocations of one plane.
     private let shortCircuited: Counter
     /// Client connections (TCP and TLS), and DTLS sessions, of all planes.
     private let connections: Gauge
     private let sessions: Gauge
-    /// Handshakes of TLS and DTLS by how they ended: `done`, `failed` (or the client left), `late`, `displaced` (by
-    /// newer ones, since too many were not done).
+    /// Handshakes of TLS and DTLS by result: `done`, `failed` (or the client left), `late`, `displaced` (by newer ones,
+    /// because too many were incomplete).
     private let handshakes: [(counter: Counter, part: @Sendable (PlaneCounters) -> UInt64)]
-    /// Connections and sessions on which nobody has authenticated: those that there are, and those that ended by how:
-    /// `late`, or `displaced` by others.
+    /// Unauthenticated connections and sessions: the current number, and those that ended, by reason: `late`, or
+    /// `displaced` by others.
     private let unauthenticated: Gauge
     private let unauthenticatedEnded: [(counter: Counter, part: @Sendable (PlaneCounters) -> UInt64)]
-    /// Connections to peers (RFC 6062), those on their way among them; and those that were `joined` with a client's,
-    /// that `failed`, and peers that were `refused` for want of a permission.
+    /// Connections to peers (RFC 6062), including those being connected; and those that were `joined` with a client's,
+    /// that `failed`, and peers that were `refused` without a permission.
     private let peers: Gauge
     private let peerConnections: [(counter: Counter, part: @Sendable (PlaneCounters) -> UInt64)]
-    /// ICMP errors of datagrams to peers: `told` to the client, `limited` since its allocation had enough in that
-    /// second, `ignored` for want of a permission or of a type that clients are told of.
+    /// ICMP errors of datagrams to peers: `told` to the client, `limited` because of the allocation's limit per second,
+    /// `ignored` without a permission or of another type.
     private let peerErrors: [(counter: Counter, part: @Sendable (PlaneCounters) -> UInt64)]
-    /// What planes dropped, by reason; `ring` is a message of an
-    /// allocation for control that found its ring full, `unauthenticated` one of another client, `too_long` one that
-    /// control does not take, `answer` one of control's own, `event` the end of a connection or allocation.
+    /// Packets that planes dropped, by reason. `ring`: a message of an allocation for control found its ring full;
+    /// `unauthenticated`: a message of another client did; `too_long`: control does not accept the length; `answer`: an
+    /// answer of control; `event`: the notification of the end of a connection or allocation.
     private let dropped: [(counter: Counter, part: @Sendable (PlaneCounters) -> UInt64)]
 
-    /// Connections that were refused since there was no descriptor or memory for them.
+    /// Connections that were refused because there was no descriptor or memory for them.
     private let exhausted: Counter
 
-    /// Where each plane stood.
+    /// The last counters of each plane.
     private var planes: [UInt8: PlaneCounters] = [:]
-    /// Where each allocation stood at each plane that has it: one, or two while it moves.
+    /// The last counters of each allocation at each plane that has it: one, or two while it moves.
     private var traffic: [UInt32: [(plane: UInt8, traffic: RelayTraffic)]] = [:]
     private var limits = RelayLimitCounts()
 
     package init(factory: any MetricsFactory = MetricsSystem.factory) {
-        func counter(_ name: String, _ dimensions: [(String, String)] = []) -> Counter {
-            Counter(label: "apus_relay_\(name)", dimensions: dimensions, factory: factory)
+        func counter(_ label: String, _ dimensions: [(String, String)] = []) -> Counter {
+            Counter(label: label, dimensions: dimensions, factory: factory)
         }
         self.factory = factory
         allocations = Gauge(label: "apus_relay_allocations", factory: factory)
-        begun = counter("allocations_total")
-        packetsUp = counter("packets_total", [("direction", "up")])
-        packetsDown = counter("packets_total", [("direction", "down")])
-        bytesUp = counter("bytes_total", [("direction", "up")])
-        bytesDown = counter("bytes_total", [("direction", "down")])
-        limitedChallenges = counter("limited_total", [("answer", "challenge")])
-        limitedBindings = counter("limited_total", [("answer", "binding")])
-        limitedProofs = counter("limited_total", [("answer", "proof")])
-        overAllocations = counter("over_quota_total", [("quota", "allocations")])
-        overPeers = counter("over_quota_total", [("quota", "new_peers")])
+        begun = counter("apus_relay_allocations_total")
+        packetsUp = counter("apus_relay_packets_total", [("direction", "up")])
+        packetsDown = counter("apus_relay_packets_total", [("direction", "down")])
+        bytesUp = counter("apus_relay_bytes_total", [("direction", "up")])
+        bytesDown = counter("apus_relay_bytes_total", [("direction", "down")])
+        limitedChallenges = counter("apus_relay_limited_total", [("answer", "challenge")])
+        limitedBindings = counter("apus_relay_limited_total", [("answer", "binding")])
+        limitedProofs = counter("apus_relay_limited_total", [("answer", "proof")])
+        overAllocations = counter("apus_relay_over_quota_total", [("quota", "allocations")])
+        overPeers = counter("apus_relay_over_quota_total", [("quota", "new_peers")])
         mirrors = Gauge(label: "apus_relay_mirrors", factory: factory)
         exhausted = Counter(
             label: "apus_listener_refused_total", dimensions: [("listener", "relay"), ("reason", "descriptors")],
             factory: factory)
-        unsegmented = counter("unsegmented_total")
-        shortCircuited = counter("short_circuited_total")
-        rests = counter("rests_total")
+        unsegmented = counter("apus_relay_unsegmented_total")
+        shortCircuited = counter("apus_relay_short_circuited_total")
+        rests = counter("apus_relay_rests_total")
         connectedFlows = Gauge(label: "apus_relay_connected_flows", factory: factory)
         connections = Gauge(label: "apus_relay_connections", factory: factory)
         sessions = Gauge(label: "apus_relay_dtls_sessions", factory: factory)
@@ -118,25 +116,27 @@ package struct RelayMetrics: Sendable {
             ("done", { $0.handshakes }), ("failed", { $0.handshakesFailed }), ("late", { $0.handshakesLate }),
             ("displaced", { $0.handshakesDisplaced }),
         ]
-        handshakes = results.map { result, part in (counter("handshakes_total", [("result", result)]), part) }
+        handshakes = results.map { result, part in (counter("apus_relay_handshakes_total", [("result", result)]), part)
+        }
         unauthenticated = Gauge(label: "apus_relay_unauthenticated", factory: factory)
         let unauthenticatedEnds: [(String, @Sendable (PlaneCounters) -> UInt64)] = [
             ("late", { $0.unauthenticatedLate }), ("displaced", { $0.unauthenticatedDisplaced }),
         ]
         unauthenticatedEnded = unauthenticatedEnds.map { result, part in
-            (counter("unauthenticated_ended_total", [("result", result)]), part)
+            (counter("apus_relay_unauthenticated_ended_total", [("result", result)]), part)
         }
         peers = Gauge(label: "apus_relay_peer_connections", factory: factory)
         let ways: [(String, @Sendable (PlaneCounters) -> UInt64)] = [
             ("joined", { $0.peersJoined }), ("failed", { $0.peersFailed }), ("refused", { $0.peersRefused }),
         ]
         peerConnections = ways.map { result, part in
-            (counter("peer_connections_total", [("result", result)]), part)
+            (counter("apus_relay_peer_connections_total", [("result", result)]), part)
         }
         let errors: [(String, @Sendable (PlaneCounters) -> UInt64)] = [
             ("told", { $0.peerErrors }), ("limited", { $0.peerErrorsLimited }), ("ignored", { $0.peerErrorsIgnored }),
         ]
-        peerErrors = errors.map { result, part in (counter("peer_errors_total", [("result", result)]), part) }
+        peerErrors = errors.map { result, part in (counter("apus_relay_peer_errors_total", [("result", result)]), part)
+        }
         let parts: [(String, @Sendable (PlaneCounters) -> UInt64)] = [
             ("malformed", { $0.malformed }), ("unknown_flow", { $0.unknownFlow }),
             ("unbound_channel", { $0.unboundChannel }), ("not_permitted", { $0.notPermitted }),
@@ -146,20 +146,20 @@ package struct RelayMetrics: Sendable {
             ("refused_stream", { $0.refusedStreams }), ("quota", { $0.overQuota }),
             ("node_quota", { $0.overNodeQuota }),
         ]
-        dropped = parts.map { reason, part in (counter("dropped_total", [("reason", reason)]), part) }
+        dropped = parts.map { reason, part in (counter("apus_relay_dropped_total", [("reason", reason)]), part) }
     }
 
-    /// An allocation was refused for want of `ports` or of `descriptors`.
+    /// An allocation was refused for lack of `ports` or of `descriptors`.
     package func refused(_ reason: String) {
         Counter(
             label: "apus_relay_allocations_refused_total", dimensions: [("reason", reason)], factory: factory
         ).increment()
     }
 
-    /// An allocation began.
+    /// An allocation was created.
     package func began() { begun.increment() }
 
-    /// An allocation ended; nothing more comes of it.
+    /// An allocation ended. Its counters are removed.
     package mutating func ended(_ life: AllocationLife) {
         traffic[life.allocation.rawValue] = nil
         Counter(
@@ -168,7 +168,7 @@ package struct RelayMetrics: Sendable {
         ).increment()
     }
 
-    /// Where an allocation stands at a plane; answers what it carried since it was told last.
+    /// The counters of an allocation at a plane. Returns the traffic since the last report.
     @discardableResult
     package mutating func carried(_ id: UInt32, _ now: RelayTraffic, plane: UInt8, isFinal: Bool) -> RelayTraffic {
         var rows = traffic[id] ?? []
@@ -184,13 +184,13 @@ package struct RelayMetrics: Sendable {
         return now - before
     }
 
-    /// What a data connection of TCP relaying carried since it was told last.
+    /// The traffic of a TCP data connection since the last report.
     package func streamed(_ traffic: RelayTraffic) {
         add(bytesUp, traffic.upBytes, 0)
         add(bytesDown, traffic.downBytes, 0)
     }
 
-    /// Where a plane stands.
+    /// The counters of a plane.
     package mutating func counted(_ plane: UInt8, _ now: PlaneCounters) {
         let before = planes[plane] ?? PlaneCounters()
         for (counter, part) in dropped + handshakes + peerErrors + peerConnections + unauthenticatedEnded {
@@ -208,7 +208,7 @@ package struct RelayMetrics: Sendable {
         sessions.record(planes.values.reduce(0) { $0 + $1.sessions })
     }
 
-    /// Where the machine stands.
+    /// The state of the machine.
     package mutating func stands(allocations count: Int, mirrors mirrorCount: Int, limited: RelayLimitCounts) {
         allocations.record(count)
         mirrors.record(mirrorCount)

@@ -1,7 +1,7 @@
 package import ApusCore
 import ApusTraversal
 
-/// What the rest of the node wants.
+/// Handles orders from the rest of the node.
 extension RelayServer {
     package mutating func handle(
         _ order: RelayOrder, now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)]
@@ -19,7 +19,7 @@ extension RelayServer {
             if !all.isEmpty { tell(.mirrors(all.map { .kept($0, replacing: nil) })) }
         case .surrender(let ticket, let username, let answer):
             let (state, actions) = machine.surrender(ticket, username: username, at: now)
-            // The one allocation ends before the other begins.
+            // The old allocation ends before the new one begins.
             perform(actions, now, &commands)
             answer(state)
         case .claimed(let number, let state): perform(machine.claimed(number, state, at: now), now, &commands)
@@ -45,7 +45,7 @@ extension RelayServer {
     }
 }
 
-/// Rules for peers that have changed are applied to what allocations have between the events.
+/// Applies changed rules for peers to existing allocations, in steps between the events.
 extension RelayServer {
     package var hasWork: Bool { machine.isJudging }
 

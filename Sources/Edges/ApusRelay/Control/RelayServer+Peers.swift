@@ -1,17 +1,17 @@
 import ApusCore
 import ApusTraversal
 
-/// Where a TCP connection to a peer is (RFC 6062).
+/// The state of a TCP connection to a peer (RFC 6062).
 enum PeerPlace {
-    /// Being connected, at the plane of its allocation.
+    /// Being connected, at its allocation's plane.
     case connecting(plane: UInt8)
-    /// Here, until the client has bound it; what the peer says meanwhile the kernel keeps.
+    /// Here, until the client has bound it. The kernel buffers the peer's data in the meantime.
     case waiting(socket: Int32)
-    /// Joined with the client's data connection, at the plane that this one came in at.
+    /// Joined with the client's data connection, at that connection's plane.
     case joined(plane: UInt8)
 }
 
-/// TCP relaying: what the machine wants done with connections to peers, and what planes tell of them.
+/// TCP relaying: carries out the machine's actions on connections to peers, and handles the planes' events about them.
 extension RelayServer {
     mutating func performPeer(
         _ action: TurnAction, _ now: MonotonicTime, _ commands: inout [(plane: UInt8, command: PlaneCommand)]
@@ -43,7 +43,7 @@ extension RelayServer {
         }
     }
 
-    /// Begins to connect from the relayed address of the peer's family.
+    /// Starts to connect from the relayed address of the peer's family.
     private mutating func connect(
         _ id: AllocationID, _ connection: UInt32, _ peer: TransportAddress, _ now: MonotonicTime,
         _ commands: inout [(plane: UInt8, command: PlaneCommand)]
@@ -60,13 +60,13 @@ extension RelayServer {
             (place.plane, .awaitPeer(connection: connection, allocation: id.rawValue, socket: socket)))
     }
 
-    /// A connection that was begun is there, or has failed: -1.
+    /// A connection was established, or has failed: -1.
     mutating func peerConnected(
         _ connection: UInt32, socket: Int32, _ now: MonotonicTime,
         _ commands: inout [(plane: UInt8, command: PlaneCommand)]
     ) {
         guard case .connecting? = peers[connection] else {
-            // It was given up meanwhile.
+            // It was abandoned in the meantime.
             if socket >= 0 { RelaySocket.close(socket) }
             return
         }
@@ -91,7 +91,7 @@ extension RelayServer {
         perform(actions, now, &commands)
     }
 
-    /// What a joined connection carried; its last word at its end.
+    /// The traffic of a joined connection. The last report comes at its end.
     mutating func peerCarried(
         _ connection: UInt32, _ id: UInt32, _ traffic: RelayTraffic, isFinal: Bool, _ now: MonotonicTime,
         _ commands: inout [(plane: UInt8, command: PlaneCommand)]
@@ -108,7 +108,7 @@ extension RelayServer {
 }
 
 extension RelayCounters {
-    /// What a plane told, as the machine counts it.
+    /// A plane's counters in the machine's form.
     init(_ traffic: RelayTraffic) {
         self.init()
         (packetsUp, bytesUp) = (traffic.upPackets, traffic.upBytes)

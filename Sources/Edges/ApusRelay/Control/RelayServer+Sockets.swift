@@ -2,14 +2,14 @@ import ApusCore
 import ApusTraversal
 import Logging
 
-/// The sockets that allocations relay through: which ports, how many, and what is said where there are none.
+/// The sockets of allocations: the choice of ports, their limit, and the handling of exhaustion.
 extension RelayServer {
-    /// How opening a relayed address ended.
+    /// The result of opening a relayed address.
     private enum Attempt {
         case opened(Opened)
         /// The ports that were tried are in use.
         case noPort
-        /// There is no descriptor or memory for a socket, which another port would not change.
+        /// There is no descriptor or memory for a socket. Another port would not help.
         case exhausted(ApusError)
     }
 
@@ -20,7 +20,7 @@ extension RelayServer {
         if let second = relay.second { RelaySocket.close(second.socket) }
     }
 
-    /// Closes what was opened for a request that came to nothing.
+    /// Closes what was opened for a request that failed.
     mutating func closeOpened(_ request: UInt32) {
         guard let relay = opened.removeValue(forKey: request) else { return }
         if relay.second != nil { secondCount -= 1 }
@@ -42,7 +42,7 @@ extension RelayServer {
         commands.append((place.plane, .closeFamily(allocation: id.rawValue, family)))
     }
 
-    /// What allocations had may be given to others.
+    /// Makes the ports of an allocation available again.
     mutating func giveBackPorts(of relay: Opened) {
         for address in relay.addresses { giveBackPort(of: address, isTCP: relay.isTCP) }
     }
@@ -63,7 +63,7 @@ extension RelayServer {
         else { return machine.relayFailed(opening.request, .familyUnsupported, at: now) }
         switch openPort(family, opening) {
         case .opened(var relay):
-            // The second family is a wish; the client hears where it cannot be had (RFC 8656 §7.2).
+            // The second family is optional. The client is notified if it is missing (RFC 8656 §7.2).
             if opening.families.count > 1, case .opened(let second) = openPort(opening.families[1], opening) {
                 relay.second = (second.socket, second.address)
                 secondCount += 1
@@ -74,7 +74,7 @@ extension RelayServer {
         case .noPort:
             metrics.refused("ports")
             limited.log(
-                .warning, "No port is free for an allocation.",
+                .warning, "No port is free for an allocation",
                 metadata: [LogKey.address: "\(host.hostDescription)"], now: now)
         case .exhausted(let error):
             metrics.refused("descriptors")
@@ -85,7 +85,7 @@ extension RelayServer {
         return machine.relayFailed(opening.request, .noCapacity, at: now)
     }
 
-    /// A port of one of the family's addresses by chance, and of another one where that has no port left.
+    /// A random port of one of the family's addresses, or of another one if that has no port left.
     private mutating func openPort(_ family: TransportAddress.Family, _ opening: RelayOpening) -> Attempt {
         for host in addresses.hosts.filter({ $0.family == family }).shuffled(using: &random) {
             let attempt = openPort(host, opening)
@@ -94,7 +94,7 @@ extension RelayServer {
         return .noPort
     }
 
-    /// A port by chance, so that it cannot be guessed (RFC 8656 §7.2), even or with its neighbour where asked for.
+    /// A random port, so that it cannot be guessed (RFC 8656 §7.2); even, or with its successor, if requested.
     private mutating func openPort(_ host: TransportAddress, _ opening: RelayOpening) -> Attempt {
         let needed = opening.reserveNextAs == nil ? 1 : 2
         guard socketCount + needed <= addresses.socketsMax else {
@@ -103,9 +103,9 @@ extension RelayServer {
         }
         let isTCP = opening.isTCP
         let key = PortPool.Key(host: host.host, isTCP: isTCP)
-        // Taken out, so that it is changed in place.
+        // Removed from the dictionary, so that it is changed in place.
         var pool = ports.removeValue(forKey: key) ?? PortPool(addresses.ports)
-        // Ports that another process has are tried once each.
+        // Ports that another process uses are tried once each.
         var foreign: [UInt16] = []
         defer {
             for port in foreign { pool.give(back: port) }
@@ -154,7 +154,7 @@ extension RelayServer {
                 : try RelaySocket.open(address, bufferBytes: addresses.bufferBytes)
             return .opened(Opened(socket: relay.socket, address: relay.address, isTCP: isTCP))
         } catch {
-            // A port in use is no failure: the caller tries another.
+            // A port in use is not an error: the caller tries another.
             return error.code == .overloaded ? .exhausted(error) : .noPort
         }
     }

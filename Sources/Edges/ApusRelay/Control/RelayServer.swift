@@ -3,19 +3,20 @@ package import ApusTraversal
 import Glibc
 package import Logging
 
-/// Where allocations have their relayed addresses.
+/// The addresses and ports for relayed addresses.
 package struct RelayAddresses: Sendable {
-    /// Addresses that the node relays from; ports do not count. Of several of a family an allocation has one by chance.
+    /// Addresses that the node relays from; ports are ignored. If there are several of a family, an allocation gets a
+    /// random one.
     package var hosts: [TransportAddress]
     /// RFC 8656 §7.2 recommends 49152...65535.
     package var ports: ClosedRange<UInt16>
-    /// Bytes of the kernel's buffers of each.
+    /// The size of each socket's kernel buffers, in bytes.
     package var bufferBytes = 512 * 1_024
-    /// Ports that are tried for one allocation, at most.
+    /// The most ports that are tried for one allocation.
     package var triesMax = 1_024
-    /// What ``hosts`` are before a NAT; clients, peers and the machine know these alone.
+    /// The public addresses of ``hosts`` before a NAT. Clients, peers and the machine see only these.
     package var externals = ExternalAddresses()
-    /// Sockets of all allocations together, reserved ones too; an allocation beyond is refused with 508.
+    /// Sockets of all allocations together, including reserved ones. A further allocation is refused with 508.
     package var socketsMax = Int.max
 
     package init(hosts: [TransportAddress], ports: ClosedRange<UInt16> = 49_152...65_535) {
@@ -24,11 +25,11 @@ package struct RelayAddresses: Sendable {
     }
 }
 
-/// A TURN server: the protocol's machine with the sockets that it asks for, between the planes (D8).
+/// A TURN server: the protocol's machine with its sockets, between the planes (D8).
 ///
-/// It opens relayed sockets, keeps reserved ports, and turns the machine's actions into the planes' commands.
-/// An allocation has one relayed address, or one of each family (ADDITIONAL-ADDRESS-FAMILY): datagram
-/// sockets, or listening ones from which it connects to peers as well (TCP relaying, RFC 6062).
+/// It opens relayed sockets, holds reserved ports, and converts the machine's actions to the planes' commands. An
+/// allocation has one relayed address, or one of each family (ADDITIONAL-ADDRESS-FAMILY): datagram sockets, or
+/// listening ones from which it also connects to peers (TCP relaying, RFC 6062).
 ///
 /// **Where to read on.** ``RelayControl`` runs this server on one thread; each ``PacketPlane`` has a thread of its own
 /// and relays without asking. ``TurnServerStateMachine`` of ApusTraversal has the protocol's rules. The folders:
@@ -51,7 +52,7 @@ package struct RelayServer: RelayController {
         var socket: Int32
         var address: TransportAddress
         var isTCP = false
-        /// Of the other family, where there is one.
+        /// Of the other family, if there is one.
         var second: (socket: Int32, address: TransportAddress)?
 
         var addresses: [TransportAddress] { [address] + (second.map { [$0.address] } ?? []) }
@@ -69,62 +70,62 @@ package struct RelayServer: RelayController {
         var counters = RelayCounters()
     }
 
-    /// Lines about allocations that end with the process; the others share one.
+    /// The most log lines about allocations that end with the process. The others share one.
     package static let shutdownLinesMax = 1_000
-    /// Allocations that one round of the process's end ends: no more than a plane's ring of events takes beside others.
+    /// Allocations that one round of the shutdown ends, so that a plane's ring of events has room for their reports.
     private static let shutdownsPerRound = 256
-    /// Ticks of the machine in one round: it ends a bounded number of allocations in each.
+    /// Ticks of the machine in one round. Each ends a bounded number of allocations.
     private static let ticksPerRound = 4
     private static let wallClockInterval = Duration.seconds(1)
     private static let usageTellingsPerWhole = 10
-    /// Users that ``RelayStanding`` names.
+    /// The most users in ``RelayStanding``.
     package static let standingUsersMax = 50
 
     var machine: TurnServerStateMachine
     let addresses: RelayAddresses
     private let log: Logger
-    /// For messages that clients can cause.
+    /// For log messages that clients can cause.
     let limited: LogLimiter
-    /// For the lines of allocations, which tell what each carried: so many in a second.
+    /// For log lines about allocations and their traffic, at a limited rate.
     let lives: LogLimiter
-    /// Lines about allocations that ended, in a second; more are counted.
+    /// Log lines per second about allocations that ended. Further ones are counted.
     package static let linesPerSecondMax = 100
-    /// Allocations that ended with the process and have no line of their own.
+    /// Allocations that ended with the process without a log line of their own.
     private var unlogged = Unlogged()
     var opened: [UInt32: Opened] = [:]
     var reserved: [UInt64: Opened] = [:]
-    /// Ports that no allocation has, of each address.
+    /// The free ports of each address.
     var ports: [PortPool.Key: PortPool] = [:]
-    /// Allocations, and those being opened, that have a second socket.
+    /// Allocations, including those being opened, with a second socket.
     var secondCount = 0
-    /// Where the planes' counters of exhaustion stood.
+    /// The last values of the planes' counters of exhaustion.
     private var exhaustions: [UInt8: (times: UInt64, connections: UInt64)] = [:]
     /// The plane and the socket of each allocation; the plane owns the socket.
     var installed: [UInt32: (plane: UInt8, relay: Opened)] = [:]
-    /// TCP connections to peers; the machine bounds them.
+    /// TCP connections to peers. The machine limits them.
     var peers: [UInt32: PeerPlace] = [:]
     private var wallReadAt: MonotonicTime
-    /// What the metrics were told last.
+    /// The last state that was reported to the metrics.
     private var told = Standing()
-    /// Whether the cluster knows that no user has anything here.
+    /// True if the cluster has been notified that no user has an allocation here.
     private var isUsageTold = false
     var random = SystemRandomNumberGenerator()
     var metrics = RelayMetrics()
     let tell: @Sendable (RelayNews) -> Void
-    /// Changes of mirrors that this round brought.
+    /// Changes of mirrors in this round.
     private var mirrorChanges: [MirrorChange] = []
     var accounts = UserAccounts()
     var shares: RateShares
     var nodeShares: NodeShares
     private var usageTellings = 0
-    /// Until then lines may have been left out that nothing has reported.
+    /// Until this time, suppressed lines may not have been reported.
     private var linesReportedAt = MonotonicTime(nanoseconds: 0)
 
     /// - Parameters:
-    ///   - userRate: what the allocations of one user may carry together at this node, both ways.
-    ///   - nodeShares: what all allocations may carry together, as the planes began with it.
-    ///   - linesPerSecond: lines about allocations that ended; more are counted.
-    ///   - tell: takes news on the control thread; must hand them on and return.
+    ///   - userRate: the limit of the allocations of one user together at this node, in both directions.
+    ///   - nodeShares: the limit of all allocations together, as split over the planes at their start.
+    ///   - linesPerSecond: log lines about allocations that ended; further ones are counted.
+    ///   - tell: called with events on the control thread; must pass them on and return.
     package init(
         configuration: TurnServerConfiguration, addresses: RelayAddresses, userRate: RelayRate = RelayRate(),
         nodeShares: NodeShares = NodeShares(rate: RelayRate(), planeCount: 1),
@@ -171,11 +172,11 @@ package struct RelayServer: RelayController {
             peerCarried(connection, id, traffic, isFinal: isFinal, now, &commands)
         case .refused(let id):
             limited.log(
-                .warning, "A plane has no room for an allocation.", metadata: [LogKey.allocation: "\(id)"])
+                .warning, "A plane has no room for an allocation", metadata: [LogKey.allocation: "\(id)"])
             perform(machine.close(AllocationID(rawValue: id), at: now), now, &commands)
         case .relayError(let id, let error):
             limited.log(
-                .debug, "A relay socket reports an error.",
+                .debug, "A relay socket reports an error",
                 metadata: [LogKey.allocation: "\(id)", LogKey.error: "errno \(error)"])
         case .peerError(let id, let peer, let icmp):
             let told = machine.peerUnreachable(
@@ -185,7 +186,7 @@ package struct RelayServer: RelayController {
         case .plane(let index, let counters):
             metrics.counted(index, counters)
             logExhaustion(index, counters)
-            log.trace("A plane's counters.", metadata: [LogKey.node: "\(index)", LogKey.count: "\(counters)"])
+            log.trace("Counters of a plane", metadata: [LogKey.node: "\(index)", LogKey.count: "\(counters)"])
         }
     }
 
@@ -208,7 +209,7 @@ package struct RelayServer: RelayController {
         }
     }
 
-    /// The users whose allocations changed; now and then all of them, so that what got lost is mended.
+    /// Reports the users whose allocations changed; from time to time all of them, to repair lost reports.
     private mutating func tellUsage() {
         let all = machine.usage
         let isWhole = usageTellings % Self.usageTellingsPerWhole == 0 || all.isEmpty
@@ -244,7 +245,7 @@ package struct RelayServer: RelayController {
         tellChanges()
     }
 
-    /// Tells what the standby is to know; once for all of a round's actions.
+    /// Sends changes for the standby, once for all actions of a round.
     private mutating func tellChanges() {
         guard !mirrorChanges.isEmpty else { return }
         tell(.mirrors(mirrorChanges))
@@ -291,10 +292,10 @@ package struct RelayServer: RelayController {
         }
     }
 
-    /// For an indication, which nothing answers (RFC 8489 §5).
+    /// For an indication, which is not answered (RFC 8489 §5).
     mutating func newTransaction() -> TransactionID { TransactionID(high: random.next(), low: random.next()) }
 
-    /// What changes an allocation's row.
+    /// Actions that change an allocation's row.
     private func edit(_ action: TurnAction, _ commands: inout [(plane: UInt8, command: PlaneCommand)]) {
         let externals = addresses.externals
         let id: AllocationID
@@ -328,8 +329,8 @@ package struct RelayServer: RelayController {
         if let place = installed[id.rawValue] { commands.append((place.plane, command)) }
     }
 
-    /// Gives an allocation to another plane, at which its client came in: with a second descriptor of the same
-    /// socket, so that neither plane has to wait for the other and what peers sent meanwhile is not lost.
+    /// Moves an allocation to another plane, at which its client arrived. The plane gets a second descriptor of the
+    /// same socket, so that neither plane waits for the other and no datagram of a peer is lost.
     private mutating func transfer(
         _ id: AllocationID, to flow: RelayFlow, _ now: MonotonicTime,
         _ commands: inout [(plane: UInt8, command: PlaneCommand)]
@@ -337,7 +338,7 @@ package struct RelayServer: RelayController {
         guard let place = installed[id.rawValue] else { return }
         guard let socket = RelaySocket.duplicate(place.relay.socket, of: place.relay.address) else {
             limited.log(
-                .warning, "An allocation cannot go to another plane.",
+                .warning, "An allocation cannot move to another plane",
                 metadata: [LogKey.allocation: "\(id.rawValue)"])
             perform(machine.close(id, at: now), now, &commands)
             return
@@ -365,7 +366,7 @@ package struct RelayServer: RelayController {
 
     // MARK: Log
 
-    /// Connections that a plane refused since there was no descriptor for them.
+    /// Logs connections that a plane refused because there was no descriptor for them.
     private mutating func logExhaustion(_ plane: UInt8, _ counters: PlaneCounters) {
         let before = exhaustions[plane] ?? (0, 0)
         exhaustions[plane] = (counters.exhaustions, counters.exhaustedStreams)
@@ -379,7 +380,7 @@ package struct RelayServer: RelayController {
 
     private func logBeginning(_ id: AllocationID, _ flow: RelayFlow, _ user: String, _ relayed: [TransportAddress]) {
         lives.log(
-            .debug, "An allocation began.",
+            .debug, "An allocation began",
             metadata: [
                 LogKey.allocation: "\(id.rawValue)", LogKey.user: "\(user)", LogKey.peer: "\(flow.remote)",
                 LogKey.address: "\(relayed.map(\.description).joined(separator: " "))",
@@ -407,35 +408,35 @@ package struct RelayServer: RelayController {
             ]
         }
         if life.reason == .shutdown {
-            log.info("An allocation ended.", metadata: facts())
+            log.info("An allocation ended", metadata: facts())
         } else {
-            lives.log(.info, "An allocation ended.", metadata: facts(), now: now)
+            lives.log(.info, "An allocation ended", metadata: facts(), now: now)
             linesReportedAt = now + .seconds(3)
         }
     }
 }
 
-// The end of the process.
+// Shutdown.
 extension RelayServer {
     package var isEmpty: Bool { machine.allocationCount == 0 && machine.endingCount == 0 }
 
     package mutating func wind(
         down now: MonotonicTime, into commands: inout [(plane: UInt8, command: PlaneCommand)]
     ) {
-        // So many are waited for that the planes' answers find room.
+        // Bounded, so that there is room for the planes' reports.
         guard machine.endingCount < Self.shutdownsPerRound else { return }
         perform(machine.shutDown(countMax: Self.shutdownsPerRound, at: now), now, &commands)
     }
 
     package mutating func finish(now: MonotonicTime) {
         var unsent: [(plane: UInt8, command: PlaneCommand)] = []
-        // Where planes took too long, lives are told with what was known of them.
+        // If planes took too long, the allocations are reported with the counters known so far.
         perform(machine.shutDown(countMax: .max, at: now), now, &unsent)
         perform(machine.endWaiting(), now, &unsent)
         guard unlogged.count > 0 else { return }
         let counters = unlogged.counters
         log.info(
-            "More allocations ended with the process.",
+            "More allocations ended with the process",
             metadata: [
                 LogKey.count: "\(unlogged.count)", LogKey.reason: "\(AllocationLife.Reason.shutdown.rawValue)",
                 LogKey.bytes: "\(counters.bytesUp) up, \(counters.bytesDown) down",

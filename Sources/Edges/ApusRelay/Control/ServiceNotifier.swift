@@ -1,9 +1,9 @@
 import ApusCore
 import Glibc
 
-/// Tells the service manager that started this process how it goes (sd_notify(3)): a datagram to `$NOTIFY_SOCKET`.
+/// Notifies the service manager that started this process (sd_notify(3)): a datagram to `$NOTIFY_SOCKET`.
 ///
-/// Telling is help: what does not arrive is not said again, and no failure stops the relay. A value; safe to share.
+/// Notifications are best effort: a lost one is not repeated, and no failure stops the relay. A value; safe to share.
 package struct ServiceNotifier: Sendable {
     package enum State: String, Sendable {
         case ready = "READY=1"
@@ -15,24 +15,24 @@ package struct ServiceNotifier: Sendable {
     private static let pathByteCountMax = 107
 
     private let path: [UInt8]
-    /// How often the service manager wants to hear ``State/watchdog``; nil: not at all.
+    /// The interval at which the service manager expects ``State/watchdog``; nil: never.
     package let watchdogInterval: Duration?
 
-    /// Nil where no service manager listens.
+    /// Nil if no service manager listens.
     package init?(environment: [String: String]) {
         guard let path = environment["NOTIFY_SOCKET"], path.hasPrefix("/") || path.hasPrefix("@"),
             (2...Self.pathByteCountMax).contains(path.utf8.count)
         else { return nil }
         self.path = Array(path.utf8)
-        // WATCHDOG_PID names the process that is meant; the manager of a container may mean another.
+        // WATCHDOG_PID names the process that is watched. In a container it may be another one.
         let isMeant = environment["WATCHDOG_PID"].map { $0 == "\(getpid())" } ?? true
         let microseconds = environment["WATCHDOG_USEC"].flatMap { Int64($0) } ?? 0
         watchdogInterval = isMeant && microseconds > 0 ? .microseconds(microseconds) : nil
     }
 
-    /// Tells one state; false where nobody took it.
+    /// Sends one state. Returns false if it was not accepted.
     ///
-    /// - Parameter span: how long the state may last from now on, where that is more than the manager's own time-out
+    /// - Parameter span: how long the state may last from now on, if that is longer than the manager's own time-out
     ///   (EXTEND_TIMEOUT_USEC).
     @discardableResult
     package func tell(_ state: State, extendedBy span: Duration? = nil) -> Bool {
@@ -45,8 +45,8 @@ package struct ServiceNotifier: Sendable {
         address.sun_family = sa_family_t(AF_UNIX)
         let length = MemoryLayout<sa_family_t>.size + path.count
         let text = Array((state.rawValue + more).utf8)
-        // SAFETY: the path has at most 107 bytes of the 108 of `sun_path`; the rest stays 0. `@` stands for the 0 that
-        // begins the name of a socket without a file. The pointers do not leave the closures.
+        // SAFETY: the path has at most 107 bytes of the 108 of `sun_path`; the rest stays 0. `@` stands for the leading
+        // 0 of an abstract socket's name. The pointers do not leave the closures.
         let sent = withUnsafeMutableBytes(of: &address) { bytes in
             for (index, byte) in path.enumerated() {
                 bytes[MemoryLayout<sa_family_t>.size + index] = index == 0 && byte == UInt8(ascii: "@") ? 0 : byte

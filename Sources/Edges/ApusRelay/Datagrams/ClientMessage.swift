@@ -1,26 +1,26 @@
 package import ApusTraversal
 
-/// What a plane reads of clients' bytes by itself, on the packet's way: without a copy and without a reference.
+/// Parsing of clients' bytes in the packet path of a plane, without copies and reference counts.
 ///
-/// Every function is given where bytes are and how many there are, and reads none beyond. Each was fed to a
-/// fuzzer in buffers that end where the bytes end.
+/// Every function is passed the location and the number of bytes, and reads none beyond. Each was fuzzed with buffers
+/// that end where the bytes end.
 package enum ClientMessage {
-    /// What a Send indication asks for: its data's place in the message, and the peer.
+    /// A Send indication: the location of its data in the message, and the peer.
     package struct Send: Equatable {
         package let peer: TransportAddress
         package let start: Int
         package let count: Int
     }
 
-    /// A Send indication by its type (RFC 8656 §11.1) and the cookie; of eight bytes at least.
+    /// Detects a Send indication by its type (RFC 8656 §11.1) and the cookie; of at least eight bytes.
     @inline(__always)
     package static func isSendIndication(_ bytes: UnsafeRawPointer) -> Bool {
         bytes.loadUnaligned(as: UInt64.self).bigEndian & 0xFFFF_0000_FFFF_FFFF == 0x0016_0000_2112_A442
     }
 
-    /// Reads a Send indication of `size` bytes, 20 at least (RFC 8656 §11.2).
+    /// Parses a Send indication of `size` bytes, at least 20 (RFC 8656 §11.2).
     ///
-    /// - Returns: nil where it holds anything but the peer and the data: control decides about it.
+    /// - Returns: nil if it has anything except the peer and the data: control handles it.
     @inline(__always)
     package static func send(_ bytes: UnsafeRawPointer, _ size: Int) -> Send? {
         let length = Int(UInt16(bigEndian: bytes.loadUnaligned(fromByteOffset: 2, as: UInt16.self)))
@@ -34,7 +34,7 @@ package enum ClientMessage {
             guard offset + 4 + count <= 20 + length else { return nil }
             switch type {
             case 0x0012 where peer == nil:
-                // An address that is none is not passed over for a later one: control would not either.
+                // An invalid address is not skipped for a later one; control does not skip it either.
                 guard let address = peerAddress(bytes, at: offset + 4, count) else { return nil }
                 peer = address
             case 0x0013 where data == nil: data = (offset + 4, count)
@@ -47,7 +47,7 @@ package enum ClientMessage {
         return Send(peer: peer, start: data.start, count: data.count)
     }
 
-    /// XOR-PEER-ADDRESS (RFC 8489 §14.2), whose value lies at `offset` and has `count` bytes.
+    /// XOR-PEER-ADDRESS (RFC 8489 §14.2), whose value is at `offset` and has `count` bytes.
     private static func peerAddress(_ message: UnsafeRawPointer, at offset: Int, _ count: Int) -> TransportAddress? {
         guard count >= 8 else { return nil }
         let port = UInt16(bigEndian: message.loadUnaligned(fromByteOffset: offset + 2, as: UInt16.self)) ^ 0x2112
@@ -70,8 +70,8 @@ package enum ClientMessage {
 
     // MARK: Streams
 
-    /// The bytes of the message that a stream goes on with, padding included, told by its first four bytes (RFC 8656
-    /// §12.5); nil where it is neither STUN nor ChannelData.
+    /// The size of the next message of a stream with padding, from its first four bytes (RFC 8656 §12.5); nil if it is
+    /// neither STUN nor ChannelData.
     @inline(__always)
     package static func streamByteCount(_ bytes: UnsafeRawPointer) -> Int? {
         let first = bytes.load(as: UInt8.self)
@@ -80,19 +80,19 @@ package enum ClientMessage {
         return first < 4 && length & 3 == 0 ? 20 &+ length : nil
     }
 
-    // MARK: Doors of TLS and DTLS
+    // MARK: Listeners of TLS and DTLS
 
-    /// The beginning of a connection that tells what it is: a record's header and that of its first message.
+    /// The bytes that identify a connection: the headers of a record and of its first message.
     private static let helloHeadBytes = 9
-    /// The longest ClientHello that is listened to; libssl makes room for a message when it sees its header.
+    /// The longest ClientHello that is accepted. libssl allocates memory for a message when it sees its header.
     private static let helloMax: UInt32 = 16_384
-    /// Bytes of a DTLS record's header (RFC 6347 §4.1).
+    /// The size of a DTLS record's header (RFC 6347 §4.1).
     package static let recordHeadBytes = 13
 
-    /// Whether a connection begins with a ClientHello of a bearable size (RFC 8446 §4, §5.1); nil where that cannot
-    /// be told yet. One byte is there at least.
+    /// True if a connection begins with a ClientHello of an acceptable size (RFC 8446 §4, §5.1); nil if that is not
+    /// known yet. There is at least one byte.
     package static func isStreamHello(_ bytes: UnsafeRawPointer, _ count: Int) -> Bool? {
-        // A handshake record of any version that calls itself 3.x.
+        // A handshake record of any version 3.x.
         guard bytes.load(as: UInt8.self) == 22, count < 2 || bytes.load(fromByteOffset: 1, as: UInt8.self) == 3 else {
             return false
         }
@@ -101,14 +101,14 @@ package enum ClientMessage {
         return head >> 24 == 1 && head & 0xFF_FFFF <= helloMax
     }
 
-    /// Whether a datagram can be one of DTLS records (RFC 7983 §7: 20...63 in the first byte).
+    /// True if a datagram can consist of DTLS records (RFC 7983 §7: 20...63 in the first byte).
     @inline(__always)
     package static func isRecord(_ bytes: UnsafeRawPointer, _ size: Int) -> Bool {
         size >= recordHeadBytes && (20...63).contains(bytes.load(as: UInt8.self))
     }
 
-    /// A ClientHello in the clear: a handshake record of epoch 0 whose first message has type 1 (RFC 6347 §4.1,
-    /// §4.2.2).
+    /// True for an unencrypted ClientHello: a handshake record of epoch 0 whose first message has type 1 (RFC 6347
+    /// §4.1, §4.2.2).
     @inline(__always)
     package static func isDatagramHello(_ bytes: UnsafeRawPointer, _ size: Int) -> Bool {
         guard size > recordHeadBytes, bytes.load(as: UInt8.self) == 22 else { return false }

@@ -1,18 +1,18 @@
 import CApusNet
 
-/// Sockets that are connected to one peer each, for channels that carry much: the kernel then looks up no way and no
+/// Sockets that are connected to one peer each, for busy channels. The kernel then needs no look-up of route and
 /// address for a datagram (D8).
 ///
 /// Concurrency model: confined to the plane's thread.
 struct HotFlowTable: ~Copyable {
     struct Row {
         var socket: Int32 = -1
-        /// Counts the lives of this place.
+        /// The number of uses of this place.
         var generation: UInt32 = 0
         /// The row of its allocation.
         var allocation: UInt32 = 0
-        /// What the socket gives to datagrams (``SendBatch/marks``), 0 as long as that is the system's own, and since
-        /// when.
+        /// The socket's marks of sent datagrams (``SendBatch/marks``), 0 for the system's own, and the time at which
+        /// they were set.
         var marks: UInt32 = 0
         var markedAt: UInt64 = 0
     }
@@ -34,7 +34,7 @@ struct HotFlowTable: ~Copyable {
 
     var hasRoom: Bool { count < rowsMax }
 
-    /// Takes a place; nil where there is none.
+    /// Takes a place; nil if there is none.
     mutating func insert(socket: Int32, allocation: UInt32) -> Int? {
         guard hasRoom else { return nil }
         let (index, isNew) = places.take()
@@ -47,7 +47,7 @@ struct HotFlowTable: ~Copyable {
         return index
     }
 
-    /// Gives a place back; the caller closes the socket, which is returned.
+    /// Frees a place. Returns its socket, which the caller closes.
     mutating func release(_ index: Int) -> Int32 {
         defer { rows[index].socket = -1 }
         places.give(back: index)

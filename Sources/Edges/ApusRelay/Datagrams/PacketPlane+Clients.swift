@@ -2,7 +2,7 @@ import ApusTraversal
 import CApusNet
 import Glibc
 
-/// Datagrams of clients, on their way to peers.
+/// Datagrams from clients to peers.
 extension PacketPlane {
     mutating func readListener(_ index: Int) {
         let socket = datagramListeners[index].socket
@@ -22,7 +22,7 @@ extension PacketPlane {
         isBehind = true
     }
 
-    /// One message: datagrams of one client, all of the same size but the last.
+    /// One message: datagrams of one client, all of the same size except the last.
     @inline(__always)
     private mutating func receivedFromClient(_ message: Int, listener: Int) {
         let length = arena.length(message)
@@ -50,21 +50,21 @@ extension PacketPlane {
         }
     }
 
-    /// The marks of a datagram on its way out, where they are carried over: DSCP and ECN as they came, and one hop less
-    /// (RFC 8656 §14).
+    /// The marks of a relayed datagram, if they are carried over: the received DSCP and ECN, and one hop less (RFC 8656
+    /// §14).
     @inline(__always)
     func forwarded(_ marks: UInt32) -> UInt32 {
         guard marks & 0xFF > 1 else { return marks == 0 ? 0 : SendBatch.expired }
         return marks &- 1
     }
 
-    /// Has a datagram socket report marks, where they are carried over.
+    /// Makes a datagram socket report marks, if they are carried over.
     func reportMarks(of socket: Int32) {
         if configuration.carriesMarks { RelaySocket.reportMarks(of: socket) }
     }
 
-    /// How many whole datagrams of ChannelData stand here one after another that have the same head, and so the same
-    /// channel and length.
+    /// The number of consecutive complete datagrams of ChannelData with the same header, and so the same channel and
+    /// length.
     @inline(__always)
     private static func sameHeads(_ bytes: UnsafeRawPointer, segment: Int, _ length: Int) -> Int {
         guard segment >= 4, length >= 2 &* segment, bytes.load(as: UInt8.self) & 0xC0 == 0x40 else { return 1 }
@@ -78,8 +78,8 @@ extension PacketPlane {
         return count
     }
 
-    /// One datagram: told apart by its first byte (RFC 7983). Which channel numbers there are, 0x4000...0x4FFF of
-    /// RFC 8656 or 0x4000...0x7FFF of RFC 5766, is control's to say: others are not bound.
+    /// One datagram, classified by its first byte (RFC 7983). Control decides which channel numbers are valid,
+    /// 0x4000...0x4FFF of RFC 8656 or 0x4000...0x7FFF of RFC 5766: others are not bound.
     @inline(__always)
     private mutating func receivedFromClient(
         _ bytes: UnsafeMutableRawPointer, _ size: Int, slot: UInt32, listener: Int, name: UnsafeRawPointer
@@ -102,11 +102,11 @@ extension PacketPlane {
         }
     }
 
-    /// ChannelData of a client (RFC 8656 §12.4): the payload goes to the channel's peer.
+    /// ChannelData of a client (RFC 8656 §12.4): the payload is sent to the channel's peer.
     ///
     /// - Parameters:
     ///   - size: bytes of one message with its header, and from its start to that of the next.
-    ///   - count: messages that stand one after another and have the same header.
+    ///   - count: the number of consecutive messages with the same header.
     @inline(__always)
     mutating func channelData(_ bytes: UnsafeMutableRawPointer, _ size: Int, slot: UInt32, count: Int = 1) {
         guard size >= 4 else {
@@ -159,7 +159,7 @@ extension PacketPlane {
         if channel.pointee.heat >= Self.hotPacketCount { heatUp(slot, channel) }
     }
 
-    /// How many of so many packets of one size may pass now, by what the user and the node have left; the others are
+    /// The number of packets of one size that may pass now, by the tokens of the user and the node. The others are
     /// counted.
     @inline(__always)
     mutating func packetsWithinQuota(
@@ -180,7 +180,7 @@ extension PacketPlane {
         }
         var allowed = paid
         if nodeBucket >= 0 {
-            // What the user has paid is lost with the packet.
+            // The user's tokens are lost with the packet.
             allowed = buckets.take(nodeBucket, bytes: byteCount, count: paid, at: now)
             counters.overNodeQuota &+= UInt64(paid &- allowed)
         }
@@ -188,30 +188,30 @@ extension PacketPlane {
         return allowed
     }
 
-    /// Takes what a packet costs from its user's and the node's bucket; false, and counted, where one has too little.
+    /// Takes a packet's tokens from its user's and the node's bucket. Returns false, and counts it, if one has too few.
     @inline(__always)
     mutating func isWithinQuota(_ row: UnsafeMutablePointer<AllocationRow>, _ byteCount: Int) -> Bool {
         packetsWithinQuota(row, byteCount, 1) == 1
     }
 
-    /// Sends what is put together while what was received is still being looked at.
+    /// Sends the batch while the received data is still in use.
     mutating func flushKeepingInput() {
         output.flush()
         scratchUsed = 0
     }
 
-    /// The address of a member of a row, which stays where it is while its batch lives.
+    /// The address of a member of a row, which does not move while its batch exists.
     @inline(__always)
     static func pointer<Member>(_ member: UnsafeMutablePointer<Member>) -> UnsafeMutablePointer<Member> {
-        // SAFETY: called only with members of rows reached through a pointer, so that the address is the
-        // member's own and not that of a copy; rows are freed between batches alone.
+        // SAFETY: called only with members of rows reached through a pointer, so the address is the member's own and
+        // not that of a copy. Rows are freed only between batches.
         member
     }
 
-    /// Hands a STUN message to control, or drops it where that has enough.
+    /// Passes a STUN message to control, or drops it if control's queue is full.
     ///
-    /// - Parameter slot: the allocation's row, or ``FlatTable/none``. An allocation has a share of control of its own;
-    ///   what is over it waits with the messages of clients that have none.
+    /// - Parameter slot: the allocation's row, or ``FlatTable/none``. An allocation has a share of control's queue.
+    ///   Messages beyond it wait with those of clients without an allocation.
     mutating func controlMessage(_ bytes: UnsafeRawPointer, _ size: Int, _ flow: RelayFlow, slot: UInt32) {
         guard size <= configuration.controlMessageMax else {
             counters.controlTooLong &+= 1
@@ -233,8 +233,8 @@ extension PacketPlane {
 
     /// Sends the data of a Send indication to its peer (RFC 8656 §11.2).
     ///
-    /// - Returns: false where it holds anything but the peer and the data, or a list names ports of the peer: control
-    ///   decides about it.
+    /// - Returns: false if it has anything except the peer and the data, or a list names ports of the peer: control
+    ///   handles it.
     mutating func sendIndication(_ bytes: UnsafeMutableRawPointer, _ size: Int, slot: UInt32) -> Bool {
         guard let send = ClientMessage.send(bytes, size) else { return false }
         let peer = configuration.externals.local(of: send.peer)
@@ -263,7 +263,7 @@ extension PacketPlane {
         return true
     }
 
-    /// Room for a small piece that a batch points at; sends first where there is none.
+    /// Memory for a small piece that a batch refers to. Sends the batch first if there is none.
     mutating func scratch(_ count: Int) -> UnsafeMutableRawPointer {
         if scratchUsed + count > Self.scratchBytes { flushKeepingInput() }
         let start = scratch + scratchUsed

@@ -2,7 +2,7 @@ import ApusTraversal
 import CApusNet
 import Glibc
 
-/// How many errors the client of each allocation was told of in this second.
+/// The number of errors that were reported to each allocation's client in this second.
 ///
 /// Concurrency model: confined to the plane's thread.
 struct ErrorBounds: ~Copyable {
@@ -11,7 +11,7 @@ struct ErrorBounds: ~Copyable {
         var count = 0
     }
 
-    /// As many as there are rows of allocations; the kernel gives them page by page.
+    /// As many as rows of allocations. The kernel allocates them page by page.
     private let rows: UnsafeMutablePointer<Row>
     private var used = 0
     private let perSecondMax: Int
@@ -23,7 +23,7 @@ struct ErrorBounds: ~Copyable {
 
     deinit { rows.deallocate() }
 
-    /// Whether one more may be told; counts it then.
+    /// Returns true, and counts it, if one more may be reported.
     mutating func take(_ slot: Int, at nanoseconds: UInt64) -> Bool {
         while used <= slot {
             (rows + used).initialize(to: Row())
@@ -37,21 +37,21 @@ struct ErrorBounds: ~Copyable {
     }
 }
 
-/// What ICMP tells of datagrams to peers (RFC 8656 §11.5), read where a socket reports an error and nowhere else.
+/// ICMP errors of datagrams to peers (RFC 8656 §11.5). They are read only when a socket reports an error.
 extension PacketPlane {
-    /// Errors of one socket before others have their turn.
+    /// Errors of one socket that are read before other sockets are served.
     private static var errorRounds: Int { 64 }
 
-    /// Has the kernel keep what ICMP tells of a relay socket's datagrams, where clients are to hear of it.
+    /// Makes the kernel queue ICMP errors of a relay socket's datagrams, if clients are to be notified.
     func reportErrors(of socket: Int32) {
         if configuration.peerErrorsPerSecondMax > 0 { _ = apus_datagram_report_errors(socket) }
     }
 
-    /// Takes the errors that wait at one of an allocation's sockets, and hands those of permitted peers up.
+    /// Reads the errors that wait at one of an allocation's sockets, and passes those of permitted peers to control.
     ///
-    /// - Parameter unfragmented: the peer of a datagram that was not to be fragmented and that the kernel just refused:
-    ///   what it knows of the way is told to the client as if it had come by ICMP.
-    /// - Returns: how many there were.
+    /// - Parameter unfragmented: the peer of an unfragmentable datagram that the kernel just refused. Its path MTU is
+    ///   reported to the client like an ICMP error.
+    /// - Returns: the number of errors.
     @inline(never)
     @discardableResult
     mutating func readErrors(_ slot: Int, _ socket: Int32, unfragmented: TransportAddress? = nil) -> Int {
@@ -72,10 +72,10 @@ extension PacketPlane {
         return count
     }
 
-    /// Receiving failed. The datagrams that wait stay; the loop comes back for them at once.
+    /// A receive failed. Waiting datagrams stay; the loop reads them at once.
     @inline(never)
     mutating func receivingFailed(_ slot: Int, _ socket: Int32, _ error: Int32) {
-        // It was that of an earlier datagram where the queue has one.
+        // If the queue has an error, it was that of an earlier datagram.
         guard readErrors(slot, socket) == 0, !SendBatch.mayTellOfEarlier(error) else { return }
         guard errors.take(slot, at: now) else { return }
         _ = link.event(.relayError(allocation: allocations.rows[slot].id, error: error))
@@ -97,8 +97,8 @@ extension PacketPlane {
         counters.peerErrors &+= 1
     }
 
-    /// The types that clients are told of: destination unreachable and time exceeded, and of IPv6 packet too big
-    /// (RFC 8656 §11.5); with a packet too big its MTU (§18.13).
+    /// The types that clients are notified of: destination unreachable and time exceeded, and of IPv6 packet too big
+    /// (RFC 8656 §11.5), with its MTU (§18.13).
     private static func icmp(_ error: apus_datagram_error, _ family: TransportAddress.Family) -> StunICMP? {
         switch (Int(error.origin), error.type, error.code) {
         case (Int(APUS_ORIGIN_LOCAL), _, _):

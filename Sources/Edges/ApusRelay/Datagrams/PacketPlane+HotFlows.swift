@@ -2,16 +2,16 @@ import ApusTraversal
 import CApusNet
 import Glibc
 
-/// Channels that carry much have a second socket at the relayed address, connected to their peer: a datagram through it
-/// costs the kernel no look for the way. What other peers send still comes to the allocation's own socket.
+/// Busy channels have a second socket at the relayed address, connected to their peer. A datagram through it needs no
+/// route look-up in the kernel. Data of other peers still arrives at the allocation's own socket.
 extension PacketPlane {
-    /// Datagrams of a channel to its peer until it has a socket of its own.
+    /// The number of datagrams of a channel to its peer after which it gets a socket of its own.
     static var hotPacketCount: UInt32 { 1_024 }
 
-    /// The channel has carried as much as a socket of its own is worth.
+    /// The channel has reached that number.
     @inline(never)
     mutating func heatUp(_ slot: UInt32, _ channel: UnsafeMutablePointer<ChannelRow>) {
-        // Where it fails, or there is no room, it is tried again after as many more.
+        // If it fails, or there is no room, it is tried again after as many more.
         channel.pointee.heat = 0
         guard hotFlows.hasRoom, let socket = connectedSocket(slot, to: channel.pointee) else { return }
         guard let index = hotFlows.insert(socket: socket, allocation: slot) else {
@@ -26,11 +26,11 @@ extension PacketPlane {
         channel.pointee.socket = socket
     }
 
-    /// How long a socket keeps its marks at least; datagrams with others say so themselves.
+    /// The least time between changes of a socket's marks. Datagrams with other marks carry them themselves.
     private static var markInterval: UInt64 { 1_000_000_000 }
 
-    /// Whether a channel's socket gives its datagrams the marks of those that come now. A datagram that says its marks
-    /// itself costs the kernel a look for the way, which a connected socket is to save.
+    /// True if a channel's socket applies the marks of the current datagrams. A datagram with marks of its own needs a
+    /// route look-up in the kernel, which a connected socket is meant to save.
     @inline(__always)
     mutating func socketHasMarks(_ index: Int) -> Bool {
         hotFlows.rows[index].marks == output.marks || setSocketMarks(index)
@@ -40,7 +40,7 @@ extension PacketPlane {
     private mutating func setSocketMarks(_ index: Int) -> Bool {
         let row = hotFlows.rows + index
         guard output.marks != SendBatch.expired, now &- row.pointee.markedAt >= Self.markInterval else { return false }
-        // What waits has the marks of before.
+        // Waiting datagrams have the previous marks.
         flushKeepingInput()
         apus_datagram_mark(row.pointee.socket, output.marks)
         row.pointee.marks = output.marks
@@ -51,7 +51,7 @@ extension PacketPlane {
     private func connectedSocket(_ slot: UInt32, to channel: ChannelRow) -> Int32? {
         let own = allocations.rows[Int(slot)].socket(to: channel.peer.family)
         guard let local = RawAddress.local(of: own) else { return nil }
-        // The address is shared for this one moment: whoever else wants it finds it in use before and after.
+        // The address is shared only for this moment. Before and after it, other processes find it in use.
         apus_datagram_share(own, 1)
         let socket = RelaySocket.openDatagram(
             local, sharesPort: true, joins: canJoin, bufferBytes: configuration.relayBufferBytes)
@@ -65,7 +65,7 @@ extension PacketPlane {
         return socket
     }
 
-    /// The channel is no more; what waits in its socket is gone with it.
+    /// The channel ended. Data that waits in its socket is lost.
     mutating func coolDown(_ channel: UnsafeMutablePointer<ChannelRow>) {
         guard channel.pointee.hot >= 0 else { return }
         let socket = hotFlows.release(Int(channel.pointee.hot))

@@ -2,20 +2,20 @@ import ApusTraversal
 import CApusNet
 import Glibc
 
-/// Datagrams that stand one after another in memory, all of one size but the last.
+/// Consecutive datagrams in memory, all of one size except the last.
 struct Datagrams {
     var base: UnsafeMutableRawPointer
     var size: Int
     /// Bytes from the start of one to that of the next.
     var stride: Int
-    /// One at least.
+    /// At least one.
     var count: Int
     var lastSize: Int
 }
 
-/// Datagrams of peers, on their way to clients.
+/// Datagrams from peers to clients.
 extension PacketPlane {
-    /// Places of the arena that a relay socket has at least for one batch.
+    /// The least number of places in the arena for one batch of a relay socket.
     private static var relayDepthMin: Int { 16 }
 
     /// - Parameter socket: one of the allocation's.
@@ -57,7 +57,7 @@ extension PacketPlane {
         deliver(datagrams, from: key, slot)
     }
 
-    /// Hands datagrams of a peer to the client.
+    /// Relays datagrams of a peer to the client.
     ///
     /// - Parameter key: the peer's address; its scope is the row.
     @inline(__always)
@@ -80,7 +80,7 @@ extension PacketPlane {
         }
     }
 
-    /// Hands datagrams of one size to the client, over the peer's channel or as Data indications where it has none.
+    /// Relays datagrams of one size to the client, over the peer's channel, or as Data indications if it has none.
     @inline(__always)
     private mutating func deliver(
         _ base: UnsafeMutableRawPointer, _ size: Int, stride: Int, count: Int, _ number: UInt32, _ key: FlatTable.Key,
@@ -101,7 +101,7 @@ extension PacketPlane {
         }
     }
 
-    /// ChannelData to the client (RFC 8656 §12.5); streams need it padded to four bytes, datagrams do not.
+    /// ChannelData to the client (RFC 8656 §12.5). In streams it is padded to four bytes, in datagrams it is not.
     @inline(__always)
     private mutating func toClient(
         _ bytes: UnsafeMutableRawPointer, _ size: Int, head: UInt32, _ row: UnsafeMutablePointer<AllocationRow>
@@ -123,9 +123,9 @@ extension PacketPlane {
             dropped: Self.pointer(&row.pointee.traffic.dropped))
     }
 
-    /// Datagrams of the same size behind the one that was put together last, for a client that came over UDP.
+    /// Adds datagrams of the same size as the last added one, for a UDP client.
     ///
-    /// - Returns: how many of them were taken.
+    /// - Returns: the number of added datagrams.
     @inline(__always)
     private mutating func toClientToo(
         _ count: Int, _ size: Int, stride: Int, _ row: UnsafeMutablePointer<AllocationRow>
@@ -145,7 +145,7 @@ extension PacketPlane {
         let peer = configuration.externals.external(of: source)
         let addressCount = peer.family == .v4 ? 8 : 20
         let length = 4 + addressCount + 4 + (size + 3) & ~3
-        // What IPv6 can carry, the header's length cannot always say.
+        // The header's length cannot express every length that IPv6 can carry.
         guard length <= Int(UInt16.max) else {
             row.pointee.traffic.dropped &+= 1
             return
@@ -173,7 +173,7 @@ extension PacketPlane {
         let data = 24 + addressCount
         message.storeBytes(of: (0x0013_0000 | UInt32(size)).bigEndian, toByteOffset: data, as: UInt32.self)
         memcpy(message + data + 4, bytes, size)
-        // The padding is sent as zeros: nothing of an earlier packet leaks through it.
+        // The padding is sent as zeros, so that no data of an earlier packet leaks.
         memset(message + data + 4 + size, 0, (size + 3) & ~3 - size)
         row.pointee.traffic.downPackets &+= 1
         row.pointee.traffic.downBytes &+= UInt64(size)

@@ -1,22 +1,23 @@
 import ApusTraversal
 
-/// Datagrams between two allocations of one plane: relay to relay, as where both ends of a call can be reached by a
-/// relay alone. They need no way through the kernel, which would hand them back to this very thread.
+/// Datagrams between two allocations of one plane, for example if both ends of a call use a relay. They bypass the
+/// kernel, which would return them to the same thread.
 ///
-/// Nothing else differs: both allocations' permissions, channels, quotas and counters count, and the receiving client
-/// sees the sender's relayed address (D8). Allocations of different planes meet in the kernel.
+/// Otherwise nothing differs: both allocations' permissions, channels, quotas and counters apply, and the receiving
+/// client sees the sender's relayed address (D8). Datagrams between allocations of different planes pass through the
+/// kernel.
 extension PacketPlane {
-    /// The longest payload of UDP over IPv4; what is longer the kernel would refuse (RFC 768).
+    /// The longest payload of UDP over IPv4. The kernel would refuse a longer one (RFC 768).
     private static var payloadMax: Int { 65_507 }
 
-    /// Hands datagrams that a client may send to the allocation whose relayed address the peer is.
+    /// Relays a client's datagrams to the allocation whose relayed address is the peer.
     ///
-    /// - Parameter payloads: of one size, within the sender's quota; none is done as well.
-    /// - Returns: false where the peer is no other allocation of this plane.
+    /// - Parameter payloads: of one size, within the sender's quota; may be empty.
+    /// - Returns: false if the peer is not another allocation of this plane.
     @inline(__always)
     mutating func shortCircuit(_ payloads: Datagrams, from slot: UInt32, to peer: TransportAddress) -> Bool {
         let other = allocations.slot(relayed: peer)
-        // What a client sends to itself could end its own session on the way; the kernel keeps the two apart.
+        // A client that sends to itself could end its own session in between. Through the kernel this cannot happen.
         guard other != FlatTable.none, other != slot else { return false }
         return shortCircuit(payloads, from: slot, to: other, peer.family)
     }

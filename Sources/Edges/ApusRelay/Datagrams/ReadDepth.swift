@@ -1,10 +1,11 @@
-/// How many datagrams a relay socket is asked for at once: one, or as many as there is room for.
+/// The number of datagrams requested in one read of a relay socket: one, or as many as there is room for.
 ///
-/// To find that there is no second datagram costs a quarter of the call that received the first. So a socket is asked
-/// for one, as where calls have a packet each, until it had several, or was ready again in the next round; then for
-/// all, as long as that goes on. What is left is there in the next round.
+/// To find that there is no second datagram costs a quarter of the call that received the first. A socket is therefore
+/// read one datagram at a time, as for calls with one packet each, until a read gave several, or the socket was ready
+/// again in the next round. Then all are requested, as long as that continues. Remaining datagrams are read in the next
+/// round.
 package struct ReadDepth: Sendable {
-    /// Reads of one datagram until one alone is asked for again.
+    /// Reads of a single datagram after which one is requested again.
     package static let readsMax: UInt8 = 8
 
     package init() {}
@@ -12,9 +13,9 @@ package struct ReadDepth: Sendable {
     private var readsLeft: UInt8 = 0
     private var lastRound: UInt32 = 0
 
-    /// Whether this read asks for as many as there is room for.
+    /// True if this read requests as many as there is room for.
     ///
-    /// - Parameter round: the number of this round; each has the next one.
+    /// - Parameter round: the number of this round; consecutive.
     @inline(__always)
     package mutating func isMany(in round: UInt32) -> Bool {
         if round == lastRound &+ 1 { readsLeft = Self.readsMax }
@@ -22,7 +23,7 @@ package struct ReadDepth: Sendable {
         return readsLeft > 0
     }
 
-    /// What the read gave: datagrams, or an error below 0.
+    /// The result of the read: the number of datagrams, or an error below 0.
     @inline(__always)
     package mutating func had(_ count: Int) {
         if count > 1 {

@@ -1,14 +1,14 @@
 import CApusNet
 import Glibc
 
-/// Buffers for a batch of received datagrams, each as large as the kernel may join.
+/// Buffers for a batch of received datagrams, each as large as what the kernel may join.
 ///
 /// Concurrency model: confined to the plane's thread.
 package struct ReceiveArena: ~Copyable {
-    /// Messages of one batch.
+    /// The most messages of one batch.
     package static let depth = 64
-    /// Bytes of a buffer, and the distance of two: odd in cache lines, so that the heads of all buffers,
-    /// which every packet touches, do not fall into the same few sets of the cache.
+    /// The size of a buffer, and the distance between two: an odd number of cache lines, so that the heads of all
+    /// buffers, which every packet accesses, are not in the same few cache sets.
     private static let bytesMax = 65_536
     private static let stride = 65_536 + 448
     private static let nameBytes = 64
@@ -46,7 +46,7 @@ package struct ReceiveArena: ~Copyable {
         messages.deallocate()
     }
 
-    /// Receives what is there, into the places from `first` on.
+    /// Receives waiting messages into the places from `first` on.
     ///
     /// - Returns: the number of messages, or -errno.
     @inline(__always)
@@ -64,14 +64,14 @@ package struct ReceiveArena: ~Copyable {
     package func name(_ index: Int) -> UnsafeRawPointer { UnsafeRawPointer(names + index &* Self.nameBytes) }
     @inline(__always)
     package func length(_ index: Int) -> Int { Int(messages[index].length) }
-    /// The size of each of the datagrams that stand one after another in a message, of which the last may be shorter;
-    /// and the marks of all of them (``SendBatch/marks``).
+    /// The size of the consecutive datagrams in a message, of which the last may be shorter; and the marks of all of
+    /// them (``SendBatch/marks``).
     @inline(__always)
     package func receipt(_ index: Int) -> (segment: Int, marks: UInt32) {
         let receipt = apus_read_receipt(messages + index)
         return (receipt.segment == 0 ? length(index) : Int(receipt.segment), receipt.marks)
     }
-    /// Whether the kernel cut a message off; it cannot, short of a kernel that joins more than an IP packet.
+    /// True if the kernel truncated a message. This cannot happen unless a kernel joins more than an IP packet.
     @inline(__always)
     package func isCut(_ index: Int) -> Bool { messages[index].header.msg_flags & Int32(MSG_TRUNC) != 0 }
 }

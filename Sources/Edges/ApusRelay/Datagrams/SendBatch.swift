@@ -1,17 +1,17 @@
 import CApusNet
 import Glibc
 
-/// Datagrams on their way out, put into runs that the kernel cuts (UDP_SEGMENT).
+/// Datagrams to send, combined into runs that the kernel splits (UDP_SEGMENT).
 ///
-/// A run holds datagrams to one destination through one socket, all of the same size but the last, which may
-/// be shorter; it costs one message and one walk through the kernel whatever its length, and that walk is
-/// nearly all that a relayed packet costs (D8). A datagram that is sent alone is not copied. Those of a run are copied
-/// together before they are sent, since each piece of memory costs the kernel more than a copy that stays in the cache.
-/// Runs keep the order of their datagrams; the order between destinations is not kept.
+/// A run has datagrams to one destination through one socket, all of the same size except the last, which may be
+/// shorter. It costs one message and one pass through the kernel whatever its length, and that pass is nearly the whole
+/// cost of a relayed packet (D8). A single datagram is not copied. Those of a run are copied together before they are
+/// sent, since each piece of memory costs the kernel more than a copy that stays in the cache. Runs keep the order of
+/// their datagrams. The order between destinations is not kept.
 ///
-/// Concurrency model: confined to the plane's thread; what it points at lives until ``flush()``.
+/// Concurrency model: confined to the plane's thread. The memory that it refers to must stay valid until ``flush()``.
 package struct SendBatch: ~Copyable {
-    /// The run that a destination has in the batch of the stamp.
+    /// The run of a destination in the batch with this stamp.
     package struct Mark: Sendable {
         var stamp: UInt32 = 0
         var run: UInt32 = 0
@@ -23,9 +23,9 @@ package struct SendBatch: ~Copyable {
         }
     }
 
-    /// A datagram, or several of one length with the same head that stand one after another in memory.
+    /// A datagram, or several consecutive ones of one length with the same header.
     private struct Packet {
-        /// First, so that the packet's address is the head's.
+        /// First, so that the packet's address is the header's.
         var head: UInt32
         var length: UInt32
         var base: UnsafeMutableRawPointer
@@ -40,7 +40,7 @@ package struct SendBatch: ~Copyable {
         var dropped: UnsafeMutablePointer<UInt64>
         var nameLength: UInt32
         var socket: Int32
-        /// Bytes of each datagram with its head.
+        /// The size of each datagram with its header.
         var size: UInt32
         var total: UInt32
         var count: UInt32
@@ -51,24 +51,25 @@ package struct SendBatch: ~Copyable {
         var marks: UInt32
     }
 
-    /// ``marks`` of datagrams that have come to their end: they are dropped and counted.
+    /// ``marks`` of datagrams whose hop limit is exhausted: they are dropped and counted.
     package static let expired = UInt32.max
     private static let controlBytes = Int(APUS_SEND_CONTROL_BYTES)
 
     /// Datagrams of one batch.
     package static let packetsMax = 4_096
-    /// Runs of one batch; the kernel takes as many messages at once.
+    /// The most runs of one batch, which is the most messages that the kernel accepts at once.
     package static let runsMax = 1_024
-    /// Datagrams of one run that every kernel with UDP_SEGMENT takes.
+    /// The most datagrams of one run that every kernel with UDP_SEGMENT accepts.
     package static let runCountMax = 64
-    /// Bytes of one run, below an IP packet's with room for its headers.
+    /// The most bytes of one run, below an IP packet's with room for its headers.
     package static let runBytesMax: UInt32 = 65_000
-    /// A datagram with a head is copied behind it up to this size: two pieces of memory cost the kernel more.
+    /// Up to this size a datagram is copied behind its header: two pieces of memory cost the kernel more.
     private static let headedBytesMax: UInt32 = 2_048
-    /// Bytes of runs that are copied together before they are sent: one run at least, and few enough to stay near.
+    /// The most bytes of runs that are copied together before they are sent: at least one run, and few enough to stay
+    /// in the cache.
     private static let gatheredBytesMax = 131_072
     private static let none = UInt32.max
-    /// How often a datagram is sent again that met the error of an earlier one: another may come in between.
+    /// How often a datagram is sent again after it met the error of an earlier one: another error may come in between.
     static let retriesMax = 2
 
     private let segmentMax: UInt32
@@ -79,28 +80,28 @@ package struct SendBatch: ~Copyable {
     private let messages: UnsafeMutablePointer<apus_message>
     private let controls: UnsafeMutableRawPointer
     private let gathered: UnsafeMutableRawPointer
-    /// TTL (hop limit) in the low byte, DSCP and ECN in the next one, of the datagrams that are added from now on; 0
-    /// for those of the socket. Datagrams of one run have the same.
+    /// TTL (hop limit) in the low byte, DSCP and ECN in the next one, of the datagrams added from now on; 0 for those
+    /// of the socket. Datagrams of one run have the same marks.
     package var marks: UInt32 = 0
     private var packetCount: UInt32 = 0
     private var datagramCount: UInt32 = 0
     private var runCount: UInt32 = 0
     private var stamp: UInt32 = 1
-    /// Datagrams that the kernel did not take.
+    /// Datagrams that the kernel did not accept.
     package private(set) var dropped: UInt64 = 0
-    /// Runs that the kernel refused to cut.
+    /// Runs that the kernel refused to split.
     package private(set) var unsegmented: UInt64 = 0
 
     /// - Parameters:
     ///   - segmentMax: the longest datagram that is put into a run with others.
-    ///   - canSegment: whether the kernel cuts runs; without it each datagram is a message.
-    ///   - runCountMax: datagrams of one run that the kernel takes.
+    ///   - canSegment: true if the kernel splits runs. Without it each datagram is a message.
+    ///   - runCountMax: the most datagrams of one run that the kernel accepts.
     package init(segmentMax: Int, canSegment: Bool, runCountMax: Int = Self.runCountMax) {
         self.segmentMax = UInt32(segmentMax)
         countMax = canSegment ? UInt32(runCountMax) : 1
         packets = .allocate(capacity: Self.packetsMax)
         runs = .allocate(capacity: Self.runsMax)
-        // A head and a datagram.
+        // A header and a datagram.
         vectors = .allocate(capacity: Self.runsMax * 2)
         messages = .allocate(capacity: Self.runsMax)
         controls = .allocate(byteCount: Self.runsMax * Self.controlBytes, alignment: 64)
@@ -122,17 +123,17 @@ package struct SendBatch: ~Copyable {
 
     /// Runs that wait for ``flush()``.
     package var pendingRuns: Int { Int(runCount) }
-    /// Whether ``flush()`` has to come before the next datagram.
+    /// True if ``flush()`` must be called before the next datagram.
     @inline(__always)
     package var isFull: Bool { datagramCount == UInt32(Self.packetsMax) || runCount == UInt32(Self.runsMax) }
 
-    /// Adds a datagram; the batch is not full.
+    /// Adds a datagram. The batch must not be full.
     ///
     /// - Parameters:
     ///   - mark: the destination's own.
     ///   - address: the destination in the kernel's form; nil for a connected socket.
-    ///   - head: four bytes that stand before the datagram, as they are in memory.
-    ///   - dropped: counts the destination's datagrams that the kernel does not take.
+    ///   - head: four bytes before the datagram, in memory order.
+    ///   - dropped: counts the destination's datagrams that the kernel does not accept.
     @inline(__always)
     package mutating func add(
         _ base: UnsafeMutableRawPointer, _ length: UInt32, head: UInt32?, mark: inout Mark, socket: Int32,
@@ -172,13 +173,13 @@ package struct SendBatch: ~Copyable {
         runCount = runCount &+ 1
     }
 
-    /// Adds datagrams of the same length, head and destination as the one that was added last, behind which they stand.
+    /// Adds datagrams of the same length, header and destination as the last added one, which they follow in memory.
     ///
     /// - Parameters:
-    ///   - count: how many there are.
+    ///   - count: the number of datagrams.
     ///   - stride: bytes from the start of one to that of the next.
     ///   - mark: the destination's own.
-    /// - Returns: how many were taken; none where they need a run of their own, or the batch is full.
+    /// - Returns: the number of added datagrams; 0 if they need a run of their own, or the batch is full.
     @inline(__always)
     package mutating func addMore(_ count: Int, stride: Int, mark: Mark) -> Int {
         guard mark.stamp == stamp else { return 0 }
@@ -186,7 +187,7 @@ package struct SendBatch: ~Copyable {
         guard run.pointee.last &+ 1 == packetCount, !run.pointee.isClosed, run.pointee.marks == marks else { return 0 }
         let packet = packets + Int(run.pointee.last)
         let stride = UInt32(truncatingIfNeeded: stride)
-        // Nothing is shorter than its run's size unless it closed it.
+        // A datagram shorter than its run's size closes the run.
         guard packet.pointee.count == 1 || packet.pointee.stride == stride else { return 0 }
         let size = run.pointee.size
         let room = min(
@@ -202,7 +203,7 @@ package struct SendBatch: ~Copyable {
         return Int(taken)
     }
 
-    /// Hands everything to the kernel; whatever it does not take is counted and gone.
+    /// Passes everything to the kernel. What it does not accept is counted and dropped.
     package mutating func flush() {
         guard runCount > 0 else { return }
         var run = 0
@@ -227,13 +228,13 @@ package struct SendBatch: ~Copyable {
         if stamp == 0 { stamp = 1 }
     }
 
-    /// Whether a run's datagrams are copied together, each behind its head.
+    /// True if a run's datagrams are copied together, each behind its header.
     @inline(__always)
     private static func isCopied(_ run: UnsafeMutablePointer<Run>) -> Bool {
         run.pointee.count > 1 || (run.pointee.hasHead && run.pointee.size <= headedBytesMax)
     }
 
-    /// - Parameter place: room for the run's bytes, where they are copied.
+    /// - Parameter place: memory for the run's bytes, if they are copied.
     @inline(__always)
     private func fill(_ message: Int, with index: Int, _ place: UnsafeMutableRawPointer) {
         let run = runs + index
@@ -258,7 +259,7 @@ package struct SendBatch: ~Copyable {
         setControl(header, run, message)
     }
 
-    /// What the kernel is told of a run: where to cut it, and its marks. As little as will do: one part costs the
+    /// The control data of a run: where to split it, and its marks. It is as short as possible: one part costs the
     /// kernel no memory of its own.
     @inline(__always)
     private func setControl(
@@ -273,7 +274,7 @@ package struct SendBatch: ~Copyable {
         }
         if run.pointee.marks != 0 {
             apus_set_marks(control, run.pointee.marks)
-            // Sockets that are not connected have 0 for DSCP and ECN themselves.
+            // Sockets that are not connected have 0 for DSCP and ECN by default.
             let isPlain = run.pointee.marks & 0xFF00 == 0
             // SAFETY: a name is a RawAddress, which begins with the family.
             switch run.pointee.name.map({ Int32($0.load(as: UInt16.self)) }) {
@@ -289,7 +290,7 @@ package struct SendBatch: ~Copyable {
         header.pointee.header.msg_controllen = (end &- start) &* size
     }
 
-    /// Copies a run's datagrams, each behind its head, to where the kernel takes them in one piece.
+    /// Copies a run's datagrams, each behind its header, into one piece.
     @inline(__always)
     private func gather(_ run: UnsafeMutablePointer<Run>, _ place: UnsafeMutableRawPointer) {
         let headCount = run.pointee.hasHead ? 4 : 0
@@ -312,8 +313,8 @@ package struct SendBatch: ~Copyable {
         } while packet != Self.none
     }
 
-    /// Whether an errno of sending may be that of an earlier datagram: what ICMP told of it is answered to the next
-    /// call, which then does nothing else (icmp_err_convert and its like of IPv6).
+    /// True if an errno of a send may be that of an earlier datagram: the next call returns a pending ICMP error, and
+    /// does nothing else (icmp_err_convert and its equivalent for IPv6).
     static func mayTellOfEarlier(_ error: Int32) -> Bool {
         switch error {
         case EINTR, ECONNREFUSED, EHOSTUNREACH, EHOSTDOWN, ENETUNREACH, ENONET, ENOPROTOOPT, EPROTO, EACCES, EMSGSIZE,
@@ -360,8 +361,8 @@ package struct SendBatch: ~Copyable {
         run.pointee.dropped.pointee &+= UInt64(count)
     }
 
-    /// Sends the datagrams of a run, which were copied together, each by itself: its size is more than the way takes in
-    /// one piece, or the device cannot cut.
+    /// Sends the datagrams of a run, which were copied together, one by one: its size exceeds the path MTU, or the
+    /// device cannot split.
     private mutating func sendSingly(_ message: Int, _ run: UnsafeMutablePointer<Run>) {
         var single = messages[message]
         var vector = single.header.msg_iov[0]

@@ -1,18 +1,18 @@
 package import ApusTraversal
 
-/// Clients of a plane that have not authenticated yet, by age and by source, and which of them makes room (D13).
+/// A plane's unauthenticated clients, by age and by source, and which of them is displaced by a new one (D13).
 ///
-/// A client enters when it connects and leaves when it authenticates or ends. Two bounds hold, and each has a defined
-/// loser: a source that has as many clients here as it may displaces its own oldest, so that it takes nothing from
-/// others; a table that is full displaces the oldest of all. A client that is here for too long is late.
+/// A client enters when it connects and leaves when it authenticates or ends. There are two limits, each with a defined
+/// loser. A source at its limit displaces its own oldest client, so it takes nothing from others. A full table
+/// displaces the oldest of all. A client that stays too long is late.
 ///
-/// A source is an IPv4 address or an IPv6 /64. Memory is bounded by the places that were ever used.
+/// A source is an IPv4 address or an IPv6 /64. Memory is bounded by the places ever used.
 ///
 /// Concurrency model: confined to its owner.
 package struct AdmissionStateMachine: Sendable {
     private static let none: Int32 = -1
 
-    /// A place's neighbours among those of its source, and when it entered (ns).
+    /// A place's neighbours among those of its source, and the time at which it entered (ns).
     private struct Entry: Sendable {
         var source: UInt64 = 0
         var since: UInt64 = 0
@@ -31,33 +31,33 @@ package struct AdmissionStateMachine: Sendable {
     private var entries: [Entry] = []
     private var sources: [UInt64: Source] = [:]
 
-    /// - Parameter perSourceMax: clients of one source, 1 at least.
+    /// - Parameter perSourceMax: the most clients of one source, at least 1.
     package init(perSourceMax: Int) { self.perSourceMax = max(1, perSourceMax) }
 
-    /// Clients that are here.
+    /// The number of clients.
     package var count: Int { ages.count }
 
-    /// The client that is here for longest.
+    /// The client that entered first.
     package var oldest: Int? { ages.oldest }
 
-    /// The client that entered after another one that is here.
+    /// The client that entered after the given one.
     package func next(after place: Int) -> Int? { ages.next(after: place) }
 
     package func contains(_ place: Int) -> Bool { ages.contains(place) }
 
-    /// Clients of the source of this address.
+    /// The number of clients of this address's source.
     package func count(of address: TransportAddress) -> Int { sources[Self.source(of: address)]?.count ?? 0 }
 
-    /// The client that has to end before another one of this address enters; nil where there is room, or nobody here
-    /// who could make some.
+    /// The client that must end before another one of this address enters; nil if there is room, or no client could
+    /// make room.
     ///
-    /// - Parameter isFull: whether the owner has no place left.
+    /// - Parameter isFull: true if the owner has no place left.
     package func displaced(by address: TransportAddress, isFull: Bool) -> Int? {
         if let source = sources[Self.source(of: address)], source.count >= perSourceMax { return Int(source.first) }
         return isFull ? ages.oldest : nil
     }
 
-    /// A client at a place that is not here.
+    /// Adds a client. Its place must not be present.
     package mutating func enter(_ place: Int, from address: TransportAddress, at now: UInt64) {
         guard !ages.contains(place) else { return }
         ages.append(place)
@@ -71,7 +71,7 @@ package struct AdmissionStateMachine: Sendable {
         sources[key] = source
     }
 
-    /// A client that has authenticated or ended; nothing happens where it is not here.
+    /// A client authenticated or ended. Has no effect if it is not present.
     package mutating func leave(_ place: Int) {
         guard ages.contains(place) else { return }
         ages.remove(place)
@@ -87,7 +87,7 @@ package struct AdmissionStateMachine: Sendable {
         sources[entry.source] = source.count == 0 ? nil : source
     }
 
-    /// A client that is here for longer than a limit (ns).
+    /// A client that has been present longer than a limit (ns).
     package func late(at now: UInt64, limit: UInt64) -> Int? {
         guard let place = ages.oldest, now &- min(now, entries[place].since) > limit else { return nil }
         return place

@@ -1,6 +1,6 @@
-/// How much may pass in a second; 0 stands for no bound.
+/// A rate limit per second; 0 stands for no limit.
 package struct RelayRate: Hashable, Sendable {
-    /// Above this a rate counts as this one, so that tokens in billionths fit 64 bits.
+    /// Higher rates are clamped to this, so that tokens in billionths fit 64 bits.
     package static let bytesPerSecondMax: UInt64 = 4_000_000_000
 
     package var bytesPerSecond: UInt64
@@ -13,25 +13,24 @@ package struct RelayRate: Hashable, Sendable {
 
     package var isNone: Bool { bytesPerSecond == 0 && packetsPerSecond == 0 }
 
-    /// One of so many equal shares; a bound stays one.
+    /// One of a number of equal shares. A limit stays a limit.
     package func share(of count: Int) -> RelayRate {
         func share(_ rate: UInt64) -> UInt64 { rate == 0 ? 0 : max(1, rate / UInt64(max(1, count))) }
         return RelayRate(bytesPerSecond: share(bytesPerSecond), packetsPerSecond: share(packetsPerSecond))
     }
 }
 
-/// The token buckets of one plane: one for each user that has a bound, which all its allocations here draw from.
+/// The token buckets of one plane: one for each user with a limit, for all its allocations here.
 ///
-/// Tokens are counted in billionths, so that refilling is one multiplication and nothing is lost in rounding, however
-/// often it happens. Packets of one size that come together cost two comparisons and two subtractions, however many
-/// they are; time is read once a round. Nothing is shared
-/// with other planes: control gives each its part of the user's bound.
+/// Tokens are counted in billionths, so that a refill is one multiplication without rounding losses. Packets of one
+/// size that arrive together cost two comparisons and two subtractions, whatever their number. The time is read once
+/// per round. Nothing is shared with other planes: control assigns each its part of the user's limit.
 ///
 /// Concurrency model: confined to the plane's thread.
 struct BucketTable: ~Copyable {
-    /// A full bucket is what passes in this time.
+    /// The capacity of a bucket, as the time in which its rate fills it.
     static let burstNanoseconds: Int64 = 500_000_000
-    /// A full bucket holds at least this: one run of packets as the kernel joins them.
+    /// The least capacity of a bucket: one run of packets as the kernel joins them.
     static let bytesMin: Int64 = 65_536
     static let packetsMin: Int64 = 64
     private static let unit: Int64 = 1_000_000_000
@@ -55,14 +54,15 @@ struct BucketTable: ~Copyable {
 
     init(countMax: Int, seed: UInt64) {
         self.countMax = countMax
-        // The kernel gives it page by page, so that an unused bucket costs nothing.
+        // The kernel allocates it page by page, so an unused bucket costs nothing.
         buckets = .allocate(capacity: max(1, countMax))
         byUser = FlatTable(countMax: countMax, seed: seed)
     }
 
     deinit { buckets.deallocate() }
 
-    /// The bucket of a user for one allocation more, made full where the user has none here; -1 where there is no room.
+    /// The bucket of a user for a further allocation. It is created full if the user has none here; -1 if there is no
+    /// room.
     mutating func join(user: UInt32, at now: UInt64) -> Int32 {
         let key = FlatTable.Key(number: user)
         let found = byUser.value(for: key)
@@ -81,7 +81,7 @@ struct BucketTable: ~Copyable {
         return slot
     }
 
-    /// Sets a user's part of its bound at this plane; what it has saved stays, as far as it still fits.
+    /// Sets a user's part of its limit at this plane. Saved tokens stay as far as they fit.
     mutating func set(_ slot: Int32, _ rate: RelayRate) {
         let bucket = buckets + Int(slot)
         let isNew = bucket.pointee.rate.isNone
@@ -96,7 +96,7 @@ struct BucketTable: ~Copyable {
             isNew ? bucket.pointee.packetsMax : min(bucket.pointee.packets, bucket.pointee.packetsMax)
     }
 
-    /// An allocation draws from it no more.
+    /// An allocation no longer uses it.
     mutating func leave(_ slot: Int32) {
         let bucket = buckets + Int(slot)
         bucket.pointee.allocationCount -= 1
@@ -105,14 +105,14 @@ struct BucketTable: ~Copyable {
         free.append(slot)
     }
 
-    /// Whether a stream may carry bytes now: it takes them afterwards, as many as there were.
+    /// True if a stream may carry bytes now. It takes the tokens afterwards.
     func hasBytes(_ slot: Int32, at now: UInt64) -> Bool {
         let bucket = buckets + Int(slot)
         Self.refill(bucket, at: now)
         return bucket.pointee.rate.bytesPerSecond == 0 || bucket.pointee.bytes > 0
     }
 
-    /// Takes the bytes that a stream carried; what there was not is owed.
+    /// Takes the tokens of bytes that a stream carried. A deficit is carried over.
     func takeBytes(_ slot: Int32, _ count: Int) {
         let bucket = buckets + Int(slot)
         if bucket.pointee.rate.bytesPerSecond > 0 { bucket.pointee.bytes &-= Int64(count) &* Self.unit }
@@ -121,7 +121,7 @@ struct BucketTable: ~Copyable {
     @inline(__always)
     private static func refill(_ bucket: UnsafeMutablePointer<Bucket>, at now: UInt64) {
         guard now > bucket.pointee.refilledAt else { return }
-        // More than a burst's time fills it anyway, and keeps the product small.
+        // A longer time than a burst fills it anyway. The limit keeps the product small.
         let elapsed = Int64(min(now &- bucket.pointee.refilledAt, UInt64(Self.unit)))
         bucket.pointee.refilledAt = now
         bucket.pointee.bytes = min(
@@ -132,10 +132,10 @@ struct BucketTable: ~Copyable {
             bucket.pointee.packets &+ elapsed &* Int64(bucket.pointee.rate.packetsPerSecond))
     }
 
-    /// Takes what packets of one size cost, as many of them as the bucket has enough for.
+    /// Takes tokens for packets of one size, as many packets as the bucket has tokens for.
     ///
-    /// - Parameter count: how many there are, 65,536 at most.
-    /// - Returns: how many of them it had enough for.
+    /// - Parameter count: the number of packets, at most 65,536.
+    /// - Returns: the number of packets that it had tokens for.
     @inline(__always)
     func take(_ slot: Int32, bytes: Int, count: Int, at now: UInt64) -> Int {
         let bucket = buckets + Int(slot)

@@ -1,32 +1,32 @@
 import ApusCore
 
-/// Who draws from which bucket: a user's bound at this node, divided among the planes that have its allocations (D8).
+/// A user's rate limit at this node, split over the planes that carry its traffic, by demand (D8).
 ///
-/// With one plane, or one client address, a user has all of its bound. With several, each plane begins with an equal
-/// part; then the parts follow what the planes carry and drop, which they tell once a second, so that the planes need
-/// not speak to each other on the packet's way. Where one of them is near its part, ``rebalance(after:)`` divides anew:
-/// a plane keeps a quarter of an equal part, for what may begin there, and the rest goes by demand. All parts together
-/// are never more than the bound.
+/// With one plane, or one client address, a user has its whole limit. With several, each plane starts with an equal
+/// part. The parts then follow what the planes carry and drop, which they report once a second, so planes need not
+/// communicate for each packet. If a plane is near its part, ``rebalance(after:)`` splits again: a plane keeps a
+/// quarter of an equal part, for traffic that may start there, and the rest follows demand. The sum of the parts never
+/// exceeds the limit.
 ///
-/// Pure.
+/// Pure value.
 package struct RateShares: Sendable {
-    /// Users whose parts one ``rebalance(after:)`` looks at; others have their turn with the next.
+    /// The most users that one ``rebalance(after:)`` visits. The others follow with the next call.
     package static let rebalancesMax = 256
-    /// The number that stands for the node itself at planes; those of users begin at 1.
+    /// The number of the node itself at planes. Those of users start at 1.
     static let nodeUser: UInt32 = 0
-    /// What a bound is divided into.
+    /// The number of units into which a limit is split.
     private static let units = 64
-    /// A plane is near its part from this share of it on.
+    /// The share of its part from which a plane counts as near it.
     private static let nearness = 0.75
-    /// A part that differs by less is left as it is, in units.
+    /// A smaller change of a part is not made, in units.
     private static let changeMin = 4
-    /// Bytes of a dropped packet where none was carried to compare with.
+    /// The assumed size of a dropped packet if none was carried, in bytes.
     private static let packetByteCount = 1_000.0
 
-    /// What a plane is to be told.
+    /// A command for a plane.
     package typealias Telling = (plane: UInt8, command: PlaneCommand)
 
-    /// An allocation, or a data connection of one (RFC 6062), which may be at another plane.
+    /// An allocation, or one of its data connections (RFC 6062), which may be at another plane.
     private enum Drawer: Hashable {
         case allocation(UInt32), connection(UInt32)
 
@@ -37,14 +37,14 @@ package struct RateShares: Sendable {
 
     private struct User {
         var number: UInt32
-        /// Its allocations and data connections, with their planes, in the order in which they began.
+        /// Its allocations and data connections, with their planes, in the order of their start.
         var allocations: [(id: Drawer, plane: UInt8)] = []
-        /// The parts that differ from equal ones, in ``RateShares/units``; empty: all are equal.
+        /// The parts in ``RateShares/units``, if they differ from equal ones; empty: all are equal.
         var parts: [(plane: UInt8, units: Int)] = []
-        /// What planes carried and dropped since the last look.
+        /// What planes carried and dropped since the last rebalance.
         var demand: [(plane: UInt8, traffic: RelayTraffic)] = []
 
-        /// Its planes, the first first, with one allocation of each.
+        /// Its planes in order, with one allocation of each.
         var planes: [(plane: UInt8, id: Drawer)] {
             var planes: [(plane: UInt8, id: Drawer)] = []
             for (id, plane) in allocations where !planes.contains(where: { $0.plane == plane }) {
@@ -58,13 +58,13 @@ package struct RateShares: Sendable {
     private var users: [String: User] = [:]
     private var owners: [Drawer: String] = [:]
     private var lastNumber: UInt32 = 0
-    /// Users with several planes that carried something since the last look, each once.
+    /// Users with several planes and traffic since the last rebalance, each once.
     private var busy: [String] = []
 
     /// - Parameter rate: of each user at this node.
     package init(rate: RelayRate) { self.rate = rate }
 
-    /// A plane has an allocation, or a data connection, from here on.
+    /// A plane now has an allocation or a data connection.
     package mutating func began(
         _ number: UInt32, user name: String, plane: UInt8, isConnection: Bool = false
     ) -> [Telling] {
@@ -81,7 +81,7 @@ package struct RateShares: Sendable {
         return tell(name, about: id, plane: plane, planeCountBefore: countBefore)
     }
 
-    /// Another plane has an allocation from here on.
+    /// An allocation moved to another plane.
     package mutating func moved(_ number: UInt32, to plane: UInt8) -> [Telling] {
         let id = Drawer.allocation(number)
         guard let name = owners[id], let index = users[name]?.allocations.firstIndex(where: { $0.id == id }) else {
@@ -94,7 +94,7 @@ package struct RateShares: Sendable {
         return tell(name, about: id, plane: plane, planeCountBefore: hasOthers ? nil : before.count)
     }
 
-    /// An allocation, or a data connection, is no more.
+    /// An allocation, or a data connection, ended.
     package mutating func ended(_ number: UInt32, isConnection: Bool = false) -> [Telling] {
         let id = Drawer(number, isConnection: isConnection)
         guard let name = owners.removeValue(forKey: id), let before = users[name]?.planes.count else { return [] }
@@ -109,7 +109,7 @@ package struct RateShares: Sendable {
         return user.planes.compactMap { place in users[name].map { telling(place.plane, place.id, $0) } }
     }
 
-    /// A plane carried and dropped so much more of an allocation, or of a data connection.
+    /// Adds the traffic of an allocation, or of a data connection, at a plane.
     package mutating func carried(
         _ number: UInt32, _ traffic: RelayTraffic, plane: UInt8, isConnection: Bool = false
     ) {
@@ -124,7 +124,7 @@ package struct RateShares: Sendable {
         }
     }
 
-    /// Divides anew what users have whose planes are near their parts; to be called once in `interval`.
+    /// Splits again the limits of users whose planes are near their parts. Call once per `interval`.
     package mutating func rebalance(after interval: Duration) -> [Telling] {
         guard !busy.isEmpty else { return [] }
         let seconds = max(0.1, interval.milliseconds / 1_000)
@@ -149,21 +149,21 @@ package struct RateShares: Sendable {
         guard isNear, sum > 0 else { return [] }
         let least = max(1, Self.units / (4 * planes.count))
         let free = Double(Self.units - least * planes.count)
-        // Rounded down, so that they are not more than all; whoever wants most has the rest.
+        // Rounded down, so that the sum does not exceed the limit. The plane with the largest demand gets the rest.
         var next = wanted.map { least + Int(max(0, free) * $0 / sum) }
         let most = wanted.indices.max { wanted[$0] < wanted[$1] } ?? 0
         next[most] += max(0, Self.units - next.reduce(0, +))
         guard zip(next, now).contains(where: { abs($0 - $1) >= Self.changeMin }) else { return [] }
         let wasEqual = user.parts.isEmpty
         user.parts = zip(planes, next).map { ($0.plane, $1) }
-        // Less is told before more, so that the planes have never more than the bound together.
+        // Reductions are sent before increases, so that the planes together never exceed the limit.
         let changed = zip(zip(planes, next), now).filter { wasEqual || $0.0.1 != $0.1 }
             .map { ($0.0.0, isLess: $0.0.1 < $0.1) }
         let ordered = changed.filter(\.isLess) + changed.filter { !$0.isLess }
         return ordered.map { telling($0.0.plane, $0.0.id, user) }
     }
 
-    /// What of the bound this is, in a second; more than 1 where it was too much.
+    /// The share of the limit that this traffic is, per second; more than 1 if it exceeded it.
     private func part(_ traffic: RelayTraffic, _ seconds: Double) -> Double {
         let packets = Double(traffic.upPackets &+ traffic.downPackets)
         let bytes = Double(traffic.upBytes &+ traffic.downBytes)
@@ -196,7 +196,7 @@ package struct RateShares: Sendable {
 }
 
 extension RelayRate {
-    /// So many of so many units; a bound stays one.
+    /// The given number of units of all units. A limit stays a limit.
     func part(_ units: Int, of all: Int) -> RelayRate {
         func part(_ rate: UInt64) -> UInt64 { rate == 0 ? 0 : max(1, rate * UInt64(units) / UInt64(all)) }
         return RelayRate(bytesPerSecond: part(bytesPerSecond), packetsPerSecond: part(packetsPerSecond))

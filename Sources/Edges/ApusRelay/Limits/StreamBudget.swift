@@ -1,19 +1,19 @@
 import Synchronization
 
-/// Client connections of all planes of a node together: each plane may have more than an even share of them, all
-/// together never more than the node's bound (D13).
+/// The client connections of all planes of a node together. Each plane may have more than an even share, but the sum
+/// never exceeds the node's limit (D13).
 ///
 /// Concurrency model: any thread; one atomic number.
 package final class StreamBudget: Sendable {
     private let countMax: Int
     private let count = Atomic<Int>(0)
 
-    /// - Parameter countMax: connections of the node; no bound by default.
+    /// - Parameter countMax: the most connections of the node; no limit by default.
     package init(countMax: Int = .max) { self.countMax = countMax }
 
     var isFull: Bool { count.load(ordering: .relaxed) >= countMax }
 
-    /// Takes one; false where all are taken.
+    /// Takes one. Returns false if all are taken.
     func take() -> Bool {
         let before = count.wrappingAdd(1, ordering: .relaxed).oldValue
         guard before >= countMax else { return true }

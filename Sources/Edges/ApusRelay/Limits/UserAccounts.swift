@@ -1,4 +1,4 @@
-/// What users carried at this node while they have allocations, for operators. As many rows as allocations at most.
+/// The traffic of users with allocations at this node, for operators. At most as many rows as allocations.
 struct UserAccounts: Sendable {
     private struct Account {
         var allocationCount = 0
@@ -7,7 +7,7 @@ struct UserAccounts: Sendable {
 
     private var owners: [UInt32: String] = [:]
     private var accounts: [String: Account] = [:]
-    /// What all allocations carried since the start.
+    /// The traffic of all allocations since the start.
     private(set) var total = RelayTraffic()
 
     mutating func began(_ allocation: UInt32, user: String) {
@@ -15,7 +15,7 @@ struct UserAccounts: Sendable {
         accounts[user, default: Account()].allocationCount += 1
     }
 
-    /// An allocation carried so much more.
+    /// Adds an allocation's traffic.
     mutating func carried(_ allocation: UInt32, _ traffic: RelayTraffic) {
         total += traffic
         if let user = owners[allocation] { accounts[user]?.traffic += traffic }
@@ -32,7 +32,7 @@ struct UserAccounts: Sendable {
 
     var userCount: Int { accounts.count }
 
-    /// The users that carried most.
+    /// The users with the most traffic.
     func top(_ count: Int) -> [RelayUsage] {
         let usage = accounts.map {
             RelayUsage(user: $0.key, allocations: $0.value.allocationCount, traffic: $0.value.traffic)

@@ -2,41 +2,41 @@ package import ApusCore
 import ApusTraversal
 import DequeModule
 
-/// Keeps a standby's mirrors of this node's allocations as the allocations are (RFC 8016, D8).
+/// Sends the state of this node's allocations to a standby, which stores it as mirrors (RFC 8016, D8).
 ///
-/// Changes wait by allocation, the newest of each, and go out in batches, one under way at a time: while one is under
-/// way the next gathers, so that a busy relay sends few and large ones and a quiet one sends at once. A batch that
-/// failed, and a new standby, begin with everything anew, which the shell asks the relay for. What a standby of
-/// before still holds ends with the lifetimes of the allocations.
+/// Changes wait by allocation, only the newest of each, and are sent in batches. One batch is in flight at a time, and
+/// the next one gathers changes in the meantime: a busy relay sends few large batches, and an idle one sends at once.
+/// After a failed batch, and for a new standby, all mirrors are sent again; the shell requests them from the relay.
+/// Mirrors at a former standby expire with the allocations' lifetimes.
 ///
-/// Pure; time is passed in. Its owner is one thread.
+/// Pure value; time is passed in. Its owner is one thread.
 package struct MirrorFeedStateMachine: Sendable {
-    /// Bounds (D13).
+    /// Limits (D13).
     package struct Configuration: Sendable {
-        /// Allocations that wait to be told at most; beyond it all is told anew.
+        /// The most allocations with waiting changes. Beyond it, all mirrors are sent again.
         package var pendingMax = 16_384
-        /// Changes of one batch, and about how many bytes.
+        /// The most changes of one batch, and its approximate size in bytes.
         package var batchMax = 256
         package var batchByteCountMax = 128 * 1_024
-        /// How long after a failure the next try is.
+        /// The wait after a failure.
         package var retryDelay = Duration.milliseconds(200)
 
         package init() {}
     }
 
     package enum Action: Sendable, Equatable {
-        /// Send it to the standby and report with ``answered(_:isTaken:at:)`` and its number.
+        /// Send it to the standby, and report with ``answered(_:isTaken:at:)`` and its number.
         case send(UInt64, NodeID, [MirrorChange])
-        /// Ask the relay for every mirror, which come as changes.
+        /// Request every mirror from the relay. They arrive as changes.
         case tellMirrors
-        /// Come back with ``tick(at:)`` then.
+        /// Call ``tick(at:)`` at this time.
         case wait(until: MonotonicTime)
     }
 
     private enum State: Sendable {
-        /// Nobody stands by; nothing waits.
+        /// There is no standby, so nothing waits.
         case alone
-        /// With the number of the batch that is under way.
+        /// With the number of the batch in flight.
         case feeding(NodeID, sending: UInt64?)
         case failed(NodeID, until: MonotonicTime)
     }
@@ -49,7 +49,7 @@ package struct MirrorFeedStateMachine: Sendable {
 
     package init(configuration: Configuration = Configuration()) { self.configuration = configuration }
 
-    /// Who is told; nil where nobody can be.
+    /// The standby that receives batches; nil if there is none.
     package var standby: NodeID? {
         switch state {
         case .alone: nil
@@ -57,10 +57,10 @@ package struct MirrorFeedStateMachine: Sendable {
         }
     }
 
-    /// Allocations whose change waits.
+    /// The number of allocations with a waiting change.
     package var pendingCount: Int { changes.count }
 
-    /// Who stands by for this node's allocations, as the cluster is now.
+    /// The standby of this node's allocations changed.
     package mutating func standbyChanged(to standby: NodeID?) -> [Action] {
         guard standby != self.standby else { return [] }
         clear()
@@ -75,7 +75,7 @@ package struct MirrorFeedStateMachine: Sendable {
     /// Allocations changed.
     package mutating func changed(_ news: [MirrorChange]) -> [Action] {
         switch state {
-        // Whoever comes to stand by is told everything.
+        // A new standby is sent everything.
         case .alone, .failed: return []
         case .feeding(let standby, let sending):
             for change in news { note(change) }
@@ -87,7 +87,7 @@ package struct MirrorFeedStateMachine: Sendable {
         }
     }
 
-    /// A batch has its answer, or will have none. That of one to a standby of before says nothing.
+    /// A batch was answered, or will not be. An answer of a former standby is ignored.
     package mutating func answered(_ batch: UInt64, isTaken: Bool, at now: MonotonicTime) -> [Action] {
         guard case .feeding(let standby, batch) = state else { return [] }
         if isTaken { return sendNext(to: standby) }
@@ -97,7 +97,7 @@ package struct MirrorFeedStateMachine: Sendable {
         return [.wait(until: next)]
     }
 
-    /// Time went by.
+    /// Time has passed.
     package mutating func tick(at now: MonotonicTime) -> [Action] {
         guard case .failed(let standby, let time) = state, time <= now else { return [] }
         state = .feeding(standby, sending: nil)

@@ -1,17 +1,17 @@
 package import ApusCore
 package import ApusTraversal
 
-/// Where the cluster's other nodes are, for what may be a peer (D8).
+/// The addresses of the cluster's other nodes, for the peer policy (D8).
 ///
-/// A node that wants in says itself at which address it is. That closes at once; it opens a special range only where
-/// this node has reached the other one at that address, with its certificate shown.
+/// A node reports its own addresses. A report restricts at once. It opens a special range only if this node has reached
+/// the other one at that address and checked its certificate.
 ///
-/// Pure; its owner is one thread.
+/// Pure value; its owner is one thread.
 package struct RelayPlaces: Sendable, Equatable {
-    /// One other node that is alive, as the map has it.
+    /// One other live node, from the map.
     package struct Member: Sendable, Equatable {
         package var id: NodeID
-        /// Where it is reached; nil for a name.
+        /// Its transport address; nil if that is a name.
         package var transport: TransportAddress?
         /// Its other listeners.
         package var listeners: [TransportAddress]
@@ -25,20 +25,20 @@ package struct RelayPlaces: Sendable, Equatable {
 
     private var members: [Member] = []
     private var proven: [NodeID: TransportAddress] = [:]
-    /// What the nodes say of themselves.
+    /// The addresses that the node reports.
     package var told: [TransportAddress] = []
-    /// Of all addresses, where they say that their allocations are.
+    /// Those of them that have allocations, according to the node.
     package var relays: [TransportAddress] = []
 
     package init() {}
 
-    /// The map has changed. What was reached stays so for as long as the node is alive and at the same address.
+    /// The map changed. A reached address stays as long as the node is alive at the same address.
     package mutating func membersChanged(_ members: [Member]) {
         self.members = members
         proven = proven.filter { id, address in members.contains { $0.id == id && $0.transport == address } }
     }
 
-    /// This node has a link of its own to that incarnation of a node, at that address.
+    /// This node has its own link to that incarnation of a node, at that address.
     package mutating func reached(_ node: NodeID, at address: TransportAddress) {
         guard members.contains(where: { $0.id == node && $0.transport == address.host }) else { return }
         proven[node] = address.host
@@ -47,10 +47,10 @@ package struct RelayPlaces: Sendable, Equatable {
     /// Nodes that have not been reached yet.
     package var unreached: [NodeID] { members.filter { $0.transport != nil && proven[$0.id] == nil }.map(\.id) }
 
-    /// Where nodes have been reached, in the order of the map.
+    /// The reached addresses, in the order of the map.
     package var reached: [TransportAddress] { members.compactMap { proven[$0.id] } }
 
-    /// Every other address that nodes say is theirs.
+    /// All other addresses that nodes report.
     package var claimed: [TransportAddress] {
         members.flatMap { member in
             (proven[member.id] == nil ? member.transport.map { [$0] } ?? [] : []) + member.listeners

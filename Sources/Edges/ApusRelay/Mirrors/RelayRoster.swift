@@ -1,22 +1,22 @@
 package import ApusCore
 package import ApusTraversal
 
-/// What a node of the cluster says of its relay, about once a second.
+/// A node's report about its relay, sent about once a second.
 package struct RelayTidings: Sendable, Equatable {
-    /// Where clients come in.
+    /// The endpoints for clients.
     package var doors: [RelayDoor]
-    /// The name in the certificate of its TLS doors; empty where there is none.
+    /// The name in the certificate of its TLS endpoints; empty if there is none.
     package var domain: String
     package var isDraining: Bool
-    /// Allocations of users; of all where ``isWhole``, of those that changed otherwise. 0: none any more.
+    /// Allocations per user: of all users if ``isWhole``, otherwise of those whose number changed. 0: none any more.
     package var usage: [RelayUsage]
     package var isWhole: Bool
-    /// What clients are told, where that is not the first of ``doors``: a name, or an address before a NAT.
+    /// The address for clients, if it is not the first of ``doors``: a name, or an address before a NAT.
     package var advertised: HostPort?
-    /// Of the node's machine, for which the port says nothing; at most ``RelayRoster/addressesMax``.
+    /// Addresses of the node's machine, whose ports are ignored; at most ``RelayRoster/addressesMax``.
     package var addresses: [TransportAddress]
-    /// Where the node's allocations are, as peers see them, without ports; at most ``RelayRoster/addressesMax``. Empty
-    /// for a node that does not say: at any of its addresses.
+    /// The addresses with the node's allocations, as peers see them, without ports; at most
+    /// ``RelayRoster/addressesMax``. Empty if the node does not report them: any of its addresses.
     package var relays: [TransportAddress]
 
     package init(
@@ -34,8 +34,8 @@ package struct RelayTidings: Sendable, Equatable {
         self.relays = relays
     }
 
-    /// Where clients find this node's relay (RFC 7065): over UDP, TCP and TLS, as far as the doors are there. DTLS is
-    /// left out: no browser has it for this.
+    /// The URLs of this node's relay (RFC 7065): over UDP, TCP and TLS, as far as these endpoints exist. DTLS is
+    /// omitted, because no browser supports it here.
     package var urls: [String] {
         let kinds: [(RelayFlow.Transport, scheme: String, transport: String)] = [
             (.udp, "turn", "udp"), (.tcp, "turn", "tcp"), (.tls, "turns", "tcp"),
@@ -44,7 +44,8 @@ package struct RelayTidings: Sendable, Equatable {
             guard let door = doors.first(where: { $0.transport == kind })?.address else { return nil }
             var place = HostPort(host: door.hostDescription, port: Int(door.port))
             if let advertised {
-                // What is told is the port of the plain doors; that of TLS has no other name than its own.
+                // The advertised port is that of the plain endpoints. The TLS endpoint is advertised only with its own
+                // port.
                 place.host = advertised.host
                 if kind != .tls { place.port = advertised.port }
             }
@@ -53,17 +54,17 @@ package struct RelayTidings: Sendable, Equatable {
     }
 }
 
-/// The relays of a cluster as one node knows them: who lives, where their doors are, what their users have (D8).
+/// The relays of a cluster as one node sees them: the live members, their endpoints, and their users' allocations (D8).
 ///
-/// The standby of a node is the next one that lives and relays, in the order of the names (`n2` after `n1`, `n10` after
-/// `n9`), so that it is the second door of the clients that were given this node's door first. Everybody knows
-/// everybody's standby from the same facts. What a node told is forgotten with that life of it.
+/// The standby of a node is the next live node with a relay, in the order of the names (`n2` after `n1`, `n10` after
+/// `n9`). It is therefore the second endpoint of clients whose first endpoint is this node. All nodes derive the
+/// standbys from the same data. A node's reports are discarded with its incarnation.
 ///
-/// Pure; its owner is one thread.
+/// Pure value; its owner is one thread.
 package struct RelayRoster: Sendable {
-    /// Users that are counted of one node at most; more are not counted.
+    /// The most users counted per node. Further ones are not counted.
     package static let usersMax = 16_384
-    /// Addresses of one node's machine that are known at most.
+    /// The most addresses of one node's machine.
     package static let addressesMax = 64
 
     private struct Peer: Sendable {
@@ -71,23 +72,24 @@ package struct RelayRoster: Sendable {
         var counts: [String: Int]
     }
 
-    /// Nodes whose relays one client is told of; browsers grow slow with more.
+    /// The most nodes in one client's list of relays. Browsers become slow with more.
     package static let clientNodesMax = 3
 
     private let local: NodeID
-    /// Members that live, with whether they take new work, in the order of their names.
+    /// Live members, in the order of their names, and whether they accept new work.
     private var members: [(id: NodeID, isUp: Bool)] = []
     private var peers: [NodeID: Peer] = [:]
 
     package init(local: NodeID) { self.local = local }
 
-    /// Who lives, as the newest map says.
+    /// The live members of the newest map.
     package mutating func membersChanged(_ members: [(id: NodeID, isUp: Bool)]) {
         self.members = members.sorted { Self.order($0.id.name, $1.id.name) }
         peers = peers.filter { id, _ in members.contains { $0.id == id } }
     }
 
-    /// A node told of its relay; true for the first time. Nothing of a life that is over, or not known yet.
+    /// A node reported about its relay. Returns true the first time. Ignored if the incarnation has ended or is
+    /// unknown.
     @discardableResult
     package mutating func told(_ tidings: RelayTidings, by node: NodeID) -> Bool {
         guard members.contains(where: { $0.id == node }), node != local else { return false }
@@ -104,13 +106,13 @@ package struct RelayRoster: Sendable {
         return isFirst
     }
 
-    /// The other members that live, in the order of their names.
+    /// The other live members, in the order of their names.
     package var others: [NodeID] { members.map(\.id).filter { $0 != local } }
 
-    /// The node that holds the mirrors of this one; nil where no other relays.
+    /// The node that stores the mirrors of this one; nil if no other node has a relay.
     package var standby: NodeID? { open.first }
 
-    /// The other nodes whose relays take clients, the one after this node first.
+    /// The other nodes whose relays accept clients, the one after this node first.
     private var open: [NodeID] {
         let ring = members.map(\.id)
         guard let own = ring.firstIndex(of: local) else { return [] }
@@ -121,21 +123,21 @@ package struct RelayRoster: Sendable {
         }
     }
 
-    /// Where a client of this node finds relays: this node's first unless it leaves, then its standby's, which has the
-    /// mirrors, then others'. Of ``clientNodesMax`` nodes at most.
+    /// The relay URLs for a client of this node: this node's first unless it is leaving, then its standby's, which has
+    /// the mirrors, then others'. At most ``clientNodesMax`` nodes.
     package func clientURLs(own: RelayTidings) -> [String] {
         let others = open.compactMap { peers[$0]?.tidings }
         let all = (own.isDraining ? [] : [own]) + others
         return all.filter { !$0.urls.isEmpty }.prefix(Self.clientNodesMax).flatMap(\.urls)
     }
 
-    /// Addresses of the other nodes as they told them: of their machines, doors and relays, each once, in the order of
-    /// the nodes' names.
+    /// The addresses that the other nodes report: of machines, endpoints and relays, each once, in the order of the
+    /// nodes' names.
     package var addressesElsewhere: [TransportAddress] {
         elsewhere { $0.addresses + $0.doors.map(\.address) + $0.relays }
     }
 
-    /// Those of ``addressesElsewhere`` at which allocations may be.
+    /// Those of ``addressesElsewhere`` that may have allocations.
     package var relaysElsewhere: [TransportAddress] {
         elsewhere { $0.relays.isEmpty ? $0.addresses + $0.doors.map(\.address) : $0.relays }
     }
@@ -145,13 +147,13 @@ package struct RelayRoster: Sendable {
         return others.compactMap { peers[$0]?.tidings }.flatMap(pick).map(\.host).filter { seen.insert($0).inserted }
     }
 
-    /// Where clients are sent when this node leaves: its standby, which has their allocations.
+    /// The destination of clients when this node leaves: its standby, which has their mirrors.
     package var alternate: RelayAlternate? {
         guard let standby, let tidings = peers[standby]?.tidings else { return nil }
         return RelayAlternate(doors: tidings.doors, domain: tidings.domain.isEmpty ? nil : tidings.domain)
     }
 
-    /// Allocations of users at all other nodes that live.
+    /// The users' allocations at all other live nodes.
     package var countsElsewhere: [String: Int] {
         peers.values.reduce(into: [:]) { sum, peer in sum.merge(peer.counts) { $0 + $1 } }
     }

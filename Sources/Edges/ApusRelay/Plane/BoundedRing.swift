@@ -1,18 +1,18 @@
 import Synchronization
 
-/// A bounded queue from one thread to another one, without a lock.
+/// A bounded lock-free queue from one thread to another.
 ///
-/// Concurrency model: one thread calls ``push(_:)``, one other ``pop()``; that is the contract of the
-/// owners (``PlaneLink``: a plane's thread at one end, the control thread at the other).
-package final class BoundedRing<Element: Sendable>: @unchecked Sendable {  // SAFETY: `head` and `tail` hand slots over.
-    // SAFETY: a slot is written by the producer before `tail` passes it (releasing) and read by the consumer
-    // after it saw that (acquiring), and the other way around for `head`; no slot is touched by both at once.
+/// Concurrency model: one thread calls ``push(_:)``, one other ``pop()``. The owner guarantees this (``PlaneLink``: a
+/// plane's thread at one end, the control thread at the other).
+package final class BoundedRing<Element: Sendable>: @unchecked Sendable {  // SAFETY: `head` and `tail` transfer slots.
+    // SAFETY: the producer writes a slot before `tail` passes it (releasing), and the consumer reads it after it saw
+    // that (acquiring); the same holds in reverse for `head`. No slot is accessed by both at once.
     private let slots: UnsafeMutablePointer<Element?>
     private let mask: Int
     private let head = Atomic<Int>(0)
     private let tail = Atomic<Int>(0)
 
-    /// - Parameter capacity: elements at most, rounded up to a power of two.
+    /// - Parameter capacity: the most elements, rounded up to a power of two.
     package init(capacity: Int) {
         var size = 2
         while size < capacity { size *= 2 }
@@ -26,17 +26,17 @@ package final class BoundedRing<Element: Sendable>: @unchecked Sendable {  // SA
         slots.deallocate()
     }
 
-    /// Elements that the ring holds at most.
+    /// The most elements in the ring.
     package var capacity: Int { mask + 1 }
 
-    /// Whether nothing waits; for either side.
+    /// True if nothing waits; for either side.
     package var isEmpty: Bool {
         head.load(ordering: .sequentiallyConsistent) == tail.load(ordering: .sequentiallyConsistent)
     }
 
     /// Adds an element. The producer only.
     ///
-    /// - Returns: false where the ring is full.
+    /// - Returns: false if the ring is full.
     package func push(_ element: Element) -> Bool {
         let position = tail.load(ordering: .relaxed)
         guard position &- head.load(ordering: .acquiring) <= mask else { return false }

@@ -2,7 +2,7 @@ import ApusTraversal
 import CApusNet
 import Glibc
 
-/// What control says.
+/// Carries out control's commands.
 extension PacketPlane {
     mutating func takeCommands() {
         for _ in 0..<Self.commandsPerRound {
@@ -57,7 +57,7 @@ extension PacketPlane {
 
     private mutating func withSlot(_ id: UInt32, _ body: (inout PacketPlane, UInt32) -> Void) {
         let slot = allocations.slot(id: id)
-        // A command for an allocation that has just ended crosses its end; nothing is left to do.
+        // The command crossed the end of its allocation. Nothing is left to do.
         if slot != FlatTable.none { body(&self, slot) }
     }
 
@@ -86,7 +86,7 @@ extension PacketPlane {
     private mutating func send(_ bytes: [UInt8], to peer: TransportAddress, _ slot: UInt32, isUnfragmented: Bool) {
         let row = allocations.rows + Int(slot)
         let key = FlatTable.Key(peer, scope: slot)
-        // Control has judged the port where lists name some.
+        // Control has checked the port if lists name some.
         guard allocations.isPermitted(peer: key, port: peer.port) || allocations.isJudged(peer: key) else {
             counters.notPermitted &+= 1
             row.pointee.traffic.dropped &+= 1
@@ -170,7 +170,8 @@ extension PacketPlane {
         return true
     }
 
-    /// Both forget each other: where the next client is gone already, who gets this one's place is a stranger.
+    /// Detaches both from each other. If the client's connection ends later, its place may be reused by an unrelated
+    /// client.
     private mutating func detachClient(_ slot: UInt32) {
         let row = allocations.rows + Int(slot)
         let (stream, session) = (Int(row.pointee.stream), Int(row.pointee.session))
@@ -186,7 +187,7 @@ extension PacketPlane {
         }
     }
 
-    /// Sets what all allocations of this plane may carry together, where the node has a bound.
+    /// Sets the rate limit of all allocations of this plane together, if the node has one.
     mutating func limitNode(_ rate: RelayRate) {
         if nodeBucket >= 0 { buckets.set(nodeBucket, rate) }
     }
@@ -205,7 +206,7 @@ extension PacketPlane {
         _ = apus_poll_remove(poll, closed)
         apus_close(closed)
         guard family == .v4 else { return }
-        // What was the second socket is the only one now.
+        // The second socket is now the only one.
         let kind: Kind = isTCP ? .peerListener : .relay
         _ = apus_poll_change(
             poll, row.pointee.socket, Self.readable, Self.token(kind, row.pointee.generation, Int(slot)))
@@ -221,7 +222,7 @@ extension PacketPlane {
         var hot: [UnsafeMutablePointer<ChannelRow>] = []
         allocations.forEachChannel(slot) { if $0.pointee.hot >= 0 { hot.append($0) } }
         for channel in hot { coolDown(channel) }
-        // Closing alone does not end the watch where another plane has a descriptor of the same socket.
+        // A close alone does not remove the socket from the poll if another plane has a descriptor of it.
         for socket in [row.pointee.socket, row.pointee.second] where socket >= 0 {
             _ = apus_poll_remove(poll, socket)
             apus_close(socket)

@@ -1,8 +1,8 @@
 import CApusNet
 
-/// Rests between rounds, where ``RestStateMachine`` finds that they pay.
+/// Pauses between rounds, if ``RestStateMachine`` finds that they save CPU time.
 extension PacketPlane {
-    /// Counts what the round brought, and rests where that pays and nothing was left behind.
+    /// Counts the round's messages, and pauses if that saves CPU time and nothing was left to do.
     @inline(__always)
     mutating func endRound() {
         round &+= 1

@@ -4,39 +4,39 @@ import CApusNet
 import CApusTLS
 import Glibc
 
-/// The loop that relays packets: one thread, its own sockets and tables, nothing shared (D8).
+/// The loop that relays packets: one thread with its own sockets and tables, and nothing shared (D8).
 ///
-/// What it does by itself: ChannelData and Send indications of clients that have an allocation go to their
-/// peers, and what peers send goes back as ChannelData or Data indications (RFC 8656 §10 to §12). Every other
-/// STUN message goes up to control, which answers with commands.
+/// It relays ChannelData and Send indications of clients with an allocation to their peers, and data of peers to
+/// clients as ChannelData or Data indications (RFC 8656 §10 to §12). Every other STUN message is passed to control,
+/// which answers with commands.
 ///
-/// A round: wait for readiness, receive in batches (recvmmsg; datagrams that the kernel joined stay joined),
-/// find each one's destination in flat tables, and send runs of equal datagrams as one message. Nothing on
-/// this way allocates memory, counts references, locks or waits. Commands are taken between batches, so that
-/// rows do not move under a batch that points into them.
+/// A round: wait for readiness, receive in batches (recvmmsg; datagrams that the kernel joined stay joined), find each
+/// one's destination in flat tables, and send runs of equal datagrams as one message. This path never allocates memory,
+/// counts references, locks or waits. Commands are handled between batches, so rows do not move under a batch that
+/// refers to them.
 ///
-/// Concurrency model: made by any thread, then confined to the one that calls ``run()``. The rings of its
-/// ``PlaneLink`` are the only way in and out.
+/// Concurrency model: created by any thread, then confined to the thread that calls ``run()``. Other threads
+/// communicate with it only through the rings of its ``PlaneLink``.
 struct PacketPlane: ~Copyable {
     struct Listener {
         var socket: Int32
         var address: TransportAddress
         var isSecure = false
-        /// What takes the hellos of strangers, of a DTLS door.
+        /// Of a DTLS listener: handles the hellos from unverified addresses.
         var knocking: OpaquePointer?
     }
 
-    /// What a readiness is about; in the top byte of its token.
+    /// The subject of a readiness event, in the top byte of its token.
     enum Kind: UInt64 {
         case wake, datagrams, connections, relay, stream, sessions, secondRelay, peerListener, secondPeerListener, peer,
             hotFlow, clock
     }
 
-    /// Rounds of one listener before others have their turn, and commands between two batches.
+    /// Rounds of one listener before other sockets are served, and commands between two batches.
     static let listenerRounds = 4
     static let commandsPerRound = 64
     static let readyMax = 256
-    /// How often counters and idle connections are looked at.
+    /// The interval at which counters and idle connections are checked.
     static let tickMilliseconds = 100
     static let tickInterval = UInt64(tickMilliseconds) * 1_000_000
     static let ticksPerReport = 10
@@ -44,7 +44,7 @@ struct PacketPlane: ~Copyable {
     let configuration: PlaneConfiguration
     let link: PlaneLink
     let poll: Int32
-    /// Wakes the plane for its ticks while it has something to time.
+    /// Wakes the plane for its ticks while it has timers.
     let clock: Int32
     let canJoin: Bool
     let ready: UnsafeMutablePointer<apus_ready>
@@ -54,10 +54,10 @@ struct PacketPlane: ~Copyable {
     let streamListenerCount: Int
     let sessionListeners: UnsafeMutablePointer<Listener>
     let sessionListenerCount: Int
-    /// Where one connection's bytes are read, and where indications are put together.
+    /// The buffer of one connection's read, and of indications.
     let streamBuffer: UnsafeMutableRawPointer
     let scratch: UnsafeMutableRawPointer
-    /// Where a TLS connection's bytes are read, and where a DTLS record is put together.
+    /// The buffer of a TLS connection's read, and of a DTLS record.
     let ciphertext: UnsafeMutableRawPointer
 
     var allocations: AllocationTable
@@ -66,23 +66,23 @@ struct PacketPlane: ~Copyable {
     var peers: PeerTable
     var accepting = AcceptPause()
     var buckets: BucketTable
-    /// The bucket that all allocations draw from; -1 where the node has no bound.
+    /// The bucket of all allocations; -1 if the node has no limit.
     var nodeBucket: Int32 = -1
     var errors: ErrorBounds
     var hotFlows: HotFlowTable
-    /// When this round began.
+    /// The start of this round.
     var now: UInt64
     var isClockRunning = false
-    /// Connections of the TLS door whose handshake is not done.
+    /// Connections of the TLS listener with an incomplete handshake.
     var streamHandshakes: AdmissionStateMachine
-    /// Connections on which nobody has authenticated.
+    /// Unauthenticated connections.
     var unauthenticated: AdmissionStateMachine
     var sessions: SessionTable
-    /// What the TLS and DTLS doors show now.
+    /// The current certificate of the TLS and DTLS listeners.
     var contexts: DoorSecurity.Contexts?
-    /// Bytes of the streams' buffer that a batch of DTLS datagrams was decrypted into.
+    /// Bytes of the streams' buffer that decrypted DTLS datagrams of a batch use.
     var plaintextUsed = 0
-    /// Datagrams of DTLS that the kernel did not take.
+    /// DTLS datagrams that the kernel did not accept.
     var sessionsRefused: UInt64 = 0
     let arena = ReceiveArena()
     var arenaUsed = 0
@@ -94,7 +94,7 @@ struct PacketPlane: ~Copyable {
     var lastTick: UInt64 = 0
     var tickCount = 0
     var rests = RestStateMachine()
-    /// Of this round: its number, messages that the kernel gave, packets that were relayed, and whether it left some.
+    /// Of this round: its number, the received messages, the relayed packets, and whether some were left.
     var round: UInt32 = 0
     var received = 0
     var carried: UInt64 = 0
@@ -106,7 +106,7 @@ struct PacketPlane: ~Copyable {
 
     /// Opens the listeners.
     ///
-    /// - Throws: 10019 where an address is in use, 10018 for any other refusal of the system.
+    /// - Throws: 10019 if an address is in use, 10018 for any other refusal of the system.
     init(configuration: PlaneConfiguration, link: PlaneLink, seed: UInt64) throws(ApusError) {
         self.configuration = configuration
         self.link = link
@@ -149,7 +149,7 @@ struct PacketPlane: ~Copyable {
         transaction = seed | 1
         contexts = configuration.security?.contexts()
         guard poll >= 0, clock >= 0 else {
-            throw ApusError(.internalFailure, "the system gives no epoll or timer (errno \(-min(poll, clock)))")
+            throw ApusError(.internalFailure, "the system cannot create epoll or timer (errno \(-min(poll, clock)))")
         }
         _ = apus_poll_add(poll, clock, Self.readable, Self.token(.clock, 0, 0))
         _ = apus_poll_add(poll, link.plane.descriptor, Self.readable, Self.token(.wake, 0, 0))
@@ -225,7 +225,7 @@ struct PacketPlane: ~Copyable {
         }
     }
 
-    /// The addresses that the doors have, with the ports that the system chose for 0.
+    /// The listeners' addresses, with the ports that the system chose for 0.
     var boundAddresses: BoundAddresses {
         let plainCount = configuration.streamAddresses.count
         return BoundAddresses(
@@ -235,7 +235,7 @@ struct PacketPlane: ~Copyable {
             secureDatagrams: (0..<sessionListenerCount).map { sessionListeners[$0].address })
     }
 
-    /// Relays until its link says to stop.
+    /// Relays until it is stopped through its link.
     mutating func run() {
         lastTick = MonotonicTime.now().nanoseconds
         apus_rest_prepare()
@@ -251,7 +251,7 @@ struct PacketPlane: ~Copyable {
             link.plane.didWake()
             now = MonotonicTime.now().nanoseconds
             if isIdle { wake() }
-            // Before what is ready: what came in for an allocation that went to another plane is that plane's.
+            // Commands first: data for an allocation that moved to another plane belongs to that plane.
             takeCommands()
             var index = 0
             while index < Int(count) {
@@ -261,8 +261,8 @@ struct PacketPlane: ~Copyable {
             finishRound()
             let sinceTick = now &- lastTick
             if sinceTick >= Self.tickInterval {
-                // On a grid that the clock, set later than it, always follows: a wake that came sooner after the clock
-                // than the last one did would not be due, and its tick would be left out.
+                // Ticks are on a grid, and the clock is set slightly later. Otherwise a wake-up that follows the clock
+                // sooner than the last one did would not be due, and its tick would be skipped.
                 lastTick = now &- sinceTick % Self.tickInterval
                 tick(now)
             }
@@ -270,7 +270,7 @@ struct PacketPlane: ~Copyable {
         }
     }
 
-    /// Whether nothing is left to time or to tell, so that only a client or a command brings something to do.
+    /// True if there is nothing to time or to report, so that only a client or a command can cause work.
     private var hasNothing: Bool {
         allocations.count == 0 && streams.count == 0 && sessions.count == 0 && peers.count == 0 && counters == reported
             && counters.connectedFlows == 0 && counters.connections == 0 && counters.sessions == 0
@@ -279,7 +279,7 @@ struct PacketPlane: ~Copyable {
             && counters.unsegmented == output.unsegmented && accepting.until == nil
     }
 
-    /// Catches up with the time after a sleep without end, before whoever has come is served.
+    /// Updates the time after an indefinite sleep, before events are handled.
     private mutating func wake() {
         lastTick = now
         takeContexts()
@@ -329,7 +329,7 @@ struct PacketPlane: ~Copyable {
         readRelay(slot, socket)
     }
 
-    /// Sends what this round has put together. What batches point into may be used again after it.
+    /// Sends this round's batch. The memory that it refers to may be reused afterwards.
     @inline(__always)
     mutating func sendOutput() {
         output.flush()
@@ -342,7 +342,7 @@ struct PacketPlane: ~Copyable {
         while let slot = streams.nextWrite() { writeStream(slot) }
     }
 
-    /// Twelve bytes of a transaction id for an indication (RFC 8489 §5); nothing answers it.
+    /// Twelve bytes of a transaction id for an indication (RFC 8489 §5), which is not answered.
     mutating func nextTransaction() -> UInt64 {
         transaction ^= transaction << 13
         transaction ^= transaction >> 7
@@ -354,7 +354,7 @@ struct PacketPlane: ~Copyable {
 
     private mutating func tick(_ now: UInt64) {
         tickCount = (tickCount + 1) % Self.ticksPerReport
-        // A tenth of the rows each time: no tick is long, whatever the number of allocations.
+        // A tenth of the rows each time, so that a tick is short, whatever the number of allocations.
         for slot in allocations.slots where slot % Self.ticksPerReport == tickCount {
             let row = allocations.rows + slot
             guard row.pointee.isLive, row.pointee.traffic != row.pointee.reported else { continue }

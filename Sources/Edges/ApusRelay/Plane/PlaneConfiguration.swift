@@ -1,81 +1,82 @@
 package import ApusTraversal
 
-/// Where a plane listens, and its bounds (D13).
+/// A plane's listeners and limits (D13).
 package struct PlaneConfiguration: Sendable {
-    /// Addresses of the datagram door. A client is answered from the address that it wrote to, so a machine
-    /// with several addresses names each instead of a wildcard.
+    /// Addresses of the datagram listener. A client is answered from the address that it sent to, so a machine with
+    /// several addresses lists each of them instead of a wildcard.
     package var datagramAddresses: [TransportAddress]
-    /// Addresses of the stream door.
+    /// Addresses of the stream listener.
     package var streamAddresses: [TransportAddress]
-    /// Addresses of the TLS and of the DTLS door; without ``security`` they stay closed.
+    /// Addresses of the TLS and the DTLS listener. Without ``security`` they are not opened.
     package var secureStreamAddresses: [TransportAddress] = []
     package var secureDatagramAddresses: [TransportAddress] = []
-    /// What addresses of this machine are before a NAT: indications name these (RFC 8656 §11).
+    /// The public addresses of this machine before a NAT. Indications contain these (RFC 8656 §11).
     package var externals = ExternalAddresses()
-    /// Proxies: connections from there begin with a ``ProxyHeader``.
+    /// Proxies. Connections from these begin with a ``ProxyHeader``.
     package var proxies: [PeerRule] = []
-    /// The certificate of the TLS and DTLS doors.
+    /// The certificate of the TLS and DTLS listeners.
     package var security: DoorSecurity?
 
-    /// Allocations of one plane; more are refused.
+    /// Allocations of one plane. Further ones are refused.
     package var allocationsMax = 16_384
-    /// What all allocations of this plane may carry together, both ways: its part of the node's bound.
+    /// The rate limit of all allocations of this plane together, in both directions: its part of the node's limit.
     package var nodeRate = RelayRate()
-    /// Permissions of one allocation; more are refused.
+    /// Permissions of one allocation. Further ones are refused.
     package var permissionsMax = 256
-    /// Channels of one allocation; more are refused.
+    /// Channels of one allocation. Further ones are refused.
     package var channelsMax = 256
-    /// Client connections of one plane; more are closed at once.
+    /// Client connections of one plane. Further ones are closed at once.
     package var streamsMax = 4_096
-    /// Client connections of all planes that share it; more are closed at once.
+    /// Client connections of all planes that share it. Further ones are closed at once.
     package var streamBudget = StreamBudget()
-    /// Connections of one plane to peers (RFC 6062); more fail.
+    /// Connections of one plane to peers (RFC 6062). Further ones fail.
     package var peersMax = 4_096
-    /// DTLS sessions of one plane, about 40 KiB each; clients beyond get none.
+    /// DTLS sessions of one plane, about 40 KiB each. Further clients get none.
     package var sessionsMax = 4_096
-    /// Connections of the TLS door, and sessions of the DTLS door, whose handshake is not done; the oldest makes room.
+    /// TLS connections and DTLS sessions with an incomplete handshake. The oldest is displaced.
     package var handshakesMax = 256
-    /// Of these, those of one source (an IPv4 address, an IPv6 /64); its own oldest makes room.
+    /// Those of one source (an IPv4 address, an IPv6 /64). Its own oldest is displaced.
     package var handshakesPerSourceMax = 128
-    /// The time from connecting, or from the end of an allocation, until a connection or session has an allocation or a
-    /// peer's connection; it is closed then.
+    /// The time in which a connection or session must get an allocation or a peer's connection, from its start or from
+    /// the end of an allocation. It is then closed.
     package var unauthenticatedTimeout = Duration.seconds(15)
-    /// Connections, and sessions, of one source that have neither; its own oldest makes room.
+    /// Unauthenticated connections, and sessions, of one source. Its own oldest is displaced.
     package var unauthenticatedPerSourceMax = 1_024
-    /// Bytes that are kept of a message that has not come whole on a connection that has neither; a connection with
-    /// more is closed.
+    /// Bytes of an incomplete message that are kept for an unauthenticated connection. With more the connection is
+    /// closed.
     package var unauthenticatedCarryMax = 2_048
-    /// Bytes of answers that wait for such a client where it does not read; more are dropped and counted.
+    /// Bytes of answers that wait for such a client if it does not read. Further ones are dropped and counted.
     package var unauthenticatedOutputMax = 4_096
-    /// The time from connecting, or from the cookie's return, to the end of the handshake.
+    /// The time-out of the handshake, from the connect, or from the cookie's return.
     package var handshakeTimeout = Duration.seconds(10)
-    /// Bytes that wait for a client that does not read; what comes then is dropped and counted.
+    /// Bytes that wait for a client that does not read. Further data is dropped and counted.
     package var streamOutputMax = 256 * 1_024
-    /// A connection or session without an allocation that says nothing for so long is closed.
+    /// The idle time after which a connection or session without an allocation is closed.
     package var streamIdleMax = Duration.seconds(30)
-    /// Channels of one plane that have a socket connected to their peer, since they carry much; others do without.
+    /// Busy channels of one plane with a socket connected to their peer. Others have none.
     package var connectedFlowsMax = 1_024
-    /// ICMP errors of its peers that the client of one allocation is told of in a second; what is more is counted. 0:
-    /// the kernel keeps none, and clients hear nothing.
+    /// ICMP errors per second of which the client of one allocation is notified. Further ones are counted. 0: the
+    /// kernel keeps none, and clients are not notified.
     package var peerErrorsPerSecondMax = 16
-    /// Bytes of a STUN message that control takes; longer ones are dropped and counted.
+    /// The longest STUN message that control accepts, in bytes. Longer ones are dropped and counted.
     package var controlMessageMax = 2_048
-    /// STUN messages of one allocation that go to control before those of clients that have none: at once, and per
-    /// second. What is more waits with theirs.
+    /// STUN messages of one allocation that take precedence over those of clients without an allocation: at once, and
+    /// per second. Further ones wait with the others.
     package var controlShareBurst = 256.0
     package var controlSharePerSecond = 128.0
-    /// Events and commands that wait between a plane and control; as many messages of clients without an allocation.
+    /// Events and commands that wait between a plane and control; separately, as many messages of clients without an
+    /// allocation.
     package var ringCapacity = 4_096
-    /// Bytes of kernel buffers of a listener and of a relay socket, where the system gives them.
+    /// The kernel buffers of a listener and of a relay socket in bytes, if the system allows them.
     package var listenerBufferBytes = 8 * 1_024 * 1_024
     package var relayBufferBytes = 512 * 1_024
-    /// The longest datagram that is put into a run of equal ones: what fits a 1,500 byte link.
+    /// The longest datagram that is put into a run of equal ones: it fits a 1,500 byte link.
     package var segmentMax = 1_452
-    /// Whether DSCP, ECN and TTL of datagrams are carried over (RFC 8656 §14); else the machine's own are sent.
+    /// True to carry over DSCP, ECN and TTL of datagrams (RFC 8656 §14). Otherwise the machine's own are used.
     package var carriesMarks = true
-    /// How long the plane rests between rounds where that saves CPU time; see ``RestStateMachine``. 0: never.
+    /// The plane's pause between rounds, if that saves CPU time; see ``RestStateMachine``. 0: never.
     package var restMicroseconds = 50
-    /// Whether joined receiving and cut sending are used where the kernel has them.
+    /// True to use joined receives and split sends if the kernel supports them.
     package var usesOffload = true
 
     package init(datagramAddresses: [TransportAddress], streamAddresses: [TransportAddress] = []) {

@@ -1,11 +1,11 @@
 import CApusNet
 import Synchronization
 
-/// Wakes one thread that sleeps in its poll; costs a system call only when it does.
+/// Wakes one thread that sleeps in its poll. It costs a system call only if the thread sleeps.
 ///
-/// Concurrency model: ``wake()`` from any thread; the rest by the sleeper alone.
+/// Concurrency model: ``wake()`` from any thread; the rest by the sleeping thread only.
 package final class Waker: Sendable {
-    /// Readable when the sleeper was woken.
+    /// Readable when the thread is to wake.
     package let descriptor: Int32
     private let isAsleep = Atomic<Bool>(false)
 
@@ -13,28 +13,28 @@ package final class Waker: Sendable {
 
     deinit { apus_close(descriptor) }
 
-    /// Makes the sleeper look at what it has.
+    /// Makes the thread check its queues.
     package func wake() {
         guard isAsleep.load(ordering: .sequentiallyConsistent) else { return }
         if isAsleep.exchange(false, ordering: .sequentiallyConsistent) { apus_wake(descriptor) }
     }
 
-    /// Says that the sleeper is about to wait. It looks for work once more after this.
+    /// The thread is about to sleep. It must check its queues once more after this.
     package func willSleep() { isAsleep.store(true, ordering: .sequentiallyConsistent) }
 
-    /// Says that the sleeper is awake.
+    /// The thread is awake.
     package func didWake() { isAsleep.store(false, ordering: .sequentiallyConsistent) }
 
     /// Empties the descriptor.
     package func clear() { apus_wake_clear(descriptor) }
 }
 
-/// The rings between a plane and the control thread (D8): events up, those of clients without an allocation apart from
-/// the others, so that a flood of theirs delays nobody's refresh; commands down.
+/// The rings between a plane and the control thread (D8): events to control, with a separate ring for clients without
+/// an allocation, so that a flood of theirs does not delay other clients' refreshes; commands to the plane.
 package final class PlaneLink: Sendable {
     package let index: UInt8
     package let events: BoundedRing<PlaneEvent>
-    /// Messages of clients that have no allocation, or ask more than their share; they wait behind ``events``.
+    /// Messages of clients without an allocation, or beyond their share. They are handled after ``events``.
     package let unauthenticated: BoundedRing<PlaneEvent>
     package let commands: BoundedRing<PlaneCommand>
     /// Wakes the plane.
@@ -52,37 +52,37 @@ package final class PlaneLink: Sendable {
         self.control = control
     }
 
-    /// Hands a command down. The control thread only.
+    /// Sends a command to the plane. The control thread only.
     ///
-    /// - Returns: false where the plane has as many waiting as it takes.
+    /// - Returns: false if the ring is full.
     package func command(_ command: PlaneCommand) -> Bool {
         guard commands.push(command) else { return false }
         plane.wake()
         return true
     }
 
-    /// Hands an event up. The plane's thread only.
+    /// Sends an event to control. The plane's thread only.
     ///
-    /// - Returns: false where control has as many waiting as it takes.
+    /// - Returns: false if the ring is full.
     func event(_ event: PlaneEvent) -> Bool {
         guard events.push(event) else { return false }
         control.wake()
         return true
     }
 
-    /// Hands up an event of a client without an allocation. The plane's thread only.
+    /// Sends an event of a client without an allocation to control. The plane's thread only.
     ///
-    /// - Returns: false where control has as many waiting as it takes; events of allocations have a ring of their own.
+    /// - Returns: false if the ring is full. Events of allocations have a separate ring.
     func unauthenticatedEvent(_ event: PlaneEvent) -> Bool {
         guard unauthenticated.push(event) else { return false }
         control.wake()
         return true
     }
 
-    /// Whether control has nothing of this plane to do.
+    /// True if no event of this plane waits for control.
     var isQuiet: Bool { events.isEmpty && unauthenticated.isEmpty }
 
-    /// Asks the plane to end. From any thread.
+    /// Stops the plane. Call from any thread.
     func stop() {
         stopRequested.store(true, ordering: .sequentiallyConsistent)
         plane.wake()

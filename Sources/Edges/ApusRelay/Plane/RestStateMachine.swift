@@ -1,27 +1,27 @@
-/// Decides whether a plane under load rests some tens of microseconds before it looks for work again.
+/// Decides whether a plane under load pauses for some tens of microseconds between rounds.
 ///
-/// A plane that looks again at once finds a datagram or two each time as long as it is faster than they come: its runs
-/// are short, and it walks through the kernel for each. During a rest more gather. But a rest is dear too, a timer and
-/// two changes of threads (10 to 20 µs in a virtual machine), and where runs do not grow by it nothing is won: one
-/// datagram for each of many destinations, or runs that came joined already. Which weighs more depends on the machine
-/// and the traffic, so it is measured: in a trial of 30 ms slices with and without rests alternate, and the plane rests
-/// afterwards if its thread took at least 8 % less CPU time for a packet with them. After half a second it tries again.
+/// A plane that polls again at once finds one or two datagrams each time, as long as it is faster than they arrive. Its
+/// runs are then short, and each costs a pass through the kernel. During a pause more datagrams gather. But a pause has
+/// a cost too, a timer and two thread switches (10 to 20 µs in a virtual machine), and gains nothing if runs do not
+/// grow: with one datagram for each of many destinations, or with runs that arrived joined. The balance depends on the
+/// machine and the traffic, so it is measured. In a trial of 30 ms, slices with and without pauses alternate. The plane
+/// then pauses if its thread used at least 8 % less CPU time per packet with them. After half a second it tries again.
 ///
-/// It does not begin a trial below 30,000 received messages a second, nor where rounds bring one message each: there a
-/// sender waits for its answer. A rest thus delays packets of a busy relay alone, and none where few are under way. Nor
-/// does the plane rest after a round that left something behind.
+/// It starts no trial below 30,000 received messages per second, nor if rounds bring one message each: there a sender
+/// waits for its answer. Pauses thus delay only packets of a busy relay. The plane does not pause after a round that
+/// left something to do.
 ///
 /// Concurrency model: a value of the plane's thread.
 package struct RestStateMachine: Sendable {
-    /// How long a slice is, in nanoseconds, and the slices of a trial: an even number.
+    /// The length of a slice in nanoseconds, and the even number of slices in a trial.
     package static let slice: UInt64 = 5_000_000
     package static let trialSlices = 6
-    /// How long what a trial found holds, in nanoseconds.
+    /// How long the result of a trial is used, in nanoseconds.
     package static let hold: UInt64 = 500_000_000
-    /// Messages per second from which a trial begins, and below which the plane stops resting.
+    /// The messages per second from which a trial starts, and below which the plane stops pausing.
     package static let beginRate: UInt64 = 30_000
     package static let endRate: UInt64 = 20_000
-    /// The most of the CPU time without rests that packets may cost with them, in percent.
+    /// The CPU time per packet with pauses, relative to that without, up to which the plane pauses, in percent.
     package static let costPercentMax: UInt64 = 92
 
     private struct Cost {
@@ -30,9 +30,9 @@ package struct RestStateMachine: Sendable {
     }
 
     private enum State {
-        /// Looks again at once; tries rests at this time at the soonest.
+        /// Does not pause. The next trial may start at this time.
         case awake(until: UInt64)
-        /// In the slice of this number: those with an odd one rest.
+        /// In the slice of this number. The plane pauses in odd ones.
         case trying(slice: Int, resting: Cost, awake: Cost)
         case resting(until: UInt64)
     }
@@ -40,14 +40,14 @@ package struct RestStateMachine: Sendable {
     package init() {}
 
     private var state = State.awake(until: 0)
-    /// When this slice began, and what the thread had taken then.
+    /// The start of this slice, and the thread's CPU time then.
     private var sliceStart: UInt64 = 0
     private var sliceCPU: UInt64 = 0
     private var messages: UInt64 = 0
     private var packets: UInt64 = 0
     private var rounds: UInt64 = 0
 
-    /// Whether the plane rests after a round that brought something.
+    /// True if the plane pauses after a round that received something.
     package var isResting: Bool {
         switch state {
         case .awake: false
@@ -59,10 +59,10 @@ package struct RestStateMachine: Sendable {
     /// A round ended that received something.
     ///
     /// - Parameters:
-    ///   - messages: what the kernel was asked for and gave, each a datagram or several joined ones.
-    ///   - packets: what was relayed of it.
+    ///   - messages: received messages, each a datagram or several joined ones.
+    ///   - packets: packets relayed from these.
     ///   - now: nanoseconds of the monotonic clock.
-    /// - Returns: whether the slice is over, so that ``sliceEnded(at:cpu:)`` comes next.
+    /// - Returns: true if the slice has ended, so that ``sliceEnded(at:cpu:)`` must follow.
     @inline(__always)
     package mutating func roundEnded(messages: Int, packets: UInt64, at now: UInt64) -> Bool {
         self.messages &+= UInt64(messages)
@@ -71,9 +71,9 @@ package struct RestStateMachine: Sendable {
         return now &- sliceStart >= Self.slice
     }
 
-    /// A slice is over.
+    /// A slice ended.
     ///
-    /// - Parameter cpu: the CPU time that the thread has taken altogether, in nanoseconds.
+    /// - Parameter cpu: the total CPU time of the thread, in nanoseconds.
     package mutating func sliceEnded(at now: UInt64, cpu: UInt64) {
         let rate = messages &* 1_000_000_000 / max(1, now &- sliceStart)
         let cost = Cost(cpu: cpu &- sliceCPU, packets: packets)
@@ -90,7 +90,7 @@ package struct RestStateMachine: Sendable {
                 state = .trying(slice: 0, resting: Cost(), awake: Cost())
             }
         case .trying(let slice, let resting, let awake):
-            // A sender that waits for answers is slower where these wait.
+            // A sender that waits for answers is slowed down by pauses.
             guard rate >= Self.endRate else {
                 state = .awake(until: now &+ Self.hold)
                 return
@@ -107,7 +107,7 @@ package struct RestStateMachine: Sendable {
             awake = Cost(cpu: awake.cpu &+ cost.cpu, packets: awake.packets &+ cost.packets)
         }
         guard slice &+ 1 == trialSlices else { return .trying(slice: slice &+ 1, resting: resting, awake: awake) }
-        // Of one packet each, multiplied by the packets of both.
+        // The cost per packet of each, multiplied by the packets of both.
         let isCheaper =
             resting.packets > 0
             && resting.cpu &* awake.packets &* 100 <= awake.cpu &* resting.packets &* costPercentMax

@@ -3,18 +3,18 @@ import CApusTLS
 import Glibc
 import Synchronization
 
-/// The certificate and the settings of the TLS and DTLS doors, shared by all planes: TLS 1.3, and 1.2 for clients
-/// that have no newer one (RFC 8489 §6.2.3); DTLS 1.2, the newest that libssl has.
+/// The certificate and settings of the TLS and DTLS listeners, shared by all planes: TLS 1.3, and 1.2 for older clients
+/// (RFC 8489 §6.2.3); DTLS 1.2, the newest in libssl.
 ///
-/// A certificate that was renewed is read with ``reload()``, or ``renewal()`` and ``use(_:)``; planes take it within a
-/// tick, and clients that are there already keep what they have.
+/// A renewed certificate is read with ``reload()``, or with ``renewal()`` and ``use(_:)``. Planes use it within a tick.
+/// Existing clients keep the previous one.
 ///
 /// Concurrency model: any thread.
 package final class DoorSecurity: Sendable {
     /// One certificate with its settings.
     ///
-    /// Sendable: libssl's contexts may be used by many threads once they are made.
-    final class Contexts: @unchecked Sendable {  // SAFETY: three `let`s; libssl locks what it shares.
+    /// Sendable: many threads may use libssl's contexts once they are created.
+    final class Contexts: @unchecked Sendable {  // SAFETY: three `let`s; libssl locks shared state.
         let streams: OpaquePointer
         let datagrams: OpaquePointer
         let version: Int
@@ -42,7 +42,7 @@ package final class DoorSecurity: Sendable {
         }
     }
 
-    /// What tells one state of a file from another.
+    /// Identifies a version of a file.
     fileprivate struct Stamp: Equatable, Sendable {
         var inode: UInt64
         var size: Int
@@ -69,9 +69,9 @@ package final class DoorSecurity: Sendable {
     private let state: Mutex<State>
     private let current = Atomic<Int>(0)
 
-    /// Reads PEM files: the server's certificate, then those that signed it; and its key.
+    /// Reads PEM files: the server's certificate with its chain, and its key.
     ///
-    /// - Throws: 10022 where one cannot be used.
+    /// - Throws: 10022 if one cannot be used.
     package init(certificateFile: String, keyFile: String) throws(ApusError) {
         self.certificateFile = certificateFile
         self.keyFile = keyFile
@@ -79,15 +79,15 @@ package final class DoorSecurity: Sendable {
         state = Mutex(State(contexts: try Contexts(certificateFile, keyFile, version: 0), stamps: stamps))
     }
 
-    /// A certificate that was read and proved usable, and that no client has seen yet.
+    /// A certificate that was read and validated, and is not in use yet.
     package struct Renewal: Sendable {
         fileprivate let state: State
     }
 
-    /// Reads the files again where they have changed; nothing else changes before ``use(_:)``.
+    /// Reads changed files. Nothing is changed before ``use(_:)``.
     ///
-    /// - Returns: nil where there is nothing new.
-    /// - Throws: 10022 where they cannot be used.
+    /// - Returns: nil if there is nothing new.
+    /// - Throws: 10022 if they cannot be used.
     package func renewal() throws(ApusError) -> Renewal? {
         let stamps = [Stamp(certificateFile), Stamp(keyFile)]
         guard stamps != state.withLock({ $0.stamps }) else { return nil }
@@ -95,7 +95,7 @@ package final class DoorSecurity: Sendable {
         return Renewal(state: State(contexts: try Contexts(certificateFile, keyFile, version: version), stamps: stamps))
     }
 
-    /// Shows this certificate to clients that come from now on; one that is older than what they see changes nothing.
+    /// Uses this certificate for new clients. Has no effect if it is older than the current one.
     package func use(_ renewal: Renewal) {
         let isNewer = state.withLock { state in
             guard renewal.state.contexts.version > state.contexts.version else { return false }
@@ -105,19 +105,19 @@ package final class DoorSecurity: Sendable {
         if isNewer { current.store(renewal.state.contexts.version, ordering: .releasing) }
     }
 
-    /// Reads the files again where they have changed, and uses them.
+    /// Reads changed files and uses them.
     ///
-    /// - Returns: whether there is something new.
-    /// - Throws: 10022 where they cannot be used; what was read before stays.
+    /// - Returns: true if there is something new.
+    /// - Throws: 10022 if they cannot be used; the current certificate stays.
     package func reload() throws(ApusError) -> Bool {
         guard let renewal = try renewal() else { return false }
         use(renewal)
         return true
     }
 
-    /// Counts what was read.
+    /// The number of the certificates that were read.
     var version: Int { current.load(ordering: .acquiring) }
 
-    /// What was read last.
+    /// The current certificate.
     func contexts() -> Contexts { state.withLock { $0.contexts } }
 }

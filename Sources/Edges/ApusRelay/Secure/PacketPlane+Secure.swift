@@ -4,19 +4,19 @@ import CApusNet
 import CApusTLS
 import Glibc
 
-/// Clients that came over TLS: the same messages as over TCP, behind libssl in the plane's own loop (RFC 8656 §3.1).
+/// TLS clients: the same messages as over TCP, decrypted by libssl in the plane's own loop (RFC 8656 §3.1).
 ///
-/// A stranger costs a row until its first bytes are those of a ClientHello, then a TLS connection until its handshake
-/// is done or its time is over: at most ``PlaneConfiguration/handshakesMax`` of them, of which the oldest
-/// makes room, and of one source at most ``PlaneConfiguration/handshakesPerSourceMax``.
+/// An unauthenticated client costs a row until its first bytes are those of a ClientHello, then a TLS connection until
+/// its handshake is complete or has timed out. There are at most ``PlaneConfiguration/handshakesMax`` of these, and at
+/// most ``PlaneConfiguration/handshakesPerSourceMax`` of one source; the oldest is displaced.
 ///
-/// Plaintext for a client waits in its row as over TCP, and what libssl made of it waits in libssl's hands where
-/// the kernel takes no more: each of the two has the bound of ``PlaneConfiguration/streamOutputMax``.
+/// Plaintext for a client waits in its row as over TCP. Its ciphertext waits in libssl if the kernel does not accept
+/// more. Each of the two is limited by ``PlaneConfiguration/streamOutputMax``.
 extension PacketPlane {
     static var ciphertextMax: Int { 65_536 }
     private static var secureReadRounds: Int { 4 }
 
-    /// Takes a certificate that was read anew, for clients that come from now on.
+    /// Uses a certificate that was read again, for new clients.
     mutating func takeContexts() {
         guard let security = configuration.security, security.version != contexts?.version else { return }
         contexts = security.contexts()
@@ -26,7 +26,7 @@ extension PacketPlane {
         }
     }
 
-    /// Begins to wait for a connection's handshake; the oldest of its source, or of all, makes room.
+    /// Starts to wait for a connection's handshake. The oldest of its source, or of all, is displaced if needed.
     mutating func beginHandshake(_ slot: Int) {
         let remote = streams.rows[slot].flow.remote
         let isFull = streamHandshakes.count >= configuration.handshakesMax
@@ -37,7 +37,7 @@ extension PacketPlane {
         streamHandshakes.enter(slot, from: remote, at: now)
     }
 
-    /// Closes the connections whose time for a handshake is over.
+    /// Closes the connections whose handshake has timed out.
     mutating func endLateHandshakes(_ now: UInt64) {
         let limit = UInt64(configuration.handshakeTimeout.nanoseconds)
         while let slot = streamHandshakes.late(at: now, limit: limit) {
@@ -51,7 +51,7 @@ extension PacketPlane {
         row.pointee.lastHeard = lastTick
         for _ in 0..<Self.secureReadRounds {
             guard mayRead(slot) else { return }
-            // Before there is a TLS connection, the beginning of its hello stands in the carry.
+            // Before there is a TLS connection, the start of the hello is in the carry.
             let kept = row.pointee.tls == nil ? row.pointee.carryCount : 0
             if kept > 0, let carry = row.pointee.carry { memcpy(ciphertext, carry, kept) }
             let count = apus_read(row.pointee.socket, ciphertext + kept, Self.ciphertextMax - kept)
@@ -75,9 +75,9 @@ extension PacketPlane {
         }
     }
 
-    /// Goes on with what came: the hello, the handshake, or data.
+    /// Processes the received bytes: the hello, the handshake, or data.
     ///
-    /// - Returns: false where the connection is at its end.
+    /// - Returns: false if the connection has ended.
     private mutating func advance(_ slot: Int, _ count: Int) -> Bool {
         let row = streams.rows + slot
         if row.pointee.tls == nil {
@@ -87,7 +87,7 @@ extension PacketPlane {
             guard isHello, let context = contexts?.streams else { return false }
             row.pointee.carryCount = 0
             row.pointee.tls = apus_tls_new_server(context, row.pointee.socket)
-            // What belongs together goes to the kernel in one piece.
+            // Related records are passed to the kernel in one piece.
             if let tls = row.pointee.tls { apus_tls_set_direct(tls, 0) }
         }
         guard let tls = row.pointee.tls else { return false }
@@ -102,15 +102,15 @@ extension PacketPlane {
             }
         }
         guard !row.pointee.isSecured || readPlaintext(slot, tls) else { return false }
-        // What libssl itself answers, such as its part of the handshake or a new key.
+        // What libssl sends itself, such as its part of the handshake or a key update.
         let waiting = apus_tls_waiting(tls)
         if waiting > 0 { streams.wantsWrite(slot) }
         return waiting <= 2 * configuration.streamOutputMax
     }
 
-    /// Decrypts all that came, which is never more than the buffer takes, and handles the whole messages.
+    /// Decrypts everything received, which never exceeds the buffer, and handles the complete messages.
     ///
-    /// - Returns: false where the connection is at its end.
+    /// - Returns: false if the connection has ended.
     private mutating func readPlaintext(_ slot: Int, _ tls: OpaquePointer) -> Bool {
         let row = streams.rows + slot
         if row.pointee.peer >= 0 { return readDataPlaintext(slot, tls) }
@@ -123,7 +123,7 @@ extension PacketPlane {
         } while count > 0
         row.pointee.carryCount = 0
         let used = splitStream(slot, filled)
-        // The payloads stand in the buffer that the next read overwrites.
+        // The payloads are in the buffer that the next read overwrites.
         flushKeepingInput()
         guard let used, keep(slot, streamBuffer + used, filled - used) else {
             counters.malformed &+= 1
@@ -132,10 +132,11 @@ extension PacketPlane {
         return count == 0
     }
 
-    /// Encrypts what waits in the row and sends it: what waits in libssl's hands, or -1 where the connection is broken.
+    /// Encrypts the waiting data of the row and sends it. Returns the ciphertext that waits in libssl, or -1 if the
+    /// connection is broken.
     ///
-    /// Each message is a record of its own: clients that take a record for a message are among those of others. What a
-    /// peer says has no messages.
+    /// Each message is a record of its own, since some clients take a record for a message. A peer's data connection
+    /// has no messages.
     private func seal(_ slot: Int, _ tls: OpaquePointer) -> Int {
         let row = streams.rows + slot
         guard let output = row.pointee.output else { return 0 }
@@ -151,13 +152,13 @@ extension PacketPlane {
         return apus_tls_flush(tls)
     }
 
-    /// Bytes of the message at a place of a row's output, which holds whole messages alone (RFC 8656 §12.5).
+    /// The size of the message at a position of a row's output, which has complete messages only (RFC 8656 §12.5).
     private static func messageSize(_ bytes: UnsafeRawPointer) -> Int {
         let length = Int(UInt16(bigEndian: bytes.loadUnaligned(fromByteOffset: 2, as: UInt16.self)))
         return bytes.load(as: UInt8.self) & 0xC0 == 0x40 ? 4 + (length + 3) & ~3 : 20 + length
     }
 
-    /// Sends what libssl holds, then encrypts and sends what waits in the row.
+    /// Sends the ciphertext in libssl, then encrypts and sends the waiting data of the row.
     mutating func writeSecureStream(_ slot: Int, _ tls: OpaquePointer) {
         let row = streams.rows + slot
         var waiting = apus_tls_flush(tls)

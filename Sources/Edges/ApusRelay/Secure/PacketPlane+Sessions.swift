@@ -4,11 +4,12 @@ import CApusNet
 import CApusTLS
 import Glibc
 
-/// Clients that came over DTLS: the same messages as over UDP, behind libssl in the plane's own loop (RFC 8656 §3.1).
+/// DTLS clients: the same messages as over UDP, decrypted by libssl in the plane's own loop (RFC 8656 §3.1).
 ///
-/// A stranger costs nothing: it is given a cookie, and only who brings it back from the same address gets a session
-/// (RFC 6347 §4.2.1). Sessions whose handshake is not done are at most ``PlaneConfiguration/handshakesMax``, of which
-/// the oldest makes room; the plane's clock repeats what was lost of a handshake, and ends it.
+/// A client with an unverified address uses no memory: it is sent a cookie, and only a client that returns it from the
+/// same address gets a session (RFC 6347 §4.2.1). There are at most ``PlaneConfiguration/handshakesMax`` sessions with
+/// an incomplete handshake; the oldest is displaced. The plane's clock retransmits lost parts of a handshake, and ends
+/// it.
 extension PacketPlane {
     private static let minute: UInt64 = 60_000_000_000
 
@@ -27,7 +28,7 @@ extension PacketPlane {
         isBehind = true
     }
 
-    /// One message: datagrams of one client, all of the same size but the last.
+    /// One message: datagrams of one client, all of the same size except the last.
     private mutating func receivedRecords(_ message: Int, listener: Int) {
         let length = arena.length(message)
         let (segment, marks) = arena.receipt(message)
@@ -55,8 +56,8 @@ extension PacketPlane {
             return
         }
         let slot = sessions.slot(client: key)
-        // A client that began anew knows nothing of its session; that one lives on until the new one is proven
-        // (RFC 6347 §4.2.8).
+        // A client that restarted has lost its session. That session stays until the new one is verified (RFC 6347
+        // §4.2.8).
         if let slot, !sessions.rows[slot].isSecured || !ClientMessage.isDatagramHello(bytes, size) {
             advanceSession(slot, bytes, size)
         } else if ClientMessage.isDatagramHello(bytes, size) {
@@ -66,7 +67,7 @@ extension PacketPlane {
         }
     }
 
-    /// A stranger's hello: it gets a cookie, or with one a session.
+    /// A hello from an unverified address. It is answered with a cookie; with a valid cookie it gets a session.
     private mutating func knock(_ bytes: UnsafeRawPointer, _ size: Int, old: Int?, listener: Int, message: Int) {
         let name = arena.name(message)
         guard let context = contexts?.datagrams, let remote = RawAddress.read(name) else { return }
@@ -79,7 +80,7 @@ extension PacketPlane {
             apus_dtls_listen(dtls, bytes, size, $0, raw.length, now / Self.minute) == 1
         }
         guard isProven else { return }
-        // The client has forgotten the old one's keys: nothing is said in them.
+        // The client has lost the old session's keys, so no alert is sent with them.
         if let old { closeSession(old, isSilent: true) }
         let isFull = sessions.handshakes.count >= configuration.handshakesMax
         if let displaced = sessions.handshakes.displaced(by: remote, isFull: isFull) {
@@ -94,11 +95,11 @@ extension PacketPlane {
             apus_dtls_free(dtls)
             return
         }
-        // libssl kept the hello.
+        // libssl has stored the hello.
         advanceSession(slot, bytes, 0)
     }
 
-    /// Goes on with a datagram of a session: the handshake, or data.
+    /// Processes a datagram of a session: the handshake, or data.
     private mutating func advanceSession(_ slot: Int, _ bytes: UnsafeRawPointer, _ size: Int) {
         let row = sessions.rows + slot
         guard let dtls = row.pointee.dtls else { return }
@@ -133,10 +134,10 @@ extension PacketPlane {
         }
     }
 
-    /// The streams' buffer, which is free between streams.
+    /// The streams' buffer, which is unused between streams.
     private static var plaintextMax: Int { carryMax + streamReadMax }
 
-    /// One message of a client, told apart as over UDP.
+    /// One message of a client, classified as over UDP.
     private mutating func received(_ bytes: UnsafeMutableRawPointer, _ size: Int, session: Int) {
         let slot = sessions.rows[session].allocation
         let first = bytes.load(as: UInt8.self)
@@ -156,7 +157,7 @@ extension PacketPlane {
 
     // MARK: Writing
 
-    /// ChannelData for a client over DTLS, not padded.
+    /// ChannelData to a DTLS client, not padded.
     mutating func sessionChannelData(
         _ bytes: UnsafeRawPointer, _ size: Int, head: UInt32, _ row: UnsafeMutablePointer<AllocationRow>
     ) {
@@ -169,7 +170,7 @@ extension PacketPlane {
         sessionMessage(ciphertext, 4 &+ size, row)
     }
 
-    /// A message for a client over DTLS.
+    /// A message to a DTLS client.
     mutating func sessionMessage(
         _ bytes: UnsafeRawPointer, _ size: Int, _ row: UnsafeMutablePointer<AllocationRow>
     ) {
@@ -179,7 +180,7 @@ extension PacketPlane {
         }
     }
 
-    /// Encrypts and sends; false where nothing went.
+    /// Encrypts and sends. Returns false if nothing was sent.
     mutating func write(_ bytes: UnsafeRawPointer, _ size: Int, session slot: Int) -> Bool {
         let row = sessions.rows + slot
         guard row.pointee.isSecured, size <= Int(APUS_DTLS_PAYLOAD_MAX), let dtls = row.pointee.dtls else {
@@ -193,7 +194,7 @@ extension PacketPlane {
 
     // MARK: Ends
 
-    /// Closes a session, and tells control of one that it may know, which decides about the allocation.
+    /// Closes a session. Control is notified of one that it may know, and decides about the allocation.
     mutating func closeSession(_ slot: Int, isSilent: Bool = false) {
         let row = sessions.rows + slot
         guard let dtls = row.pointee.dtls else { return }
@@ -208,7 +209,7 @@ extension PacketPlane {
         if !isTold { counters.newsDropped &+= 1 }
     }
 
-    /// Repeats what was lost of handshakes, and ends those whose time is over.
+    /// Retransmits lost parts of handshakes, and ends those that have timed out.
     mutating func tickHandshakes(_ now: UInt64) {
         let limit = UInt64(configuration.handshakeTimeout.nanoseconds)
         while let slot = sessions.handshakes.late(at: now, limit: limit) {
@@ -224,7 +225,7 @@ extension PacketPlane {
         }
     }
 
-    /// Closes sessions without an allocation that say nothing; a tenth of them each time.
+    /// Closes idle sessions without an allocation; a tenth of the sessions is checked each time.
     mutating func closeIdleSessions(_ now: UInt64) {
         let limit = UInt64(configuration.streamIdleMax.nanoseconds)
         for slot in sessions.slots where slot % Self.ticksPerReport == tickCount {

@@ -1,16 +1,16 @@
 import ApusTraversal
 import CApusTLS
 
-/// A client that came over DTLS: what libssl keeps for its address.
+/// A DTLS client, with libssl's session for its address.
 struct SessionRow {
-    /// Nil where the place is free.
+    /// Nil if the place is free.
     var dtls: OpaquePointer?
-    /// The door that it came to.
+    /// Its listener.
     var listener: Int32 = -1
     var flow = AllocationRow().flow
     /// The allocation's row, or ``FlatTable/none``.
     var allocation = FlatTable.none
-    /// Whether the handshake is done.
+    /// True if the handshake is complete.
     var isSecured = false
     var lastHeard: UInt64 = 0
 
@@ -31,9 +31,9 @@ struct SessionTable: ~Copyable {
     private var byAddress: FlatTable
     private var byNumber: FlatTable
     private var lastNumber: UInt64 = 0
-    /// Sessions whose handshake is not done.
+    /// Sessions with an incomplete handshake.
     var handshakes: AdmissionStateMachine
-    /// Sessions on which nobody has authenticated.
+    /// Unauthenticated sessions.
     var unauthenticated: AdmissionStateMachine
 
     init(configuration: PlaneConfiguration, seed: UInt64) {
@@ -53,16 +53,16 @@ struct SessionTable: ~Copyable {
     var slots: Range<Int> { 0..<places.used }
     var isFull: Bool { count >= rowsMax }
 
-    /// The place of a client's address; the key's scope is the listener.
+    /// The index of a client's address; the key's scope is the listener.
     @inline(__always)
     func slot(client key: FlatTable.Key) -> Int? {
         let slot = byAddress.value(for: key)
         return slot == FlatTable.none ? nil : Int(slot)
     }
 
-    /// The place of a session's number, where that session lives.
+    /// The index of a session's number, if the session exists.
     func slot(connection: UInt64) -> Int? {
-        // The table's keys are the low half: no two sessions that live at once share it.
+        // The table's keys are the low half: no two concurrent sessions share it.
         let slot = Int(byNumber.value(for: Self.numberKey(connection)))
         return slot < places.used && rows[slot].flow.connection == connection ? slot : nil
     }
@@ -71,7 +71,7 @@ struct SessionTable: ~Copyable {
         FlatTable.Key(number: UInt32(truncatingIfNeeded: number))
     }
 
-    /// Takes a place and gives the session its number, in its flow; nil where all are taken. The address has no
+    /// Takes a place and assigns the session its number, in its flow; nil if all are taken. The address must have no
     /// session.
     mutating func insert(_ dtls: OpaquePointer, listener: Int, flow: RelayFlow, now: UInt64) -> Int? {
         guard !isFull else { return nil }

@@ -3,16 +3,17 @@ import ApusTraversal
 import CApusNet
 import Glibc
 
-/// What a plane keeps for the case that there is no descriptor for another connection.
+/// A plane's state for the case that there is no descriptor for another connection.
 struct AcceptPause {
-    /// More than one, since another thread may take the descriptor that is given up.
+    /// More than one, since another thread may take a released descriptor.
     static let sparesMax = 4
-    /// Closed to have a descriptor, opened again after; fewer where the system gave none.
+    /// Reserved descriptors, which are closed when one is needed and opened again afterwards; fewer if the system had
+    /// none.
     private(set) var spares: [Int32] = []
-    /// Until then nothing is accepted; nil while the plane accepts.
+    /// Until this time nothing is accepted; nil while the plane accepts.
     var until: UInt64?
     var backoff = AcceptBackoff()
-    /// Listeners of TCP allocations that are out of the poll.
+    /// Listeners of TCP allocations that are not polled.
     var peerListeners: [(slot: Int, generation: UInt32, isSecond: Bool)] = []
 
     mutating func keepSpares() {
@@ -30,26 +31,26 @@ struct AcceptPause {
     }
 }
 
-/// Taking connections of clients and of peers, also where the process or the system has no descriptor left (EMFILE,
+/// Accepts connections of clients and of peers, even if the process or the system has no descriptor left (EMFILE,
 /// ENFILE, ENOBUFS, ENOMEM).
 ///
-/// The poll reports a listener for as long as a connection waits, and one that cannot be taken waits for ever: the
-/// plane would spin. So all that wait are refused, with a descriptor that is kept for that, and the listeners are out
-/// of the poll until a pause is over (``AcceptBackoff``). Allocations, and connections that there are, go on
-/// meanwhile.
+/// The poll reports a listener as long as a connection waits, and a connection that cannot be accepted would wait
+/// forever: the plane would spin. All waiting connections are therefore refused, with a reserved descriptor, and the
+/// listeners are not polled until a pause is over (``AcceptBackoff``). Allocations and existing connections continue in
+/// the meantime.
 extension PacketPlane {
     enum Accepted {
         case connection(socket: Int32, remote: TransportAddress?)
-        /// No more wait.
+        /// No connection waits.
         case none
-        /// One waits, and there is no descriptor or memory for it.
+        /// A connection waits, and there is no descriptor or memory for it.
         case exhausted
     }
 
-    /// Connections that are refused at once: as many as a listener's queue holds.
+    /// The most connections that are refused at once: the length of a listener's queue.
     private static var refusedAtOnceMax: Int { 1_024 }
 
-    /// The next connection of a listener, with where it comes from.
+    /// The next connection of a listener, with its remote address.
     static func accept(_ listener: Int32) -> Accepted {
         var storage = sockaddr_in6()
         var length = socklen_t(MemoryLayout<sockaddr_in6>.size)
@@ -62,7 +63,7 @@ extension PacketPlane {
         }
     }
 
-    /// Refuses what waits at a listener, and pauses.
+    /// Refuses the connections that wait at a listener, and pauses.
     mutating func refuseWaiting(at listener: Int32) {
         accepting.keepSpares()
         var hasDescriptor = accepting.giveSpare()
@@ -82,14 +83,14 @@ extension PacketPlane {
         for index in 0..<streamListenerCount { _ = apus_poll_remove(poll, streamListeners[index].socket) }
     }
 
-    /// Takes the listener of a TCP allocation out of the poll until the pause is over.
+    /// Stops polling the listener of a TCP allocation until the pause is over.
     mutating func parkPeerListener(_ slot: Int, isSecond: Bool) {
         let row = allocations.rows + slot
         _ = apus_poll_remove(poll, isSecond ? row.pointee.second : row.pointee.socket)
         accepting.peerListeners.append((slot, row.pointee.generation, isSecond))
     }
 
-    /// Accepts again where the pause is over. Called with each tick, which sets how exact a pause is.
+    /// Accepts again if the pause is over. Called with each tick, which limits the accuracy of a pause.
     mutating func resumeAccepting(_ now: UInt64) {
         guard let until = accepting.until, now >= until else { return }
         accepting.until = nil

@@ -4,32 +4,32 @@ import CApusNet
 import CApusTLS
 import Glibc
 
-/// TCP relaying (RFC 6062): peers that connect and are connected to, and the bytes between them and clients.
+/// TCP relaying (RFC 6062): connections from and to peers, and the bytes between them and clients.
 ///
-/// Listening sockets and connections on their way are watched here; what is connected goes up to control, which asks
-/// the client, and comes back with the client's data connection, to the plane that this one came in at. Until then the
-/// kernel keeps what the peer says.
+/// The plane polls listening sockets and pending connections. An established connection is passed to control, which
+/// asks the client. It comes back with the client's data connection, to that connection's plane. In the meantime the
+/// kernel buffers the peer's data.
 ///
-/// From then on the bytes of each are the other's. One reading of at most ``dataChunkMax`` is under way in each
-/// direction: while the kernel has not taken all of it, nothing more is read of where it came from, so that the slower
-/// end slows the faster one and nothing is dropped. The same happens where the user's tokens are used up, until the
-/// next tick. The end of one direction is told to the other end when all before it was sent, over TLS by close_notify
-/// (RFC 8446 §6.1), and the other direction goes on. A connection that has ended one way is closed when it says
-/// nothing for ``PlaneConfiguration/streamIdleMax``.
+/// From then on bytes are relayed in both directions. In each direction one read of at most ``dataChunkMax`` is in
+/// progress: until the kernel has accepted all of it, nothing more is read from its source. The slower end thus slows
+/// the faster one, and nothing is dropped. The same happens if the user has no tokens, until the next tick. The end of
+/// one direction is forwarded when everything before it was sent, over TLS by close_notify (RFC 8446 §6.1), and the
+/// other direction continues. A half-closed connection is closed after a silence of
+/// ``PlaneConfiguration/streamIdleMax``.
 ///
-/// What a client sends to a peer that takes nothing any more is read and forgotten: a connection that is closed with
-/// bytes unread is reset, and what the kernel still has for the client would be lost (RFC 2525 §2.17).
+/// Data from a client to a peer that no longer accepts any is read and discarded: a connection that is closed with
+/// unread bytes is reset, and data in the kernel for the client would be lost (RFC 2525 §2.17).
 extension PacketPlane {
-    /// Bytes of one reading.
+    /// The most bytes of one read.
     static var dataChunkMax: Int { 65_536 }
-    /// Readings of one connection, and peers taken at once, before others have their turn.
+    /// Reads of one connection, and peers accepted at once, before other sockets are served.
     private static var readRounds: Int { 4 }
     private static var acceptRounds: Int { 16 }
     private static var writable: UInt32 { UInt32(APUS_WRITABLE) }
 
     // MARK: Connecting
 
-    /// Takes peers that connect to a relayed address, where they are permitted (RFC 6062 §5.3).
+    /// Accepts permitted peers that connect to a relayed address (RFC 6062 §5.3).
     mutating func acceptPeers(_ slot: Int, isSecond: Bool = false) {
         let row = allocations.rows + slot
         let listener = isSecond ? row.pointee.second : row.pointee.socket
@@ -59,7 +59,7 @@ extension PacketPlane {
         }
     }
 
-    /// Waits until a connection that control has begun is there, or has failed.
+    /// Waits until a connection that control has started is established or has failed.
     mutating func awaitPeer(_ connection: UInt32, _ allocation: UInt32, socket: Int32) {
         guard let index = peers.insert(connection: connection, allocation: allocation, socket: socket) else {
             apus_close(socket)
@@ -79,13 +79,13 @@ extension PacketPlane {
             apus_close(socket)
             counters.peersFailed &+= 1
         }
-        // What control does not hear ends by its own time.
+        // If control is not notified, the connection ends by its time-out.
         guard !link.event(.peerConnected(connection: connection, socket: isConnected ? socket : -1)) else { return }
         counters.newsDropped &+= 1
         if isConnected { apus_close(socket) }
     }
 
-    /// Makes the bytes of a client's data connection and of a peer's each other's, behind the answer to the client.
+    /// Joins a client's data connection and a peer's, after the answer to the client.
     mutating func joinPeer(
         _ connection: UInt32, _ allocation: UInt32, _ flow: RelayFlow, socket: Int32, _ limit: PeerLimit?,
         answer: [UInt8]
@@ -112,7 +112,7 @@ extension PacketPlane {
         peers.rows[index].lastHeard = now
         counters.peersJoined &+= 1
         if let limit { limitPeer(index, limit) }
-        // What the client said before it had the answer.
+        // Data that the client sent before it had the answer.
         let early = streams.rows[slot].carryCount
         streams.rows[slot].carryCount = 0
         if early > 0, let carry = streams.rows[slot].carry, !toPeer(index, carry, early) { return }
@@ -145,8 +145,7 @@ extension PacketPlane {
         }
     }
 
-    /// Decrypts what came over TLS, all of it, for the peer; false where the connection is broken
-    /// or has been closed.
+    /// Decrypts all received TLS data for the peer. Returns false if the connection is broken or was closed.
     mutating func readDataPlaintext(_ slot: Int, _ tls: OpaquePointer) -> Bool {
         let index = Int(streams.rows[slot].peer)
         var filled = 0
@@ -160,13 +159,13 @@ extension PacketPlane {
         return count >= -1 && streams.rows[slot].socket >= 0
     }
 
-    /// The client has said all.
+    /// The client ended its direction.
     mutating func clientEnded(_ index: Int) {
         peers.rows[index].isClientEnded = true
         advancePair(index)
     }
 
-    /// Sends what the client said, and keeps what the kernel does not take; false where the pair has ended.
+    /// Sends the client's data, and keeps what the kernel does not accept. Returns false if the pair has ended.
     private mutating func toPeer(_ index: Int, _ bytes: UnsafeRawPointer, _ count: Int) -> Bool {
         let row = peers.rows + index
         guard !row.pointee.takesNothing else { return true }
@@ -188,7 +187,7 @@ extension PacketPlane {
         return peers.rows[index].socket >= 0
     }
 
-    /// Writing to the peer failed. What it said before may still be on its way to the client.
+    /// A write to the peer failed. Its earlier data may still be in flight to the client.
     private mutating func peerTakesNothing(_ index: Int) {
         peers.rows[index].takesNothing = true
         peers.rows[index].sent(peers.rows[index].outputCount)
@@ -216,7 +215,7 @@ extension PacketPlane {
             return
         }
         row.pointee.sent(max(0, count))
-        // A peer that reads is not silent.
+        // A peer that reads is not idle.
         if count > 0 { row.pointee.lastHeard = now }
         advancePair(index)
     }
@@ -246,7 +245,7 @@ extension PacketPlane {
         }
     }
 
-    /// Sends what the peer said, and keeps what the kernel does not take; false where the client is gone.
+    /// Sends the peer's data, and keeps what the kernel does not accept. Returns false if the client is gone.
     private mutating func toDataStream(_ slot: Int, _ bytes: UnsafeRawPointer, _ count: Int) -> Bool {
         let row = streams.rows + slot
         var done = 0
@@ -256,7 +255,7 @@ extension PacketPlane {
             done = max(0, done)
             if done == count { return true }
         }
-        // Nothing waited before: the peer is not read then. So this is the rest of one reading.
+        // Nothing waited before, since the peer is not read otherwise. This is the rest of one read.
         guard row.pointee.reserve(count - done, max: .max) else { return false }
         row.pointee.append(bytes + done, count - done)
         writeStream(slot)
@@ -265,7 +264,7 @@ extension PacketPlane {
 
     // MARK: Both
 
-    /// Sets what is read and waited for by how the pair stands; tells ends; closes what has ended both ways.
+    /// Sets the polled events by the state of the pair, forwards ends, and closes a pair that ended in both directions.
     mutating func advancePair(_ index: Int) {
         let peer = peers.rows + index
         guard peer.pointee.socket >= 0, peer.pointee.stream >= 0 else { return }
@@ -292,9 +291,9 @@ extension PacketPlane {
         watch(index, (isHeld ? 0 : Self.readable) | (peer.pointee.outputCount > 0 ? Self.writable : 0))
     }
 
-    /// Tells the client that its peer has said all: at once, or over TLS when the kernel has taken close_notify.
+    /// Notifies the client that its peer ended: at once, or over TLS when the kernel has accepted close_notify.
     ///
-    /// - Returns: false where the client's connection is broken.
+    /// - Returns: false if the client's connection is broken.
     private func tellEnd(_ index: Int, _ slot: Int) -> Bool {
         let stream = streams.rows + slot
         if let tls = stream.pointee.tls {
@@ -316,7 +315,7 @@ extension PacketPlane {
         let row = peers.rows + index
         guard row.pointee.events != events else { return }
         let token = Self.token(.peer, row.pointee.generation, index)
-        // What is waited for by nobody is not in the poll at all: ends and errors would be told again and again.
+        // A socket without awaited events is not polled, because ends and errors would be reported repeatedly.
         switch (row.pointee.events, events) {
         case (_, 0): _ = apus_poll_remove(poll, row.pointee.socket)
         case (0, _): _ = apus_poll_add(poll, row.pointee.socket, events, token)
@@ -325,13 +324,13 @@ extension PacketPlane {
         row.pointee.events = events
     }
 
-    /// Whether a client's connection may be read now: always, unless it is one of data whose peer is behind.
+    /// True if a client's connection may be read now: always, unless it is a data connection whose peer is slower.
     mutating func mayRead(_ slot: Int) -> Bool {
         let peer = Int(streams.rows[slot].peer)
         return peer < 0 || (!streams.rows[slot].isPaused && mayCarry(peer))
     }
 
-    /// Whether the user and the node have tokens; where one has none, both directions wait for the next tick.
+    /// True if the user and the node have tokens. Otherwise both directions wait for the next tick.
     private mutating func mayCarry(_ index: Int) -> Bool {
         let bucket = peers.rows[index].bucket
         let hasTokens =
@@ -351,13 +350,13 @@ extension PacketPlane {
 
     // MARK: Ends
 
-    /// Closes a peer's connection, and the client's that it is joined with.
+    /// Closes a peer's connection and the client's joined connection.
     mutating func endPair(_ index: Int) {
         let stream = peers.rows[index].stream
         if stream >= 0 { closeStream(Int(stream)) } else { endPeer(index) }
     }
 
-    /// Closes a peer's connection and tells what it carried, where it was joined.
+    /// Closes a peer's connection and reports its traffic, if it was joined.
     mutating func endPeer(_ index: Int) {
         if peers.rows[index].stream >= 0 { report(index, isFinal: true) }
         if peers.rows[index].bucket >= 0 { buckets.leave(peers.rows[index].bucket) }
@@ -378,8 +377,7 @@ extension PacketPlane {
         }
     }
 
-    /// Lets those go on that waited for tokens, tells what was carried, and closes what has ended on one side and says
-    /// nothing.
+    /// Resumes pairs that waited for tokens, reports traffic, and closes idle half-closed connections.
     mutating func tickPeers(_ now: UInt64) {
         guard peers.count > 0 else { return }
         let limit = UInt64(configuration.streamIdleMax.nanoseconds)

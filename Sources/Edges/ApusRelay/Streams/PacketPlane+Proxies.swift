@@ -3,17 +3,17 @@ import ApusTraversal
 import CApusNet
 import Glibc
 
-/// Connections from proxies that the operator names: each begins with a header that tells who the client is
-/// (``ProxyHeader``). From there on the connection is that client's, for bounds and answers alike.
+/// Connections from the operator's proxies. Each begins with a header that names the client (``ProxyHeader``). After it
+/// the connection counts as that client's, for limits and answers.
 extension PacketPlane {
-    /// Whether a connection from this address begins with a header.
+    /// True if a connection from this address begins with a header.
     func isProxy(_ remote: TransportAddress) -> Bool {
         configuration.proxies.contains { $0.contains(host: remote) }
     }
 
     /// Reads the header, and not a byte more.
     ///
-    /// - Returns: whether all of it was there; the connection goes on, or has been closed, where it was not.
+    /// - Returns: true if it was complete. Otherwise the connection waits, or was closed.
     mutating func readProxyHeader(_ slot: Int) -> Bool {
         let row = streams.rows + slot
         while true {
@@ -41,7 +41,7 @@ extension PacketPlane {
         }
     }
 
-    /// The connection is this client's: it counts for the client's source, and no more for the proxy's.
+    /// Assigns the connection to this client: it counts for the client's source, and no longer for the proxy's.
     private mutating func belongs(_ slot: Int, to client: TransportAddress) {
         unauthenticated.leave(slot)
         streams.rows[slot].flow.remote = client

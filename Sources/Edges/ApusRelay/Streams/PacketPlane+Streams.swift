@@ -4,9 +4,9 @@ import CApusNet
 import CApusTLS
 import Glibc
 
-/// Clients that came over a stream: large reads, split into messages; coalesced, bounded writes.
+/// Stream clients: large reads that are split into messages; coalesced, bounded writes.
 extension PacketPlane {
-    /// Reads of one connection before others have their turn, and connections taken at once.
+    /// Reads of one connection, and connections accepted at once, before other sockets are served.
     private static var readRounds: Int { 4 }
     private static var acceptRounds: Int { 64 }
 
@@ -42,7 +42,7 @@ extension PacketPlane {
     mutating func streamReady(_ slot: Int, _ events: UInt32) {
         if events & UInt32(APUS_WRITABLE) != 0 {
             streams.rows[slot].isWaitingToWrite = false
-            // A client that reads is not silent.
+            // A client that reads is not idle.
             if streams.rows[slot].peer >= 0 { peers.rows[Int(streams.rows[slot].peer)].lastHeard = now }
             setStreamEvents(slot)
             streams.wantsWrite(slot)
@@ -82,7 +82,7 @@ extension PacketPlane {
             }
             row.pointee.carryCount = 0
             let used = splitStream(slot, kept + count)
-            // The payloads stand in the buffer that the next read overwrites.
+            // The payloads are in the buffer that the next read overwrites.
             flushKeepingInput()
             guard let used, keep(slot, streamBuffer + used, kept + count - used) else {
                 counters.malformed &+= 1
@@ -93,9 +93,9 @@ extension PacketPlane {
         }
     }
 
-    /// Keeps the beginning of a message until its end comes.
+    /// Keeps the start of a message until its end arrives.
     ///
-    /// - Returns: false where it is longer than what is kept of this connection.
+    /// - Returns: false if it exceeds the limit of this connection.
     func keep(_ slot: Int, _ bytes: UnsafeRawPointer, _ count: Int) -> Bool {
         guard count > 0 else { return true }
         guard count <= carryMax(slot) else { return false }
@@ -103,12 +103,12 @@ extension PacketPlane {
         return true
     }
 
-    /// Handles the whole messages at the buffer's start (RFC 8656 §12.5: framed by their own lengths).
+    /// Handles the complete messages at the buffer's start (RFC 8656 §12.5: framed by their own lengths).
     ///
-    /// - Returns: the bytes of whole messages; nil where something is neither STUN nor ChannelData.
+    /// - Returns: the bytes of complete messages; nil if something is neither STUN nor ChannelData.
     mutating func splitStream(_ slot: Int, _ count: Int) -> Int? {
         let allocation = streams.rows[slot].allocation
-        // A stream has no marks of its messages.
+        // Messages of a stream have no marks.
         output.marks = 0
         var offset = 0
         while count &- offset >= 4 {
@@ -130,7 +130,7 @@ extension PacketPlane {
 
     // MARK: Writing
 
-    /// ChannelData for a stream client, padded to four bytes.
+    /// ChannelData to a stream client, padded to four bytes.
     @inline(__always)
     mutating func streamChannelData(
         _ bytes: UnsafeRawPointer, _ size: Int, head: UInt32, _ row: UnsafeMutablePointer<AllocationRow>
@@ -154,7 +154,7 @@ extension PacketPlane {
         streams.wantsWrite(Int(row.pointee.stream))
     }
 
-    /// A STUN message for a stream client.
+    /// A STUN message to a stream client.
     mutating func streamMessage(_ bytes: UnsafeRawPointer, _ size: Int, _ row: UnsafeMutablePointer<AllocationRow>) {
         guard row.pointee.stream >= 0, queue(Int(row.pointee.stream), bytes, size) else {
             row.pointee.traffic.dropped &+= 1
@@ -196,7 +196,7 @@ extension PacketPlane {
         }
     }
 
-    /// Closes a connection and tells control, which decides about the allocation.
+    /// Closes a connection and notifies control, which decides about the allocation.
     mutating func closeStream(_ slot: Int) {
         let flow = streams.rows[slot].flow
         let allocation = streams.rows[slot].allocation
@@ -204,7 +204,7 @@ extension PacketPlane {
         let peer = Int(streams.rows[slot].peer)
         streams.rows[slot].peer = -1
         if peer >= 0 { endPeer(peer) }
-        // Of a connection that never spoke control has not heard.
+        // Control does not know a connection that never sent a message.
         let isKnown = (flow.transport != .tls || streams.rows[slot].isSecured) && !streams.rows[slot].awaitsProxy
         if let tls = streams.rows[slot].tls {
             if isKnown { apus_tls_close(tls) }
@@ -214,8 +214,8 @@ extension PacketPlane {
         unauthenticated.leave(slot)
         streams.remove(slot)
         guard isKnown else { return }
-        // A ring that is full has no room for the news; control learns it by the allocation's end. Behind what the
-        // connection asked for, where nobody had authenticated.
+        // If the ring is full, control learns of the end by the allocation's. For an unauthenticated connection the
+        // event is queued behind its requests.
         let isAuthenticated = allocation != FlatTable.none || peer >= 0
         let isTold =
             isAuthenticated ? link.event(.streamClosed(flow)) : link.unauthenticatedEvent(.streamClosed(flow))

@@ -1,43 +1,44 @@
 import CApusNet
 import Glibc
 
-/// A TCP connection between this node and a peer (RFC 6062): on its way, or joined with a client's data connection.
+/// A TCP connection between this node and a peer (RFC 6062): being connected, or joined with a client's data
+/// connection.
 struct PeerRow {
     var socket: Int32 = -1
-    /// Counts the lives of this place, so that a late readiness of an earlier socket is known as such.
+    /// The number of uses of this place. It identifies a late readiness event of an earlier socket.
     var generation: UInt32 = 0
-    /// The number that control gave it, and that of its allocation.
+    /// Its number from control, and that of its allocation.
     var connection: UInt32 = 0
     var allocation: UInt32 = 0
-    /// The place of the client's data connection; -1 while the peer has not accepted.
+    /// The index of the client's data connection; -1 until the peer has accepted.
     var stream: Int32 = -1
-    /// Where its user's tokens are, or -1 where nothing bounds them.
+    /// The index of its user's bucket, or -1 if there is no limit.
     var bucket: Int32 = -1
-    /// What the client sent and the kernel has not taken. While there is any, nothing more is read of the client.
+    /// The client's data that the kernel has not accepted. While there is any, nothing more is read from the client.
     private(set) var output: UnsafeMutableRawPointer?
     private(set) var outputHead = 0
     private(set) var outputCount = 0
-    /// What the poll watches it for; 0 where it is not in the poll.
+    /// The polled events; 0 if it is not polled.
     var events: UInt32 = 0
-    /// Whether its user has no tokens: nothing is read either way until the next tick.
+    /// True if its user has no tokens: nothing is read in either direction until the next tick.
     var isPaced = false
-    /// Whether the peer has said all, and whether the client has; and whether the other side was told so.
+    /// Whether the peer and the client have ended their directions, and whether the other side was notified.
     var isEnded = false
     var isClientEnded = false
     var isEndTold = false
     var isClientEndTold = false
-    /// Whether close_notify was written to a client over TLS.
+    /// True if close_notify was written to a TLS client.
     var isCloseWritten = false
-    /// Whether writing to the peer has failed: nothing more is.
+    /// True if a write to the peer has failed: nothing more is written.
     var takesNothing = false
     var lastHeard: UInt64 = 0
     var traffic = RelayTraffic()
     var reported = RelayTraffic()
 
-    /// Whether one direction is over.
+    /// True if one direction has ended.
     var isHalfEnded: Bool { isEnded || isClientEnded || takesNothing }
 
-    /// Keeps bytes for the peer: the rest of one reading at most.
+    /// Keeps bytes for the peer: at most the rest of one read.
     mutating func append(_ bytes: UnsafeRawPointer, _ count: Int) {
         let grown = UnsafeMutableRawPointer.allocate(byteCount: outputCount + count, alignment: 64)
         if let output {
@@ -50,7 +51,7 @@ struct PeerRow {
         outputCount += count
     }
 
-    /// Forgets bytes that were sent.
+    /// Removes bytes that were sent.
     mutating func sent(_ count: Int) {
         outputHead += count
         outputCount -= count
@@ -68,7 +69,7 @@ struct PeerRow {
 ///
 /// Concurrency model: confined to the plane's thread.
 struct PeerTable: ~Copyable {
-    /// The kernel gives rows page by page, so that an unused one costs nothing.
+    /// The kernel allocates rows page by page, so an unused one costs nothing.
     let rows: UnsafeMutablePointer<PeerRow>
     private let rowsMax: Int
     private var places = Places()
@@ -89,16 +90,16 @@ struct PeerTable: ~Copyable {
         rows.deallocate()
     }
 
-    /// Rows that were ever used: the range to go through.
+    /// The rows ever used, as a range to iterate over.
     var slots: Range<Int> { 0..<places.used }
 
-    /// The place of a connection's number.
+    /// The index of a connection's number.
     func index(connection: UInt32) -> Int? {
         let value = byNumber.value(for: FlatTable.Key(number: connection))
         return value == FlatTable.none ? nil : Int(value)
     }
 
-    /// Takes a place, which owns the socket from now on; nil where all are taken or the number is in use.
+    /// Takes a place, which owns the socket from now on; nil if all are taken or the number is in use.
     mutating func insert(connection: UInt32, allocation: UInt32, socket: Int32) -> Int? {
         guard count < rowsMax, index(connection: connection) == nil else { return nil }
         let (index, isNew) = places.take()
@@ -117,7 +118,7 @@ struct PeerTable: ~Copyable {
         return index
     }
 
-    /// Frees a place and gives its socket back.
+    /// Frees a place. Returns its socket.
     mutating func release(_ index: Int) -> Int32 {
         let socket = rows[index].socket
         byNumber.remove(FlatTable.Key(number: rows[index].connection))

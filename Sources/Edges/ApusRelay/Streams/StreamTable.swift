@@ -10,15 +10,15 @@ struct StreamRow {
     var flow = AllocationRow().flow
     /// The allocation's row, or ``FlatTable/none``.
     var allocation = FlatTable.none
-    /// The place of the connection to a peer whose bytes are this one's (RFC 6062), or -1.
+    /// The index of the joined connection to a peer (RFC 6062), or -1.
     var peer: Int32 = -1
-    /// Whether nothing is read of it, since its peer is behind or it has said all.
+    /// True if nothing is read from it, because its peer is slower or it has ended.
     var isPaused = false
-    /// The beginning of a message whose end has not come.
+    /// The start of an incomplete message.
     var carry: UnsafeMutableRawPointer?
     var carryCount = 0
     private var carryCapacity = 0
-    /// Bytes for the client that the kernel has not taken.
+    /// Bytes for the client that the kernel has not accepted.
     var output: UnsafeMutableRawPointer?
     var outputHead = 0
     var outputCount = 0
@@ -26,21 +26,21 @@ struct StreamRow {
     var isWaitingToWrite = false
     var isInWriteList = false
     var lastHeard: UInt64 = 0
-    /// Whether a proxy has yet to say whose the connection is.
+    /// True if the proxy's header has not arrived yet.
     var awaitsProxy = false
-    /// libssl's connection where the client came over TLS and has said hello, and whether its handshake is done.
+    /// libssl's connection if the client uses TLS and has sent its hello, and whether the handshake is complete.
     var tls: OpaquePointer?
     var isSecured = false
 
-    /// Whether the kernel has not taken all that was written, in plaintext or in libssl's hands.
+    /// True if the kernel has not accepted everything, in plaintext or in libssl.
     var hasWaitingOutput: Bool {
         outputCount > 0 || isWaitingToWrite || (tls.map { apus_tls_waiting($0) > 0 } ?? false)
     }
 
-    /// Bytes of the first piece of memory for a message's beginning, and for output.
+    /// The initial size of the memory for a message's start, and for output.
     private static let smallBytes = 2_048
 
-    /// Keeps the beginning of a message, `max` bytes at most; it does not stand in what was kept before.
+    /// Keeps the start of a message, at most `max` bytes. It must not be in the memory kept before.
     mutating func keep(_ bytes: UnsafeRawPointer, _ count: Int, max: Int) {
         if carryCapacity < count {
             carry?.deallocate()
@@ -52,7 +52,7 @@ struct StreamRow {
         carryCount = count
     }
 
-    /// Whether the output takes so many bytes more within a bound; makes room for them.
+    /// Reserves room for more output, within a limit. Returns false if it does not fit.
     mutating func reserve(_ count: Int, max outputMax: Int) -> Bool {
         if outputCount == 0 { outputHead = 0 }
         if outputHead + outputCount + count <= outputCapacity { return true }
@@ -74,7 +74,7 @@ struct StreamRow {
         return true
     }
 
-    /// Adds bytes that ``reserve(_:max:)`` made room for.
+    /// Adds bytes for which ``reserve(_:max:)`` made room.
     @inline(__always)
     mutating func append(_ bytes: UnsafeRawPointer, _ count: Int) {
         guard let output else { return }
@@ -99,7 +99,7 @@ struct StreamRow {
 struct StreamTable: ~Copyable {
     let rows: UnsafeMutablePointer<StreamRow>
     private let rowsMax: Int
-    /// What the planes of the node have together.
+    /// The connections of all planes of the node together.
     private let budget: StreamBudget
     private var places = Places()
     private(set) var count = 0
@@ -128,9 +128,9 @@ struct StreamTable: ~Copyable {
     var slots: Range<Int> { 0..<places.used }
     var isFull: Bool { count >= rowsMax || budget.isFull }
 
-    /// The place of a connection's number, where that connection lives.
+    /// The index of a connection's number, if the connection exists.
     func slot(connection: UInt64) -> Int? {
-        // The table's keys are the low half: no two connections that live at once share it.
+        // The table's keys are the low half: no two concurrent connections share it.
         let slot = Int(byNumber.value(for: FlatTable.Key(number: UInt32(truncatingIfNeeded: connection))))
         return slot < places.used && rows[slot].flow.connection == connection ? slot : nil
     }
@@ -139,7 +139,7 @@ struct StreamTable: ~Copyable {
         byNumber.value(for: FlatTable.Key(number: UInt32(truncatingIfNeeded: number))) != FlatTable.none
     }
 
-    /// Takes a place and gives the connection its number, in its flow; nil where all are taken, here or at the node.
+    /// Takes a place and assigns the connection its number, in its flow; nil if all are taken, here or at the node.
     mutating func insert(socket: Int32) -> Int? {
         var number = lastNumber
         repeat { number &+= 1 } while isTaken(number)
@@ -153,7 +153,7 @@ struct StreamTable: ~Copyable {
         rows[slot].flow.connection = number
         lastNumber = number
         guard byNumber.set(UInt32(slot), for: FlatTable.Key(number: UInt32(truncatingIfNeeded: number))) else {
-            // The socket stays the caller's.
+            // The socket remains the caller's.
             rows[slot].socket = -1
             places.give(back: slot)
             budget.giveBack()
@@ -165,7 +165,7 @@ struct StreamTable: ~Copyable {
 
     /// Closes a connection and frees its place.
     ///
-    /// The place first: a client that sees its connection end may have the place of it at once, at any plane.
+    /// The place is freed first: a client that sees its connection end may use it at once, at any plane.
     mutating func remove(_ slot: Int) {
         let socket = rows[slot].socket
         byNumber.remove(FlatTable.Key(number: UInt32(truncatingIfNeeded: rows[slot].flow.connection)))
@@ -177,7 +177,7 @@ struct StreamTable: ~Copyable {
         apus_close(socket)
     }
 
-    /// Remembers that a connection has bytes to write.
+    /// Marks a connection as having bytes to write.
     @inline(__always)
     mutating func wantsWrite(_ slot: Int) {
         guard !rows[slot].isInWriteList else { return }

@@ -1,28 +1,28 @@
-/// Places of a table in the order in which they were added: the oldest is found, and any is taken out, in constant
-/// time and without memory of its own for each.
+/// Places of a table in the order in which they were added. The oldest is found, and any is removed, in constant time
+/// and without an allocation for each.
 ///
-/// It bounds clients that never finish what they began: all have the same time for it, so that the oldest is the
-/// first whose time is over, and the one that makes room.
+/// It limits clients that never complete what they started: all have the same time-out, so the oldest is the first to
+/// time out, and the one to displace.
 ///
 /// Concurrency model: confined to its owner.
 package struct AgeList: Sendable {
     private static let none: Int32 = -1
     private static let absent: Int32 = -2
 
-    /// The neighbours of each place; `absent` as the older one of a place that is not in the list.
+    /// The neighbours of each place. `absent` as the older neighbour marks a place that is not in the list.
     private var older: [Int32] = []
     private var newer: [Int32] = []
     private var last = Self.none
     private var first = Self.none
-    /// Places in the list.
+    /// The number of places in the list.
     package private(set) var count = 0
 
     package init() {}
 
-    /// The place that is in the list for longest.
+    /// The place that was added first.
     package var oldest: Int? { first == Self.none ? nil : Int(first) }
 
-    /// The place that was added after another one of the list.
+    /// The place that was added after the given one.
     package func next(after place: Int) -> Int? { newer[place] == Self.none ? nil : Int(newer[place]) }
 
     package func contains(_ place: Int) -> Bool { place < older.count && older[place] != Self.absent }
@@ -41,7 +41,7 @@ package struct AgeList: Sendable {
         count += 1
     }
 
-    /// Takes a place out, where it is in the list.
+    /// Removes a place, if it is in the list.
     package mutating func remove(_ place: Int) {
         guard contains(place) else { return }
         let (before, after) = (older[place], newer[place])

@@ -2,19 +2,19 @@ package import ApusTraversal
 
 /// A hash table from an address within a scope to a number, flat in memory.
 ///
-/// Open addressing with linear probing and deletion by shifting back, at most half full, growing by
-/// doubling up to a bound. A look-up touches one cache line in most cases, allocates nothing and counts no
-/// references (D8: it stands on the way of every packet). The hash is seeded, since peers choose the keys.
+/// Open addressing with linear probing and deletion by backward shift. It is at most half full, and doubles up to a
+/// limit. A look-up accesses one cache line in most cases, allocates nothing and counts no references, because every
+/// packet needs one (D8). The hash is seeded, since peers choose the keys.
 ///
-/// Concurrency model: confined to the plane's thread that owns it.
+/// Concurrency model: confined to its plane's thread.
 package struct FlatTable: ~Copyable {
-    /// What is looked up; `meta` is never zero for a key, since a family has its number in it.
+    /// A key. `meta` is never zero, since it contains the number of a family.
     package struct Key: Equatable, Sendable {
         package var high: UInt64
         package var low: UInt64
         package var meta: UInt64
 
-        /// An address within a scope: a listener's or an allocation's number.
+        /// An address within a scope: the number of a listener or an allocation.
         package init(_ address: TransportAddress, scope: UInt32) {
             high = address.high
             low = address.low
@@ -57,19 +57,19 @@ package struct FlatTable: ~Copyable {
         var value: UInt32
     }
 
-    /// The answer where a key is not in the table.
+    /// The value for a missing key.
     package static let none = UInt32.max
 
     private let seed: UInt64
     private let countMax: Int
     private var slots: UnsafeMutablePointer<Slot>
     private var mask: Int
-    /// Keys in the table.
+    /// The number of keys.
     package private(set) var count = 0
 
     /// - Parameters:
-    ///   - countMax: keys at most; more are refused.
-    ///   - seed: from the system's generator, so that peers cannot choose keys that collide.
+    ///   - countMax: the most keys. Further ones are refused.
+    ///   - seed: from the system's generator, so that peers cannot choose colliding keys.
     package init(countMax: Int, seed: UInt64) {
         self.countMax = countMax
         self.seed = seed
@@ -108,7 +108,7 @@ package struct FlatTable: ~Copyable {
 
     /// Sets the number under a key.
     ///
-    /// - Returns: false where the table is at its bound and the key is not in it.
+    /// - Returns: false if the table is at its limit and does not contain the key.
     package mutating func set(_ value: UInt32, for key: Key) -> Bool {
         var index = home(key)
         while slots[index].key.meta != 0 {
@@ -140,7 +140,7 @@ package struct FlatTable: ~Copyable {
 
     /// Removes a key.
     ///
-    /// - Returns: the number that it had, or ``none``.
+    /// - Returns: its number, or ``none``.
     @discardableResult
     package mutating func remove(_ key: Key) -> UInt32 {
         var hole = home(key)
@@ -149,7 +149,7 @@ package struct FlatTable: ~Copyable {
             hole = (hole &+ 1) & mask
         }
         let value = slots[hole].value
-        // Entries behind the hole move into it unless they would come to stand before their home.
+        // Entries behind the hole move into it, unless they would be placed before their home.
         var index = hole
         while true {
             index = (index &+ 1) & mask

@@ -1,14 +1,14 @@
-/// Which places of a table's memory are taken: those that were freed first, then ones that were never used.
+/// The used places of a table's memory. Freed places are reused first, then unused ones.
 ///
 /// Concurrency model: part of its table.
 struct Places {
-    /// Places that were ever used, from the first on; memory behind them was never touched.
+    /// The number of places ever used, from the first on. Memory behind them was never accessed.
     private(set) var used = 0
     private var freed: [Int] = []
 
     /// Takes a place.
     ///
-    /// - Returns: the place, and whether it was never used, so that its memory is not initialised.
+    /// - Returns: the place, and whether it was never used, so that its memory is uninitialised.
     mutating func take() -> (index: Int, isNew: Bool) {
         if let old = freed.popLast() { return (old, false) }
         used += 1

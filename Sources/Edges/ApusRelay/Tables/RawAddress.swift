@@ -2,11 +2,11 @@ package import ApusTraversal
 import CApusNet
 import Glibc
 
-/// A socket address in the kernel's form, of either family, kept in place for messages to point at.
+/// A socket address of either family in the kernel's form, stored in place so that messages can refer to it.
 package struct RawAddress {
     /// Large enough for both families.
     private var storage = sockaddr_in6()
-    /// The bytes of it that count.
+    /// The number of its bytes in use.
     package private(set) var length: UInt32 = 0
 
     package init() {}
@@ -30,9 +30,9 @@ package struct RawAddress {
         }
     }
 
-    /// Lends the address to a system call.
+    /// Passes the address to a system call.
     func withSocketAddress<Result>(_ body: (UnsafePointer<sockaddr>) -> Result) -> Result {
-        // SAFETY: the storage is laid out as the address that its family says, and lives during the call.
+        // SAFETY: the storage has the layout of its family's address, and is valid during the call.
         withUnsafeBytes(of: storage) { body($0.baseAddress.unsafelyUnwrapped.assumingMemoryBound(to: sockaddr.self)) }
     }
 
@@ -55,7 +55,7 @@ package struct RawAddress {
         }
     }
 
-    /// The key of an address that the kernel wrote, without making a value of it.
+    /// The key of an address that the kernel wrote, without an intermediate value.
     @inline(__always)
     static func key(_ bytes: UnsafeRawPointer, scope: UInt32) -> FlatTable.Key {
         // SAFETY: every offset is below 28.

@@ -1,36 +1,37 @@
 package import ApusCore
 package import NIOCore
 
-/// The entities through which a request came, first to last, each with the epoch under which it asked (D15).
+/// The entities through which a request came, first to last. Each has the epoch under which it sent the request (D15).
 ///
-/// The last one is who asks: whoever knows a later epoch of its shard refuses the request (10013), so that what a
-/// former owner still sends goes nowhere. An entity that waits for an answer takes no other message, so a request to an
-/// entity that is in the chain would wait for ever: it fails at once, and the error names the way round (10028).
+/// The last entity is the caller. A receiver that has seen a later epoch of the caller's shard refuses the request
+/// (10013), so messages of a former owner have no effect. An entity that waits for an answer handles no other message.
+/// A request to an entity that is already in the chain would therefore wait forever. It fails at once with 10028, and
+/// the error names the entities of the cycle.
 ///
 /// On the wire, behind the entity's header: `u8 count`, then as many headers (``EntityHeader``).
 package struct CallChain: Sendable, Equatable {
-    /// Entities in one chain; a request through more fails with 10028.
+    /// The most entities in one chain. A request through more fails with 10028.
     package static let countMax = 8
 
     package private(set) var callers: [EntityHeader] = []
 
     package init() {}
 
-    /// The chain of a message that an entity sends of its own.
+    /// The chain of a message that an entity sends on its own initiative.
     package init(sender: EntityHeader) { callers = [sender] }
 
     package var isEmpty: Bool { callers.isEmpty }
-    /// Who asks; nil where no entity does.
+    /// The entity that calls; nil if the caller is not an entity.
     package var caller: EntityHeader? { callers.last }
 
-    /// Who asks does so as a former owner: a later epoch of its shard is known.
+    /// True if a later epoch of the caller's shard is known: the caller is a former owner.
     package func isStale(knowing epoch: (ShardID) -> Epoch) -> Bool {
         caller.map { $0.epoch < epoch($0.shard) } ?? false
     }
 
-    /// The chain of what an entity asks while it carries out a request of this chain.
+    /// The chain of a request that an entity sends while it handles a request of this chain.
     ///
-    /// - Throws: 10028 where the target waits for the answer already, or the chain is too long.
+    /// - Throws: 10028 if the target already waits for the answer, or the chain is too long.
     package func through(
         _ entity: EntityHeader, to target: EntityAddress, interleaves: Bool = false
     ) throws(ApusError) -> CallChain {
@@ -59,13 +60,13 @@ package struct CallChain: Sendable, Equatable {
         for caller in callers { caller.encode(into: &writer) }
     }
 
-    /// Takes the chain off the front; nil, with nothing taken, where it is none.
+    /// Decodes a chain from the front of the buffer. Returns nil, and consumes nothing, if there is none.
     package init?(from buffer: inout ByteBuffer) {
         guard let chain = RawReader.take(from: &buffer, { CallChain(from: &$0) }) else { return nil }
         self = chain
     }
 
-    /// Reads the chain; nil where it is none.
+    /// Decodes a chain. Returns nil if there is none.
     init?(from reader: inout RawReader) {
         guard let count = reader.read(UInt8.self), count <= Self.countMax else { return nil }
         for _ in 0..<count {

@@ -2,8 +2,8 @@ import ApusCore
 import ApusTransport
 import Synchronization
 
-/// A shard's time on this node under one epoch, for the entities of one kind. Its end is the end of all of
-/// them, with one store: what they answer after that is not sent.
+/// The period in which this node owns a shard under one epoch, for the entities of one kind. One store ends all its
+/// entities; answers that they give afterwards are not sent.
 final class ShardTenure: Sendable {
     let shard: ShardID
     let epoch: Epoch
@@ -19,11 +19,11 @@ final class ShardTenure: Sendable {
     var hasEnded: Bool { isOver.load(ordering: .acquiring) }
 }
 
-/// A live entity. Counters are atomics: a message's end needs no lock.
+/// An active entity. The counters are atomics, so the end of a message needs no lock.
 final class EntityActivation: Sendable {
     let key: String
     let actor: any Actor
-    /// The entity's own; what waits for it is the entity's queue.
+    /// The entity's own executor. Its queue is the entity's queue.
     let executor: TurnExecutor
     let tenure: ShardTenure
     let runningCount = Atomic<Int>(0)
@@ -40,8 +40,7 @@ final class EntityActivation: Sendable {
 
     func release() { isReleased.store(true, ordering: .releasing) }
 
-    /// False from the moment that the entity was released, or its shard left; what it answers after that is
-    /// not sent.
+    /// False once the entity was released or its shard left this node. Answers after that are not sent.
     var isActive: Bool { !isReleased.load(ordering: .acquiring) && !tenure.hasEnded }
 
     var isIdle: Bool { runningCount.load(ordering: .acquiring) == 0 }

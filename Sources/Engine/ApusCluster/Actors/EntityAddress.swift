@@ -1,6 +1,6 @@
 package import ApusCore
 
-/// What an entity is. The number stands on the wire and is never given to another kind.
+/// The kind of an entity. The number is part of the wire format and is never reused.
 package struct EntityKind: Sendable, Hashable, CustomStringConvertible {
     package let rawValue: UInt8
     package init(rawValue: UInt8) { self.rawValue = rawValue }
@@ -9,7 +9,7 @@ package struct EntityKind: Sendable, Hashable, CustomStringConvertible {
     package static let device = Self(rawValue: 1)
     /// An app's session.
     package static let app = Self(rawValue: 2)
-    /// Probes that keep their word (``EntityStrength``), for measurements; no service uses them.
+    /// Probes with a durability (``EntityStrength``), for measurements. No service uses them.
     package static let unkeptProbe = Self(rawValue: 10)
     package static let recordedProbe = Self(rawValue: 11)
     package static let replicatedProbe = Self(rawValue: 12)
@@ -19,7 +19,7 @@ package struct EntityKind: Sendable, Hashable, CustomStringConvertible {
     package var description: String { "\(rawValue)" }
 }
 
-/// Names one entity of the cluster: what it is, its key, and the shard that it lives in (D5).
+/// Identifies one entity of the cluster: its kind, its key and its shard (D5).
 package struct EntityAddress: Sendable, Hashable, CustomStringConvertible {
     /// The longest key, in bytes.
     package static let keyByteCountMax = 63
@@ -29,7 +29,7 @@ package struct EntityAddress: Sendable, Hashable, CustomStringConvertible {
     package var key: String
     package var shard: ShardID
 
-    /// - Parameter shard: the shard of what the entity concerns; nil for the key's own.
+    /// - Parameter shard: the shard that the entity belongs to; nil derives it from the key.
     /// - Precondition: the key has 1 to 63 bytes.
     package init(kind: EntityKind, key: String, shard: ShardID? = nil) {
         precondition((1...63).contains(key.utf8.count), "an entity's key has 1 to 63 bytes, not \(key.utf8.count)")

@@ -1,13 +1,14 @@
 package import ApusCore
 package import NIOCore
 
-/// What a message to an entity came with: who sent it, on whose behalf, through which entities, and until when (D15).
+/// The context of a message to an entity: its sender, the identity on whose behalf it was sent, the chain of entities,
+/// and the deadline (D15).
 ///
-/// On the wire it stands behind the entity's header (``EntityHeader``), big endian: `u8 marks`, and then what the marks
-/// say, in this order: `u32` milliseconds that are left, 16 bytes of the request's id, 16 bytes of the trace's id,
-/// `u8 length` and identity, the chain (``CallChain``).
+/// On the wire it follows the entity's header (``EntityHeader``), big endian: `u8 marks`, then the fields that the
+/// marks announce, in this order: `u32` milliseconds left, 16 bytes of request id, 16 bytes of trace id, `u8 length`
+/// and identity, the chain (``CallChain``).
 ///
-/// The node is what the link's handshake proved. All else is that node's word.
+/// The link's handshake authenticates the node. The other fields are claims of that node.
 package struct EntityCall: Sendable, Equatable {
     private struct Marks: OptionSet {
         let rawValue: UInt8
@@ -22,15 +23,15 @@ package struct EntityCall: Sendable, Equatable {
     /// The longest name of an identity, in bytes.
     package static let identityByteCountMax = 63
 
-    /// The node that sent it; nil where that is this one.
+    /// The sending node; nil if it is this node.
     package var node: NodeID?
-    /// The device or the account for which it is asked; nil where the cluster asks of its own.
+    /// The device or account on whose behalf the request was sent; nil if the cluster sent it for itself.
     package var identity: String?
-    /// For how long the caller waited on when this was sent; nil for a tell.
+    /// The time that the caller still waited when it sent this; nil for a tell.
     package var timeLeft: Duration?
-    /// Names the request where its caller may send it again.
+    /// Identifies the request if its caller may repeat it.
     package var request: RequestID?
-    /// Names what the request belongs to, through all entities and nodes.
+    /// Identifies the trace that the request belongs to, across entities and nodes.
     package var trace: RequestID?
     package var chain = CallChain()
 
@@ -57,7 +58,7 @@ package struct EntityCall: Sendable, Equatable {
         return count
     }
 
-    /// Appends it.
+    /// Appends the context.
     ///
     /// - Precondition: the identity has 1 to ``identityByteCountMax`` bytes.
     package func encode(into buffer: inout ByteBuffer) {
@@ -68,7 +69,7 @@ package struct EntityCall: Sendable, Equatable {
 
     static func milliseconds(_ timeLeft: Duration) -> UInt32 { UInt32(clamping: timeLeft.nanoseconds / 1_000_000) }
 
-    /// As ``encode(into:)``, with another time that is left.
+    /// As ``encode(into:)``, with the given time left.
     func encode(millisecondsLeft: UInt32?, into writer: inout RawWriter) {
         writer.write(marks(isWaitedFor: millisecondsLeft != nil).rawValue)
         if let millisecondsLeft { writer.write(millisecondsLeft) }
@@ -81,13 +82,13 @@ package struct EntityCall: Sendable, Equatable {
         if !chain.isEmpty { chain.encode(into: &writer) }
     }
 
-    /// Takes it off the front; nil, with nothing taken, where it is none.
+    /// Decodes a context from the front of the buffer. Returns nil, and consumes nothing, if there is none.
     package init?(from buffer: inout ByteBuffer, node: NodeID) {
         guard let call = RawReader.take(from: &buffer, { EntityCall(from: &$0, node: node) }) else { return nil }
         self = call
     }
 
-    /// Reads it; nil where it is none.
+    /// Decodes a context. Returns nil if there is none.
     init?(from reader: inout RawReader, node: NodeID) {
         guard let rawMarks = reader.read(UInt8.self) else { return nil }
         let marks = Marks(rawValue: rawMarks)

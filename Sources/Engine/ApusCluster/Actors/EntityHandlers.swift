@@ -4,29 +4,29 @@ import ApusWire
 package import NIOCore
 import SwiftProtobuf
 
-/// What an entity is made of.
+/// The context in which an entity's actor is created.
 package struct EntityContext: Sendable {
     package var address: EntityAddress
-    /// The shard's epoch, the fencing token of all that the entity does (D4).
+    /// The shard's epoch. It is the fencing token of everything that the entity does (D4).
     package var epoch: Epoch
-    /// What the former owner captured at a planned hand-over; nil after anything else.
+    /// The state that the former owner captured at a planned hand-over; nil otherwise.
     package var state: ByteBuffer?
-    /// The entity's own executor. An actor whose handlers are added with
-    /// ``EntityHandlers/onSync(_:_:)`` runs on it: it keeps it, and gives it as its `unownedExecutor`.
+    /// The entity's own executor. An actor with handlers from ``EntityHandlers/onSync(_:_:)`` must run on it: it stores
+    /// the executor and returns it as its `unownedExecutor`.
     package var executor: TurnExecutor
 }
 
-/// How entities of one kind are made and released.
+/// How entities of one kind are created and released.
 package struct EntityOptions<Entity: Actor>: Sendable {
-    /// Makes an actor when its first message comes. Called under a lock: it must only make the actor.
+    /// Creates an actor when its first message arrives. Called under a lock: it must only create the actor.
     package var make: @Sendable (EntityContext) -> Entity
-    /// An entity that was idle for so long is released; nil keeps it until its shard leaves.
+    /// The idle time after which an entity is released. With nil an entity stays until its shard leaves.
     package var passivateAfter: Duration?
-    /// Calls under way per entity; one more is refused with 10007.
+    /// Calls in flight per entity. A further one is refused with 10007.
     package var mailboxCountMax = 4096
-    /// The entity's state for a planned hand-over; nil where there is nothing to carry.
+    /// Captures the entity's state for a planned hand-over. Returns nil if there is nothing to transfer.
     package var capture: (@Sendable (Entity) async -> ByteBuffer?)?
-    /// The entity was released, or its shard left; the last call it gets.
+    /// The entity was released, or its shard left. This is the last call to it.
     package var deactivated: (@Sendable (Entity) async -> Void)?
 
     package init(make: @escaping @Sendable (EntityContext) -> Entity, passivateAfter: Duration? = nil) {
@@ -35,9 +35,9 @@ package struct EntityOptions<Entity: Actor>: Sendable {
     }
 }
 
-/// The same without the actor's type, as the host keeps them.
+/// The same options without the actor's type, as the host stores them.
 struct HostOptions: Sendable {
-    /// The type of the actors that `make` makes, which those of the others are given.
+    /// The type of the actors that `make` creates. The other closures are called with actors of this type.
     let entity: ObjectIdentifier
     let make: @Sendable (EntityContext) -> any Actor
     let passivateAfter: Duration?
@@ -63,20 +63,20 @@ struct HostOptions: Sendable {
     }
 }
 
-/// The message types that one kind of entity takes, by method id: a table of typed closures (D1:
-/// 0.145 µs a call, against 2.4 µs for looking targets up by name).
+/// The message types that one kind of entity handles, by method id. It is a table of typed closures (D1: 0.145 µs a
+/// call, against 2.4 µs for a look-up of targets by name).
 package struct EntityHandlers<Entity: Actor>: Sendable {
     var byMethod: [UInt16: EntityHandler] = [:]
 
-    /// The actor of a host of such entities.
+    /// Casts an actor of the host to the entity's type.
     @inline(__always)
     static func own(_ actor: any Actor) -> Entity {
-        // SAFETY: a host gives its handlers only the actors that its `make` made.
+        // SAFETY: a host calls its handlers only with actors that its `make` created.
         unsafeDowncast(actor, to: Entity.self)
     }
 
-    /// Adds a message type. The body hops to the actor by calling it; what it does before that runs on
-    /// the connection's event loop and must be short.
+    /// Adds a message type. The body calls the actor, which is a hop. The code before the hop runs on the connection's
+    /// event loop and must be short.
     ///
     /// - Precondition: the method is 0x0100 or above and has no other handler.
     package mutating func on<M: EntityMessage>(
@@ -98,16 +98,16 @@ package struct EntityHandlers<Entity: Actor>: Sendable {
             })
     }
 
-    /// Adds a message type whose handler does not suspend. It runs in place where its message arrives, without a
-    /// task: for messages of another node that is the connection's event loop, so it must be short. One message at
-    /// a time is handled.
+    /// Adds a message type whose handler does not suspend. The handler runs in place when its message arrives, without
+    /// a task. For messages of another node that is on the connection's event loop, so the handler must be short. One
+    /// message is handled at a time.
     ///
     /// - Precondition: as ``on(_:_:)``; and the actor's `unownedExecutor` is that of its ``EntityContext/executor``.
     package mutating func onSync<M: EntityMessage>(
         _ type: M.Type, _ body: @escaping @Sendable (isolated Entity, M) throws(ApusError) -> M.Reply
     ) {
-        // SAFETY: isolation changes nothing in how a function is called; the host calls it inside the entity's
-        // executor, which it has seen to be the actor's.
+        // SAFETY: isolation does not change the calling convention. The host calls the body inside the entity's
+        // executor, and has checked that it is the actor's.
         let isolated = unsafeBitCast(body, to: (@Sendable (Entity, M) throws(ApusError) -> M.Reply).self)
         let inPlace: TypedHandler<M>.InPlace = { actor, message in
             do throws(ApusError) {
@@ -130,11 +130,11 @@ package struct EntityHandlers<Entity: Actor>: Sendable {
             })
     }
 
-    /// Adds a message type whose handler answers when it is time, and is told what the message came with. It is
-    /// called in place where the message arrives, as with ``onSync(_:_:)``.
+    /// Adds a message type whose handler may answer later, and receives the message's context. It is called in place
+    /// when the message arrives, as with ``onSync(_:_:)``.
     ///
-    /// The answer is sent whatever has become of the entity's shard meanwhile: the handler knows what its answer is
-    /// worth, and says 10008 where the message may have been carried out or not.
+    /// The answer is sent even if the entity's shard has left in the meantime. The handler is responsible for its
+    /// validity, and answers 10008 if it is unknown whether the message was carried out.
     ///
     /// - Parameter body: calls its last argument once, from any thread.
     /// - Precondition: as ``onSync(_:_:)``.
@@ -170,17 +170,17 @@ package struct EntityHandlers<Entity: Actor>: Sendable {
     private mutating func add<M: EntityMessage>(
         _ type: M.Type, _ typed: TypedHandler<M>, _ run: EntityHandler.Run
     ) {
-        precondition(M.method >= 0x0100, "method \(M.method) is a node's, not an entity's")
+        precondition(M.method >= 0x0100, "method \(M.method) belongs to a node, not to an entity")
         precondition(byMethod[M.method] == nil, "method \(M.method) has two handlers")
         byMethod[M.method] = EntityHandler(typed: typed, run: run)
     }
 }
 
-/// One entry of the table: for messages off the wire, and for those of this process.
+/// One entry of the table, for messages from the wire and from this process.
 ///
-/// The bodies take actors of the type that the host makes, and no other.
+/// The bodies take actors of the type that the host creates, and no other.
 final class EntityHandler: Sendable {
-    /// Gives the reply to its last argument, where it is to be answered; returns the error where it failed.
+    /// Passes the reply to its last argument, if a reply is wanted. Returns the error if the handler failed.
     typealias InPlace =
         @Sendable (any Actor, ByteBuffer, _ isAnswered: Bool, _ answer: (EncodedMessage) -> Void) -> ApusError?
     typealias InTask = @Sendable (any Actor, ByteBuffer) async -> CallOutcome
@@ -189,10 +189,10 @@ final class EntityHandler: Sendable {
         -> Void
 
     enum Run: Sendable {
-        /// By a thread that is inside the entity's executor.
+        /// Called by a thread that is inside the entity's executor.
         case inPlace(InPlace)
         case inTask(InTask)
-        /// As `inPlace`; the answer comes when it is time.
+        /// As `inPlace`, but the answer may come later.
         case deferred(Deferred)
     }
 
@@ -208,7 +208,7 @@ final class EntityHandler: Sendable {
     var isInPlace: Bool { if case .inPlace = run { true } else { false } }
 }
 
-/// Calls the body without bytes in between.
+/// Calls the body without encoding the message.
 struct TypedHandler<M: EntityMessage>: Sendable {
     typealias InPlace = @Sendable (any Actor, M) -> Result<M.Reply, ApusError>
     typealias InTask = @Sendable (any Actor, M) async throws(ApusError) -> M.Reply
@@ -216,7 +216,7 @@ struct TypedHandler<M: EntityMessage>: Sendable {
         @Sendable (any Actor, M, EntityCall, @escaping @Sendable (Result<M.Reply, ApusError>) -> Void) -> Void
 
     enum Run: Sendable {
-        /// By a thread that is inside the entity's executor.
+        /// Called by a thread that is inside the entity's executor.
         case inPlace(InPlace)
         case inTask(InTask)
         case deferred(Deferred)

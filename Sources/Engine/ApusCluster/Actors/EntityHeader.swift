@@ -2,11 +2,11 @@ package import ApusCore
 import ApusWire
 package import NIOCore
 
-/// The fixed layout before an entity message's protobuf bytes, written by hand (D2), big endian:
-/// `u8 kind`, `u16 shard`, `u32 epoch`, `u8 key length`, key.
+/// The fixed header before an entity message's protobuf bytes, encoded by hand (D2), big endian: `u8 kind`, `u16
+/// shard`, `u32 epoch`, `u8 key length`, key.
 ///
-/// It is all that the receiver needs to refuse a message before it decodes it (D1): an unknown kind,
-/// a shard that is not here, an epoch that is not the current one.
+/// With it the receiver can refuse a message before it decodes the body (D1): for an unknown kind, a shard that is not
+/// at this node, or an epoch that is not the current one.
 package struct EntityHeader: Sendable, Equatable {
     package var kind: EntityKind
     package var shard: ShardID
@@ -36,13 +36,13 @@ package struct EntityHeader: Sendable, Equatable {
         writer.write(key)
     }
 
-    /// Takes the header off the front; nil, with nothing taken, where it is not one.
+    /// Decodes a header from the front of the buffer. Returns nil, and consumes nothing, if there is none.
     package init?(from buffer: inout ByteBuffer) {
         guard let header = RawReader.take(from: &buffer, { EntityHeader(from: &$0) }) else { return nil }
         self = header
     }
 
-    /// Reads the header; nil where it is not one.
+    /// Decodes a header. Returns nil if there is none.
     init?(from reader: inout RawReader) {
         guard let kind = reader.read(UInt8.self), let shard = reader.read(UInt16.self), shard < ShardID.count,
             let epoch = reader.read(UInt32.self), epoch <= WireNumber.termMax, let length = reader.read(UInt8.self),

@@ -4,16 +4,16 @@ import ApusWire
 import NIOCore
 import Synchronization
 
-/// All entities of one kind on this node, by shard: what a moved shard or a new map costs grows with what
-/// moves, not with what exists.
+/// All entities of one kind on this node, by shard. The cost of a moved shard or a new map is proportional to what
+/// moves, not to the number of entities.
 ///
-/// Concurrency model: the shards' epochs and the activations stand behind one `Mutex`, so that an
-/// entity is only ever made under the epoch under which its message was let in, and is gone when its
-/// shard is. The lock is held for look-ups, for making an actor, and for what one shard or 128 seeds
-/// need; never for a handler.
+/// Concurrency model: one `Mutex` guards the shards' epochs and the activations. An entity is therefore created only
+/// under the epoch under which its message was admitted, and is removed together with its shard. The lock is held for
+/// look-ups, for the creation of an actor, and for the work of one shard or of 128 seeds. It is never held for a
+/// handler.
 ///
-/// The actors' type is known to the handlers alone: a host with a type parameter would look up types at run time for
-/// each message.
+/// Only the handlers know the actors' type: a host with a type parameter would look up types at run time for each
+/// message.
 final class EntityHost: Sendable {
     typealias Activation = EntityActivation
 
@@ -26,7 +26,7 @@ final class EntityHost: Sendable {
     private struct State {
         var routes: ShardRoutes
         var heldShards: Set<ShardID> = []
-        /// By shard; nil where a shard has no entity here.
+        /// By shard; nil if a shard has no entity here.
         var tables = [Table?](repeating: nil, count: ShardID.count)
         var activationCount = 0
         var seeds: [ShardID: [String: EntitySeed]] = [:]
@@ -57,22 +57,22 @@ final class EntityHost: Sendable {
 
     enum Admission {
         case admitted(Activation)
-        /// The shard is not here under this epoch, or is being handed over.
+        /// The shard is not at this node under this epoch, or is being handed over.
         case moved
         case overloaded
     }
 
-    /// Seeds that wait for their shard; a hand-over of more is refused.
+    /// The most seeds that wait for their shard. A hand-over of more is refused.
     private static var seedCountMax: Int { 65_536 }
-    /// Seeds that become entities while the lock is held.
+    /// The most seeds that become entities while the lock is held.
     private static var seedBatchCountMax: Int { 128 }
 
     let kind: EntityKind
     let options: HostOptions
-    /// Few; by place, their methods beside them.
+    /// A short list. Each method's handler is at the same index of another list.
     private let methods: [UInt16]
     private let handlers: [EntityHandler]
-    /// Whether some of them run in place.
+    /// True if some handlers run in place.
     private let entersExecutors: Bool
     private let budget: EntityBudget
     private let makeExecutor: @Sendable () -> TurnExecutor
@@ -92,7 +92,7 @@ final class EntityHost: Sendable {
         state = Mutex(State(routes: routes))
     }
 
-    /// Whether the host's actors are of this type.
+    /// True if the host's actors are of this type.
     func holds<Entity: Actor>(_ type: Entity.Type) -> Bool { options.entity == ObjectIdentifier(type) }
 
     // MARK: Messages
@@ -150,13 +150,12 @@ final class EntityHost: Sendable {
         }
     }
 
-    /// What is said of a message that may have been carried out: whoever sent it repeats it only where that does no
-    /// harm.
+    /// The error of a message that may have been carried out. Its sender repeats it only if that is harmless.
     static var leftUnderWay: ApusError {
         ApusError(.linkLost, "the shard left this node while the message was handled")
     }
 
-    /// Handles a message in place; inside the entity's executor.
+    /// Handles a message in place. Called inside the entity's executor.
     private func handle(
         _ request: InboundRequest, _ payload: ByteBuffer, _ activation: Activation,
         _ body: EntityHandler.InPlace
@@ -172,7 +171,7 @@ final class EntityHost: Sendable {
         if let error { request.fail(error) }
     }
 
-    /// Lets a message in and counts it; the entity is made where it does not exist.
+    /// Admits a message and counts it. Creates the entity if it does not exist.
     func admit(_ key: String, _ shard: ShardID, _ epoch: Epoch) -> Admission {
         state.withLock { state in
             guard state.routes.isLocal(shard, epoch: epoch), !state.isHeld(shard) else { return .moved }
@@ -193,19 +192,19 @@ final class EntityHost: Sendable {
 
     /// A message's handler ended.
     ///
-    /// - Returns: false where the entity was released meanwhile, because its shard left.
+    /// - Returns: false if the entity was released in the meantime because its shard left.
     func finish(_ activation: Activation) -> Bool {
-        // Before the release that the handler itself may have asked for: its answer is sent.
+        // Read before the release that the handler itself may have requested: its answer is still sent.
         let isActive = activation.isActive
         let running = activation.runningCount.subtract(1, ordering: .acquiringAndReleasing).newValue
         if running == 0, activation.isLeaving.load(ordering: .relaxed) { removeIfIdle(activation) }
         return isActive
     }
 
-    /// Whoever handles messages in place relies on the actor's executor being the entity's.
+    /// Checks that the actor's executor is the entity's. Handlers that run in place depend on it.
     private static func check(_ actor: any Actor, _ executor: TurnExecutor) {
         guard executor.enter() else { return }
-        actor.preconditionIsolated("an actor whose handlers do not suspend runs on its entity's executor")
+        actor.preconditionIsolated("an actor whose handlers do not suspend must run on its entity's executor")
         executor.leave()
     }
 
@@ -231,12 +230,12 @@ final class EntityHost: Sendable {
         return activation
     }
 
-    // MARK: Life
+    // MARK: Activation and release
 
     var activationCount: Int { state.withLock { $0.activationCount } }
 
-    /// The entity wants to be released. Honoured where no other message is under way, and none comes
-    /// before the one that asks has ended.
+    /// The entity requests its release. It is released only if no other message is in progress, and none arrives before
+    /// the requesting one has ended.
     func passivate(_ key: String, _ shard: ShardID) {
         guard let activation = state.withLock({ $0.activation(key, shard) }) else { return }
         let running = activation.runningCount.load(ordering: .acquiring)
@@ -245,7 +244,7 @@ final class EntityHost: Sendable {
         if running == 0 { removeIfIdle(activation) }
     }
 
-    /// The next message makes another actor, whatever this one still does.
+    /// The next message creates another actor, whatever this one still does.
     func abandon(_ key: String, _ shard: ShardID, _ actor: AnyObject) {
         let removed = state.withLock { state -> Activation? in
             guard let activation = state.activation(key, shard), activation.actor === actor,
@@ -256,7 +255,7 @@ final class EntityHost: Sendable {
         if let removed { release([removed]) }
     }
 
-    /// Delivers a reminder to an entity of this node; the completion says once what became of it.
+    /// Delivers a reminder to an entity of this node. The completion is called once, with the result.
     func remind(_ reminder: Reminder, epoch: Epoch, _ completion: @escaping @Sendable (ApusError?) -> Void) {
         guard let handler = handler(of: EntityReminded.method)?.typed as? TypedHandler<EntityReminded>,
             case .deferred(let body) = handler.run
@@ -290,7 +289,7 @@ final class EntityHost: Sendable {
             state.sweep += 1
             return state.sweep
         }
-        // A shard at a time, so that no call waits for all of them.
+        // One shard at a time, so that no call waits for all of them.
         for index in 0..<ShardID.count {
             let idle = state.withLock { state -> [Activation] in
                 guard let activations = state.tables[index]?.activations.values else { return [] }
@@ -301,7 +300,7 @@ final class EntityHost: Sendable {
         }
     }
 
-    /// Four sweeps pass before an entity counts as idle.
+    /// An entity counts as idle after four sweeps.
     var sweepInterval: Duration? { options.passivateAfter.map { $0 / 4 } }
 
     func routesChanged(_ routes: ShardRoutes) {
@@ -329,7 +328,7 @@ final class EntityHost: Sendable {
         }
         if !ended.isEmpty {
             budget.giveBack(ended.reduce(0) { $0 + $1.activations.count })
-            // Elsewhere: a shard may have a hundred thousand entities, and whoever brings a map has more to do.
+            // Not in this call: a shard may have a hundred thousand entities, and the caller applies a map.
             budget.runLater {
                 for table in ended { await self.deactivate(table.activations.values.map(\.actor)) }
             }
@@ -337,7 +336,7 @@ final class EntityHost: Sendable {
         for shard in seeded { activateSeeds(shard) }
     }
 
-    /// Entities that were removed, one at a time.
+    /// Releases entities that were removed, one at a time.
     private func release(_ activations: [Activation]) {
         guard !activations.isEmpty else { return }
         for activation in activations { activation.release() }
@@ -382,7 +381,7 @@ final class EntityHost: Sendable {
         }
     }
 
-    /// Entities that came with a state are active at once, not only with their next message.
+    /// Entities that arrive with a state are activated at once, not at their next message.
     private func activateSeeds(_ shard: ShardID) {
         var isMore = true
         while isMore {
@@ -395,7 +394,7 @@ final class EntityHost: Sendable {
                         _ = state.takeSeed(key, shard)
                         continue
                     }
-                    // At the bound a seed waits for its entity's next message.
+                    // At the limit a seed waits for its entity's next message.
                     guard budget.take() else { return false }
                     _ = makeActivation(key, shard, state.routes.epoch(of: shard), &state)
                 }

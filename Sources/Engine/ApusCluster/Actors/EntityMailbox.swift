@@ -1,21 +1,20 @@
 package import DequeModule
 
-/// Whose turn it is at one entity: one message at a time, in the order of arrival, unless its method says that it
-/// interleaves (D15).
+/// The order of messages at one entity: one at a time, in the order of arrival, unless the method interleaves (D15).
 ///
-/// A Swift actor alone does not give that: whatever its handler awaits, the next message runs meanwhile. A message that
-/// interleaves runs at once, beside whatever runs, and waits for nobody.
+/// A Swift actor alone does not guarantee this: while its handler awaits, the next message runs. A message that
+/// interleaves runs at once, in parallel to any other, and waits for none.
 ///
-/// **Bound.** `countMax` messages wait or run; one more is refused, whatever its kind.
+/// **Limit.** At most `countMax` messages wait or run. A further one is refused, whether it interleaves or not.
 ///
-/// Pure: confined to the entity's activation.
+/// Pure value: confined to the entity's activation.
 package struct EntityMailbox<Message> {
     package enum Turn: Sendable, Equatable {
-        /// Carry it out now.
+        /// Handle it now.
         case now
-        /// It runs when ``ended()`` gives it.
+        /// Handle it when ``ended()`` returns it.
         case later
-        /// Over the bound.
+        /// Over the limit.
         case refused
     }
 
@@ -31,7 +30,7 @@ package struct EntityMailbox<Message> {
     package var count: Int { waiting.count + interleavingCount + (isRunning ? 1 : 0) }
     package var isIdle: Bool { count == 0 }
 
-    /// A message came; ``ended()`` follows once it was carried out.
+    /// A message arrived. ``ended()`` follows once it was handled.
     package mutating func came(_ message: @autoclosure () -> Message) -> Turn {
         guard count < countMax else { return .refused }
         guard isRunning else {
@@ -42,20 +41,20 @@ package struct EntityMailbox<Message> {
         return .later
     }
 
-    /// A message came that interleaves; ``interleavedEnded()`` follows.
+    /// A message arrived that interleaves. ``interleavedEnded()`` follows.
     ///
-    /// - Returns: false over the bound.
+    /// - Returns: false over the limit.
     package mutating func interleaved() -> Bool {
         guard count < countMax else { return false }
         interleavingCount += 1
         return true
     }
 
-    /// The message whose turn it was has been carried out.
+    /// The current message was handled.
     ///
-    /// - Returns: the next one, whose turn it is now.
+    /// - Returns: the next message, which is now the current one.
     package mutating func ended() -> Message? {
-        precondition(isRunning, "no message had its turn")
+        precondition(isRunning, "no message is running")
         guard let next = waiting.popFirst() else {
             isRunning = false
             return nil
@@ -68,7 +67,7 @@ package struct EntityMailbox<Message> {
         interleavingCount -= 1
     }
 
-    /// The entity leaves: what waits is never carried out here.
+    /// The entity is released. Messages that wait are never handled here.
     package mutating func takeWaiting() -> Deque<Message> {
         defer { waiting.removeAll() }
         return waiting

@@ -3,21 +3,20 @@ package import ApusWire
 import NIOCore
 package import SwiftProtobuf
 
-/// A message between nodes that is handled by its method id (D1, D2).
+/// A message between nodes, dispatched by its method id (D1, D2).
 package protocol RemoteMessage: BoundedMessage, Sendable {
-    /// What the handler answers; a tell drops it.
+    /// The type of the handler's answer. A tell discards it.
     associatedtype Reply: SwiftProtobuf.Message & Sendable
-    /// The stable id on the wire. 0x0001–0x00ff go to a node, 0x0100 and up to an entity. An id is
-    /// never used again for another message.
+    /// The method id on the wire. 0x0001–0x00ff address a node, 0x0100 and above an entity. An id is never reused.
     static var method: UInt16 { get }
-    /// True where every number of an answer is one that an honest node can say; see `BoundedMessage`.
+    /// True if every number in the answer is within the bounds of a correct node; see `BoundedMessage`.
     static func isWithinBounds(_ reply: Reply) -> Bool
 }
 
 extension RemoteMessage {
     package static func isWithinBounds(_ reply: Reply) -> Bool { true }
 
-    /// Reads an answer; 10001 where it cannot be read, or a number is out of bounds.
+    /// Decodes an answer. Throws 10001 if it cannot be decoded, or a number is out of bounds.
     static func readReply(_ payload: ByteBuffer) throws(ApusError) -> Reply {
         guard let reply = try? Reply(serializedBytes: payload.readableBytesSpan), isWithinBounds(reply) else {
             throw ApusError(.malformed, "an answer to the method \(method) cannot be read")
@@ -26,12 +25,13 @@ extension RemoteMessage {
     }
 }
 
-/// A message to an entity, wherever it lives.
+/// A message to an entity at any node.
 package protocol EntityMessage: RemoteMessage {
-    /// True where handling it twice does the same as once; such a message is sent again when the
-    /// link is lost under way. False is the default, and such a call then ends with 10008.
+    /// True if handling it twice has the same effect as once. Such a message is sent again if the link is lost in
+    /// flight. The default is false; the call then ends with 10008.
     static var isIdempotent: Bool { get }
-    /// True where it only reads, and may do so beside a message whose handler asks others (D15). False is the default.
+    /// True if it only reads and may run in parallel to a message whose handler calls others (D15). The default is
+    /// false.
     static var interleaves: Bool { get }
 }
 

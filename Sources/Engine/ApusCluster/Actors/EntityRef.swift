@@ -4,13 +4,13 @@ import ApusWire
 import NIOCore
 import SwiftProtobuf
 
-/// How a try on this node failed.
+/// Why an attempt on this node failed.
 private enum Obstacle: Error {
     case refused(ApusError)
-    /// The shard is not here any more.
+    /// The shard is no longer at this node.
     case moved
 
-    /// As whoever does not try again says it.
+    /// The error to report if there is no further attempt.
     var lastWord: ApusError {
         switch self {
         case .refused(let error): error
@@ -19,32 +19,32 @@ private enum Obstacle: Error {
     }
 }
 
-/// A reference to an entity that does not say where it lives (D1).
+/// A location-independent reference to an entity (D1).
 ///
-/// A call goes to the shard's owner as this node knows it. Where that node says that the shard moved,
-/// or cannot be reached, or the shard is being handed over, the call waits for a newer map and is
-/// tried again until its deadline. A call that may have been carried out is only tried again where
-/// its message is idempotent or has a request id. To an entity on this node the message goes without being serialized.
+/// A call goes to the shard's owner in this node's map. The call waits for a newer map, and is tried again until its
+/// deadline, if the owner answers that the shard moved, the owner cannot be reached, or the shard is being handed over.
+/// A call that may have been carried out is repeated only if its message is idempotent or has a request id. A message
+/// to an entity on this node is not serialized.
 package struct EntityRef<Entity: Actor>: Sendable {
     package let address: EntityAddress
     let registry: EntityRegistry
-    /// Nil where this node has no such entities.
+    /// Nil if this node does not host entities of this kind.
     let host: EntityHost?
 
     /// Sends a message and waits for the answer.
     ///
     /// - Parameters:
-    ///   - timeout: for all tries together.
-    ///   - call: on whose behalf it is sent, and through whom. With a request id the message is repeated where it may
-    ///     have been carried out, since the entity then answers what it answered before.
-    /// - Throws: 10005 after the deadline, 10006 where the task was cancelled, 10007 over a bound, 10008
-    ///   where the link or the shard was lost under way, 10004 for a method that is not handled, 10013 where the asking
-    ///   entity's shard has another owner, or the handler's.
+    ///   - timeout: for all attempts together.
+    ///   - call: the identity and the chain on whose behalf it is sent. With a request id the message is repeated
+    ///     even if it may have been carried out, since the entity then repeats its stored answer.
+    /// - Throws: 10005 after the deadline, 10006 if the task was cancelled, 10007 if a limit is reached, 10008 if the
+    ///   link or the shard was lost in flight, 10004 for a method that is not handled, 10013 if the calling entity's
+    ///   shard has another owner, or the handler's error.
     package func ask<M: EntityMessage>(
         _ message: M, timeout: Duration = .seconds(5), call: EntityCall = EntityCall()
     ) async throws(ApusError) -> M.Reply {
         let deadline = MonotonicTime.now() + timeout
-        // The first try is apart from those that follow, for which much more is kept.
+        // The first attempt is separate from the repetitions, which keep much more state.
         if case .remote(let peer, let slot, let epoch) = registry.callRoute(address.shard) {
             let sent = try request(message, peer, epoch, call, timeLeft: timeout, deadline: deadline)
             switch await sent.outcome() {
@@ -100,11 +100,11 @@ package struct EntityRef<Entity: Actor>: Sendable {
         }
     }
 
-    /// Sends a message that wants no answer. It is tried once: it is lost where the link or the
-    /// shard's owner is lost before it was handled.
+    /// Sends a message without an answer. It is tried once, and is lost if the link or the shard's owner is lost before
+    /// it was handled.
     ///
-    /// - Throws: 10010 where no owner is linked, 10009 where the shard is being handed over, 10007
-    ///   over a bound, 10004 where this node, the owner, does not handle the message.
+    /// - Throws: 10010 if no owner is linked, 10009 if the shard is being handed over, 10007 if a limit is reached,
+    ///   10004 if this node is the owner and does not handle the message.
     package func tell<M: EntityMessage>(_ message: M, call: EntityCall = EntityCall()) throws(ApusError) {
         switch registry.callRoute(address.shard) {
         case .nowhere: throw ApusError(.noRoute)
@@ -160,7 +160,7 @@ package struct EntityRef<Entity: Actor>: Sendable {
                 result = .failure(error)
             }
         case .deferred(let body):
-            // Its answer counts whatever has become of the shard.
+            // The answer is valid even if the shard has left in the meantime.
             let answer = await withCheckedContinuation { continuation in
                 activation.executor.perform {
                     body(activation.actor, message, call) { continuation.resume(returning: $0) }
@@ -177,7 +177,7 @@ package struct EntityRef<Entity: Actor>: Sendable {
         do throws(ApusError) {
             return try result.get()
         } catch {
-            // A handler's own word that a shard moved is one, too.
+            // A handler may itself answer that a shard moved.
             throw error.code == .moved ? Obstacle.moved : Obstacle.refused(error)
         }
     }
@@ -195,16 +195,16 @@ package struct EntityRef<Entity: Actor>: Sendable {
         _ message: M, _ call: EntityCall, _ activation: EntityActivation,
         _ handler: TypedHandler<M>, _ host: EntityHost
     ) {
-        // The mailbox bound counts what waits. A tell's failure has no reader.
+        // The mailbox limit counts waiting messages. Nobody receives a tell's failure.
         switch handler.run {
         case .inPlace(let body):
-            // Not in place: a chain of entities that tell each other would be one of calls.
+            // Not in place: a chain of entities that send tells to each other would become a chain of nested calls.
             activation.executor.later {
                 _ = body(activation.actor, message)
                 _ = host.finish(activation)
             }
         case .inTask(let body):
-            // Started at once, so that the order of the sender's messages is the order on the actor.
+            // Started at once, so that the actor receives messages in the order of the sender.
             Task.immediate {
                 _ = try? await body(activation.actor, message)
                 _ = host.finish(activation)
@@ -256,7 +256,7 @@ package struct EntityRef<Entity: Actor>: Sendable {
         EntityHeader(kind: address.kind, shard: address.shard, epoch: epoch, key: address.key)
     }
 
-    /// Prepares the next try, where the failure allows one; throws it where it does not.
+    /// Prepares the next attempt if the failure allows one. Otherwise throws the failure.
     private func note(_ failure: CallFailure, slot: Int, mayRepeat: Bool) throws(ApusError) {
         switch failure.error.code {
         case .moved:

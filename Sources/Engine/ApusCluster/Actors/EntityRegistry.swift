@@ -5,15 +5,15 @@ package import Logging
 package import NIOCore
 import Synchronization
 
-/// The state of an entity under way to its next owner.
+/// The state of an entity in transfer to its next owner.
 struct EntitySeed: Sendable {
     var shard: ShardID
-    /// The only epoch under which the state counts.
+    /// The state is valid only under this epoch.
     var successorEpoch: Epoch
     var state: ByteBuffer
 }
 
-/// Where a call goes.
+/// The route of a call.
 enum CallRoute: Sendable {
     case local(Epoch)
     /// With the owner's slot in the map.
@@ -22,7 +22,7 @@ enum CallRoute: Sendable {
     case nowhere
 }
 
-/// What a host did with a message.
+/// The result of a message at a host.
 enum OnReceived {
     case handled
     case methodUnknown
@@ -30,34 +30,33 @@ enum OnReceived {
     case overloaded
 }
 
-/// The entities of this node: plain actors, made when their first message comes, under the epoch of
-/// their shard, and released when they are idle or their shard leaves (D1, D5).
+/// The entities of this node. They are plain actors, created when their first message arrives, under the epoch of their
+/// shard. They are released when they are idle or their shard leaves (D1, D5).
 ///
-/// A message is refused before it is decoded where its kind or method is unknown (10004) or its shard
-/// is not here under its epoch (10009 with the owner and epoch that this node knows). Handlers start
-/// in the order of arrival; order per sender and receiver is kept up to the handler's first hop to
-/// its actor, which is a queue. A handler that does not suspend runs in place, on the thread that its message
-/// arrives on (docs/decisions/22).
+/// A message is refused before it is decoded if its kind or method is unknown (10004), or its shard is not at this node
+/// under its epoch (10009, with the owner and epoch in this node's map). Handlers start in the order of arrival. The
+/// order per sender and receiver holds up to the handler's first hop to its actor, which is a queue. A handler that
+/// does not suspend runs in place, on the thread on which its message arrives (docs/decisions/22).
 ///
-/// Concurrency model: registration happens before the first message; after that the hosts do not
-/// change. The routes are replaced whole with every map.
+/// Concurrency model: all kinds are registered before the first message; after that the hosts do not change. The routes
+/// are replaced as a whole with every map.
 package final class EntityRegistry: Sendable {
-    /// Bounds of the registry.
+    /// Limits of the registry.
     package struct Configuration: Sendable {
-        /// Live entities on this node; a message that needs one more is refused with 10007. Key
+        /// Active entities on this node. A message that needs one more is refused with 10007. Key
         /// `cluster.entities_max`.
         package var entityCountMax = 200_000
-        /// The longest wait between two tries of a call whose shard is on its way.
+        /// The longest wait between two attempts of a call whose shard is moving.
         package var retryDelayMax = Duration.milliseconds(50)
         package init() {}
     }
 
     private struct State {
         var hosts: [EntityHost] = []
-        /// The same by kind.
+        /// The same hosts, indexed by kind.
         var hostsByKind = [EntityHost?](repeating: nil, count: 256)
         var routes: ShardRoutes
-        /// Ways to the owners, by the map's slots; forgotten with every map and when one leads nowhere.
+        /// Routes to the owners, by the map's slots. Cleared with every map, and singly when a route fails.
         var peers: [PeerRoute?] = []
     }
 
@@ -68,8 +67,10 @@ package final class EntityRegistry: Sendable {
     private let logger: Logger
     private let budget: EntityBudget
     private let state: Mutex<State>
+    /// Takes messages to this node itself that come from its own entities.
+    private let ownMessages = Mutex<(@Sendable (any NodeMessage) -> Void)?>(nil)
 
-    /// - Parameter onMoved: another node knows a newer epoch of this shard: refresh the map.
+    /// - Parameter onMoved: called if another node knows a newer epoch of this shard: the map must be refreshed.
     package init(
         configuration: Configuration = Configuration(), view: ClusterView, transport: Transport, logger: Logger,
         onMoved: @escaping @Sendable (ShardID, Epoch) -> Void = { _, _ in }
@@ -85,7 +86,7 @@ package final class EntityRegistry: Sendable {
         mapChanged(view.map)
     }
 
-    /// Adds a kind of entity, before the first message comes.
+    /// Adds a kind of entity. Call before the first message arrives.
     ///
     /// - Precondition: the kind has no host yet.
     package func register<Entity: Actor>(
@@ -112,11 +113,11 @@ package final class EntityRegistry: Sendable {
         register(kind, options: EntityOptions(make: make, passivateAfter: passivateAfter), build)
     }
 
-    /// Adds a kind of entity whose state outlives its activations, before the first message comes (D15).
+    /// Adds a kind of entity whose state outlives its activations (D15). Call before the first message arrives.
     ///
     /// - Parameters:
-    ///   - states: where the kind's states are kept, as its strength says.
-    ///   - reminded: told of reminders that were set, cancelled or delivered, once that is durable; must not block.
+    ///   - states: stores the kind's states, with the durability of its strength.
+    ///   - reminded: called when reminders were set, cancelled or delivered, once that is durable; must not block.
     /// - Precondition: the kind has no host yet.
     package func register<Content: EntityContent>(
         _ definition: EntityDefinition<Content>, states: any EntityStates<Content>,
@@ -134,16 +135,16 @@ package final class EntityRegistry: Sendable {
         }
     }
 
-    /// A reference to an entity, wherever it lives. Cheap; keep it or make it anew.
+    /// A reference to an entity at any node. It is cheap to create and may be kept.
     package func ref<Entity: Actor>(_ type: Entity.Type, _ address: EntityAddress) -> EntityRef<Entity> {
         let host = host(address.kind).flatMap { $0.holds(type) ? $0 : nil }
         return EntityRef(address: address, registry: self, host: host)
     }
 
-    /// Live entities of all kinds.
+    /// The number of active entities of all kinds.
     package var entityCount: Int { hosts.reduce(0) { $0 + $1.activationCount } }
 
-    /// Releases idle entities and ends those that left, until it is cancelled.
+    /// Releases idle entities, and runs the end of released ones, until it is cancelled.
     package func run() async {
         let shortest = hosts.compactMap(\.sweepInterval).min()
         await withDiscardingTaskGroup { group in
@@ -157,22 +158,23 @@ package final class EntityRegistry: Sendable {
         }
     }
 
-    /// An entity has nothing left to do; it is released where nothing else waits for it. May be called
-    /// by the entity itself, in a handler.
+    /// The entity has nothing left to do. It is released if no other message waits for it. The entity may call this
+    /// itself, in a handler.
     package func passivate(_ address: EntityAddress) { host(address.kind)?.passivate(address.key, address.shard) }
 
-    /// An activation of an entity is not to be used any more.
+    /// Stops the use of one activation of an entity.
     func abandon(_ address: EntityAddress, _ actor: AnyObject) {
         host(address.kind)?.abandon(address.key, address.shard, actor)
     }
 
-    /// This node owns the shard under exactly this epoch, as far as it knows.
+    /// True if this node's map names it as the shard's owner under exactly this epoch.
     package func owns(_ shard: ShardID, _ epoch: Epoch) -> Bool {
         state.withLock { $0.routes.isLocal(shard, epoch: epoch) }
     }
 
-    /// Delivers a reminder to its entity where that lives on this node. The completion is called once, on any thread:
-    /// with nil where the entity has taken it, durably; 10009 where its shard is not here, or the entity's error.
+    /// Delivers a reminder to its entity if that is on this node. The completion is called once, on any thread: with
+    /// nil once the entity has accepted it durably, with 10009 if its shard is not at this node, or with the entity's
+    /// error.
     package func remind(_ reminder: Reminder, _ completion: @escaping @Sendable (ApusError?) -> Void) {
         let shard = reminder.entity.shard
         guard case .local(let epoch) = route(shard), let host = host(reminder.entity.kind) else {
@@ -183,7 +185,19 @@ package final class EntityRegistry: Sendable {
 
     // MARK: Messages
 
-    /// A request of another node with a method of 0x0100 or above. On the connection's event loop.
+    /// Gives what takes messages to this node itself that come from its own entities.
+    func setOwnMessages(_ take: @escaping @Sendable (any NodeMessage) -> Void) { ownMessages.withLock { $0 = take } }
+
+    /// Sends a node a message that wants no answer; it is lost where the node is not linked.
+    func tell(_ node: NodeName, _ message: some NodeMessage) {
+        guard node != view.local.name else {
+            ownMessages.withLock { $0 }?(message)
+            return
+        }
+        try? transport.tell(node, message)
+    }
+
+    /// Handles a request of another node with a method of 0x0100 or above. Called on the connection's event loop.
     package func received(_ request: InboundRequest) {
         var payload = request.payload
         let read = RawReader.take(from: &payload) { reader -> (EntityHeader, EntityCall)? in
@@ -196,18 +210,18 @@ package final class EntityRegistry: Sendable {
             return request.fail(ApusError(.malformed, "the message has no entity header"))
         }
         guard let host = host(header.kind) else {
-            return request.fail(ApusError(.methodUnknown, "the entity kind \(header.kind) is not known here"))
+            return request.fail(ApusError(.methodUnknown, "the entity kind \(header.kind) is unknown at this node"))
         }
         if let error = refusal(of: call.chain) { return request.fail(error) }
         switch host.received(request, header: header, call: call, payload: payload) {
         case .handled: break
         case .methodUnknown: request.fail(ApusError(.methodUnknown))
-        case .overloaded: request.fail(ApusError(.overloaded, "the entity or the node has too much to do"))
+        case .overloaded: request.fail(ApusError(.overloaded, "the entity or the node is overloaded"))
         case .moved: refuse(request, header.shard)
         }
     }
 
-    /// What a former owner still sends goes nowhere: 10013 where a later epoch of the asking entity's shard is known.
+    /// The refusal of a message of a former owner: 10013 if a later epoch of the calling entity's shard is known.
     func refusal(of chain: CallChain) -> ApusError? {
         guard !chain.isEmpty else { return nil }
         let isStale = state.withLock { state in chain.isStale { state.routes.epoch(of: $0) } }
@@ -226,7 +240,7 @@ package final class EntityRegistry: Sendable {
 
     func route(_ shard: ShardID) -> ShardRoutes.Route { state.withLock { $0.routes.route(shard) } }
 
-    /// Where a call to the shard goes.
+    /// The route of a call to the shard.
     func callRoute(_ shard: ShardID) -> CallRoute {
         let known = state.withLock { state -> CallRoute? in
             let (slot, epoch) = (state.routes.slot(of: shard), state.routes.epoch(of: shard))
@@ -244,7 +258,7 @@ package final class EntityRegistry: Sendable {
         case .remote(let owner, let slot, let epoch):
             guard let found = transport.route(to: owner) else { return .nowhere }
             state.withLock { state in
-                // A map that came meanwhile may have given the shard to another.
+                // A newer map may have assigned the shard to another node in the meantime.
                 guard case .remote(owner, slot, _) = state.routes.route(shard) else { return }
                 while state.peers.count <= slot { state.peers.append(nil) }
                 state.peers[slot] = found
@@ -253,7 +267,7 @@ package final class EntityRegistry: Sendable {
         }
     }
 
-    /// The way to this member led nowhere: it is looked up anew.
+    /// The route to this member failed. The next call looks it up again.
     func forgetPeer(slot: Int) {
         state.withLock { if slot < $0.peers.count { $0.peers[slot] = nil } }
     }
@@ -277,22 +291,22 @@ package final class EntityRegistry: Sendable {
 
     // MARK: Hand-over (D5)
 
-    /// Calls to the shard's entities wait at their callers from now on.
+    /// Holds the shard: calls to its entities wait at their callers from now on.
     package func hold(_ shard: ShardID) { for host in hosts { host.hold(shard) } }
 
-    /// The hand-over was abandoned: the shard's entities go on here.
+    /// The hand-over was abandoned. The shard's entities continue at this node.
     package func release(_ shard: ShardID) { for host in hosts { host.release(shard) } }
 
-    /// The states of a held shard's entities, after the calls under way have ended.
+    /// Captures the states of a held shard's entities, after the calls in progress have ended.
     ///
-    /// - Throws: 10005 where they do not end within the time.
+    /// - Throws: 10005 if they do not end in time.
     package func capture(
         _ shard: ShardID, timeout: Duration
     ) async throws(ApusError) -> [(address: EntityAddress, state: ByteBuffer)] {
         let deadline = MonotonicTime.now() + timeout
         while !hosts.allSatisfy({ $0.isQuiet(shard) }) {
             guard MonotonicTime.now() < deadline, (try? await Task.sleep(for: .milliseconds(1))) != nil else {
-                throw ApusError(.deadlineExceeded, "the calls of a shard that is handed over do not end")
+                throw ApusError(.deadlineExceeded, "the calls of a shard that is being handed over did not end")
             }
         }
         var captured: [(EntityAddress, ByteBuffer)] = []
@@ -304,10 +318,10 @@ package final class EntityRegistry: Sendable {
         return captured
     }
 
-    /// Takes the state of an entity that is about to be this node's. It counts only where this node
-    /// becomes the shard's owner under exactly that epoch; the entity is then live at once.
+    /// Accepts the state of an entity that is being handed over to this node. It is used only if this node becomes the
+    /// shard's owner under exactly that epoch. The entity is then active at once.
     ///
-    /// - Throws: 10004 for an unknown kind, 10013 where the epoch is over, 10007 over the bound.
+    /// - Throws: 10004 for an unknown kind, 10013 if the epoch has passed, 10007 if the limit is reached.
     package func prepare(
         _ address: EntityAddress, state: ByteBuffer, successorEpoch: Epoch
     ) throws(ApusError) {

@@ -3,14 +3,14 @@ import ApusWire
 import NIOCore
 import SwiftProtobuf
 
-/// A message's bytes on their way into a link's output: a short message lies in the value itself, so
-/// that nothing is allocated for it (docs/decisions/22).
+/// The encoded bytes of a message on their way to a link's output. A short message is stored in the value itself, so it
+/// needs no allocation (docs/decisions/22).
 struct EncodedMessage: SwiftProtobufContiguousBytes {
-    /// Longer messages have an array, in bytes.
+    /// Longer messages are stored in an array, in bytes.
     private static var shortByteCountMax: Int { 240 }
 
     private var short: InlineArray<240, UInt8>
-    /// Empty where the message is short.
+    /// Empty if the message is short.
     private var long: [UInt8]
     let count: Int
 
@@ -26,7 +26,7 @@ struct EncodedMessage: SwiftProtobufContiguousBytes {
         count = long.count
     }
 
-    // SAFETY: both hand on a pointer to the value's own bytes for the closure's time.
+    // SAFETY: both pass a pointer to the value's own bytes, valid for the closure.
     func withUnsafeBytes<R>(_ body: (UnsafeRawBufferPointer) throws -> R) rethrows -> R {
         guard long.isEmpty else { return try long.withUnsafeBytes(body) }
         return try Swift.withUnsafeBytes(of: short) { try body(UnsafeRawBufferPointer(rebasing: $0[..<count])) }
@@ -46,7 +46,7 @@ struct EncodedMessage: SwiftProtobufContiguousBytes {
         RawWriter.append(count, to: &buffer) { writer in withUnsafeBytes { writer.write($0) } }
     }
 
-    /// The bytes in a buffer of their own.
+    /// The bytes in a new buffer.
     var buffer: ByteBuffer {
         var buffer = ByteBufferAllocator().buffer(capacity: count)
         write(into: &buffer)
@@ -55,7 +55,7 @@ struct EncodedMessage: SwiftProtobufContiguousBytes {
 }
 
 extension RemoteMessage {
-    /// Reads the message; 10001 where it cannot be read, or a number is out of bounds.
+    /// Decodes the message. Throws 10001 if it cannot be decoded, or a number is out of bounds.
     init(reading payload: ByteBuffer) throws(ApusError) {
         guard let message = try? Self(serializedBytes: payload.readableBytesSpan), message.isWithinBounds else {
             throw ApusError(.malformed, "a message of the method \(Self.method) cannot be read")
@@ -65,7 +65,7 @@ extension RemoteMessage {
 }
 
 extension Message {
-    /// The message's bytes; 10018 where they cannot be made, which proto3 does not know.
+    /// Encodes the message. Throws 10018 if that fails, which proto3 messages do not.
     func encoded() throws(ApusError) -> EncodedMessage {
         do {
             return try serializedBytes()

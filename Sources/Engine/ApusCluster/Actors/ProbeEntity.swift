@@ -2,7 +2,7 @@ import ApusCore
 import ApusTransport
 package import ApusWire
 
-// The probe's messages; their ids are 0x0f01 to 0x0f03.
+// The probe's messages. Their ids are 0x0f01 to 0x0f03.
 extension ProbeEcho: EntityMessage {
     package typealias Reply = ProbeEcho
     package static var method: UInt16 { 0x0f01 }
@@ -19,8 +19,7 @@ extension ProbeReport: EntityMessage {
     package static var method: UInt16 { 0x0f03 }
 }
 
-/// An entity without a purpose of its own, for measurements and tests: it answers what it is told,
-/// and counts what came and whether it came in order.
+/// An entity for measurements and tests. It echoes its messages, counts them, and checks their order.
 package actor ProbeEntity {
     private let executor: TurnExecutor
     package nonisolated var unownedExecutor: UnownedSerialExecutor { executor.asUnownedSerialExecutor() }
@@ -59,11 +58,11 @@ package actor ProbeEntity {
     }
 }
 
-// What a probe of the entity runtime knows.
+// The state of a probe of the entity runtime.
 extension ProbeReported: EntityContentMessage {}
 
 extension EntityDefinition<ProbeReported> {
-    /// A probe of the entity runtime: each echo is a change of its state.
+    /// A probe of the entity runtime. Each echo changes its state.
     package static func probe(_ kind: EntityKind, _ strength: EntityStrength) -> Self {
         var definition = Self(kind, name: "probe", strength: strength)
         definition.passivateAfter = nil
@@ -76,7 +75,7 @@ extension EntityDefinition<ProbeReported> {
     }
 }
 
-/// Where a probe's recorded states are kept.
+/// Where a probe's recorded states are stored.
 package enum ProbeRecords {
     package static let collection = EntityCollection<ProbeReported>("probes", kind: .recordedProbe, layout: 1)
 }

@@ -1,11 +1,11 @@
 import NIOCore
 
-/// Writes a message's parts one behind the other where they leave from: room is made once, for all of them.
+/// Writes the parts of a message one after the other into a buffer. Memory is reserved once for all parts.
 struct RawWriter {
     private let bytes: UnsafeMutableRawBufferPointer
     private(set) var count = 0
 
-    /// Appends what the body writes, at most so many bytes.
+    /// Appends what the body writes, up to the given number of bytes.
     ///
     /// - Precondition: the body writes no more.
     @inline(__always)
@@ -22,14 +22,14 @@ struct RawWriter {
     /// Big endian.
     @inline(__always)
     mutating func write<Number: FixedWidthInteger & BitwiseCopyable>(_ number: Number) {
-        precondition(count + MemoryLayout<Number>.size <= bytes.count, "more is written than was announced")
+        precondition(count + MemoryLayout<Number>.size <= bytes.count, "more bytes are written than were reserved")
         bytes.storeBytes(of: number.bigEndian, toByteOffset: count, as: Number.self)
         count += MemoryLayout<Number>.size
     }
 
     @inline(__always)
     mutating func write(_ source: UnsafeRawBufferPointer) {
-        precondition(count + source.count <= bytes.count, "more is written than was announced")
+        precondition(count + source.count <= bytes.count, "more bytes are written than were reserved")
         UnsafeMutableRawBufferPointer(rebasing: bytes[count...]).copyMemory(from: source)
         count += source.count
     }
@@ -42,13 +42,13 @@ struct RawWriter {
     }
 }
 
-/// Reads a message's parts where they came in; each read is nil, with nothing taken, where too little is left.
+/// Reads the parts of a message in place. Each read returns nil, and consumes nothing, if too few bytes are left.
 struct RawReader {
     private let bytes: UnsafeRawBufferPointer
-    /// Bytes that were read.
+    /// Bytes read so far.
     private(set) var count = 0
 
-    /// Takes off the buffer what the body reads; where the body returns nil, nothing.
+    /// Consumes from the buffer what the body reads. If the body returns nil, nothing is consumed.
     @inline(__always)
     static func take<Value>(from buffer: inout ByteBuffer, _ body: (inout RawReader) -> Value?) -> Value? {
         var count = 0
@@ -72,7 +72,7 @@ struct RawReader {
         return Number(bigEndian: bytes.loadUnaligned(fromByteOffset: count, as: Number.self))
     }
 
-    /// UTF-8, in which what is none is replaced.
+    /// UTF-8. Invalid sequences are replaced.
     @inline(__always)
     mutating func readText(byteCount: Int) -> String? {
         guard bytes.count - count >= byteCount else { return nil }

@@ -1,7 +1,7 @@
 import OrderedCollections
 
-/// Names one request, so that it is carried out once however often it is sent (D15): 16 bytes that its caller chose at
-/// random, or that follow from what caused the request.
+/// Identifies one request, so that it is carried out once however often it is sent (D15). It has 16 bytes, which the
+/// caller chose at random or derived from the request's cause.
 package struct RequestID: Sendable, Hashable, CustomStringConvertible {
     package let high: UInt64
     package let low: UInt64
@@ -15,16 +15,16 @@ package struct RequestID: Sendable, Hashable, CustomStringConvertible {
         self.init(high: generator.next(), low: generator.next())
     }
 
-    /// The id of what is asked while this request is carried out: the same whenever it is carried out again, so that
-    /// whoever is asked twice does it once.
+    /// The id of a request that is sent while this one is carried out. It is the same each time this one is carried
+    /// out, so a receiver that gets it twice carries it out once.
     ///
-    /// - Parameter index: which of the requests, in the order in which they are made.
+    /// - Parameter index: the position among those requests, in the order in which they are sent.
     package func derived(_ index: UInt64) -> RequestID {
         let first = Self.mix(high ^ Self.mix(index))
         return RequestID(high: first, low: Self.mix(low ^ Self.mix(first)))
     }
 
-    /// Every bit of the result depends on every bit of the number: the finalizer of MurmurHash3.
+    /// The finalizer of MurmurHash3: every bit of the result depends on every bit of the number.
     private static func mix(_ number: UInt64) -> UInt64 {
         var mixed = number &+ 0x9e37_79b9_7f4a_7c15
         mixed = (mixed ^ (mixed >> 33)) &* 0xff51_afd7_ed55_8ccd
@@ -40,34 +40,35 @@ package struct RequestID: Sendable, Hashable, CustomStringConvertible {
     }
 }
 
-/// What an entity answered to requests that carry an id (D15).
+/// An entity's stored answers to requests with an id (D15).
 ///
-/// It is part of the entity's state and goes where that goes: to the standby, through a planned hand-over, to the owner
-/// after a death. A repeated request is answered from here and changes nothing.
+/// It is part of the entity's state, and moves with it: to the standby, through a planned hand-over, and to the next
+/// owner after a death. A repeated request is answered from here and changes nothing.
 ///
-/// **Bounds.** Answers are kept up to a count and a number of bytes, the oldest leave first. A request that is repeated
-/// after its answer left is carried out again, so callers repeat within seconds, and the bounds hold what an entity
-/// answers in that time. An answer that alone is over the bound is not kept, only that it was given.
+/// **Limits.** Answers are stored up to a count and a number of bytes; the oldest are removed first. A request that is
+/// repeated after its answer was removed is carried out again. Callers therefore repeat within seconds, and the limits
+/// cover what an entity answers in that time. Of an answer that is longer than the byte limit, only the fact that it
+/// was given is stored.
 ///
-/// Pure: confined to the entity's activation.
+/// Pure value: confined to the entity's activation.
 package struct RequestMemory: Sendable, Equatable {
     package struct Configuration: Sendable, Equatable {
-        /// Requests remembered per entity.
+        /// Requests stored per entity.
         package var countMax = 128
-        /// Bytes of their answers per entity.
+        /// Bytes of stored answers per entity.
         package var byteCountMax = 16 << 10
 
         package init() {}
     }
 
-    /// What became of a request.
+    /// The result of a request.
     package enum Answer: Sendable, Equatable {
         case reply([UInt8])
         case failure(code: Int32, message: String)
-        /// It was carried out, and its answer was too long to keep.
+        /// It was carried out. Its answer was too long to store.
         case notKept
 
-        /// What it counts against ``Configuration/byteCountMax``.
+        /// The bytes that count against ``Configuration/byteCountMax``.
         var byteCount: Int {
             switch self {
             case .reply(let bytes): bytes.count
@@ -77,11 +78,11 @@ package struct RequestMemory: Sendable, Equatable {
         }
     }
 
-    /// What is known of a request that came.
+    /// The status of a request that arrived.
     package enum Finding: Sendable, Equatable {
-        /// It is to be carried out; ``end(_:_:)`` follows.
+        /// It must be carried out. ``end(_:_:)`` follows.
         case new
-        /// It is being carried out. Its answer is the repetition's as well.
+        /// It is being carried out. Its answer also answers the repetition.
         case underWay
         case answered(Answer)
     }
@@ -94,7 +95,7 @@ package struct RequestMemory: Sendable, Equatable {
 
     package init(configuration: Configuration = Configuration()) { self.configuration = configuration }
 
-    /// As a state carried them; more than the bounds allow, and repetitions, are left out from the front.
+    /// Restores the answers of a state. Repetitions, and the oldest answers over the limits, are dropped.
     package init(
         configuration: Configuration = Configuration(), carried: some Sequence<(id: RequestID, answer: Answer)>
     ) {
@@ -102,12 +103,13 @@ package struct RequestMemory: Sendable, Equatable {
         for (id, answer) in carried { remember(id, answer) }
     }
 
-    /// What a state carries, oldest first. Requests under way are not in it: their changes are not in the state either.
+    /// The answers that the state includes, oldest first. Requests in progress are not included, since their changes
+    /// are not in the state either.
     package var carried: [(id: RequestID, answer: Answer)] { answers.map { ($0.key, $0.value) } }
 
     package var count: Int { answers.count }
 
-    /// A request came.
+    /// A request arrived.
     package mutating func begin(_ id: RequestID) -> Finding {
         if let answer = answers[id] { return .answered(answer) }
         return underWay.insert(id).inserted ? .new : .underWay
@@ -119,7 +121,7 @@ package struct RequestMemory: Sendable, Equatable {
         remember(id, answer)
     }
 
-    /// A request was not carried out after all, and changed nothing: it may come again.
+    /// A request was not carried out and changed nothing. It may come again.
     package mutating func giveUp(_ id: RequestID) { underWay.remove(id) }
 
     private mutating func remember(_ id: RequestID, _ answer: Answer) {

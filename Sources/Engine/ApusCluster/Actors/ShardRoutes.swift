@@ -1,12 +1,12 @@
 import ApusCore
 
-/// The map as calls need it: an array look-up per shard, without the members' addresses (D5).
+/// The map in the form that calls need: an array look-up per shard, without the members' addresses (D5).
 struct ShardRoutes: Sendable {
     enum Route: Sendable {
         case local(Epoch)
         /// With the owner's slot in the map.
         case remote(NodeName, slot: Int, Epoch)
-        /// Nobody owns the shard, or its owner is not alive.
+        /// The shard has no owner, or its owner is not alive.
         case nobody(Epoch)
     }
 
@@ -32,7 +32,7 @@ struct ShardRoutes: Sendable {
         isLocal(shard) && epochs[Int(shard.rawValue)] == epoch
     }
 
-    /// The shards that came, left or have another epoch than in older routes.
+    /// The shards that were gained or lost, or whose epoch differs from the older routes.
     func changes(since older: ShardRoutes) -> [ShardID] {
         var changed: [ShardID] = []
         for number in 0..<UInt16(ShardID.count) {

@@ -3,11 +3,11 @@ import ApusWire
 import Foundation
 import SwiftProtobuf
 
-/// All of an entity that outlives its activation: what its service keeps, what it answered, and what it is to be
-/// reminded of (D15).
+/// Everything of an entity that outlives its activation: the service's state, the stored answers and the reminders
+/// (D15).
 ///
-/// It goes to the standby, through a planned hand-over and into a record as one, so that a request's changes, its
-/// answer and its reminders are never apart.
+/// It is replicated, handed over and recorded as a unit, so a request's changes, its answer and its reminders are never
+/// separated.
 package struct StoredEntity: Sendable, Equatable {
     /// The service's own message, encoded.
     package var content: [UInt8]
@@ -20,7 +20,7 @@ package struct StoredEntity: Sendable, Equatable {
         self.reminders = reminders
     }
 
-    /// Throws 10018 where it cannot be encoded, which proto3 does not know.
+    /// Encodes the state. Throws 10018 if that fails, which proto3 messages do not.
     package func encoded() throws(ApusError) -> [UInt8] {
         let message = EntityState.with { state in
             state.content = Data(content)
@@ -52,9 +52,9 @@ package struct StoredEntity: Sendable, Equatable {
         }
     }
 
-    /// Reads what ``encoded()`` made.
+    /// Decodes what ``encoded()`` returned.
     ///
-    /// - Throws: 10001 where it is something else. More answers than the bounds allow are left out, the oldest first.
+    /// - Throws: 10001 for anything else. Answers over the limits are dropped, the oldest first.
     package init(
         reading bytes: [UInt8], of address: EntityAddress, configuration: RequestMemory.Configuration = .init()
     ) throws(ApusError) {
@@ -79,9 +79,9 @@ package struct StoredEntity: Sendable, Equatable {
             })
     }
 
-    /// Whether the bytes of a state hold a reminder; what else they hold is not read. False where they are no state.
+    /// True if the encoded state holds a reminder. Nothing else is decoded. False if the bytes are not a state.
     ///
-    /// All fields of the message are length-delimited; their tags and lengths are read, their contents passed over.
+    /// All fields of the message are length-delimited: tags and lengths are read, contents are skipped.
     package static func hasReminders(_ bytes: some Collection<UInt8>) -> Bool {
         var rest = bytes[...]
         while let tag = rest.popFirst() {

@@ -7,11 +7,11 @@ import Synchronization
 
 /// A message on its way through an entity.
 ///
-/// Isolation: immutable; what it holds is called once.
+/// Isolation: immutable. The closures that it holds are called once.
 final class EntityWork<Content: EntityContent>: Sendable {
-    /// What a handler made of a message.
+    /// The result of a handler.
     struct Outcome: Sendable {
-        /// For a repetition of the request; nil where it failed.
+        /// The answer to a repetition of the request; nil if the request failed.
         var answer: RequestMemory.Answer?
         var isFailure = false
         /// Sends the answer.
@@ -20,9 +20,9 @@ final class EntityWork<Content: EntityContent>: Sendable {
 
     enum Body: Sendable {
         case change(@Sendable (inout Content, inout EntityScope) -> Outcome)
-        /// It only reads, and interleaves.
+        /// Only reads, and interleaves.
         case read(@Sendable (Content, EntityScope) -> Outcome)
-        /// It asks others.
+        /// Calls other entities.
         case turn(@Sendable (EntityTurn<Content>) async -> Outcome)
     }
 
@@ -46,9 +46,9 @@ final class EntityWork<Content: EntityContent>: Sendable {
     }
 }
 
-/// What leaves an entity once a change is confirmed.
+/// What an entity sends once a change is confirmed.
 ///
-/// Isolation: immutable. An object, since the machine and its actions pass it on several times.
+/// Isolation: immutable. It is an object because the machine and its actions pass it on several times.
 final class EntityEnding: Sendable {
     let send: @Sendable () -> Void
     let refuse: @Sendable (ApusError) -> Void
@@ -57,7 +57,7 @@ final class EntityEnding: Sendable {
     let reminders: [ReminderChange]
     let isDone: Bool
 
-    /// - Parameter scope: of a message that was carried out; nil where nothing else leaves.
+    /// - Parameter scope: of a message that was carried out; nil if there is nothing else to send.
     init<Content: EntityContent>(
         _ work: EntityWork<Content>, send: @escaping @Sendable () -> Void, _ scope: EntityScope? = nil
     ) {
@@ -69,12 +69,12 @@ final class EntityEnding: Sendable {
 
 /// What all entities of a kind share.
 ///
-/// Isolation: immutable. An object, since a weak reference is dear to copy.
+/// Isolation: immutable. It is an object because weak references are expensive to copy.
 final class EntityWays<Content: EntityContent>: Sendable {
     let definition: EntityDefinition<Content>
     let states: any EntityStates<Content>
     weak let registry: EntityRegistry?
-    /// Told of reminders that were set, cancelled or delivered, once that is part of the entity's state.
+    /// Called when reminders were set, cancelled or delivered, once that is part of the entity's state.
     let reminded: @Sendable ([ReminderChange]) -> Void
     /// The cluster's clock, Unix milliseconds.
     let wallMilliseconds: @Sendable () -> Int64
@@ -89,9 +89,9 @@ final class EntityWays<Content: EntityContent>: Sendable {
     }
 }
 
-/// An entity whose state outlives it (D15): runs what ``EntityStateMachine`` says.
+/// An entity with durability (D15): carries out the actions of ``EntityStateMachine``.
 ///
-/// Isolation: an actor on the entity's own executor; messages are carried out where they arrive.
+/// Isolation: an actor on the entity's own executor. Messages are handled where they arrive.
 package actor EntityCell<Content: EntityContent> {
     private typealias Machine = EntityStateMachine<Content, EntityWork<Content>, EntityEnding>
 
@@ -102,7 +102,7 @@ package actor EntityCell<Content: EntityContent> {
     private let epoch: Epoch
     private let ways: EntityWays<Content>
     private var machine: Machine
-    /// Of the state that was read or written last.
+    /// The version of the state that was read or written last.
     private var version: UInt64 = 0
     private var turn: Task<Void, Never>?
     private var timers: [String: Task<Void, Never>] = [:]
@@ -154,7 +154,7 @@ package actor EntityCell<Content: EntityContent> {
             let outcome = body(content, scope)
             waiting += machine.ended(result(outcome, nil, scope, work))
         case .turn(let body):
-            // Asks leave the entity, and their answers come back, while no other message has its turn.
+            // Calls to others, and their answers, pass while no other message of this entity is handled.
             turn = Task { [weak registry = ways.registry] in
                 let turn = EntityTurn(content: content, scope: scope, registry: registry)
                 let outcome = await body(turn)
@@ -196,12 +196,12 @@ package actor EntityCell<Content: EntityContent> {
             })
     }
 
-    /// The change is confirmed: its answer leaves, and what it sends to others.
+    /// The change is confirmed. Sends its answer and its messages to others.
     private func finish(_ ending: EntityEnding) {
         if !ending.reminders.isEmpty { ways.reminded(ending.reminders) }
         ending.send()
         guard let registry = ways.registry else { return }
-        // What a released entity still has to say goes nowhere.
+        // Messages of an entity that was released are dropped.
         if !ending.tellings.isEmpty, registry.owns(address.shard, epoch) {
             for (index, tell) in ending.tellings.enumerated() {
                 tell(registry, makeCall(ending.call, index: UInt64(index)))
@@ -214,9 +214,9 @@ package actor EntityCell<Content: EntityContent> {
         var call = EntityCall()
         call.identity = cause.identity
         call.trace = cause.trace
-        // Beyond the ids of what a turn asks.
+        // Distinct from the ids of a turn's requests.
         call.request = cause.request?.derived(.max - index)
-        // Nobody waits for a tell: the chain begins with who sends it.
+        // Nobody waits for a tell: the chain begins with its sender.
         let sender = EntityHeader(kind: address.kind, shard: address.shard, epoch: epoch, key: address.key)
         call.chain = CallChain(sender: sender)
         return call
@@ -259,7 +259,7 @@ package actor EntityCell<Content: EntityContent> {
         }
     }
 
-    // MARK: Life
+    // MARK: Release
 
     /// The entity was released, or its shard left.
     func leave() { perform(machine.leave()) }

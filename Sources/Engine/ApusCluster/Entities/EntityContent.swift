@@ -1,17 +1,17 @@
 package import ApusCore
 package import SwiftProtobuf
 
-/// What an entity knows: a value that its handlers change, and that goes where its bytes go (D15).
+/// The state of an entity: a value that its handlers change. It is stored and transferred as bytes (D15).
 package protocol EntityContent: Sendable, Equatable {
-    /// Of an entity that nobody has changed yet.
+    /// The initial state.
     init()
-    /// Reads what ``encoded()`` made; 10001 where it cannot be read.
+    /// Decodes what ``encoded()`` returned. Throws 10001 if that fails.
     init(reading bytes: [UInt8]) throws(ApusError)
-    /// Throws 10018 where it cannot be encoded.
+    /// Encodes the state. Throws 10018 if that fails.
     func encoded() throws(ApusError) -> [UInt8]
 }
 
-/// A protobuf message as what an entity knows; it needs nothing but the conformance.
+/// A protobuf message as an entity's state. Only the conformance has to be declared.
 package protocol EntityContentMessage: EntityContent, SwiftProtobuf.Message {}
 
 extension EntityContentMessage {
@@ -31,24 +31,24 @@ extension EntityContentMessage {
     }
 }
 
-/// How strong the word of a kind's entities is: what has to be true before a change is acknowledged (D15).
+/// The durability of a kind's entities: the condition under which a change is acknowledged (D15).
 package enum EntityStrength: Sendable, Hashable {
-    /// Nothing: the state ends with the activation, and can be made anew.
+    /// No condition. The state ends with the activation.
     case none
     /// The shard's standby holds the change too.
     case replicated
-    /// The change is in the records, durably.
+    /// The change is a durable record.
     case recorded
 }
 
-/// All of an entity that outlives its activation, and the version under which it is kept.
+/// Everything of an entity that outlives its activation, and the version under which it is stored.
 package struct EntitySnapshot<Content: EntityContent>: Sendable, Equatable {
     package var content: Content
     package var memory: RequestMemory
     package var reminders: [Reminder]
-    /// Grows with each write; 0 where nothing was written yet.
+    /// Grows with each write; 0 if nothing was written yet.
     package var version: UInt64
-    /// False: a change in it may not be where it must be yet, and whoever made it was not told that it is.
+    /// False if a change in the state may not be durable yet. Its caller has not received an acknowledgement.
     package var isConfirmed = true
 
     package init(content: Content, memory: RequestMemory, reminders: [Reminder] = [], version: UInt64 = 0) {
@@ -56,22 +56,22 @@ package struct EntitySnapshot<Content: EntityContent>: Sendable, Equatable {
     }
 }
 
-/// Where the states of one kind of entity outlive their activations.
+/// Stores the states of one kind of entity beyond their activations.
 ///
-/// Isolation: may be called from any thread. Completions are called once, on any thread, possibly before the call
-/// returns; they must not block.
+/// Isolation: may be called from any thread. A completion is called once, on any thread, possibly before the call
+/// returns. It must not block.
 package protocol EntityStates<Content>: Sendable {
     associatedtype Content: EntityContent
 
-    /// Reads an entity's state, nil where it has none.
+    /// Reads an entity's state; nil if it has none.
     ///
-    /// Errors: 10009 where the shard is not this node's under the epoch, 10001 where the state cannot be read, 10021
-    /// where it cannot be reached.
+    /// Errors: 10009 if the shard is not at this node under the epoch, 10001 if the state cannot be decoded, 10021 if
+    /// it cannot be read.
     func load(
         _ address: EntityAddress, epoch: Epoch,
         _ completion: @escaping @Sendable (Result<EntitySnapshot<Content>?, ApusError>) -> Void)
 
-    /// Writes a state over the version that it names.
+    /// Replaces the version that the snapshot names.
     ///
     /// - Parameter earlier: the reminders of that version.
     func keep(
@@ -79,7 +79,7 @@ package protocol EntityStates<Content>: Sendable {
         _ completion: @escaping @Sendable (KeepOutcome) -> Void)
 }
 
-/// States that end with their activation.
+/// The states of kinds without durability: they end with their activation.
 package struct UnkeptStates<Content: EntityContent>: EntityStates {
     package init() {}
 

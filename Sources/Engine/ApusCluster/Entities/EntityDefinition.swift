@@ -2,25 +2,24 @@ package import ApusCore
 import ApusWire
 import SwiftProtobuf
 
-/// A kind of entity, as its service declares it: its number and name, how strong its word is, and what its messages do
-/// (D15).
+/// The definition of a kind of entity by its service: its number, name, durability and messages (D15).
 ///
-/// Handlers are functions on the state: what they are given is all that they know, and what they change is all that
-/// they do. They run where the message arrives, one at a time, so they must be short. A handler that asks others has a
-/// turn (``onTurn(_:_:)``), and one that only reads may interleave (``onReading(_:_:)``).
+/// A handler is a function on the state. It uses only its arguments, and has no effect except its changes to them.
+/// Handlers run where the message arrives, one at a time, so they must be short. A handler that calls other entities
+/// has a turn (``onTurn(_:_:)``). A handler that only reads may interleave (``onReading(_:_:)``).
 package struct EntityDefinition<Content: EntityContent>: Sendable {
     package typealias Timer = @Sendable (inout Content, _ name: String, inout EntityScope) throws(ApusError) -> Void
     typealias Registration = @Sendable (inout EntityHandlers<EntityCell<Content>>) -> Void
 
     package let kind: EntityKind
-    /// As logs and errors name it.
+    /// The name in logs and errors.
     package let name: String
     package let strength: EntityStrength
-    /// An entity that was idle for so long is released; nil keeps it until its shard leaves.
+    /// The idle time after which an entity is released. With nil an entity stays until its shard leaves.
     package var passivateAfter: Duration? = .seconds(60)
-    /// Messages per entity that wait, run or wait for their change; one more is refused with 10007.
+    /// Messages per entity that wait, run, or wait for their change. A further one is refused with 10007.
     package var callCountMax = 4096
-    /// Bounds of the requests that are remembered.
+    /// Limits of the stored answers.
     package var memory = RequestMemory.Configuration()
     private(set) var timer: Timer?
     private(set) var registrations: [Registration] = []
@@ -29,15 +28,15 @@ package struct EntityDefinition<Content: EntityContent>: Sendable {
         (self.kind, self.name, self.strength) = (kind, name, strength)
     }
 
-    /// Names an entity of this kind.
+    /// The address of an entity of this kind.
     ///
-    /// - Parameter shard: the shard of what the entity concerns; nil for the key's own.
+    /// - Parameter shard: the shard that the entity belongs to; nil derives it from the key.
     /// - Precondition: the key has 1 to ``EntityAddress/keyByteCountMax`` bytes.
     package func address(_ key: String, shard: ShardID? = nil) -> EntityAddress {
         EntityAddress(kind: kind, key: key, shard: shard)
     }
 
-    /// Adds a message that may change the state. Where the body throws, nothing has changed.
+    /// Adds a message that may change the state. If the body throws, the state is unchanged.
     package mutating func on<M: EntityMessage>(
         _ type: M.Type,
         _ body: @escaping @Sendable (inout Content, M, inout EntityScope) throws(ApusError) -> M.Reply
@@ -52,8 +51,7 @@ package struct EntityDefinition<Content: EntityContent>: Sendable {
 
     /// Adds a message that only reads.
     ///
-    /// Where the message type says that it interleaves, it reads beside a turn that is under way, what was the state
-    /// before that.
+    /// If the message type interleaves, the body may run during a turn. It then reads the state from before the turn.
     package mutating func onReading<M: EntityMessage>(
         _ type: M.Type, _ body: @escaping @Sendable (Content, M, EntityScope) throws(ApusError) -> M.Reply
     ) {
@@ -65,7 +63,8 @@ package struct EntityDefinition<Content: EntityContent>: Sendable {
         }
     }
 
-    /// Adds a message whose handler asks others. No other message of the entity is carried out until it has ended.
+    /// Adds a message whose handler calls other entities. The entity handles no other message until the handler has
+    /// ended.
     package mutating func onTurn<M: EntityMessage>(
         _ type: M.Type, _ body: @escaping @Sendable (EntityTurn<Content>, M) async throws(ApusError) -> M.Reply
     ) {
@@ -82,10 +81,11 @@ package struct EntityDefinition<Content: EntityContent>: Sendable {
         }
     }
 
-    /// Adds what a reminder does. It is delivered until this returns without an error, and carried out once.
+    /// Adds the handler of reminders. A reminder is delivered until this returns without an error, and is carried out
+    /// once.
     ///
-    /// One that the entity has cancelled or replaced meanwhile, or has carried out long ago, does nothing: where the
-    /// state is kept, it says what the entity is still to be reminded of.
+    /// A reminder that was cancelled, replaced or already carried out has no effect, if the kind has a durability: the
+    /// state lists the pending reminders.
     package mutating func onReminder(
         _ body: @escaping @Sendable (inout Content, Reminder, inout EntityScope) throws(ApusError) -> Void
     ) {
@@ -105,7 +105,7 @@ package struct EntityDefinition<Content: EntityContent>: Sendable {
         }
     }
 
-    /// Adds what a timer does (``EntityScope/setTimer(_:after:)``).
+    /// Adds the handler of timers (``EntityScope/setTimer(_:after:)``).
     package mutating func onTimer(_ body: @escaping Timer) { timer = body }
 
     private mutating func add<M: EntityMessage>(
@@ -145,7 +145,7 @@ package struct EntityDefinition<Content: EntityContent>: Sendable {
         return .init(answer: .reply(bytes), send: { answer(.success(reply)) })
     }
 
-    /// What a repetition is answered.
+    /// The answer to a repetition.
     private static func reply<Reply: Message>(_ answer: RequestMemory.Answer) -> Result<Reply, ApusError> {
         switch answer {
         case .reply(let bytes):
@@ -154,7 +154,7 @@ package struct EntityDefinition<Content: EntityContent>: Sendable {
         case .failure(let code, let message): return .failure(ApusError(ErrorCode(number: code), message))
         case .notKept:
             return .failure(
-                ApusError(.frameTooLarge, "the request was carried out; its answer was too long to be remembered"))
+                ApusError(.frameTooLarge, "the request was carried out; its answer was too long to store"))
         }
     }
 }

@@ -2,24 +2,24 @@ import ApusCore
 package import ApusStorage
 package import Logging
 
-/// Where services register their kinds of entities: the registry, where the states of each strength are kept, and who
-/// delivers reminders (D15).
+/// The registration of services' kinds of entities: the registry, the storage of the states of each strength, and the
+/// delivery of reminders (D15).
 ///
 /// ```swift
 /// runtime.register(Visits.definition)                      // none or replicated
 /// runtime.register(Locks.definition, in: Locks.collection) // recorded
 /// ```
 ///
-/// Isolation: immutable; its parts guard themselves.
+/// Isolation: immutable; its parts are thread-safe.
 package final class EntityRuntime: Sendable {
     package let registry: EntityRegistry
-    /// Whom planned moves ask.
+    /// Consulted by planned moves.
     package let replicated: ReplicatedShards
     private let recorded: RecordedShards
     private let replicatedReminders: ReminderService
     private let recordedReminders: ReminderService
 
-    /// - Parameter replicas: of this node; it has observed the view before the registry has.
+    /// - Parameter replicas: of this node. It must observe the view before the registry does.
     package init(registry: EntityRegistry, replicas: ReplicaService, records: any RecordStore, logger: Logger) {
         self.registry = registry
         replicated = ReplicatedShards(replicas: replicas, view: registry.view, logger: logger)
@@ -30,10 +30,11 @@ package final class EntityRuntime: Sendable {
         replicatedReminders = ReminderService(
             configuration: configuration, source: replicated, registry: registry, logger: logger)
         recordedReminders = ReminderService(
-            configuration: .records, source: ReminderRecords(records), registry: registry, logger: logger)
+            configuration: .records, source: ReminderRecords(records), registry: registry, strength: .recorded,
+            logger: logger)
     }
 
-    /// Adds a kind whose strength is `none` or `replicated`, before the first message comes.
+    /// Adds a kind whose strength is `none` or `replicated`. Call before the first message arrives.
     ///
     /// - Precondition: the kind has no host yet.
     package func register<Content: EntityContent>(_ definition: EntityDefinition<Content>) {
@@ -49,15 +50,15 @@ package final class EntityRuntime: Sendable {
         }
     }
 
-    /// Adds a kind whose strength is `recorded`, before the first message comes.
+    /// Adds a kind whose strength is `recorded`. Call before the first message arrives.
     ///
     /// - Parameter collection: one of those that the store was opened with.
-    /// - Precondition: the kind has no host yet, and the collection is of this kind.
+    /// - Precondition: the kind has no host yet, and the collection belongs to this kind.
     package func register<Content: EntityContentMessage>(
         _ definition: EntityDefinition<Content>, in collection: EntityCollection<Content>
     ) {
         precondition(definition.strength == .recorded, "\(definition.name) is not recorded")
-        precondition(definition.kind == collection.kind, "\(collection.name) keeps another kind")
+        precondition(definition.kind == collection.kind, "\(collection.name) belongs to another kind")
         recordedReminders.use()
         registry.register(
             definition, states: RecordedStates(recorded, collection, memory: definition.memory),

@@ -1,16 +1,18 @@
 package import ApusCore
 
-/// What a handler knows of the message that it carries out, and its ways out of the entity (D15).
+/// The context of the message that a handler carries out, and the handler's means to send messages and set reminders
+/// and timers (D15).
 ///
-/// What a handler sends and sets takes effect when its change is confirmed, and not at all where it throws. A node that
-/// dies between the two takes with it what was to be told: who must not miss it asks, or is reminded.
+/// Messages, reminders and timers take effect when the change is confirmed. They have no effect if the handler throws.
+/// If the node dies between the confirmation and the sending, its tells are lost. A message that must not be lost is
+/// sent with ask, or from a reminder.
 package struct EntityScope: Sendable {
-    /// A message to another entity, to be sent when the change is confirmed.
+    /// A message to another entity, sent when the change is confirmed.
     typealias Telling = @Sendable (EntityRegistry, EntityCall) -> Void
 
     /// The most timers of an entity.
     package static let timerCountMax = 16
-    /// The most messages to others that one message may cause.
+    /// The most tells that one message may cause.
     package static let tellCountMax = 1024
     /// The most reminders of an entity.
     package static let reminderCountMax = 16
@@ -18,23 +20,23 @@ package struct EntityScope: Sendable {
     package static let payloadByteCountMax = 1024
 
     package let address: EntityAddress
-    /// The shard's epoch, which everything carries that leaves the entity.
+    /// The shard's epoch. Everything that the entity sends carries it.
     package let epoch: Epoch
-    /// Who asked, on whose behalf, and through whom.
+    /// The caller, the identity on whose behalf it called, and the chain.
     package let call: EntityCall
-    /// When the caller stops waiting; nil for a tell.
+    /// The time at which the caller stops waiting; nil for a tell.
     package let deadline: MonotonicTime?
     /// The cluster's clock, Unix milliseconds.
     package let wallMilliseconds: Int64
 
     private let makeID: @Sendable () -> RequestID
     private(set) var tellings: [Telling] = []
-    /// What the entity is to be reminded of, as far as this message knows.
+    /// The entity's pending reminders, including the changes of this message.
     package private(set) var reminders: [Reminder]
     private(set) var reminderChanges: [ReminderChange] = []
-    /// By name; nil cancels.
+    /// By name; a nil duration cancels.
     private(set) var timers: [(name: String, after: Duration?)] = []
-    /// The entity has nothing left to do: it is released when nothing else waits for it.
+    /// Set it if the entity has nothing left to do. It is released when no other message waits for it.
     package var isDone = false
 
     init(
@@ -45,24 +47,34 @@ package struct EntityScope: Sendable {
         (self.deadline, self.wallMilliseconds, self.makeID) = (deadline, wallMilliseconds, makeID)
     }
 
-    /// Sends a message that wants no answer.
+    /// Sends a message without an answer.
     ///
     /// - Throws: 10007 over ``tellCountMax``.
     package mutating func tell<Content: EntityContent, M: EntityMessage>(
         _ kind: Content.Type, _ target: EntityAddress, _ message: M
     ) throws(ApusError) {
         guard tellings.count < Self.tellCountMax else {
-            throw ApusError(.overloaded, "one message causes too many others")
+            throw ApusError(.overloaded, "one message sends too many others")
         }
         tellings.append { registry, call in
-            // Whoever is told and cannot be reached misses it; a tell promises nothing.
+            // If the target cannot be reached, the message is lost: a tell has no guarantee.
             try? registry.ref(EntityCell<Content>.self, target).tell(message, call: call)
         }
     }
 
-    /// Has the entity reminded at a time, whatever node it lives on by then. One of the same name is replaced.
+    /// Sends a node a message that wants no answer, also where that is the node that the entity lives on.
     ///
-    /// - Parameter due: Unix milliseconds of the cluster's clock; the past means at once.
+    /// - Throws: 10007 over ``tellCountMax``.
+    package mutating func tell(_ node: NodeName, _ message: some NodeMessage) throws(ApusError) {
+        guard tellings.count < Self.tellCountMax else {
+            throw ApusError(.overloaded, "one message causes too many others")
+        }
+        tellings.append { registry, _ in registry.tell(node, message) }
+    }
+
+    /// Sets a reminder. It is delivered at whichever node the entity is then. It replaces a reminder of the same name.
+    ///
+    /// - Parameter due: Unix milliseconds of the cluster's clock. A time in the past is due at once.
     /// - Throws: 10007 over ``reminderCountMax``, 10002 for a payload over ``payloadByteCountMax``.
     /// - Precondition: the name has 1 to ``Reminder/nameByteCountMax`` bytes.
     package mutating func remind(_ name: String, at due: Int64, payload: [UInt8] = []) throws(ApusError) {
@@ -74,7 +86,7 @@ package struct EntityScope: Sendable {
         note(.set(Reminder(entity: address, name: name, id: makeID(), due: due, payload: payload)))
     }
 
-    /// Takes a reminder back; harmless where there is none.
+    /// Cancels a reminder. Has no effect if there is none.
     package mutating func cancelReminder(_ name: String) {
         if reminders.contains(where: { $0.name == name }) { note(.cancel(address, name: name)) }
     }
@@ -86,22 +98,22 @@ package struct EntityScope: Sendable {
         reminders.apply(change)
     }
 
-    /// Has the entity called after a time, as long as this activation lasts. One of the same name is replaced.
+    /// Sets a timer, which fires unless this activation ends before. It replaces a timer of the same name.
     ///
     /// - Precondition: no message sets more than ``timerCountMax``.
     package mutating func setTimer(_ name: String, after delay: Duration) {
-        precondition(timers.count < Self.timerCountMax, "an entity has \(Self.timerCountMax) timers at most")
+        precondition(timers.count < Self.timerCountMax, "an entity has at most \(Self.timerCountMax) timers")
         timers.append((name, delay))
     }
 
-    /// Takes a timer back; harmless where there is none.
+    /// Cancels a timer. Has no effect if there is none.
     package mutating func cancelTimer(_ name: String) { timers.append((name, nil)) }
 }
 
-/// The turn of a message whose handler asks others: until it ends, no other message of the entity is carried out.
+/// The turn of a message whose handler calls other entities. The entity handles no other message until the turn ends.
 ///
-/// The handler works on a copy of the state, which becomes the entity's when it returns; where it throws, nothing has
-/// changed.
+/// The handler works on a copy of the state. The copy becomes the entity's state when the handler returns. If the
+/// handler throws, the state is unchanged.
 ///
 /// Isolation: confined to its handler's task.
 package final class EntityTurn<Content: EntityContent> {
@@ -114,13 +126,13 @@ package final class EntityTurn<Content: EntityContent> {
         (self.content, self.scope, self.registry) = (content, scope, registry)
     }
 
-    /// Asks another entity and waits for its answer, until the caller of this one stops waiting at the latest.
+    /// Calls another entity and waits for its answer, at most until the caller of this entity stops waiting.
     ///
-    /// It has a request id that follows from the one of the message that is carried out, so that a repetition of that
-    /// message asks the same question.
+    /// The request id is derived from that of the current message, so a repetition of that message sends the same
+    /// requests.
     ///
-    /// - Throws: 10028 where the target waits for this entity already; 10013 where the shard has left this node; and
-    ///   as ``EntityRef/ask(_:timeout:call:)``.
+    /// - Throws: 10028 if the target already waits for this entity; 10013 if the shard has left this node; otherwise as
+    ///   ``EntityRef/ask(_:timeout:call:)``.
     package func ask<Target: EntityContent, M: EntityMessage>(
         _ kind: Target.Type, _ target: EntityAddress, _ message: M, timeout: Duration = .seconds(5)
     ) async throws(ApusError) -> M.Reply {

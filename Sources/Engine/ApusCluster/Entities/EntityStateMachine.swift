@@ -1,34 +1,35 @@
 package import ApusCore
 import DequeModule
 
-/// One activation of an entity whose state outlives it (D15): whose turn it is, what its state is, and which answers
-/// may leave.
+/// One activation of an entity with durability (D15): it decides which message runs, what the state is, and when
+/// answers are sent.
 ///
-/// **State first.** No message is carried out before the state was loaded. A load that fails ends the activation, and
-/// the messages that waited are refused: they were not carried out.
+/// **State first.** No message is carried out before the state is loaded. If the load fails, the activation ends, and
+/// the waiting messages are refused: they were not carried out.
 ///
 /// **One message at a time**, in the order of arrival, unless its method only reads and interleaves. A message that
 /// fails changes nothing.
 ///
-/// **Answers follow their changes.** A message that changed the state is answered once a commit that has the change is
-/// confirmed; so is every message after it, since it may have seen the change. One commit is under way at a time, and
-/// the next has all that happened meanwhile. What a message sends to others leaves with its answer.
+/// **Answers follow their changes.** The answer to a message that changed the state is sent once a commit with the
+/// change is confirmed. So are the answers to all messages after it, since those may have seen the change. One commit
+/// is in progress at a time, and the next one includes all changes made in the meantime. Messages to others are sent
+/// with the answer.
 ///
-/// **What an activation begins with** may have changes of an earlier one that were never confirmed. They are written
-/// once more before anybody hears of them.
+/// **The initial state** may include changes of an earlier activation that were never confirmed. They are written once
+/// more before anything is answered.
 ///
-/// **Requests with an id** are carried out once. A repetition gets the remembered answer, when the change that came
-/// with it is confirmed.
+/// **Requests with an id** are carried out once. A repetition receives the stored answer, once the change of the
+/// request is confirmed.
 ///
-/// A commit that ends with `.lost` ends the activation: what this one holds may differ from what is kept. Whoever
-/// waits for a change is told why, 10008 where it may be kept or not. Who had not got its turn is told that it was not
-/// carried out (10009).
+/// A commit that ends with `.lost` ends the activation, because its state may differ from the stored one. A caller that
+/// waits for a change receives the error, which is 10008 if the change may or may not be stored. A message that had not
+/// run yet is answered 10009: it was not carried out.
 ///
-/// Pure: confined to the entity's executor. `Call` is a message that waits for its turn, `Ending` what is to be sent
-/// when its change is confirmed.
+/// Pure value: confined to the entity's executor. `Call` is a message that waits to run. `Ending` is what to send when
+/// its change is confirmed.
 package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable, Ending: Sendable>: Sendable {
     package struct Configuration: Sendable {
-        /// Whether the state is kept beyond the activation.
+        /// True if the state outlives the activation.
         package var isKept: Bool
         /// Messages that wait, run or wait for their change.
         package var callCountMax = 4096
@@ -37,12 +38,12 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
         package init(isKept: Bool) { self.isKept = isKept }
     }
 
-    /// A message, as far as the machine is concerned.
+    /// A message, as the machine needs it.
     package struct Request: Sendable {
         package var call: Call
-        /// Nil where its caller does not repeat it.
+        /// Nil if its caller does not repeat it.
         package var id: RequestID?
-        /// It only reads, and does not wait for its turn.
+        /// It only reads, and does not wait for other messages.
         package var interleaves: Bool
 
         package init(call: Call, id: RequestID? = nil, interleaves: Bool = false) {
@@ -50,13 +51,13 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
         }
     }
 
-    /// What a message came to.
+    /// The result of a message.
     package struct Result: Sendable {
-        /// The state afterwards; nil where the message failed or only read.
+        /// The state afterwards; nil if the message failed or only read.
         package var content: Content?
-        /// What a repetition is answered; nil where the message failed or has no id.
+        /// The answer to a repetition; nil if the message failed or has no id.
         package var answer: RequestMemory.Answer?
-        /// What it did to the entity's reminders, which are part of the state.
+        /// The message's changes to the entity's reminders, which are part of the state.
         package var reminders: [ReminderChange] = []
         package var ending: Ending
 
@@ -67,7 +68,7 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
         }
     }
 
-    /// All that outlives the activation; it is written in one step.
+    /// Everything that outlives the activation. It is written in one step.
     package struct State: Sendable {
         package var content: Content
         package var memory: RequestMemory
@@ -80,35 +81,36 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
 
     package enum CommitOutcome: Sendable {
         case confirmed
-        /// The change is kept here, and nobody knows whether it is elsewhere; a later commit confirms both.
+        /// The change is stored at this node, and it is unknown whether elsewhere too. A later commit confirms both.
         case unconfirmed(ApusError)
-        /// What is kept is not what this activation holds.
+        /// The stored state differs from that of this activation.
         case lost(ApusError)
     }
 
     package enum Action: Sendable {
         /// Read the state; `loaded` or `loadFailed` follows.
         case load
-        /// Carry it out on this state; `ended` follows, and nothing else is carried out until then.
+        /// Carry it out on this state. `ended` follows, and nothing else is carried out until then.
         case run(Request, Content)
         /// Let it read this state; `interleavedEnded` follows.
         case read(Request, Content)
         /// Write it, over a state with the earlier reminders; `committed` follows.
         case commit(State, earlier: [Reminder])
-        /// Send what the message came to.
+        /// Send the result of the message.
         case finish(Ending)
         /// Send an earlier answer.
         case repeatAnswer(Call, RequestMemory.Answer)
-        /// The message was not carried out, for this reason; or was, where the ending's error is 10008.
+        /// Refuse the message for this reason. It was not carried out, unless it is 10008: then it may have been.
         case refuse(Call, ApusError)
         case fail(Ending, ApusError)
-        /// The change is part of the state from now on, and its caller is told that nobody knows whether it lasts.
+        /// The change remains in the state. Its caller receives an error, because it is unknown whether the change
+        /// lasts.
         case leaveOpen(Ending, ApusError)
-        /// The activation is over; the next message is to be another one's.
+        /// The activation has ended. The next message needs another one.
         case leave
     }
 
-    /// What waits for a commit.
+    /// An ending or an answer that waits for a commit.
     private enum Held: Sendable {
         case ending(Ending)
         case answer(Call, RequestMemory.Answer)
@@ -126,14 +128,14 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
     private var waitingForState: Deque<Request> = []
     private var mailbox: EntityMailbox<Request>
     package private(set) var state: State
-    /// Whose turn it is.
+    /// The message that runs.
     private var running: RequestID?
     /// Repetitions of requests that are being carried out.
     private var followers: [(id: RequestID, call: Call)] = []
-    /// Of the state that was read or committed last.
+    /// The reminders of the state that was read or committed last.
     private var keptReminders: [Reminder] = []
     private var isCommitting = false
-    /// There is a change since the commit under way was made.
+    /// There are changes since the current commit was made.
     private var isChanged = false
     private var committing: [Held] = []
     private var next: [Held] = []
@@ -153,11 +155,11 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
 
     // MARK: Messages
 
-    /// A message came.
+    /// A message arrived.
     package mutating func came(_ request: Request) -> [Action] {
         guard phase != .over else { return [.refuse(request.call, ApusError(.moved))] }
         guard callCount < configuration.callCountMax else {
-            return [.refuse(request.call, ApusError(.overloaded, "the entity has too much to do"))]
+            return [.refuse(request.call, ApusError(.overloaded, "the entity is overloaded"))]
         }
         switch phase {
         case .new:
@@ -203,7 +205,7 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
         actions.append(.run(request, state.content))
     }
 
-    /// The message whose turn it was has been carried out, or has failed.
+    /// The running message was carried out, or has failed.
     package mutating func ended(_ result: Result) -> [Action] {
         var actions: [Action] = []
         let id = running
@@ -237,7 +239,7 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
         return actions
     }
 
-    /// A message that interleaves has read.
+    /// An interleaved message has read.
     package mutating func interleavedEnded(_ ending: Ending) -> [Action] {
         var actions: [Action] = []
         mailbox.interleavedEnded()
@@ -245,7 +247,7 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
         return actions
     }
 
-    /// Repetitions that came while the request was carried out: they have its answer, or their turn where it failed.
+    /// Answers the repetitions that came while the request was carried out, or runs them if it failed.
     private mutating func follow(_ id: RequestID?, _ actions: inout [Action]) {
         guard let id, !followers.isEmpty else { return }
         let mine = followers.filter { $0.id == id }
@@ -255,7 +257,7 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
 
     // MARK: Commits
 
-    /// Sends it now where nothing that it may have seen is unconfirmed.
+    /// Sends it at once if no change that it may have seen is unconfirmed.
     private mutating func hold(_ held: Held, _ actions: inout [Action]) {
         if isChanged {
             next.append(held)
@@ -292,7 +294,7 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
         keptReminders = state.reminders
     }
 
-    /// What became of the commit under way.
+    /// The result of the current commit.
     package mutating func committed(_ outcome: CommitOutcome) -> [Action] {
         var actions: [Action] = []
         guard isCommitting else { return actions }
@@ -308,7 +310,7 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
                 case .answer(let call, _): actions.append(.refuse(call, error))
                 }
             }
-            // Once more, so that whoever sees the change is not answered before it is confirmed.
+            // Commits once more, so that a caller that saw the change is not answered before it is confirmed.
             isChanged = phase == .ready
         case .lost(let error):
             fail(held, error, &actions)
@@ -319,12 +321,12 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
         return actions
     }
 
-    // MARK: Life
+    // MARK: Activation
 
-    /// The state was read; nil where the entity has none yet.
+    /// The state was read; nil if the entity has none yet.
     ///
-    /// - Parameter isConfirmed: Every change in it is. Otherwise an earlier activation may have made one whose
-    ///   confirmation never came; it is written once more, and nobody is answered before that is confirmed.
+    /// - Parameter isConfirmed: True if every change in it is confirmed. Otherwise the state is written once more, and
+    ///   nothing is answered before that is confirmed.
     package mutating func loaded(_ kept: State?, isConfirmed: Bool = true) -> [Action] {
         guard phase == .loading else { return [] }
         phase = .ready
@@ -347,7 +349,8 @@ package struct EntityStateMachine<Content: Sendable & Equatable, Call: Sendable,
         return actions
     }
 
-    /// The shard left, or the entity was released. A commit under way still decides over those who wait for it.
+    /// The shard left, or the entity was released. A commit in progress still decides about the callers that wait for
+    /// it.
     package mutating func leave() -> [Action] {
         guard phase != .over else { return [] }
         var actions: [Action] = []

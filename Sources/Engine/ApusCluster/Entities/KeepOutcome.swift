@@ -1,31 +1,31 @@
 package import ApusCore
 
-/// What became of a write of an entity's state.
+/// The result of a write of an entity's state.
 package enum KeepOutcome: Sendable, Equatable {
     /// With the new version.
     case confirmed(UInt64)
-    /// It may be confirmed by a later one.
+    /// A later write may confirm it.
     case unconfirmed(ApusError)
-    /// What is kept is not what the writer holds. 10009 where the write was certainly not made.
+    /// The stored state differs from the writer's. 10009 if the write was certainly not made.
     case lost(ApusError)
 }
 
 extension KeepOutcome {
-    /// What became of a change that the shard's replication took (``ReplicaService/Completion``).
+    /// The result of a change that the shard's replication accepted (``ReplicaService/Completion``).
     ///
     /// - Parameter version: of the state that was to be replaced.
     package init(replicated error: ApusError?, after version: UInt64) {
         switch error?.code {
         case nil: self = .confirmed(version + 1)
         case ErrorCode.deadlineExceeded?: self = .unconfirmed(ApusError(.deadlineExceeded))
-        default: self = .lost(ApusError(.linkLost, "the shard left while a change was on its way"))
+        default: self = .lost(ApusError(.linkLost, "the shard left while a change was in flight"))
         }
     }
 
-    /// What became of a change that the shard's replication did not take: nothing was changed.
+    /// The result of a change that the shard's replication refused: nothing was changed.
     package init(refused error: ApusError) { self = .lost(error.code == .staleEpoch ? ApusError(.moved) : error) }
 
-    /// What became of the step of an entity's record (``EntityCollection``).
+    /// The result of a step of an entity's record (``EntityCollection``).
     package init(recorded result: Result<[UInt64], ApusError>) {
         switch result {
         // The first write is the check of the claim.

@@ -2,18 +2,18 @@ package import ApusCore
 package import ApusStorage
 import Synchronization
 
-/// The shards of this node whose entities keep their states as records (D15, D16): their claims.
+/// The claims of the shards of this node whose entities are recorded (D15, D16).
 ///
-/// A shard is claimed under its epoch before the first state of it is read: what is read then, no former owner can
-/// change any more (``ShardClaims``).
+/// A shard is claimed under its epoch before its first state is read. A former owner can no longer change what is read
+/// afterwards (``ShardClaims``).
 ///
-/// Concurrency model: any thread. The `Mutex` guards what is claimed.
+/// Concurrency model: any thread. The `Mutex` guards the set of claimed shards.
 package final class RecordedShards: Sendable {
     let store: any RecordStore
     private let writer: String
     private let claimed = Mutex<[ShardID: Epoch]>([:])
 
-    /// - Parameter local: this life of this node, which its writes carry.
+    /// - Parameter local: this incarnation of this node, which its writes carry.
     package init(store: any RecordStore, local: NodeID) {
         self.store = store
         writer = "\(local)"
@@ -23,10 +23,10 @@ package final class RecordedShards: Sendable {
 
     /// Returns once the shard is claimed under the epoch.
     ///
-    /// - Throws: 10009 where a later owner has claimed it; 10007 and 10021 where the store does not take the claim now.
+    /// - Throws: 10009 if a later owner has claimed it; 10007 and 10021 if the store cannot take the claim now.
     func claim(_ shard: ShardID, _ epoch: Epoch) async throws(ApusError) {
         guard claimed.withLock({ $0[shard] != epoch }) else { return }
-        // Two that come at once claim twice, which is the same as once.
+        // Two concurrent callers both claim. A second claim has no effect.
         if let error = await ShardClaims.claim([shard: epoch], writer: writer, in: store)[shard] {
             throw error.code == .staleEpoch ? ApusError(.moved) : error
         }

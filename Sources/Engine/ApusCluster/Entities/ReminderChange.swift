@@ -1,4 +1,4 @@
-/// What a message does to its entity's reminders; it is part of the same change (D15).
+/// A message's change to its entity's reminders. It is part of the same change of the state (D15).
 package enum ReminderChange: Sendable, Equatable {
     /// Replaces a reminder of the same name.
     case set(Reminder)
@@ -8,14 +8,14 @@ package enum ReminderChange: Sendable, Equatable {
 }
 
 extension [Reminder] {
-    /// Makes the change; what it names and is not there is passed over.
+    /// Applies the change. Has no effect on a reminder that does not exist.
     mutating func apply(_ change: ReminderChange) {
         switch change {
         case .set(let reminder):
             removeAll { $0.name == reminder.name }
             append(reminder)
         case .cancel(_, let name): removeAll { $0.name == name }
-        // One that was set anew meanwhile is another one.
+        // A reminder that was set again in the meantime is a different one.
         case .delivered(let reminder): removeAll { $0.id == reminder.id }
         }
     }

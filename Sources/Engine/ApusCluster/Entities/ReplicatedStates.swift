@@ -3,29 +3,28 @@ package import Logging
 import NIOCore
 import Synchronization
 
-/// The shards of this node whose entities' changes their standbys hold too (D15, D18).
+/// The shards of this node whose entities are replicated to the shards' standbys (D15, D18).
 ///
-/// What a shard's copy holds when this node becomes its owner is what its entities begin with. Where the map names no
-/// standby, this node alone holds the changes (``ReplicaService/isAlone(_:)``). When all nodes end, the states end.
+/// When this node becomes a shard's owner, the entities start with the states in its copy. If the map names no standby,
+/// only this node holds the changes (``ReplicaService/isAlone(_:)``). The states are lost if all nodes end.
 ///
-/// Until the first replicated kind is registered no shard is opened, and no planned move waits for a copy: where there
-/// is nothing to replicate, a map change costs nothing here.
+/// Before the first replicated kind is registered, no shard is opened and no planned move waits for a copy: without
+/// replicated entities a map change has no cost here.
 ///
-/// A node may come by a thousand shards with one map, so they are opened by a task of their own. One to whose entity a
-/// message comes before that is opened at once.
+/// A node may receive a thousand shards with one map, so a task of its own opens them. A shard whose entity receives a
+/// message before that is opened at once.
 ///
-/// Concurrency model: any thread. The `Mutex` guards what is to be opened and what is known of reminders; the states
-/// stand in the replica's own tables. While a shard is opened the `Mutex` is held for as long as its states take to be
-/// looked at.
+/// Concurrency model: any thread. The `Mutex` guards the shards to open and the known reminders. The states are in the
+/// replica's own tables. While a shard is opened, the `Mutex` is held for the scan of its states.
 package final class ReplicatedShards: Sendable {
     private struct State {
         /// A replicated kind is registered.
         var isUsed = false
         var owned = OwnedShards()
-        /// To be opened; a task does, while `isOpening`.
+        /// Shards to open. A task opens them while `isOpening`.
         var unopened: [ShardID: Epoch] = [:]
         var isOpening = false
-        /// Who waits until nothing is to be opened.
+        /// Callers that wait until no shard is left to open.
         var waiters: [CheckedContinuation<Void, Never>] = []
         var reminders = ReplicatedReminders()
     }
@@ -39,8 +38,8 @@ package final class ReplicatedShards: Sendable {
         (self.replicas, self.view, self.logger) = (replicas, view, logger)
     }
 
-    /// The first replicated kind is registered: opens every shard that this node owns, and from now on every shard that
-    /// comes, soon after.
+    /// The first replicated kind is registered. Opens all shards that this node owns, and from now on every shard that
+    /// it gains.
     package func use() {
         let isFirst = state.withLock { state in
             defer { state.isUsed = true }
@@ -51,12 +50,12 @@ package final class ReplicatedShards: Sendable {
         mapChanged(view.map)
     }
 
-    /// A planned move of the shard has a candidate, or none any more (``ReplicaService/setCandidate(_:_:)``).
+    /// Sets or clears the candidate of a planned move of the shard (``ReplicaService/setCandidate(_:_:)``).
     package func setCandidate(_ shard: ShardID, _ node: NodeID?) {
         if state.withLock({ $0.isUsed }) { replicas.setCandidate(shard, node) }
     }
 
-    /// The node may be named by the map (``ReplicaService/isCaughtUp(_:_:)``).
+    /// True if the map may name the node (``ReplicaService/isCaughtUp(_:_:)``).
     package func isCaughtUp(_ shard: ShardID, _ node: NodeID) -> Bool {
         !state.withLock { $0.isUsed } || replicas.isCaughtUp(shard, node)
     }
@@ -79,7 +78,7 @@ package final class ReplicatedShards: Sendable {
     private func openAll() {
         while let (shard, epoch) = state.withLock({ $0.unopened.popFirst() }) { open(shard, epoch) }
         let (waiters, isMore) = state.withLock { state in
-            // A map may have come since.
+            // A newer map may have arrived.
             guard state.unopened.isEmpty else { return ([CheckedContinuation<Void, Never>](), true) }
             defer { state.waiters = [] }
             state.isOpening = false
@@ -89,7 +88,7 @@ package final class ReplicatedShards: Sendable {
         for waiter in waiters { waiter.resume() }
     }
 
-    /// Returns once every shard of the maps until now is open.
+    /// Returns once every shard of the maps so far is open.
     private func opened() async {
         await withCheckedContinuation { continuation in
             let isOpen = state.withLock { state in
@@ -101,7 +100,7 @@ package final class ReplicatedShards: Sendable {
         }
     }
 
-    /// Harmless where the shard is open.
+    /// Has no effect if the shard is open.
     private func open(_ shard: ShardID, _ epoch: Epoch) {
         guard let promotion = replicas.promote(shard, epoch: epoch) else { return }
         if !promotion.isComplete {
@@ -123,7 +122,7 @@ package final class ReplicatedShards: Sendable {
 
     // MARK: States
 
-    /// Throws 10009 where the shard is not this node's under the epoch.
+    /// - Throws: 10009 if the shard is not at this node under the epoch.
     fileprivate func load(
         _ address: EntityAddress, epoch: Epoch
     ) throws(ApusError) -> (state: ByteBuffer, isConfirmed: Bool)? {
@@ -131,7 +130,7 @@ package final class ReplicatedShards: Sendable {
         do throws(ApusError) {
             return try replicas.load(key, of: address.shard, epoch: epoch)
         } catch {
-            // The message came before the shard was opened.
+            // The message arrived before the shard was opened.
             open(address.shard, epoch)
         }
         do throws(ApusError) {
@@ -154,7 +153,7 @@ package final class ReplicatedShards: Sendable {
     }
 }
 
-/// The states of one kind of entity, which their shards' standbys hold too (D15).
+/// The states of one kind of entity, replicated to their shards' standbys (D15).
 package struct ReplicatedStates<Content: EntityContent>: EntityStates {
     private let shards: ReplicatedShards
     private let memory: RequestMemory.Configuration
@@ -187,7 +186,7 @@ package struct ReplicatedStates<Content: EntityContent>: EntityStates {
         do throws(ApusError) {
             let stored = StoredEntity(
                 content: try snapshot.content.encoded(), memory: snapshot.memory, reminders: snapshot.reminders)
-            // The completion keeps what it captures: not the whole state.
+            // Captures the version only, so that the completion does not keep the whole state.
             let version = snapshot.version
             try shards.change(address, epoch: epoch, try stored.encoded(), snapshot.reminders) { error in
                 completion(KeepOutcome(replicated: error, after: version))
@@ -199,7 +198,7 @@ package struct ReplicatedStates<Content: EntityContent>: EntityStates {
 }
 
 extension ReplicatedShards: ReminderSource {
-    /// Looks at all reminders of this node's shards, once those are open.
+    /// Reads all reminders of this node's shards, once those are open.
     package func dueReminders(
         after cursor: ReminderStateMachine.Cursor?, upTo: Int64, limit: Int
     ) async throws(ApusError) -> (reminders: [Reminder], isLast: Bool) {

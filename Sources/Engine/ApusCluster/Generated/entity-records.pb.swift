@@ -8,8 +8,8 @@
 // For information on using the generated types, please see the documentation:
 //   https://github.com/apple/swift-protobuf/
 
-/// What the cluster itself keeps as records: states of entities and their reminders (D15, D16). Fields may be added, and
-/// never change their meaning.
+/// Records of the cluster itself: states of entities and their reminders (D15, D16). Fields may be added, but never
+/// change their meaning.
 
 #if canImport(FoundationEssentials)
 package import FoundationEssentials
@@ -28,7 +28,7 @@ fileprivate nonisolated struct _GeneratedWithProtocGenSwiftVersion: SwiftProtobu
   typealias Version = _2
 }
 
-/// An entity whose word is recorded; its kind is its collection's.
+/// A recorded entity. Its kind is that of its collection.
 package nonisolated struct StoredEntityRecord: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -46,7 +46,7 @@ package nonisolated struct StoredEntityRecord: Sendable {
   package init() {}
 }
 
-/// A message that an entity asked for at a later time.
+/// A message that an entity scheduled for a later time.
 package nonisolated struct StoredReminder: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -60,7 +60,7 @@ package nonisolated struct StoredReminder: Sendable {
 
   package var name: String = String()
 
-  /// Unix time, by the cluster's clock
+  /// Unix time, on the cluster's clock
   package var dueMs: Int64 = 0
 
   package var idHigh: UInt64 = 0
@@ -74,7 +74,7 @@ package nonisolated struct StoredReminder: Sendable {
   package init() {}
 }
 
-/// Which owner a shard has, as its fence says: whoever writes under an older one is refused.
+/// The owner of a shard, in the record's fence. Writes under an older fence are refused.
 package nonisolated struct StoredShardClaim: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for

@@ -12,33 +12,32 @@ import OrderedCollections
 ///            replicate)                      states sent)
 /// ```
 ///
-/// **The map names no standby that has not caught up**, else the death of the owner would lose what only the earlier
-/// one had. While the target catches up the earlier standby stays named and fed, and from `caughtUp` on nothing is
-/// acknowledged that one of the two has not, so that it does not matter when the swap is made.
+/// **The map names no standby that has not caught up.** Otherwise the death of the owner would lose what only the
+/// earlier standby had. While the target catches up, the earlier standby remains named and fed. From `caughtUp` on, a
+/// change is acknowledged only if both have it, so the moment of the swap does not matter.
 ///
-/// A move that only changes the standby ends after `settingStandby`. Every step can be repeated without harm and
-/// has its own deadline; when one passes, or the map changed underneath, the move is abandoned: entities are
-/// released, the shard stays where it is, and is tried again after `retryDelay`. Calls wait only from
-/// `streaming` on, and only once the states were sent does the map change; whoever then asks here is told
-/// `moved`.
+/// A move that only changes the standby ends after `settingStandby`. Every step can be repeated and has its own
+/// deadline. If a deadline passes, or the map changes in the meantime, the move is abandoned: the entities are
+/// released, the shard stays where it is, and is tried again after `retryDelay`. Calls wait only from `streaming` on.
+/// The map changes only after the states were sent; calls that then arrive here are answered `moved`.
 ///
-/// **Crashes.** The target dies: the map shows it, the move is abandoned. The owner dies: the target is its
-/// standby, or its candidate, and the named one becomes owner as after any death. What was proposed is not given up by
-/// time: until the map or the proposal's failure says what happened, the target stays fed and the shard's
-/// entities stay held, since changes made meanwhile would be lost if the swap had been made.
+/// **Crashes.** If the target dies, the map shows it and the move is abandoned. If the owner dies, the target is its
+/// standby or its candidate, and the standby named in the map becomes owner as after any death. A proposal does not
+/// time out: until the map or its failure shows the result, the target stays fed and the shard's entities stay held.
+/// Changes made in the meantime would be lost if the swap had been made.
 ///
-/// Pure: confined to whoever owns it; the shell carries out the actions and reports back.
+/// Pure value: confined to its owner. The shell carries out the actions and reports the results.
 package struct HandoverStateMachine: Sendable {
     package struct Configuration: Sendable, Equatable {
-        /// The most shards that all nodes together move at once…
+        /// The most shards that all nodes together move at once, as a number…
         package var movingCountMax: Int = 64
-        /// …and the most of all shards.
+        /// …and as a share of all shards. The smaller of the two limits applies.
         package var movingShareMax: Double = 0.02
-        /// For the target to catch up; then it is given up.
+        /// The time-out for the target to catch up. The move is then abandoned.
         package var prepareTimeout: Duration = .seconds(5)
-        /// For the states of the entities, while calls to them wait.
+        /// The time-out for the transfer of the entities' states, while calls to them wait.
         package var streamTimeout: Duration = .milliseconds(250)
-        /// How long an abandoned move rests.
+        /// The pause after an abandoned move.
         package var retryDelay: Duration = .seconds(1)
 
         package init() {}
@@ -46,28 +45,28 @@ package struct HandoverStateMachine: Sendable {
 
     package enum Input: Sendable {
         case mapChanged(ClusterMap)
-        /// The target has all of the shard's media channels.
+        /// The target has all of the shard's replicated data.
         case replicaReady(ShardMove)
-        /// The target took all entity states.
+        /// The target has accepted all entity states.
         case streamed(ShardMove)
         case streamFailed(ShardMove)
-        /// A `setStandby` or `handOver` of this machine did not come about.
+        /// A `setStandby` or `handOver` of this machine was not applied.
         case proposalFailed([ShardMove])
-        /// Time has passed; wanted every 20 ms.
+        /// Time has passed. Needed every 20 ms.
         case tick
     }
 
     package enum Action: Sendable, Equatable {
         /// Propose ``OwnershipDecision/setStandby(_:)``.
         case setStandby([ShardMove])
-        /// Feed the target beside the standby until the move is `completed` or `abandoned`; tell with `replicaReady`
-        /// when it has everything, and nothing is acknowledged any more that it has not.
+        /// Feed the target beside the standby until the move is `completed` or `abandoned`. Report `replicaReady` when
+        /// the target has everything, and from then on acknowledge nothing that it does not have.
         case awaitReplica(ShardMove)
-        /// Hold the shard's entities, send their states, answer with `streamed` or `streamFailed`.
+        /// Hold the shard's entities and send their states. Answer with `streamed` or `streamFailed`.
         case stream(ShardMove)
         /// Propose ``OwnershipDecision/handOver(_:)``.
         case handOver([ShardMove])
-        /// Let the shard's entities go on here: the move was abandoned.
+        /// Release the shard's entities at this node: the move was abandoned.
         case release(ShardMove)
         case abandoned(ShardMove, Reason)
         case completed(ShardMove)
@@ -92,7 +91,7 @@ package struct HandoverStateMachine: Sendable {
 
     private struct Moving: Sendable {
         var move: ShardMove
-        /// False where only the standby changes.
+        /// False if only the standby changes.
         var isHandover: Bool
         var step: Step
 
@@ -110,7 +109,7 @@ package struct HandoverStateMachine: Sendable {
     private var placement: ShardPlacement?
     private var moving: OrderedDictionary<ShardID, Moving> = [:]
     private var resting: OrderedDictionary<ShardID, MonotonicTime> = [:]
-    /// The newest map, or time, may have opened a way for more moves.
+    /// The newest map, or the time, may allow more moves.
     private var isPlanWanted = false
 
     package init(local: NodeID, configuration: Configuration = Configuration()) {
@@ -118,19 +117,19 @@ package struct HandoverStateMachine: Sendable {
         self.configuration = configuration
     }
 
-    /// Shards that are on their way.
+    /// The number of shards that are being moved.
     package var movingCount: Int { moving.count }
 
-    /// A move waits for time, or for another node; ticks are wanted meanwhile.
+    /// True if a move waits for time or for another node. Ticks are needed as long.
     package var isBusy: Bool { !moving.isEmpty || !resting.isEmpty }
 
-    /// Shards that are not where they should be, over all nodes; 0 where the map is at rest.
+    /// The number of shards, over all nodes, that are not at their place; 0 if the map is stable.
     package var misplacedCount: Int {
         guard let map, let placement else { return 0 }
         return map.shards.indices.count { Self.isMisplaced(map.shards[$0], goal: placement[$0]) }
     }
 
-    /// Takes one event; the actions are to be carried out in their order.
+    /// Handles one event. The actions must be carried out in order.
     package mutating func handle(_ input: Input, now: MonotonicTime) -> [Action] {
         var actions: [Action] = []
         switch input {
@@ -164,7 +163,7 @@ package struct HandoverStateMachine: Sendable {
         return actions
     }
 
-    // MARK: Moves under way
+    // MARK: Moves in progress
 
     private mutating func adopt(_ newer: ClusterMap, now: MonotonicTime, actions: inout [Action]) {
         if let map, newer.revision <= map.revision { return }
@@ -194,7 +193,7 @@ package struct HandoverStateMachine: Sendable {
         }
     }
 
-    /// The target is the standby that the map names, and has everything.
+    /// The target is the standby in the map and has everything.
     private mutating func goOn(_ current: Moving, now: MonotonicTime, actions: inout [Action]) {
         guard current.isHandover else { return complete(current.move, actions: &actions) }
         moving[current.move.shard]?.step = .streaming(deadline: now + configuration.streamTimeout)
@@ -217,7 +216,7 @@ package struct HandoverStateMachine: Sendable {
         }
     }
 
-    /// All shards whose targets caught up go in one swap, as with hand-overs.
+    /// Proposes all shards whose targets caught up in one swap, as with hand-overs.
     private mutating func proposeStandbys(actions: inout [Action]) {
         let moves = moving.values.filter { $0.step == .caughtUp }.map(\.move)
         guard !moves.isEmpty else { return }
@@ -225,8 +224,8 @@ package struct HandoverStateMachine: Sendable {
         actions.append(.setStandby(moves))
     }
 
-    /// All shards whose states were sent go in one swap: at once when no other's are on their way, with the next tick
-    /// otherwise.
+    /// Proposes all shards whose states were sent in one swap: at once if no other shard's states are in transfer,
+    /// otherwise with the next tick.
     private mutating func proposeHandovers(actions: inout [Action]) {
         let moves = moving.values.filter { $0.step == .streamed }.map(\.move)
         guard !moves.isEmpty else { return }
@@ -277,8 +276,8 @@ package struct HandoverStateMachine: Sendable {
         }
     }
 
-    /// This node's part of what may move at once: every owner of misplaced shards gets the same, and all of
-    /// them see who they are in the map.
+    /// This node's share of the concurrent moves. Every owner of misplaced shards gets the same share, and all derive
+    /// it from the map.
     private func movingCountMax(map: ClusterMap, placement: ShardPlacement) -> Int {
         var isSource = Array(repeating: false, count: map.members.count)
         for index in map.shards.indices where Self.isMisplaced(map.shards[index], goal: placement[index]) {

@@ -1,31 +1,31 @@
 package import ApusCore
 
-/// Compares this node's wall clock with its peers' (D4): tokens and tickets are judged by time, and a node whose clock
-/// is wrong would end clients that are in the right.
+/// Compares this node's wall clock with its peers' (D4). Tokens and tickets depend on time, so a node with a wrong
+/// clock would reject valid clients.
 ///
-/// Each heartbeat carries its sender's wall clock. Less the own clock at its arrival, that is how far the peer's is
-/// ahead, less the time that the datagram took: the largest of the last second or two is the nearest. A datagram that
-/// waited in a socket lowers a sample and so never counts as a difference while others came in time.
+/// Each heartbeat carries its sender's wall clock. The difference to the own clock at its arrival is the peer's offset,
+/// less the time of transit. The largest sample of the last second or two is the most accurate one. A datagram that
+/// waited in a socket gives a lower sample, which does not count as long as others arrived in time.
 ///
-/// A node alone cannot say whose clock is wrong, nor can two. With two peers or more, the median of all clocks is the
-/// cluster's; a node that is further from it than `differenceMax` goes by the median (``Report/adjustment``), until its
-/// own clock is right again. A step of the own clock begins all samples anew.
+/// A node alone cannot tell whose clock is wrong, nor can two nodes. With two peers or more, the median of all clocks
+/// is the cluster's clock. A node that differs from it by more than `differenceMax` uses the median
+/// (``Report/adjustment``) until its own clock is correct again. A step of the own clock discards all samples.
 ///
-/// Pure: confined to whoever owns it; the caller passes both clocks.
+/// Pure value: confined to its owner, which passes both clocks.
 package struct ClockStateMachine: Sendable {
-    /// A window of samples; an estimate rests on the current one and the one before.
+    /// A window of samples. An estimate uses the current window and the previous one.
     static let window = Duration.seconds(1)
-    /// A change of the own clock beside the monotonic one that counts as a step.
+    /// The smallest change of the own clock, relative to the monotonic one, that counts as a step.
     static let stepMin = Duration.milliseconds(500)
 
     package struct Report: Sendable, Equatable {
-        /// How far each peer's clock is ahead of this node's, by name; negative where it is behind.
+        /// How far each peer's clock is ahead of this node's, by name; negative if it is behind.
         package var offsets: [Offset] = []
-        /// Those of ``offsets`` that differ by more than the bound.
+        /// The entries of ``offsets`` that differ by more than the limit.
         package var differing: [Offset] = []
-        /// This node's clock differs from those of most of its peers, which are two or more.
+        /// This node's clock differs from those of most of its peers, of which there are at least two.
         package var isAlone = false
-        /// What is to be added to the own clock for the cluster's.
+        /// What to add to the own clock for the cluster's clock.
         package var adjustment = Duration.zero
     }
 
@@ -56,21 +56,21 @@ package struct ClockStateMachine: Sendable {
 
     private let differenceMax: Duration
     private var peers: [Samples] = []
-    /// The own wall clock less the monotonic one.
+    /// The own wall clock minus the monotonic one.
     private var base: Duration?
 
     package init(differenceMax: Duration) { self.differenceMax = differenceMax }
 
-    /// Samples of others are dropped.
+    /// Sets the peers. Samples of other nodes are discarded.
     package mutating func setPeers(_ ids: [NodeID]) {
         peers = ids.sorted().map { id in peers.first { $0.peer == id } ?? Samples(peer: id) }
     }
 
-    /// A peer's clock came with a datagram; `wall` is the own clock at its arrival, both in Unix milliseconds.
+    /// A peer's clock arrived with a datagram. `wall` is the own clock at its arrival. Both are in Unix milliseconds.
     package mutating func heard(_ peer: NodeID, clock: UInt64, wall: UInt64, now: MonotonicTime) {
         noteStep(wall: wall, now: now)
         guard let index = peers.firstIndex(where: { $0.peer == peer }) else { return }
-        // What differs by more than the bound of the clock's type differs, however much it is.
+        // Values beyond the range of Int64 are clamped. The result still counts as a difference.
         let difference = Int64(clamping: clock).subtractingReportingOverflow(Int64(clamping: wall))
         let sample = Duration.milliseconds(difference.overflow ? 0 : difference.partialValue)
         if now >= peers[index].windowEnd {
@@ -88,7 +88,7 @@ package struct ClockStateMachine: Sendable {
         for index in peers.indices { (peers[index].current, peers[index].previous) = (nil, nil) }
     }
 
-    /// What the samples say now; wanted every second.
+    /// Evaluates the samples. Needed every second.
     package mutating func judge(now: MonotonicTime) -> Report {
         var report = Report()
         for index in peers.indices {
@@ -98,7 +98,7 @@ package struct ClockStateMachine: Sendable {
                 peers[index].differs = false
                 continue
             }
-            // A difference that was reported ends clearly below the bound, so that none at the bound comes and goes.
+            // Hysteresis: a reported difference ends at three quarters of the limit.
             let bound = peers[index].differs ? differenceMax * 3 / 4 : differenceMax
             peers[index].differs = abs(value) > bound
             let offset = Offset(peer: peers[index].peer, value: value)
@@ -112,7 +112,7 @@ package struct ClockStateMachine: Sendable {
         return report
     }
 
-    /// The middle value; of two, the one that is nearer to the own clock.
+    /// The median. Of two middle values, the one nearer to the own clock.
     private static func median(_ values: [Duration]) -> Duration {
         let sorted = values.sorted()
         let (low, high) = (sorted[(sorted.count - 1) / 2], sorted[sorted.count / 2])

@@ -2,14 +2,14 @@ package import ApusCore
 package import ApusTransport
 import ApusWire
 
-/// Puts the failure detector and the comparison of clocks on the heartbeat thread: sends what they want sent, looks at
-/// processes for them, and reports what they found.
+/// Runs the failure detector and the clock comparison on the heartbeat thread: it sends their datagrams, inspects
+/// processes for them, and reports their findings.
 package struct MembershipDriver: HeartbeatDriver {
-    /// What the thread found. Comes on the thread; whoever takes it must not block.
+    /// A finding of the thread. Delivered on the thread; the receiver must not block.
     package enum Finding: Sendable {
-        /// Everything but what is to be sent, with what is known of the peer.
+        /// Any action except sending, with the evidence about the peer.
         case peer(MembershipStateMachine.Action, MembershipEvidence?)
-        /// Comes every second while there are peers.
+        /// Emitted every second while there are peers.
         case clocks(ClockStateMachine.Report)
     }
 

@@ -1,27 +1,27 @@
 package import ApusCore
 
-/// What a verdict about a peer rests on, for the log.
+/// The evidence for a verdict about a peer, for the log.
 package struct MembershipEvidence: Sendable, Equatable, CustomStringConvertible {
-    /// Since anything was heard of the peer, datagrams and links alike.
+    /// The time since anything arrived from the peer, on datagrams or links.
     package var silence: Duration
-    /// Since its last datagram; nil where none came.
+    /// The time since its last datagram; nil if none arrived.
     package var sinceDatagram: Duration?
     package var datagramCount: UInt64
-    /// How late this node's ticks were lately, at their worst.
+    /// The greatest recent lateness of this node's ticks.
     package var ownLateness: Duration
-    /// What the peer's last datagram said of its own.
+    /// The peer's own lateness, from its last datagram.
     package var peerLateness: Duration
     /// A link to it ended and none has come up since.
     package var isLinkLost: Bool
-    /// What its process was seen doing; nil where it runs on another machine, or was not looked at.
+    /// The last observed state of its process; nil if it runs on another machine or was not inspected.
     package var process: MembershipStateMachine.ProcessState?
-    /// Bursts that ended with its process waiting for a processor or a disk.
+    /// Bursts at whose end its process waited for a processor or a disk.
     package var waitCount: Int
-    /// Probes of the last burst that were sent to it; none was answered in time where it is dead.
+    /// Probes of the last burst that were sent to it. If it is dead, none was answered in time.
     package var probeCount: Int
     /// Peers that were asked to probe it as well.
     package var asked: [NodeID]
-    /// Heartbeats of any peer that this node's socket dropped since it was opened, because nobody read them in time.
+    /// Heartbeats of any peer that this node's socket dropped since it was opened, because they were not read in time.
     package var droppedCount: UInt32 = 0
 
     package var description: String {
@@ -44,12 +44,12 @@ struct RecentMaximum: Sendable {
     private var previous = Duration.zero
     private var windowEnd = MonotonicTime.zero
 
-    /// As of the last ``note(_:now:)``.
+    /// The value at the last ``note(_:now:)``.
     var value: Duration { max(current, previous) }
 
     mutating func note(_ value: Duration, now: MonotonicTime) {
         if now >= windowEnd {
-            // After a pause of more than a window nothing earlier counts.
+            // After a pause of more than a window, earlier values do not count.
             previous = now < windowEnd + Self.window ? current : .zero
             current = .zero
             windowEnd = now + Self.window

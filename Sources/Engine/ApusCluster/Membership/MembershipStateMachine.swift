@@ -1,36 +1,35 @@
 package import ApusCore
 package import ApusWire
 
-/// The failure detector of one node (D4): who is alive, as far as this node can tell.
+/// The failure detector of one node (D4): it decides which peers appear alive to this node.
 ///
-/// It only raises suspicion and confirms it. Ownership changes by compare-and-swap elsewhere, so that
-/// a wrong verdict here costs a hand-over and never the data.
+/// It only raises suspicions and confirms them. Ownership changes by compare-and-swap elsewhere, so a wrong verdict
+/// costs a hand-over and never data.
 ///
-/// Layers, after SWIM (Das, Gupta, Motivala 2002), Lifeguard (Dadgar, Phillips, Currey 2017) and
-/// Falcon (Leners et al. 2011):
-/// - **Process death.** A link that was lost, followed by a refused connection, is certain: the peer's
-///   listening socket is gone. It is confirmed at once; `kill -9` is seen in milliseconds.
-/// - **Silence.** No bytes of any kind for `silenceMax` raise a suspicion. A burst of direct probes, and
-///   as many through each helper, must then fail. One probe each is not safe: at 5 % loss three nodes
-///   evict each other every two hours; the burst brings that to none.
-/// - **Scheduling.** A machine that is too busy runs neither side in time. Each datagram carries how late its sender
-///   was lately; that and the own lateness lengthen the silence that counts, by `extensionMax` at most. A peer on the
-///   same machine is looked at (``Action/inspect(_:_:)``) when it falls silent and again before the verdict. One that
-///   is stopped or gone is dead without a burst; one that could run and waits for a processor or a disk gets another
-///   burst, until it was silent for `starvationMax`.
-/// - **Own lateness.** An observer that did not run for `latenessMax` takes back every suspicion that rests
-///   on silence, confirmed or not: it cannot tell the peer's silence from its own sleep.
+/// Layers, after SWIM (Das, Gupta, Motivala 2002), Lifeguard (Dadgar, Phillips, Currey 2017) and Falcon (Leners et al.
+/// 2011):
+/// - **Process death.** A lost link followed by a refused connection is certain evidence: the peer's listening socket
+///   is gone. The death is confirmed at once; `kill -9` is detected in milliseconds.
+/// - **Silence.** No bytes of any kind for `silenceMax` raise a suspicion. A burst of direct probes, and as many
+///   through each helper, must then fail. One probe each is not safe: at 5 % loss three nodes evict each other every
+///   two hours. With the burst this does not happen.
+/// - **Scheduling.** On an overloaded machine neither side runs in time. Each datagram carries its sender's recent
+///   lateness. That and the own lateness extend the allowed silence, by at most `extensionMax`. A peer on the same
+///   machine is inspected (``Action/inspect(_:_:)``) when it falls silent and again before the verdict. If its process
+///   is stopped or gone, it is dead without a burst. If it is runnable and waits for a processor or a disk, it gets
+///   another burst, until it was silent for `starvationMax`.
+/// - **Own lateness.** An observer that did not run for `latenessMax` withdraws every suspicion that rests on silence,
+///   confirmed or not: it cannot distinguish the peer's silence from its own pause.
 ///
-/// A refused connection without a lost link before it (the peer was never linked) raises a suspicion
-/// without waiting for silence, since a member listens before it joins.
+/// A refused connection without a lost link before it (the peer was never linked) raises a suspicion without waiting
+/// for silence, since a member listens before it joins.
 ///
-/// ``evidence(about:now:)`` says what a verdict rests on; every death is logged with it.
+/// ``evidence(about:now:)`` returns the evidence for a verdict. Every death is logged with it.
 ///
-/// Only the incarnations that ``Input/membersChanged(_:)`` names are watched and listened to; a dead
-/// incarnation never returns. Members that join get `firstContactTimeout` for their first datagram, whatever their
-/// links say.
+/// Only the incarnations in ``Input/membersChanged(_:)`` are watched and heard. A dead incarnation never returns. A
+/// member that joins has `firstContactTimeout` for its first datagram, whatever the state of its links.
 ///
-/// Pure: confined to whoever owns it; the caller passes the time and sends what it is told to.
+/// Pure value: confined to its owner, which passes the time and sends the datagrams.
 package struct MembershipStateMachine: Sendable {
     package enum Input: Sendable {
         /// An authenticated datagram that is not a replay.
@@ -46,21 +45,21 @@ package struct MembershipStateMachine: Sendable {
         case inspected(NodeID, ProcessState)
         /// The members of the newest map that are alive, this node not among them.
         case membersChanged([NodeID])
-        /// Time has passed; wanted every 10 ms, and no rarer than `latenessMax`.
+        /// Time has passed. Needed every 10 ms, and at least every `latenessMax`.
         case tick
     }
 
     package enum Action: Sendable, Equatable {
         case send(HeartbeatMessage, to: NodeID)
-        /// Look at the peer's process, which runs on this machine, and answer with ``Input/inspected(_:_:)`` at once.
+        /// Inspect the peer's process, which runs on this machine. Answer with ``Input/inspected(_:_:)`` at once.
         case inspect(NodeID, HeartbeatVitals.Process)
         /// Probing began.
         case suspected(NodeID, SuspicionReason)
-        /// The peer was heard: its suspicion, or its confirmed death, is taken back.
+        /// The peer was heard. Its suspicion, or its confirmed death, is withdrawn.
         case recovered(NodeID)
-        /// This node was late; its suspicion, or a death confirmed by silence, is taken back.
+        /// This node was late. The peer's suspicion, or its death confirmed by silence, is withdrawn.
         case discarded(NodeID)
-        /// Every layer agrees. Whoever decides on ownership acts on it.
+        /// All layers agree. The part that decides on ownership acts on it.
         case confirmedDead(NodeID, DeathReason)
     }
 
@@ -70,24 +69,24 @@ package struct MembershipStateMachine: Sendable {
     }
 
     package enum DeathReason: String, Sendable, Equatable {
-        /// Nothing was heard and all probes failed.
+        /// Nothing arrived and all probes failed.
         case silence
         /// A link was lost and the next connection was refused.
         case processGone = "process gone"
     }
 
-    /// What the kernel says of the thread that sends a peer's heartbeats.
+    /// The kernel's report about the thread that sends a peer's heartbeats.
     package enum ProcessState: String, Sendable, Equatable {
         case gone
-        /// By a signal; it does nothing until somebody lets it go on.
+        /// Stopped by a signal. It runs again only when it is continued.
         case stopped
-        /// It could run and waits for a processor or a disk, or somebody traces it.
+        /// It is runnable and waits for a processor, or it waits for a disk or a tracer.
         case waiting
-        /// It waits for something to do, or the kernel does not say.
+        /// It waits for work, or the kernel does not report its state.
         case idle
     }
 
-    /// What this node thinks of a peer, for status pages.
+    /// This node's view of a peer, for status pages.
     package enum Health: String, Sendable, Equatable {
         case alive, suspected
         case confirmedDead = "confirmed dead"
@@ -98,8 +97,8 @@ package struct MembershipStateMachine: Sendable {
         var began: MonotonicTime
         var sentCount: Int
         var helpers: [NodeID]
-        /// How often the peer's process was found idle since the burst ended. One that was late sends its heartbeat
-        /// before it is idle, perhaps after this node last read: the second time nothing had come in between.
+        /// How often the peer's process was idle since the burst ended. A late peer sends its heartbeat before it
+        /// becomes idle, perhaps after this node's last read. The second time, nothing arrived in between.
         var idleCount = 0
     }
 
@@ -118,14 +117,14 @@ package struct MembershipStateMachine: Sendable {
         var isLinkLost = false
         var lastDatagram: MonotonicTime?
         var datagramCount: UInt64 = 0
-        /// What its last datagram of version 2 said.
+        /// The contents of its last datagram of version 2.
         var vitals: HeartbeatVitals?
-        /// What its process was seen doing last.
+        /// The last observed state of its process.
         var process: ProcessState?
-        /// Of the last burst: probes sent to it, and the peers that were asked to probe it.
+        /// Of the last burst: the probes sent to it, and the peers that were asked to probe it.
         var probeCount = 0
         var asked: [NodeID] = []
-        /// Bursts that ended with a process that waited, since it was heard last.
+        /// Bursts, since it was heard last, at whose end its process waited.
         var waitCount = 0
 
         var lateness: Duration { .milliseconds(Int64(vitals?.latenessMilliseconds ?? 0)) }
@@ -133,14 +132,14 @@ package struct MembershipStateMachine: Sendable {
 
     package let local: NodeID
     package let configuration: MembershipConfiguration
-    /// This machine, as ``HeartbeatVitals/Process/host`` names it; 0 where it is not known.
+    /// This machine, as ``HeartbeatVitals/Process/host`` identifies it; 0 if that is unknown.
     private let host: UInt64
-    /// Ordered by name, so that every run goes through them in the same order.
+    /// Ordered by name, so that every run visits them in the same order.
     private var peers: [Peer] = []
     private var lastTick: MonotonicTime?
     private var nextHeartbeat: MonotonicTime = .zero
     private var nextNonce: UInt32 = 1
-    /// Ticks that came too late since the start.
+    /// Late ticks since the start.
     package private(set) var lateTickCount: UInt64 = 0
 
     private var ownLateness = RecentMaximum()
@@ -153,10 +152,10 @@ package struct MembershipStateMachine: Sendable {
         self.host = host
     }
 
-    /// How late this node's ticks were in the last second or two, at their worst.
+    /// The greatest lateness of this node's ticks in the last second or two.
     package var lateness: Duration { ownLateness.value }
 
-    /// The peers in watch, by name.
+    /// The watched peers, by name.
     package var peerHealth: [(id: NodeID, health: Health)] {
         peers.map { peer in
             switch peer.verdict {
@@ -167,7 +166,7 @@ package struct MembershipStateMachine: Sendable {
         }
     }
 
-    /// Takes one event; the actions are to be carried out in their order.
+    /// Handles one event. The actions must be carried out in order.
     package mutating func handle(_ input: Input, now: MonotonicTime) -> [Action] {
         var actions: [Action] = []
         switch input {
@@ -214,7 +213,7 @@ package struct MembershipStateMachine: Sendable {
         case .alive:
             guard now - peer.lastHeard > silenceMax(of: peer) else { return }
             suspect(index, reason: .silence, now: now, actions: &actions)
-            // A process that was stopped answers no probe: the burst would tell nothing.
+            // A stopped process answers no probe, so a burst would show nothing.
             inspect(peer, actions: &actions)
         case .suspected(var burst):
             guard now - burst.began < configuration.burstDuration else {
@@ -225,10 +224,10 @@ package struct MembershipStateMachine: Sendable {
         }
     }
 
-    /// The silence that makes a suspicion grows with what either side knows of its own lateness.
+    /// The silence that raises a suspicion. It grows with the lateness that both sides report.
     private func silenceMax(of peer: Peer) -> Duration {
-        // A link shows that the peer's process is there, not that it knows this node: until the map has reached it, it
-        // sends no heartbeats and takes none.
+        // A link shows that the peer's process exists, not that it knows this node. It exchanges no heartbeats with
+        // this node until the map has reached it.
         guard peer.datagramCount > 0 else { return configuration.firstContactTimeout }
         let delays = [lateness, peer.lateness].filter { $0 > configuration.latenessSlack }
         return configuration.silenceMax + min(delays.reduce(.zero, +), configuration.extensionMax)
@@ -238,7 +237,7 @@ package struct MembershipStateMachine: Sendable {
         if !inspect(peers[index], actions: &actions) { confirm(index, .silence, actions: &actions) }
     }
 
-    /// Has the process of a peer on this machine looked at; false where it runs on another one.
+    /// Requests an inspection of a process on this machine. Returns false if the peer runs on another one.
     @discardableResult
     private func inspect(_ peer: Peer, actions: inout [Action]) -> Bool {
         guard let process = peer.vitals?.process, process.host == host, host != 0 else { return false }
@@ -302,8 +301,8 @@ package struct MembershipStateMachine: Sendable {
         peers[index].verdict = .suspected(burst)
     }
 
-    /// Sends the probes that are due: the first at once, the last when a third of the burst is left for
-    /// its answer. Spread over time, one short loss does not swallow them all.
+    /// Sends the probes that are due: the first at once, the last when a third of the burst is left for its answer.
+    /// They are spread over time, so that one short loss does not affect all of them.
     private mutating func sendProbes(
         of burst: inout Burst, to index: Int, now: MonotonicTime, actions: inout [Action]
     ) {
@@ -320,8 +319,8 @@ package struct MembershipStateMachine: Sendable {
         peers[index].asked = burst.helpers
     }
 
-    /// Peers that can be asked: those that are not suspected themselves, starting after the target so that the
-    /// work is spread.
+    /// The peers that can be asked: those that are not suspected themselves, starting after the target, to distribute
+    /// the work.
     private func helpers(for target: NodeID) -> [NodeID] {
         let candidates = peers.filter { peer in
             guard case .alive = peer.verdict else { return false }
@@ -342,8 +341,8 @@ package struct MembershipStateMachine: Sendable {
         }
     }
 
-    /// Any byte is life, also of a peer that is confirmed dead by silence. A process that is gone is not called back
-    /// by a datagram that was under way: only a new link does that.
+    /// Any byte proves that the peer is alive, even if its death was confirmed by silence. A process that is gone is
+    /// not revived by a late datagram: only a new link does that.
     private mutating func noteLife(of id: NodeID, now: MonotonicTime, actions: inout [Action]) {
         guard let index = index(of: id) else { return }
         peers[index].lastHeard = max(peers[index].lastHeard, now)
@@ -383,7 +382,7 @@ package struct MembershipStateMachine: Sendable {
             guard target != sender, index(of: target) != nil else { return }
             actions.append(.send(.probe(nonce: nonce, origin: sender), to: target))
         case .indirectAnswer(let nonce, let target):
-            // An answer to an earlier burst says nothing about now.
+            // An answer to an earlier burst does not show the present state.
             guard let index = index(of: target), case .suspected(let burst) = peers[index].verdict,
                 burst.nonce == nonce
             else { return }
@@ -394,7 +393,7 @@ package struct MembershipStateMachine: Sendable {
     // MARK: Members
 
     private mutating func adopt(_ members: [NodeID], now: MonotonicTime) {
-        // Nobody ticks a machine without peers; that was no lateness.
+        // A machine without peers is not ticked. That is not lateness.
         if peers.isEmpty { lastTick = nil }
         let wanted = members.filter { $0 != local }.sorted().prefix(configuration.peerCountMax)
         peers = wanted.map { id in
@@ -404,7 +403,7 @@ package struct MembershipStateMachine: Sendable {
 
     // MARK: Evidence
 
-    /// What is known of a peer at the moment; nil for one that is not watched.
+    /// The current evidence about a peer; nil if it is not watched.
     package func evidence(about id: NodeID, now: MonotonicTime) -> MembershipEvidence? {
         guard let index = index(of: id) else { return nil }
         let peer = peers[index]

@@ -3,15 +3,15 @@ import ApusWire
 import Foundation
 import SwiftProtobuf
 
-/// The map as the bytes of the ownership store: one `MapValue` of `proto/apus/cluster.proto`, about 32 KiB, with 4
-/// to 16 KiB more for each of owners and standbys where one was named for want of another.
+/// The encoding of the map in the ownership store: one `MapValue` of `proto/apus/cluster.proto`, about 32 KiB. It has 4
+/// to 16 KiB more for the owners, and as much for the standbys, if one of them was named without a planned move.
 ///
-/// The revision is not in the value; the store gives it out beside the value.
+/// The value does not include the revision. The store returns it beside the value.
 extension ClusterMap {
-    /// The largest value that is read, in bytes: the shards and 1,000 members.
+    /// The largest value that is decoded, in bytes: the shards and 1,000 members.
     package static let valueByteCountMax = 1 << 20
 
-    /// - Throws: 10018 where a member cannot be written, which no map does.
+    /// - Throws: 10018 if a member cannot be encoded, which does not happen with a valid map.
     package func encoded() throws(ApusError) -> [UInt8] {
         var value = ClusterMapValue()
         value.cluster = cluster.rawValue
@@ -30,17 +30,17 @@ extension ClusterMap {
         value.owners = Data(owners)
         value.standbys = Data(standbys)
         value.epochs = Data(epochs)
-        // An empty list says that planned moves named all.
+        // An empty list means that planned moves named all.
         if shards.contains(where: { $0.standbyNamedIn > 0 }) { value.standbyNamedIn = shards.map(\.standbyNamedIn) }
         if shards.contains(where: { $0.ownerNamedIn > 0 }) { value.ownerNamedIn = shards.map(\.ownerNamedIn) }
         do {
             return try value.serializedBytes()
         } catch {
-            throw ApusError(.internalFailure, "the cluster map cannot be written: \(error)")
+            throw ApusError(.internalFailure, "the cluster map cannot be encoded: \(error)")
         }
     }
 
-    /// Reads what ``encoded()`` wrote.
+    /// Decodes what ``encoded()`` returned.
     ///
     /// - Parameter cluster: The cluster that this node belongs to.
     /// - Throws: 10011 for the map of another cluster, 10001 for bytes that are not a map.
@@ -85,7 +85,7 @@ extension ClusterMap {
         }
     }
 
-    /// An older map does not say it. No node can have been named in a later map than this.
+    /// A map of an earlier version does not include it. No node can have been named in a later map than this.
     private static func revision(at index: Int, in namings: [UInt64], of map: UInt64) -> UInt64 {
         namings.isEmpty ? 0 : min(namings[index], map)
     }
@@ -140,7 +140,7 @@ extension Member {
             case .dead: .dead
             case .left: .left
             case .unspecified, .UNRECOGNIZED:
-                throw ApusError(.malformed, "the member \(name) has a state that is not known")
+                throw ApusError(.malformed, "the member \(name) has an unknown state")
             }
         self.init(
             id: NodeID(name: name, incarnation: wireValue.incarnation), state: state,

@@ -1,20 +1,20 @@
 public import ApusCore
 
-/// Who is in the cluster and who owns which shard: the one value of the ownership store (D4, D5).
+/// The members of the cluster and the owner of each shard: the one value of the ownership store (D4, D5).
 ///
-/// It changes only by compare-and-swap on ``revision``, so all nodes see the same sequence of maps,
-/// some of them later than others. What a node does on the strength of a map carries the shard's
-/// epoch, so that whoever has seen a later map can refuse it.
+/// It changes only by compare-and-swap on ``revision``, so all nodes see the same sequence of maps, some of them later
+/// than others. Actions that depend on a map carry the shard's epoch, so a node that has seen a later map can refuse
+/// them.
 public struct ClusterMap: Sendable, Equatable {
     public var cluster: ClusterID
     /// The store's revision of this value; 0 before the first write.
     public var revision: UInt64
-    /// A member's slot is its index; a slot is never given to another name.
+    /// A member's index is its slot. A slot is never assigned to another name.
     public var members: [Member]
     /// 4,096 entries, by shard.
     public var shards: [ShardAssignment]
 
-    /// The map of a cluster that nobody joined yet.
+    /// The map of a cluster without members.
     public init(cluster: ClusterID) {
         self.cluster = cluster
         revision = 0
@@ -32,7 +32,7 @@ public struct ClusterMap: Sendable, Equatable {
         Int(slot.rawValue) < members.count ? members[Int(slot.rawValue)] : nil
     }
 
-    /// The slot of a name, alive or not.
+    /// The slot of a name, whether the member is alive or not.
     public func slot(of name: NodeName) -> MemberSlot? {
         members.firstIndex { $0.id.name == name }.map { MemberSlot(rawValue: UInt16($0)) }
     }
@@ -40,20 +40,21 @@ public struct ClusterMap: Sendable, Equatable {
     /// The member of that name, alive or not.
     public func member(named name: NodeName) -> Member? { members.first { $0.id.name == name } }
 
-    /// The owner of a shard, where it has one.
+    /// The owner of a shard, if it has one.
     public func owner(of shard: ShardID) -> Member? { member(at: self[shard].owner) }
 
-    /// The standby of a shard, where it has one.
+    /// The standby of a shard, if it has one.
     public func standby(of shard: ShardID) -> Member? { member(at: self[shard].standby) }
 
     /// The first revision that the map after this one can have.
     package var nextRevision: UInt64 { revision < .max ? revision + 1 : .max }
 
-    /// True where this map can have come after an earlier one, or is it: the revision is not lower, the same revision
-    /// is the same map, no member is missing or has an earlier incarnation, and no shard has an earlier epoch.
+    /// True if this map can follow the earlier one, or is the same map. The revision must not be lower, and the same
+    /// revision must be the same map. No member may be missing or have an earlier incarnation, and no shard an earlier
+    /// epoch.
     ///
-    /// A node of an earlier version remembers a map without what ``ShardAssignment/standbyNamedIn`` and
-    /// ``ShardAssignment/ownerNamedIn`` say; it is the same map.
+    /// A node of an earlier version stores a map without ``ShardAssignment/standbyNamedIn`` and
+    /// ``ShardAssignment/ownerNamedIn``. It counts as the same map.
     package func isSuccessor(of earlier: ClusterMap) -> Bool {
         guard revision > earlier.revision else {
             return self == earlier || self == earlier.withoutNamings || withoutNamings == earlier
@@ -72,7 +73,7 @@ public struct ClusterMap: Sendable, Equatable {
         return map
     }
 
-    /// True where this very incarnation is a member that is up or draining.
+    /// True if exactly this incarnation is a member that is up or draining.
     public func isAlive(_ node: NodeID) -> Bool {
         members.contains { $0.id == node && $0.state.isAlive }
     }
@@ -82,20 +83,20 @@ public struct ClusterMap: Sendable, Equatable {
 public struct MemberSlot: Sendable, Hashable {
     public let rawValue: UInt16
     public init(rawValue: UInt16) { self.rawValue = rawValue }
-    /// Nobody.
+    /// No member.
     public static let none = MemberSlot(rawValue: 0xffff)
 }
 
 /// A node in the map.
 public struct Member: Sendable, Hashable {
     public enum State: UInt8, Sendable, Hashable, CaseIterable {
-        /// Takes shards.
+        /// Accepts shards.
         case up = 1
-        /// Serves what it has and hands it over; takes nothing new.
+        /// Serves its shards and hands them over. Accepts no new ones.
         case draining = 2
         /// Declared dead; this incarnation never returns.
         case dead = 3
-        /// Left by itself, with nothing in its hands.
+        /// Left the cluster by itself, without shards.
         case left = 4
 
         public var isAlive: Bool { self == .up || self == .draining }
@@ -104,7 +105,7 @@ public struct Member: Sendable, Hashable {
     public var id: NodeID
     public var state: State
     public var addresses: NodeAddresses
-    /// Its share of the shards beside the others' weights; 100 is the default.
+    /// Its share of the shards relative to the other members' weights. The default is 100.
     public var weight: UInt32
 
     public init(id: NodeID, state: State, addresses: NodeAddresses, weight: UInt32 = 100) {
@@ -115,7 +116,7 @@ public struct Member: Sendable, Hashable {
     }
 }
 
-/// Where a node's doors are.
+/// The addresses of a node.
 public struct NodeAddresses: Sendable, Hashable {
     /// Node links (TCP) and heartbeats (UDP).
     public var transport: HostPort

@@ -1,11 +1,11 @@
 package import ApusCore
 import Synchronization
 
-/// This node's newest copy of the cluster map, readable from any thread without waiting.
+/// This node's newest copy of the cluster map. Any thread can read it without waiting.
 ///
-/// Concurrency model: the map sits behind a `Mutex` and is replaced whole; observers are called one
-/// after the other, in the order of the revisions, on the thread that brought the map. They must
-/// only hand the news on (to an event loop, to an actor) and return.
+/// Concurrency model: the map is guarded by a `Mutex` and replaced as a whole. Observers are called one after the
+/// other, in the order of the revisions, on the thread that delivered the map. They must only pass the map on (to an
+/// event loop or an actor) and return.
 package final class ClusterView: Sendable {
     package typealias Observer = @Sendable (_ old: ClusterMap, _ new: ClusterMap) -> Void
 
@@ -14,9 +14,9 @@ package final class ClusterView: Sendable {
         var observers: [Observer] = []
     }
 
-    /// This life of this node.
+    /// This incarnation of this node.
     package let local: NodeID
-    /// The time that tokens and tickets are judged by.
+    /// The clock by which tokens and tickets are validated.
     package let clock = ClusterClock()
     private let state: Mutex<State>
     /// Held while observers run, so that they see maps in order.
@@ -37,15 +37,15 @@ package final class ClusterView: Sendable {
         }
     }
 
-    /// True where this node, in this life, owns the shard as far as it knows.
+    /// True if this incarnation of this node owns the shard in its newest map.
     package func isLocal(_ shard: ShardID) -> Bool { lookUp(shard).owner?.id == local }
 
-    /// Adds an observer; it is called for every later map.
+    /// Adds an observer. It is called for every later map.
     package func observe(_ observer: @escaping Observer) {
         state.withLock { $0.observers.append(observer) }
     }
 
-    /// Takes a map that the store gave out; older ones than the one held are ignored.
+    /// Applies a map from the store. A map older than the current one is ignored.
     package func update(_ map: ClusterMap) {
         delivery.withLock { _ in
             let change: (old: ClusterMap, observers: [Observer])? = state.withLock { state in
@@ -60,7 +60,7 @@ package final class ClusterView: Sendable {
     }
 }
 
-/// A shard as this node knows it.
+/// A shard in this node's newest map.
 package struct ShardView: Sendable {
     package var epoch: Epoch
     package var owner: Member?

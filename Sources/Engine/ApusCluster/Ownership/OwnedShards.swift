@@ -1,8 +1,8 @@
 package import ApusCore
 
-/// The shards that this life of a node owns by a map, with their epochs; none where it is not alive.
+/// The shards that this incarnation of a node owns in a map, with their epochs; none if it is not alive.
 ///
-/// An array by shard, since every node makes and compares these at every map change, a thousand shards at a time.
+/// An array by shard, because every node builds and compares these at every map change, a thousand shards at a time.
 package struct OwnedShards: Sendable, Equatable {
     private var epochs: [Epoch?]
 
@@ -16,13 +16,13 @@ package struct OwnedShards: Sendable, Equatable {
         for (number, shard) in map.shards.enumerated() where shard.owner == slot { epochs[number] = shard.epoch }
     }
 
-    /// The epoch under which the shard is owned; nil where it is not.
+    /// The epoch under which the shard is owned; nil if it is not.
     package subscript(shard: ShardID) -> Epoch? {
         get { epochs[Int(shard.rawValue)] }
         set { epochs[Int(shard.rawValue)] = newValue }
     }
 
-    /// The shards where both differ, in order, with their epochs here and there.
+    /// The shards whose ownership or epoch differs, in order, with the epochs in both.
     package func differences(from older: OwnedShards) -> [(shard: ShardID, old: Epoch?, new: Epoch?)] {
         epochs.indices.compactMap { index in
             guard epochs[index] != older.epochs[index] else { return nil }
@@ -30,7 +30,7 @@ package struct OwnedShards: Sendable, Equatable {
         }
     }
 
-    /// The shards that left and those that came since, in order.
+    /// The shards that were lost and gained since, in order.
     package func turnover(since older: OwnedShards) -> (lost: [ShardID], gained: [ShardID]) {
         let differences = differences(from: older)
         return (

@@ -1,30 +1,30 @@
 package import ApusCore
 
-/// One change of the cluster map, decided by a node and made by one compare-and-swap (D4, D5).
+/// One change of the cluster map. A node decides it and applies it with one compare-and-swap (D4, D5).
 package enum OwnershipDecision: Sendable, Equatable {
-    /// A node starts under ``ClusterMap/nextLife(of:)``; an older life of its name that still counts as alive is dead
-    /// by it. The node listens before it joins, so that it can be reached from its first moment in the map.
+    /// A node starts as ``ClusterMap/nextLife(of:)``. An earlier incarnation of its name that still counts as alive is
+    /// dead by this. The node listens before it joins, so it can be reached from its first moment in the map.
     case join(NodeID, addresses: NodeAddresses, weight: UInt32)
-    /// The detector confirmed deaths; shards go to their standbys.
+    /// The detector confirmed deaths. The shards go to their standbys.
     case declareDead([NodeID])
-    /// A node takes nothing new and hands over what it has.
+    /// A node accepts no new shards and hands over its own.
     case drain(NodeID)
-    /// A node goes. What it still holds falls to the standbys.
+    /// A node leaves. The shards that it still owns go to the standbys.
     case leave(NodeID)
     /// Another standby for shards, of the same owner and epoch.
     case setStandby([ShardMove])
-    /// The standby, which has everything, becomes the owner.
+    /// The standby becomes the owner. It has everything.
     case handOver([ShardMove])
 }
 
-/// One shard's planned way from its owner to another node, or to a new standby.
+/// One shard's planned move from its owner to another node, or to a new standby.
 package struct ShardMove: Sendable, Hashable {
     package var shard: ShardID
-    /// The epoch under which the move was planned; under any other it is void.
+    /// The epoch under which the move was planned. Under any other epoch the move is void.
     package var epoch: Epoch
     /// The owner that plans the move.
     package var owner: NodeID
-    /// The node that becomes standby, and for a hand-over then owner.
+    /// The node that becomes the standby, and in a hand-over then the owner.
     package var target: NodeID
 
     package init(shard: ShardID, epoch: Epoch, owner: NodeID, target: NodeID) {
@@ -36,15 +36,15 @@ package struct ShardMove: Sendable, Hashable {
 }
 
 extension ClusterMap {
-    /// The most slots of a map; a cluster that used more names in its life is refused new ones.
+    /// The most slots of a map. Names beyond it are refused.
     package static let memberCountMax = 1000
 
-    /// The map that follows from a decision; nil where the decision changes nothing (any more).
+    /// The map that results from a decision; nil if the decision changes nothing (any more).
     ///
-    /// The same decision on its own result changes nothing.
+    /// Applied to its own result, a decision changes nothing.
     ///
-    /// - Throws: 10025 where the deciding member is no longer alive in this map, or its life was taken by another
-    ///   process of its name; 10007 for one name too many.
+    /// - Throws: 10025 if the deciding member is no longer alive in this map, or another process of its name took its
+    ///   incarnation; 10007 if there is no slot for another name.
     package func applying(_ decision: OwnershipDecision) throws(ApusError) -> ClusterMap? {
         var next = self
         switch decision {
@@ -68,20 +68,20 @@ extension ClusterMap {
         return next == self ? nil : next
     }
 
-    /// The life that a node of that name takes when it starts: one after its last.
+    /// The incarnation of a node of that name that starts now: one after its last.
     package func nextLife(of name: NodeName) -> NodeID {
         NodeID(name: name, incarnation: (member(named: name)?.id.incarnation ?? 0) + 1)
     }
 
-    /// The slot of exactly this incarnation, where it is alive.
+    /// The slot of exactly this incarnation, if it is alive.
     package func aliveSlot(of node: NodeID) -> MemberSlot? {
         guard let slot = slot(of: node.name), let member = member(at: slot), member.id == node, member.state.isAlive
         else { return nil }
         return slot
     }
 
-    /// True where the node has nothing left that another could take: it owns no shard, and stands by only where nobody
-    /// else is up to do so.
+    /// True if the node holds nothing that another could take: it owns no shard, and is standby only where no other
+    /// member is up to be one.
     package func isDrained(_ node: NodeID) -> Bool {
         guard let slot = aliveSlot(of: node) else { return true }
         let canReplace = members.count { $0.state == .up && $0.id != node } > 1
@@ -93,8 +93,8 @@ extension ClusterMap {
     private mutating func join(_ node: NodeID, addresses: NodeAddresses, weight: UInt32) throws(ApusError) {
         if let earlier = member(named: node.name)?.id {
             guard earlier.incarnation < node.incarnation else { throw ApusError(.fenced) }
-            // The slot stays with the name, so nothing may be left in it under the old life's epochs. Where nobody
-            // else is there to take a shard, it waits without an owner for the new life below.
+            // The slot stays with the name, so the earlier incarnation must keep nothing under its epochs. If no other
+            // member can take a shard, it has no owner until the new incarnation takes it below.
             retire([earlier], as: .dead)
         }
         let member = Member(id: node, state: .up, addresses: addresses, weight: weight)
@@ -104,7 +104,7 @@ extension ClusterMap {
             members[Int(slot.rawValue)] = member
         } else {
             guard members.count < Self.memberCountMax else {
-                throw ApusError(.overloaded, "the cluster map has no room for another name")
+                throw ApusError(.overloaded, "the cluster map has no slot for another name")
             }
             slot = MemberSlot(rawValue: UInt16(members.count))
             members.append(member)
@@ -120,8 +120,8 @@ extension ClusterMap {
         fillStandbys()
     }
 
-    /// Takes nodes out, and everything out of their hands: the standby becomes owner under the next epoch, or
-    /// where it goes too, the best of those who are left.
+    /// Removes nodes and their assignments. The standby becomes owner under the next epoch. If it is removed too, the
+    /// best remaining member does.
     private mutating func retire(_ nodes: [NodeID], as state: Member.State) {
         var gone: [MemberSlot] = []
         for node in nodes {
@@ -147,8 +147,8 @@ extension ClusterMap {
             ?? ShardPlacement.ranking(shard: shard, in: self) { $0.state.isAlive }.first ?? .none
     }
 
-    /// Gives every shard without a standby the best member that is up, the least loaded first where the best has more
-    /// than its share already.
+    /// Assigns to every shard without a standby the best member that is up. If the best has more than its share, the
+    /// least loaded member comes first.
     private mutating func fillStandbys() {
         let upCount = members.count { $0.state == .up }
         guard upCount > 0, shards.contains(where: { $0.standby == .none && $0.owner != .none }) else { return }
@@ -174,13 +174,13 @@ extension ClusterMap {
         shards[index].moveStandby(to: target)
     }
 
-    /// Only a node that stands by for the shard can become its owner: nobody else has its state.
+    /// Only a standby of the shard can become its owner: no other node has its state.
     private mutating func handOver(_ move: ShardMove) {
         guard let (index, target) = place(of: move), shards[index].standby == target else { return }
         shards[index].handOver()
     }
 
-    /// Where the move's shard is, if the move still holds: the same owner under the same epoch, and a target
+    /// The index and target slot of a move, if it is still valid: the same owner under the same epoch, and a target
     /// that is up.
     private func place(of move: ShardMove) -> (index: Int, target: MemberSlot)? {
         let index = Int(move.shard.rawValue)

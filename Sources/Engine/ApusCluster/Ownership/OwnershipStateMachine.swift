@@ -1,48 +1,48 @@
 package import ApusCore
 import OrderedCollections
 
-/// Turns what a node wants of the cluster map into compare-and-swaps, one at a time (D4).
+/// Applies a node's decisions to the cluster map with compare-and-swap, one at a time (D4).
 ///
-/// It holds the newest map that the store gave out, a bounded queue of proposals, and the deaths that the detector
-/// confirmed. A swap that is lost means that another node changed the map: it is read again and
-/// the decision made anew on what it says now, so that two nodes never undo each other.
+/// It holds the newest map from the store, a bounded queue of proposals, and the deaths that the detector confirmed. A
+/// lost swap means that another node changed the map. The map is then read again and the decision is made anew on it,
+/// so two nodes never undo each other's changes.
 ///
-/// **Who declares a death.** Every member that confirmed it, in the order of names with `rankDelay` between
-/// them, so that usually one of them swaps and the others find it done. A death that the detector takes back,
-/// or that the map already shows, is dropped.
+/// **Who declares a death.** Every member that confirmed it, in the order of names with `rankDelay` between them.
+/// Usually one of them swaps and the others find the death in the map. A death that the detector withdraws, or that the
+/// map already shows, is dropped.
 ///
-/// **Planned moves wait for everybody else.** They come in a stream, and a node that swaps without a pause
-/// leaves no moment in which another's read and swap both fit; so after each such swap planned moves rest for
-/// `plannedPace`, and all that came up meanwhile go in the next one. Joins, drains and deaths go at once.
+/// **Planned moves yield.** They come in a stream. A node that swaps without a pause would leave no time for another
+/// node's read and swap. After each such swap, planned moves therefore wait for `plannedPace`, and the next one
+/// includes all that were proposed in the meantime. Joins, drains and deaths do not wait.
 ///
-/// **A store that cannot be reached.** Nothing is decided: proposals fail with 10012 after `attemptCountMax`
-/// tries, deaths stay and are tried again. A swap whose answer was lost may have been made, or may yet be: the map is
-/// read before the next decision, and a planned move does not fail by tries while its own swap may still stand in
-/// the store. Who proposed it would otherwise go on with a shard that is another's.
+/// **Unreachable store.** Nothing is decided. Proposals fail with 10012 after `attemptCountMax` attempts; deaths stay
+/// and are tried again. A swap without an answer may have been made, or may still be made. The map is therefore read
+/// before the next decision. A planned move does not fail after its attempts while its own swap may still be in the
+/// store: its proposer would otherwise continue to use a shard that another node owns.
 ///
-/// **A store that is not what it was.** The map held is the newest that this node ever saw, and the store may never
-/// show less: an earlier revision, another map under the same one, or a later one in which epochs or incarnations
-/// went back is a store that was rolled back. As with one that is another's, damaged or silent, nothing is decided on
-/// it: ``Action/storeChanged(_:)`` says so, deaths wait, proposals wait and fail with 10012 after their tries, the
-/// map held stays in force, and the store is read every `retryDelay` until it is right again.
+/// **Rolled-back store.** The current map is the newest that this node has seen, and the store may never show less. An
+/// earlier revision, another map under the same revision, or a later map with lower epochs or incarnations is the sign
+/// of a store that was rolled back. It is treated like another cluster's store, or a damaged or silent one: nothing is
+/// decided on it. ``Action/storeChanged(_:)`` reports it, deaths wait, proposals wait and fail with 10012 after their
+/// attempts, and the current map stays in force. The store is read every `retryDelay` until it is sound again.
 ///
-/// **The own death.** When a map shows this life as dead, ``Action/fenced`` is given once and no swap is
-/// made any more: what this node still does carries epochs that nobody takes.
+/// **The own death.** When a map shows this incarnation as dead, ``Action/fenced`` is emitted once, and no more swaps
+/// are made. Later messages of this node carry epochs that no node accepts.
 ///
-/// Pure: confined to whoever owns it; the shell calls the store and passes the answer back.
+/// Pure value: confined to its owner. The shell calls the store and passes the answers back.
 package struct OwnershipStateMachine: Sendable {
     package struct Configuration: Sendable, Equatable {
-        /// The wait of the second member by name before it declares a death; the third waits twice as long.
+        /// The wait of the second member by name before it declares a death. The third member waits twice as long.
         package var rankDelay: Duration = .milliseconds(30)
-        /// The wait after the store failed, or was found to be wrong.
+        /// The wait after the store failed or was unsound.
         package var retryDelay: Duration = .milliseconds(50)
-        /// A store that has not answered for this long counts as one that cannot be read.
+        /// A store that has not answered for this long counts as unreadable.
         package var answerTimeout: Duration = .seconds(1)
         /// The least time between two swaps of this node for planned moves.
         package var plannedPace: Duration = .milliseconds(20)
-        /// Tries of one proposal, lost swaps and failures together.
+        /// Attempts of one proposal, lost swaps and failures together.
         package var attemptCountMax: Int = 40
-        /// Proposals that wait; one more is refused with 10007.
+        /// The most proposals that wait. A further one is refused with 10007.
         package var proposalCountMax: Int = 256
 
         package init() {}
@@ -51,12 +51,12 @@ package struct OwnershipStateMachine: Sendable {
     package typealias ProposalID = UInt64
 
     package enum Input: Sendable {
-        /// The store may hold a newer map: a peer said so, or its revision moved.
+        /// The store may hold a newer map: a peer reported it, or its revision changed.
         case refresh
-        /// Something is wanted; ``Action/settled(_:_:)`` answers with the same number.
+        /// A decision is proposed. ``Action/settled(_:_:)`` answers it with the same number.
         case propose(ProposalID, OwnershipDecision)
         case confirmedDead(NodeID)
-        /// The detector took a death back.
+        /// The detector withdrew a death.
         case recovered(NodeID)
         /// The answer to ``Action/read``.
         case read(ClusterMap)
@@ -64,9 +64,9 @@ package struct OwnershipStateMachine: Sendable {
         case swapWon(revision: UInt64)
         /// The store holds another revision.
         case swapLost
-        /// The answer to a read or a swap is that the store failed; a swap may have been made or not.
+        /// A read or a swap failed. The swap may have been made or not.
         case storeFailed(ApusError)
-        /// Time has passed; wanted every 10 ms while ``isBusy``.
+        /// Time has passed. Needed every 10 ms while ``isBusy``.
         case tick
     }
 
@@ -77,25 +77,25 @@ package struct OwnershipStateMachine: Sendable {
         case compareAndSwap(expected: UInt64, ClusterMap)
         /// This is the newest map.
         case adopt(ClusterMap)
-        /// This node made the newest map: tell the peers.
+        /// This node made the newest map. Announce it to the peers.
         case announce(revision: UInt64)
         case settled(ProposalID, Outcome)
-        /// The store became wrong, differently wrong, or right.
+        /// The condition of the store changed.
         case storeChanged(StoreCondition)
-        /// This life of this node is dead in the map.
+        /// This incarnation is dead in the map.
         case fenced
     }
 
     package enum Outcome: Sendable, Equatable {
-        /// The decision stands in this map, made now or already there.
+        /// The decision is in this map, made now or before.
         case decided(ClusterMap)
         case failed(ApusError)
     }
 
-    /// What the newest answer of the store showed.
+    /// The condition of the store at its newest answer.
     package enum StoreCondition: Sendable, Equatable {
         case sound
-        /// It failed, is damaged, or does not answer.
+        /// It failed, is damaged, or did not answer.
         case unreadable(ApusError)
         /// It is another store, or another cluster's.
         case foreign(ApusError)
@@ -107,10 +107,10 @@ package struct OwnershipStateMachine: Sendable {
         var id: ProposalID
         var decision: OwnershipDecision
         var attemptCount = 0
-        /// The revision that a swap expected whose answer was lost: until the map is past it, it may have been made.
+        /// The revision that an unanswered swap expected. Until the map is past it, the swap may have been made.
         var unansweredAt: UInt64?
 
-        /// Can wait for what is more urgent.
+        /// True if it can wait for more urgent proposals.
         var isPlanned: Bool {
             switch decision {
             case .setStandby, .handOver: true
@@ -122,39 +122,39 @@ package struct OwnershipStateMachine: Sendable {
     private enum Flight: Sendable {
         case idle
         case reading
-        /// For proposals, or with none of them for deaths.
+        /// With the proposals that it applies. An empty list stands for deaths.
         case swapping(ClusterMap, [ProposalID])
     }
 
     package let configuration: Configuration
-    /// This life; nil until it joined.
+    /// This incarnation; nil until it joined.
     package private(set) var local: NodeID?
     package private(set) var map: ClusterMap
     package private(set) var store: StoreCondition = .sound
     private var flight: Flight = .idle
-    /// When the open request went to the store.
+    /// The time at which the open request was sent to the store.
     private var flightSince: MonotonicTime = .zero
     private var isReadWanted = true
     private var proposals: [Proposal] = []
-    /// When each confirmed death may be declared by this node.
+    /// The time from which this node may declare each confirmed death.
     private var deaths: OrderedDictionary<NodeID, MonotonicTime> = [:]
     private var idleUntil: MonotonicTime = .zero
     private var plannedFrom: MonotonicTime = .zero
     private var isFenced = false
 
-    /// - Parameter map: An empty map of the cluster; the store is read first.
+    /// - Parameter map: An empty map of the cluster. The store is read first.
     package init(map: ClusterMap, configuration: Configuration = Configuration()) {
         self.map = map
         self.configuration = configuration
     }
 
-    /// Something waits for the store or for time.
+    /// True if something waits for the store or for time.
     package var isBusy: Bool {
         if case .idle = flight { return isReadWanted || !proposals.isEmpty || !deaths.isEmpty }
         return true
     }
 
-    /// Takes one event; the actions are to be carried out in their order.
+    /// Handles one event. The actions must be carried out in order.
     package mutating func handle(_ input: Input, now: MonotonicTime) -> [Action] {
         var actions: [Action] = []
         switch input {
@@ -194,7 +194,7 @@ package struct OwnershipStateMachine: Sendable {
     private mutating func note(deathOf node: NodeID, now: MonotonicTime) {
         guard map.isAlive(node), node != local, deaths[node] == nil else { return }
         deaths[node] = now
-        // The rank counts those who are left to act, so that the death of the first in rank delays nothing.
+        // The rank counts the members that are left to act, so the death of the first in rank delays nothing.
         let actors = map.members.filter { $0.state.isAlive && deaths[$0.id] == nil }.map(\.id).sorted()
         let rank = local.flatMap { actors.firstIndex(of: $0) } ?? actors.count
         deaths[node] = now + configuration.rankDelay * rank
@@ -209,11 +209,11 @@ package struct OwnershipStateMachine: Sendable {
     private mutating func noteSilence(now: MonotonicTime, actions: inout [Action]) {
         if case .idle = flight { return }
         guard now - flightSince >= configuration.answerTimeout, store == .sound else { return }
-        let error = ApusError(.storageFailed, "the ownership store does not answer; look at the disk that it is on")
+        let error = ApusError(.storageFailed, "the ownership store does not answer; check the disk that it is on")
         note(store: .unreadable(error), actions: &actions)
     }
 
-    /// The request went wrong: the store is read again after a wait.
+    /// The request failed. The store is read again after a wait.
     private mutating func tryAgain(now: MonotonicTime, actions: inout [Action]) {
         isReadWanted = true
         idleUntil = now + configuration.retryDelay
@@ -252,12 +252,12 @@ package struct OwnershipStateMachine: Sendable {
         }
     }
 
-    /// True for a planned move that may stand in the store without this node's knowledge.
+    /// True for a planned move that may be in the store without this node's knowledge.
     private func isOpen(_ proposal: Proposal) -> Bool {
         proposal.isPlanned && proposal.unansweredAt == map.revision
     }
 
-    /// One more try went wrong: of the proposals that swapped, or of the first where the store cannot be read.
+    /// Counts a failed attempt: of the proposals in the swap, or of the first one if the store cannot be read.
     private mutating func countAttempt(actions: inout [Action]) {
         let tried: [ProposalID]
         switch flight {
@@ -311,7 +311,7 @@ package struct OwnershipStateMachine: Sendable {
             return
         }
         let isPlannedDue = now >= plannedFrom
-        // What is urgent goes first and alone; planned moves go together.
+        // Urgent proposals go first and alone. Planned moves go together.
         let urgent = proposals.first { !$0.isPlanned }
         let candidates = urgent.map { [$0] } ?? (isPlannedDue ? proposals : [])
         guard !candidates.isEmpty else { return }
@@ -325,7 +325,7 @@ package struct OwnershipStateMachine: Sendable {
                     continue
                 }
                 if case .join(let node, _, _) = proposal.decision { local = node }
-                // Nothing to change: it stands in the map already, or was passed over.
+                // Nothing to change: the decision is in the map already, or is obsolete.
                 actions.append(.settled(proposal.id, .decided(map)))
             } catch {
                 actions.append(.settled(proposal.id, .failed(error)))
@@ -338,7 +338,7 @@ package struct OwnershipStateMachine: Sendable {
         actions.append(.compareAndSwap(expected: map.revision, decided))
     }
 
-    /// All deaths that are due, in one map; nil where there are none. Before it joined a node declares nobody dead.
+    /// All deaths that are due, in one map; nil if there are none. A node that has not joined declares no deaths.
     private func decideDeaths(now: MonotonicTime) -> ClusterMap? {
         guard let local, map.isAlive(local) else { return nil }
         let due = deaths.filter { $0.value <= now }.map(\.key)

@@ -1,22 +1,22 @@
 public import ApusCore
 
-/// Who owns a shard, who stands by, and the fencing token.
+/// The owner of a shard, its standby, and the fencing token.
 ///
-/// **What a standby may lack.** A planned move names only a node that has everything, and without which the owner
-/// acknowledges nothing (D18). After a death, and where nobody stood by, a node is named for want of another: it may
-/// hold a copy of an earlier time, and the owner does not know yet that it must wait for it. A node that sees only
-/// some of the maps cannot tell one from the other by what it saw, so the assignment says it, for the standby and,
-/// where that became the owner, for the owner: the first revision of the map that had it. What an owner says under
-/// this revision or a later one, it says of the standby that is named now.
+/// **What a standby may lack.** A planned move names a node only if it has everything, and the owner then acknowledges
+/// nothing without it (D18). After a death, and if there was no standby, a node is named without that condition: it may
+/// hold an older copy, and the owner does not know yet that it must wait for it. A node that sees only some of the maps
+/// cannot distinguish the two cases. The assignment therefore records, for the standby and for an owner that was such a
+/// standby, the first revision of the map that named it. What an owner reports under this revision or a later one
+/// applies to the standby that is named now.
 public struct ShardAssignment: Sendable, Hashable {
     public var owner: MemberSlot
     public var standby: MemberSlot
-    /// Grows with every change of ``owner``; a change of the standby alone leaves it.
+    /// Grows with every change of ``owner``. A change of the standby alone does not change it.
     public var epoch: Epoch
-    /// The map's revision in which the standby was named for want of another; 0 where a planned move named it.
+    /// The revision of the map that named the standby without a planned move; 0 if a planned move named it.
     public var standbyNamedIn: UInt64
-    /// As ``standbyNamedIn``, for the owner as the standby that it was under the epoch before, or as the owner where
-    /// there was none; 0 after a planned hand-over.
+    /// As ``standbyNamedIn``, for the owner: the revision that named it standby under the epoch before, or owner if it
+    /// was not the standby; 0 after a planned hand-over.
     public var ownerNamedIn: UInt64
 
     public init(
@@ -32,13 +32,13 @@ public struct ShardAssignment: Sendable, Hashable {
 
     // MARK: After a death
 
-    /// The standby is gone.
+    /// Removes the standby.
     package mutating func loseStandby() {
         standby = .none
         standbyNamedIn = 0
     }
 
-    /// The owner is gone: the standby takes its place, where there is one.
+    /// Removes the owner. The standby takes its place, if there is one.
     package mutating func loseOwner() {
         owner = standby
         ownerNamedIn = standbyNamedIn
@@ -46,28 +46,28 @@ public struct ShardAssignment: Sendable, Hashable {
         loseStandby()
     }
 
-    /// A member becomes the owner under the epoch, though it did not stand by.
+    /// Names an owner under the epoch that was not the standby.
     package mutating func nameOwner(_ member: MemberSlot, in revision: UInt64) {
         owner = member
         ownerNamedIn = member == .none ? 0 : revision
     }
 
-    /// A member stands by from now on, whatever it holds.
+    /// Names a standby, whatever it holds.
     package mutating func nameStandby(_ member: MemberSlot, in revision: UInt64) {
         standby = member
         standbyNamedIn = member == .none ? 0 : revision
     }
 
-    // MARK: As planned
+    // MARK: Planned moves
 
-    /// A member that has everything stands by in the place of another.
+    /// Replaces the standby by a member that has everything.
     package mutating func moveStandby(to member: MemberSlot) {
         guard member != standby else { return }
         standby = member
         standbyNamedIn = 0
     }
 
-    /// The standby, which has everything, becomes the owner; the owner stands by with what it had.
+    /// Makes the standby, which has everything, the owner. The owner becomes the standby and has what it had.
     package mutating func handOver() {
         (owner, standby) = (standby, owner)
         (ownerNamedIn, standbyNamedIn) = (0, 0)

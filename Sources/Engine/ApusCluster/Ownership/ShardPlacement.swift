@@ -1,20 +1,20 @@
 import ApusCore
 
-/// Where shards should be: weighted rendezvous hashing with bounded loads (D5).
+/// The target placement of shards: weighted rendezvous hashing with bounded loads (D5).
 ///
-/// Each member gets a score for each shard from a hash of its name and the shard; the best is the owner, the
-/// next the standby (Thaler, Ravishankar 1998; weights after Schindelhauer, Schomaker 2005). A member that
-/// goes takes only its own shards with it, and one that comes back gets the ones it had. Plain rendezvous
-/// leaves the fullest member about 10 % over the mean, so a member takes at most ``loadMax`` times its
-/// fair share and the rest falls to the next in rank (Mirrokni, Thorup, Zadimoghaddam 2018).
+/// Each member gets a score for each shard from a hash of its name and the shard. The best is the owner, the next the
+/// standby (Thaler, Ravishankar 1998; weights after Schindelhauer, Schomaker 2005). When a member leaves, only its own
+/// shards move, and when it returns it gets the same ones. Plain rendezvous leaves the fullest member about 10 % over
+/// the mean. A member therefore gets at most ``loadMax`` times its fair share, and the rest goes to the next in rank
+/// (Mirrokni, Thorup, Zadimoghaddam 2018).
 ///
-/// The result is a wish: the truth stands in the ``ClusterMap`` and moves towards it by hand-over. Integer hashes and
-/// an own logarithm make it the same on every machine.
+/// The result is a target. The actual placement is the ``ClusterMap``, which approaches the target by hand-overs.
+/// Integer hashes and a logarithm of its own make the result the same on every machine.
 package struct ShardPlacement: Sendable, Equatable {
-    /// The most shards of a member beside its fair share by weight.
+    /// The most shards of a member, relative to its fair share by weight.
     package static let loadMax = 1.05
 
-    /// Owner and standby that a shard should have; `none` where there are too few members.
+    /// The owner and standby that a shard should have; `none` if there are too few members.
     package struct Goal: Sendable, Equatable {
         package var owner: MemberSlot
         package var standby: MemberSlot
@@ -30,20 +30,20 @@ package struct ShardPlacement: Sendable, Equatable {
         var weight: Double
     }
 
-    /// Places all shards of a map on its members that are up; members that drain get none.
+    /// Places all shards of a map on its members that are up. Draining members get none.
     package init(of map: ClusterMap) {
         candidates = Self.candidates(of: map) { $0.state == .up }
         goals = Self.place(shardCount: map.shards.count, on: candidates)
     }
 
-    /// True where the placement for `map` is this one: the same members are up with the same weights.
+    /// True if the placement for `map` is this one: the same members are up with the same weights.
     package func isValid(for map: ClusterMap) -> Bool {
         goals.count == map.shards.count && candidates == Self.candidates(of: map) { $0.state == .up }
     }
 
     package subscript(shard: Int) -> Goal { goals[shard] }
 
-    /// Members by rank for one shard, the best first, among those that `isWanted` lets through.
+    /// The members by rank for one shard, the best first. Only those for which `isWanted` returns true.
     package static func ranking(shard: Int, in map: ClusterMap, where isWanted: (Member) -> Bool) -> [MemberSlot] {
         ranking(shard: shard, of: candidates(of: map, where: isWanted))
     }
@@ -62,15 +62,15 @@ package struct ShardPlacement: Sendable, Equatable {
         scored.reserveCapacity(candidates.count)
         for candidate in candidates {
             let score = score(shard: shard, candidate)
-            // Few members: insertion keeps the order as it grows. Equal scores keep the order of the slots.
+            // There are few members, so insertion sort is used. Equal scores keep the order of the slots.
             let place = scored.firstIndex { $0.score < score } ?? scored.count
             scored.insert((score, candidate.slot), at: place)
         }
         return scored.map(\.slot)
     }
 
-    /// `weight / -ln(u)` with u uniform in (0, 1): the highest of all such scores falls to each member
-    /// with a probability in proportion to its weight.
+    /// `weight / -ln(u)` with u uniform in (0, 1). Each member has the highest score with a probability proportional to
+    /// its weight.
     private static func score(shard: Int, _ candidate: Candidate) -> Double {
         let hash = StableHash.mix(candidate.seed ^ StableHash.mix(UInt64(shard) &+ 1))
         let unit = (Double(hash >> 11) + 0.5) * 0x1p-53
@@ -79,7 +79,7 @@ package struct ShardPlacement: Sendable, Equatable {
 
     /// The natural logarithm of a number between 0 and 1, from the series of the inverse hyperbolic tangent.
     ///
-    /// The C library's last bit differs between machines; a placement must not.
+    /// The last bit of the C library's result differs between machines. A placement must not.
     private static func naturalLogarithm(_ value: Double) -> Double {
         let ratio = (value.significand - 1) / (value.significand + 1)
         let square = ratio * ratio
@@ -110,7 +110,7 @@ package struct ShardPlacement: Sendable, Equatable {
             guard let owner else { return Goal(owner: .none, standby: .none) }
             owned[Int(owner.rawValue)] += 1
             let others = ranking.filter { $0 != owner }
-            // With weights far apart no standby may be under its bound; a full one is better than none.
+            // If weights differ widely, no standby may be under its bound. A full one is better than none.
             let standby =
                 others.first { stoodBy[Int($0.rawValue)] < loadMaxBySlot[Int($0.rawValue)] } ?? others.first
             guard let standby else { return Goal(owner: owner, standby: .none) }

@@ -3,26 +3,26 @@ package import ApusStorage
 import Foundation
 package import SwiftProtobuf
 
-/// Where the entities of one kind keep their state whose word is `recorded` (D15, D16).
+/// The storage of recorded entities of one kind (D15, D16).
 ///
-/// A service names its own message; the storage never knows it:
+/// A service declares its own message. The storage does not depend on it:
 /// ```swift
 /// static let rooms = EntityCollection<RoomState>(
 ///     "rooms", kind: .room, layout: 1, indexes: [RecordIndex("host") { [OrderedKey(.text($0.host))] }])
 /// ```
-/// A record is the entity's content with the memory of its requests, so that a change and its answer are never apart,
-/// and it is written as one step with the entity's reminders. Every step checks the claim of the entity's shard
-/// (``ShardClaims``): an owner that was superseded writes nothing, whatever is there.
+/// A record contains the entity's content and its stored answers, so a change and its answer are never separated. It is
+/// written as one step with the entity's reminders. Every step checks the claim of the entity's shard
+/// (``ShardClaims``), so an owner that was superseded can write nothing, whether the record exists or not.
 ///
 /// Isolation: any task.
 package struct EntityCollection<Content: Message & Sendable>: RecordCollectionDeclaration {
-    /// An entity's state as it stands.
+    /// An entity's stored state.
     package struct Stored: Sendable {
         package var content: Content
         package var memory: RequestMemory
-        /// What the entity is to be reminded of; the same as its records of ``ReminderRecords``.
+        /// The entity's pending reminders, the same as its records in ``ReminderRecords``.
         package var reminders: [Reminder]
-        /// For the next step.
+        /// The version to pass with the next step.
         package var version: UInt64
     }
 
@@ -32,18 +32,18 @@ package struct EntityCollection<Content: Message & Sendable>: RecordCollectionDe
     private let indexes: [RecordIndex<Content>]
 
     /// - Parameters:
-    ///   - name: As of ``RecordCollection``.
+    ///   - name: As in ``RecordCollection``.
     ///   - layout: Grows with each change of `indexes`; at least 1.
     package init(_ name: String, kind: EntityKind, layout: UInt32, indexes: [RecordIndex<Content>] = []) {
-        precondition(layout > 0, "the layout of \(name) begins with 1")
+        precondition(layout > 0, "the layout of \(name) is at least 1")
         (self.name, self.kind, self.layout, self.indexes) = (name, kind, layout, indexes)
     }
 
     // MARK: Reading
 
-    /// The entity's state; nil where it has none. Its shard is to be claimed before (``ShardClaims``).
+    /// The entity's state; nil if it has none. Claim its shard first (``ShardClaims``).
     ///
-    /// - Throws: 10001 where the record is none of this collection, else as ``RecordStore``.
+    /// - Throws: 10001 if the record is not of this collection, otherwise as ``RecordStore``.
     package func load(
         _ address: EntityAddress, from store: any RecordStore, memory: RequestMemory.Configuration = .init()
     ) async throws(ApusError) -> Stored? {
@@ -51,9 +51,9 @@ package struct EntityCollection<Content: Message & Sendable>: RecordCollectionDe
         return try stored(record, memory: memory)
     }
 
-    /// An entity's state as its record has it.
+    /// Decodes an entity's state from its record.
     ///
-    /// - Throws: 10001 where the record is none of this collection.
+    /// - Throws: 10001 if the record is not of this collection.
     package func stored(
         _ record: StoredRecord, memory: RequestMemory.Configuration = .init()
     ) throws(ApusError) -> Stored {
@@ -64,13 +64,13 @@ package struct EntityCollection<Content: Message & Sendable>: RecordCollectionDe
 
     // MARK: Writing
 
-    /// The step that makes an entity's state this one.
+    /// The step that replaces an entity's state.
     ///
     /// - Parameters:
-    ///   - version: Of the state that it follows; 0: there was none.
-    ///   - held: What the entity is to be reminded of from now on.
-    ///   - reminders: Made in the same step (``ReminderRecords``).
-    /// - Throws: 10018 where the content cannot be encoded.
+    ///   - version: The version that it replaces; 0 if there was none.
+    ///   - held: The entity's pending reminders from now on.
+    ///   - reminders: The changes to reminders, made in the same step (``ReminderRecords``).
+    /// - Throws: 10018 if the content cannot be encoded.
     package func step(
         _ address: EntityAddress, _ content: Content, _ memory: RequestMemory, after version: UInt64,
         fence: RecordFence, held: [Reminder] = [], reminders: [RecordWrite] = []
@@ -100,9 +100,9 @@ package struct EntityCollection<Content: Message & Sendable>: RecordCollectionDe
         return RecordStep([ShardClaims.check(address.shard, fence: fence), erase] + reminders)
     }
 
-    /// Makes an entity's state this one, durable when this returns, and answers its version.
+    /// Replaces an entity's state, and returns its version. The state is durable when this returns.
     ///
-    /// - Throws: 10013 where another owner has claimed the shard, 10030 where the state is not of that version; else as
+    /// - Throws: 10013 if another owner has claimed the shard, 10030 if the state is not of that version; otherwise as
     ///   ``RecordStore``.
     @discardableResult
     package func save(
@@ -129,12 +129,12 @@ package struct EntityCollection<Content: Message & Sendable>: RecordCollectionDe
             let head = try record.jsonString().dropLast()
             return try "\(head),\"content\":\(content.jsonString()),\"answeredCount\":\(entity.memory.count)}"
         } catch {
-            throw ApusError(.internalFailure, "a record of \(name) cannot be shown: \(error)")
+            throw ApusError(.internalFailure, "a record of \(name) cannot be converted to JSON: \(error)")
         }
     }
 
     private func id(of address: EntityAddress) -> RecordID {
-        precondition(address.kind == kind, "\(name) keeps entities of the kind \(kind), not \(address)")
+        precondition(address.kind == kind, "\(name) has entities of the kind \(kind), not \(address)")
         return RecordID(name, Self.key(of: address))
     }
 
@@ -166,11 +166,11 @@ package struct EntityCollection<Content: Message & Sendable>: RecordCollectionDe
 }
 
 extension EntityCollection where Content: EntityContent {
-    /// The step that makes an entity's state this one, over the version that it names, and the entity's records of
-    /// reminders those that it has now.
+    /// The step that replaces the version that the snapshot names, and makes the entity's reminder records match its
+    /// pending reminders.
     ///
     /// - Parameter earlier: the reminders of that version.
-    /// - Throws: 10018 where the content cannot be encoded.
+    /// - Throws: 10018 if the content cannot be encoded.
     package func step(
         _ snapshot: EntitySnapshot<Content>, of address: EntityAddress, fence: RecordFence, earlier: [Reminder]
     ) throws(ApusError) -> RecordStep {
@@ -179,7 +179,7 @@ extension EntityCollection where Content: EntityContent {
             held: snapshot.reminders, reminders: try Self.writes(address, snapshot.reminders, earlier, fence))
     }
 
-    /// What makes the records of the entity's reminders those that it has now.
+    /// The writes that make the entity's reminder records match its pending reminders.
     private static func writes(
         _ address: EntityAddress, _ now: [Reminder], _ earlier: [Reminder], _ fence: RecordFence
     ) throws(ApusError) -> [RecordWrite] {

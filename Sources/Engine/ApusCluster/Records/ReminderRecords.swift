@@ -3,20 +3,20 @@ package import ApusStorage
 import CoreMetrics
 import SwiftProtobuf
 
-/// Reminders as records (D15, D16): the truth of which ``ReminderStateMachine`` holds what is due soon.
+/// The reminders as durable records (D15, D16). ``ReminderStateMachine`` holds the ones that are due soon.
 ///
-/// One record for each name of an entity. It is set, replaced and removed in the step that changes its entity, by
-/// whoever owns the entity's shard; the step checks the shard's claim (``ShardClaims``), so a removed one needs no
-/// trace.
+/// There is one record for each name of an entity. The owner of the entity's shard sets, replaces and removes it, in
+/// the step that changes the entity. The step checks the shard's claim (``ShardClaims``), so a removed record needs no
+/// tombstone.
 ///
 /// Isolation: any task.
 package struct ReminderRecords: Sendable {
-    /// A reminder as it stands.
+    /// A stored reminder.
     package struct Held: Sendable, Equatable {
         package var reminder: Reminder
-        /// Of its record, for conditions.
+        /// The version of its record, for conditions.
         package var version: UInt64
-        /// Under which it was set.
+        /// The epoch under which it was set.
         package var epoch: Epoch
 
         package init(reminder: Reminder, version: UInt64, epoch: Epoch) {
@@ -24,10 +24,10 @@ package struct ReminderRecords: Sendable {
         }
     }
 
-    /// Some reminders in the order of their times.
+    /// Some reminders in the order of their due times.
     package struct Page: Sendable, Equatable {
         package var reminders: [Held]
-        /// There are no more up to the time that was asked for.
+        /// True if there are no more up to the requested time.
         package var isLast: Bool
 
         package init(reminders: [Held], isLast: Bool) { (self.reminders, self.isLast) = (reminders, isLast) }
@@ -35,7 +35,7 @@ package struct ReminderRecords: Sendable {
 
     package typealias Cursor = ReminderStateMachine.Cursor
 
-    /// By time over all shards, and by time within a shard.
+    /// Indexed by time over all shards, and by time within a shard.
     static let collection = RecordCollection<StoredReminder>(
         "reminders", layout: 1,
         key: { key(shard: $0.shard, kind: $0.kind, key: $0.key, name: $0.name) },
@@ -45,16 +45,16 @@ package struct ReminderRecords: Sendable {
         ])
 
     private let store: any RecordStore
-    /// Records that are no reminders and were passed over: damaged, or of a release that keeps more.
+    /// Records that were skipped because they are not readable reminders: damaged, or from a later release.
     private let unreadable = Counter(label: "apus_reminders_unreadable_total")
 
     package init(_ store: any RecordStore) { self.store = store }
 
     // MARK: Writing
 
-    /// Sets a reminder, in place of the one of its name.
+    /// Sets a reminder. It replaces the one of its name.
     ///
-    /// - Throws: 10002 where its name is not of 1 to 63 bytes.
+    /// - Throws: 10002 if its name does not have 1 to 63 bytes.
     package static func set(
         _ reminder: Reminder, fence: RecordFence, if condition: RecordCondition = .any
     ) throws(ApusError) -> RecordWrite {
@@ -64,7 +64,7 @@ package struct ReminderRecords: Sendable {
         return try collection.put(message(reminder), fence: fence, if: condition)
     }
 
-    /// Removes the reminder of this name: it was cancelled, or delivered.
+    /// Removes the reminder of this name, after its cancellation or delivery.
     package static func remove(
         _ entity: EntityAddress, name: String, fence: RecordFence, if condition: RecordCondition = .any
     ) -> RecordWrite {
@@ -73,7 +73,7 @@ package struct ReminderRecords: Sendable {
 
     // MARK: Reading
 
-    /// The entity's reminder of this name; nil where there is none.
+    /// The entity's reminder of this name; nil if there is none.
     package func reminder(of entity: EntityAddress, name: String) async throws(ApusError) -> Held? {
         guard let stored = try await store.records(Self.collection.name, [Self.key(of: entity, name: name)])[0]
         else { return nil }
@@ -83,9 +83,9 @@ package struct ReminderRecords: Sendable {
     /// Reminders with times after the cursor's, up to `upTo`, in the order of ``ReminderStateMachine/Cursor``.
     ///
     /// - Parameters:
-    ///   - shard: Only this shard's; nil: those of all shards.
-    ///   - cursor: Where the last page ended; nil: from the first one.
-    ///   - limit: The most of one page, up to ``RecordLimits/pageCountMax``.
+    ///   - shard: Only reminders of this shard; nil for all shards.
+    ///   - cursor: The end of the last page; nil starts at the first reminder.
+    ///   - limit: The most reminders in one page, up to ``RecordLimits/pageCountMax``.
     package func page(
         of shard: ShardID? = nil, after cursor: Cursor?, upTo: Int64, limit: Int = RecordLimits.pageCountMax
     ) async throws(ApusError) -> Page {
@@ -93,7 +93,7 @@ package struct ReminderRecords: Sendable {
         return Page(reminders: page.records.compactMap { held($0) }, isLast: page.next == nil)
     }
 
-    /// What ``page(of:after:upTo:limit:)`` reads.
+    /// The scan that ``page(of:after:upTo:limit:)`` reads.
     package static func scan(
         of shard: ShardID? = nil, after cursor: Cursor?, upTo: Int64, limit: Int = RecordLimits.pageCountMax
     ) -> RecordScan {
@@ -104,7 +104,7 @@ package struct ReminderRecords: Sendable {
             below: OrderedKey(stored: prefix + OrderedKey(.signed(upTo)).end.bytes), limit: limit)
     }
 
-    /// The reminder of a record; nil where it is none.
+    /// The reminder in a record; nil if the record is not one.
     package static func reminder(_ stored: StoredRecord) -> Reminder? {
         (try? collection.record(stored).body).flatMap { Reminder($0) }
     }
@@ -151,7 +151,7 @@ package struct ReminderRecords: Sendable {
 }
 
 extension Reminder {
-    /// Nil where the record names no entity that there could be.
+    /// Nil if the record does not name a valid entity.
     fileprivate init?(_ message: StoredReminder) {
         guard let shard = UInt16(exactly: message.shard), shard < ShardID.count,
             let kind = UInt8(exactly: message.kind),

@@ -2,19 +2,19 @@ package import ApusCore
 package import ApusStorage
 import SwiftProtobuf
 
-/// Which owner each shard has, among the records (D15, D16).
+/// The owner of each shard, as records (D15, D16).
 ///
-/// A fence refuses older owners of a record that is there. Of one that is not there yet, or is no more, nothing says
-/// who may make it: so each owner claims its shards, and each step that concerns a shard checks the claim. An owner
-/// claims first and reads then: what it reads nobody else can change any more.
+/// A fence refuses writes of earlier owners to a record that exists. It cannot protect a record that does not exist
+/// yet, or no longer exists. Each owner therefore claims its shards, and each step that concerns a shard checks the
+/// claim. An owner claims first and reads afterwards. No other node can change what it reads then.
 package enum ShardClaims {
     static let collection = RecordCollection<StoredShardClaim>(
         "shard-claims", layout: 1, key: { OrderedKey(.unsigned(UInt64($0.shard))) })
 
-    /// Claims shards under their epochs, and answers what became of each; the same claim once more changes nothing.
+    /// Claims shards under their epochs and returns the errors. A repeated claim changes nothing.
     ///
-    /// - Returns: By shard the error: 10013 where a later owner has claimed it, 10007 and 10021 where it is to be tried
-    ///   again. Shards without one are claimed.
+    /// - Returns: The errors by shard: 10013 if a later owner has claimed it, 10007 and 10021 if the claim should be
+    ///   tried again. Shards without an error are claimed.
     package static func claim(
         _ shards: [ShardID: Epoch], writer: String, in store: any RecordStore
     ) async -> [ShardID: ApusError] {
@@ -39,21 +39,21 @@ package enum ShardClaims {
         return refused
     }
 
-    /// The step that claims a shard. It fails with 10013 where a later owner has claimed it.
+    /// The step that claims a shard. It fails with 10013 if a later owner has claimed it.
     package static func step(_ shard: ShardID, fence: RecordFence) throws(ApusError) -> RecordStep {
         RecordStep(try collection.put(.with { $0.shard = UInt32(shard.rawValue) }, fence: fence))
     }
 
-    /// Makes the step that it is in only where no later owner has claimed the shard (10013).
+    /// Makes the enclosing step conditional: it fails with 10013 if a later owner has claimed the shard.
     package static func check(_ shard: ShardID, fence: RecordFence) -> RecordWrite {
         collection.check(OrderedKey(.unsigned(UInt64(shard.rawValue))), fence: fence)
     }
 
-    /// Claims of one call of the store.
+    /// The most claims in one call of the store.
     private static let stepCountMax = 512
 }
 
-/// What the cluster itself keeps; the kinds of services declare their own (``EntityCollection``).
+/// The collections of the cluster itself. Services declare their own (``EntityCollection``).
 package enum ClusterRecords {
     package static let catalogue = RecordCatalogue([ShardClaims.collection, ReminderRecords.collection])
 }

@@ -18,13 +18,13 @@ extension EntityReminded {
 }
 
 extension Reminder {
-    /// Reads what an entity is reminded of; its id is the request's.
+    /// Decodes a reminder. Its id is the request's.
     ///
-    /// - Throws: 10001 where it has no id or no name.
+    /// - Throws: 10001 if it has no id or no name.
     init(_ message: EntityReminded, of scope: EntityScope) throws(ApusError) {
         guard let id = scope.call.request, (1...Self.nameByteCountMax).contains(message.name.utf8.count),
             scope.call.node == nil
-        else { throw ApusError(.malformed, "a reminder comes from its entity's own node, with an id and a name") }
+        else { throw ApusError(.malformed, "a reminder must come from its entity's own node, with an id and a name") }
         self.init(
             entity: scope.address, name: message.name, id: id, due: message.due, payload: [UInt8](message.payload))
     }

@@ -3,28 +3,29 @@ import CoreMetrics
 package import Logging
 import Synchronization
 
-/// Where the reminders of the shards that this node owns are read.
+/// Reads the reminders of the shards that this node owns.
 ///
 /// Isolation: may be called from any task.
 package protocol ReminderSource: Sendable {
-    /// The next reminders in the order of their times and ids, after the cursor and up to the time, itself included.
+    /// The next reminders in the order of their times and ids, after the cursor and up to the given time, inclusive.
     ///
-    /// - Parameter limit: the most reminders of the page.
+    /// - Parameter limit: the most reminders in the page.
     /// - Returns: the page, and whether there are no more up to the time.
-    /// - Throws: 10021 where they cannot be read.
+    /// - Throws: 10021 if they cannot be read.
     func dueReminders(
         after cursor: ReminderStateMachine.Cursor?, upTo: Int64, limit: Int
     ) async throws(ApusError) -> (reminders: [Reminder], isLast: Bool)
 }
 
-/// Delivers the reminders of this node's shards to their entities: runs what ``ReminderStateMachine`` says (D15).
+/// Delivers the reminders of this node's shards to their entities: carries out the actions of ``ReminderStateMachine``
+/// (D15).
 ///
-/// A reminder is delivered within 100 ms of its time, or of the moment when its shard came. One that was set by a step
-/// whose outcome is not known comes when the records are read again: within 600 ms where no page of others is before
-/// it. Its entity carries it out once, since it comes with its own id as the request's.
+/// A reminder is delivered within 100 ms of its time, or of the moment at which this node gained its shard. A reminder
+/// that was set by a step with an unknown outcome is delivered when the records are read again: within 600 ms if no
+/// page of other reminders comes first. Its entity carries it out once, since its id is the request id.
 ///
-/// Concurrency model: the machine stands behind a `Mutex`, which is held for one event. What it says is done outside
-/// of it.
+/// Concurrency model: a `Mutex` guards the machine, and is held for one event. The actions are carried out outside of
+/// it.
 package final class ReminderService: Sendable {
     private struct State {
         var machine: ReminderStateMachine
@@ -35,34 +36,41 @@ package final class ReminderService: Sendable {
     private struct Meters: Sendable {
         /// Reminders that entities have carried out.
         let delivered = Counter(label: "apus_reminders_delivered_total")
-        /// Deliveries that are tried again.
+        /// Deliveries that failed and are tried again.
         let failed = Counter(label: "apus_reminders_failed_total")
         let readFailed = Counter(label: "apus_reminder_reads_failed_total")
-        /// Reminders that are held because they are due soon.
-        let held = Gauge(label: "apus_reminders_held")
+        /// Reminders that are held because they are due soon. Each strength has a service, and a series, of its own.
+        let held: Gauge
+
+        init(_ strength: EntityStrength) {
+            held = Gauge(label: "apus_reminders_held", dimensions: [("strength", "\(strength)")])
+        }
     }
 
     private static let tickInterval = Duration.milliseconds(100)
-    /// Reminders of a page.
+    /// The size of a page, in reminders.
     private static let pageCountMax = 512
 
     private let source: any ReminderSource
     private let registry: EntityRegistry
     private let logger: Logger
-    private let meters = Meters()
+    private let meters: Meters
     private let state: Mutex<State>
 
-    /// - Parameter registry: delivers to the entities of this node.
+    /// - Parameters:
+    ///   - registry: delivers to the entities of this node.
+    ///   - strength: of the entities whose reminders these are; a label of the metrics.
     package init(
         configuration: ReminderStateMachine.Configuration = .init(), source: any ReminderSource,
-        registry: EntityRegistry, logger: Logger
+        registry: EntityRegistry, strength: EntityStrength = .replicated, logger: Logger
     ) {
+        meters = Meters(strength)
         (self.source, self.registry, self.logger) = (source, registry, logger)
         state = Mutex(State(machine: ReminderStateMachine(configuration: configuration)))
     }
 
-    /// The first kind that may have reminders is registered: those of this node's shards are delivered from now on.
-    /// Until then a map change costs nothing here, and nothing is read.
+    /// The first kind that can have reminders is registered. From now on the reminders of this node's shards are
+    /// delivered. Before, nothing is read, and a map change has no cost here.
     package func use() {
         let isFirst = state.withLock { state in
             defer { state.isUsed = true }
@@ -73,7 +81,7 @@ package final class ReminderService: Sendable {
         mapChanged(registry.view.map)
     }
 
-    /// Entities of this node have set, cancelled or carried out reminders, and that is part of their states.
+    /// Entities of this node have set, cancelled or carried out reminders, and their states include that.
     package func noted(_ changes: [ReminderChange]) {
         for change in changes {
             switch change {
@@ -84,7 +92,7 @@ package final class ReminderService: Sendable {
         }
     }
 
-    /// Looks at the clock until it is cancelled.
+    /// Delivers due reminders until it is cancelled.
     package func run() async {
         while (try? await Task.sleep(for: Self.tickInterval)) != nil {
             handle(.tick)
@@ -112,7 +120,7 @@ package final class ReminderService: Sendable {
         }
     }
 
-    /// One page at a time is asked for, so that no order is lost.
+    /// One page is requested at a time, so that the order is kept.
     private func read(after cursor: ReminderStateMachine.Cursor?, upTo: Int64) {
         Task {
             do throws(ApusError) {

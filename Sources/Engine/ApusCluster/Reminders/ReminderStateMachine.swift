@@ -3,38 +3,41 @@ import OrderedCollections
 
 /// Delivers the reminders of the shards that this node owns (D15).
 ///
-/// The records are the truth; this holds those that are due soon. It reads them in the order of their times, a page
-/// after the other up to a horizon, again whenever half of the horizon has passed, and at once when a shard came. What
-/// an entity of this node sets or cancels meanwhile is told here, since nobody else sets reminders of its shard.
+/// The records are authoritative; this machine holds those that are due soon. It reads them in the order of their
+/// times, page by page up to a horizon. It reads again whenever half of the horizon has passed, and at once when a
+/// shard was gained. The entities of this node report what they set or cancel in the meantime; no other node sets
+/// reminders of its shards.
 ///
-/// Not everything is told: a step whose outcome is not known may have set a reminder, and one of a shard's former owner
-/// may be made while the new one reads. So what is due is looked at again every `recheckInterval`, a page each time.
+/// Not every change is reported: a step with an unknown outcome may have set a reminder, and a step of a shard's former
+/// owner may be applied while the new owner reads. Due reminders are therefore read again every `recheckInterval`, one
+/// page each time.
 ///
-/// A delivery is repeated until the entity has taken it, whatever node owns the shard by then: a reminder is delivered
-/// at least once, under one request id. None is delivered before its time. After a pause of the cluster those that are
-/// overdue come first to last, a bounded number at a time.
+/// A delivery is repeated until the entity has accepted it, whichever node owns the shard then. A reminder is thus
+/// delivered at least once, under one request id, and never before its time. After a pause of the cluster overdue
+/// reminders are delivered in order, a bounded number at a time.
 ///
-/// **Memory.** At most `loadedCountMax` reminders are held. Where more are due within the horizon, the horizon ends at
-/// the last one held, and the rest is read when room was made.
+/// **Memory.** At most `loadedCountMax` reminders are held. If more are due within the horizon, the horizon ends at the
+/// last one held, and the rest is read when there is room.
 ///
-/// Pure: confined to whoever owns it; the shell carries out the actions and reports back. Times are Unix milliseconds
-/// of the cluster's clock, which may go back.
+/// Pure value: confined to its owner. The shell carries out the actions and reports the results. Times are Unix
+/// milliseconds of the cluster's clock, which may go back.
 package struct ReminderStateMachine: Sendable {
     package struct Configuration: Sendable, Equatable {
         /// How far ahead reminders are held, in milliseconds.
         package var horizon: Int64 = 60_000
-        /// Reminders held.
+        /// The most reminders held.
         package var loadedCountMax = 10_000
-        /// Deliveries under way.
+        /// The most deliveries in progress.
         package var deliveringCountMax = 64
-        /// How long a delivery, or a read of the records, that failed rests, in milliseconds.
+        /// The wait after a failed delivery or a failed read of the records, in milliseconds.
         package var retryDelay: Int64 = 250
-        /// How often a page of what is due is read again, in milliseconds; nil where nothing can be missed.
+        /// The interval at which a page of due reminders is read again, in milliseconds; nil if no change can be
+        /// missed.
         package var recheckInterval: Int64?
 
         package init() {}
 
-        /// For reminders that stand in the records.
+        /// For reminders that are stored in the records.
         package static var records: Self {
             var configuration = Self()
             configuration.recheckInterval = 500
@@ -43,35 +46,35 @@ package struct ReminderStateMachine: Sendable {
     }
 
     package enum Input: Sendable {
-        /// These shards are this node's since now…
+        /// This node has gained these shards…
         case gained([ShardID])
-        /// …or no longer.
+        /// …or lost them.
         case lost([ShardID])
-        /// A page of the records in the order of their times; reminders of other nodes' shards are ignored.
+        /// A page of the records in the order of their times. Reminders of other nodes' shards are ignored.
         ///
-        /// - Parameter isLast: whether there are no more up to the time that was asked for.
+        /// - Parameter isLast: true if there are no more up to the requested time.
         case read([Reminder], isLast: Bool)
         case readFailed
-        /// An entity of this node has set the reminder, and it is part of the entity's state.
+        /// An entity of this node has set the reminder, and the entity's state includes it.
         case set(Reminder)
-        /// An entity of this node has cancelled its reminder of this name, and the record is gone.
+        /// An entity of this node has cancelled its reminder of this name, and the record is removed.
         case cancelled(EntityAddress, name: String)
-        /// The entity has carried out what it was reminded of, and the record is gone.
+        /// The entity has carried out the reminder, and the record is removed.
         case delivered(Reminder)
         case deliveryFailed(RequestID)
-        /// Time has passed; wanted every 100 ms, and at ``nextDue``.
+        /// Time has passed. Needed every 100 ms, and at ``nextDue``.
         case tick
     }
 
     package enum Action: Sendable, Equatable {
-        /// Read the next page of reminders with times after the cursor's, up to this time; answer with `read` or
-        /// `readFailed`. A nil cursor begins anew.
+        /// Read the next page of reminders with times after the cursor's, up to this time. Answer with `read` or
+        /// `readFailed`. A nil cursor starts at the first reminder.
         case read(after: Cursor?, upTo: Int64)
         /// Deliver it; answer with `delivered` or `deliveryFailed`.
         case deliver(Reminder)
     }
 
-    /// Where a page ended: the last reminder's place in the order of the records.
+    /// The end of a page: the last reminder's position in the order of the records.
     package struct Cursor: Sendable, Hashable, Comparable {
         package var due: Int64
         package var id: RequestID
@@ -87,9 +90,9 @@ package struct ReminderStateMachine: Sendable {
     private enum Reading: Sendable, Equatable {
         case none
         case underWay(upTo: Int64)
-        /// What is due is looked at again.
+        /// Due reminders are read again.
         case rechecking
-        /// The last one failed.
+        /// The last read failed.
         case failed(retryAt: Int64)
     }
 
@@ -103,24 +106,24 @@ package struct ReminderStateMachine: Sendable {
 
     private let configuration: Configuration
     private var owned: Set<ShardID> = []
-    /// What is held, sorted by time; those under way are in it as well.
+    /// The held reminders, sorted by time. Those in delivery are included.
     private var held: [Cursor] = []
     private var reminders: OrderedDictionary<RequestID, Reminder> = [:]
     private var ids: [Name: RequestID] = [:]
     private var delivering: Set<RequestID> = []
     private var resting: OrderedDictionary<RequestID, Int64> = [:]
     private var reading = Reading.none
-    /// Reading has to begin with the first reminder: shards came whose reminders were passed over.
+    /// The next read must start at the first reminder, because shards were gained whose reminders were skipped.
     private var isStartWanted = false
-    /// Where the next page begins.
+    /// The start of the next page.
     private var cursor: Cursor?
-    /// Names that changed since the page that is being read was asked for: it may be older than they are.
+    /// Names that changed since the current page was requested. The page may be older than these changes.
     private var changed: Set<Name> = []
     /// All reminders of the owned shards up to this time are held.
     private var coveredTo = Int64.min
-    /// The earliest reminder that was dropped for want of room while pages are read.
+    /// The earliest reminder that was dropped for lack of room while pages are read.
     private var droppedFrom = Int64.max
-    /// When the next page of what is due is read again, and where it begins.
+    /// The time at which the next page of due reminders is read again, and where it starts.
     private var recheckAt = Int64.min
     private var recheckCursor: Cursor?
 
@@ -128,10 +131,10 @@ package struct ReminderStateMachine: Sendable {
 
     package var heldCount: Int { held.count }
     package var deliveringCount: Int { delivering.count }
-    /// The next time at which something is to be delivered.
+    /// The next time at which a reminder is due.
     package var nextDue: Int64? { held.first { !delivering.contains($0.id) && resting[$0.id] == nil }?.due }
 
-    /// Takes one event; the actions are to be carried out in their order.
+    /// Handles one event. The actions must be carried out in order.
     package mutating func handle(_ input: Input, now: Int64) -> [Action] {
         var actions: [Action] = []
         switch input {
@@ -148,12 +151,12 @@ package struct ReminderStateMachine: Sendable {
         case .readFailed where reading == .rechecking && !isStartWanted: endRecheck(now: now)
         case .readFailed: reading = .failed(retryAt: now + configuration.retryDelay)
         case .set(let reminder):
-            // What is set before the shard's coming is told here is read then.
+            // If the shard's gain is not reported yet, the read that follows it includes this reminder.
             guard owned.contains(reminder.entity.shard) else { break }
             let name = Name(reminder)
             noteChange(name)
             if let earlier = ids[name] { forget(earlier) }
-            // What is due later is read in its turn.
+            // A reminder that is due later is read in its turn.
             if reminder.due <= heldTo { hold(reminder) }
         case .cancelled(let entity, let name):
             noteChange(Name(entity, name))
@@ -171,7 +174,7 @@ package struct ReminderStateMachine: Sendable {
 
     // MARK: Reading
 
-    /// Up to when a reminder that is set now has to be held, since no page to come has it.
+    /// The time up to which a reminder that is set now must be held, because no later page includes it.
     private var heldTo: Int64 {
         if case .underWay(let upTo) = reading { max(coveredTo, upTo) } else { coveredTo }
     }
@@ -183,7 +186,7 @@ package struct ReminderStateMachine: Sendable {
         }
     }
 
-    /// Reads up to the horizon: from the first reminder where shards came, from what is held otherwise.
+    /// Reads up to the horizon: from the first reminder if shards were gained, otherwise from the end of what is held.
     private mutating func readOn(now: Int64, actions: inout [Action]) {
         cursor = isStartWanted || coveredTo == .min ? nil : Cursor(due: coveredTo, id: .last)
         isStartWanted = false
@@ -200,7 +203,7 @@ package struct ReminderStateMachine: Sendable {
     private mutating func take(_ page: [Reminder], isLast: Bool, now: Int64, actions: inout [Action]) {
         switch reading {
         case .none, .failed: return
-        // A page that is older than a shard's coming may have what its former owner has delivered since.
+        // A page older than the shard's gain may include reminders that its former owner has delivered since.
         case .underWay where isStartWanted, .rechecking where isStartWanted: readOn(now: now, actions: &actions)
         case .underWay(let upTo):
             hold(page)
@@ -215,7 +218,7 @@ package struct ReminderStateMachine: Sendable {
     private mutating func hold(_ page: [Reminder]) {
         for reminder in page where owned.contains(reminder.entity.shard) && reminders[reminder.id] == nil {
             let name = Name(reminder)
-            // What was set, cancelled or delivered since the page was asked for is known better here.
+            // Changes made since the page was requested are newer than the page.
             guard !changed.contains(name) else { continue }
             if let earlier = ids[name] { forget(earlier) }
             hold(reminder)
@@ -302,12 +305,12 @@ package struct ReminderStateMachine: Sendable {
 }
 
 extension RequestID {
-    /// After all others in the order of the records.
+    /// After all other positions in the order of the records.
     fileprivate static let last = RequestID(high: .max, low: .max)
 }
 
 extension [ReminderStateMachine.Cursor] {
-    /// Where the place stands, or would stand, in the sorted array.
+    /// The index of the position in the sorted array, present or not.
     fileprivate func partitioningIndex(of place: Element) -> Int {
         var (low, high) = (0, count)
         while low < high {

@@ -1,19 +1,19 @@
 package import ApusCore
 import NIOCore
 
-/// What the replicated entities of this node's shards are to be reminded of (D15).
+/// The pending reminders of the replicated entities of this node's shards (D15).
 ///
-/// Their reminders are part of their states: this finds those that are due without reading the states again. It is
-/// told of all states of a shard that comes, and of each change.
+/// Reminders are part of the entities' states. This index finds the due ones without decoding the states again. It is
+/// given all states of a shard that is gained, and each change.
 ///
-/// A value; the caller guards it.
+/// A value. The caller guards it.
 package struct ReplicatedReminders: Sendable {
-    /// By shard and entity; entities without one are not in it.
+    /// By shard and entity. Entities without a reminder are not included.
     private var shards: [ShardID: [EntityAddress: [Reminder]]] = [:]
 
     package init() {}
 
-    /// States of a shard that came, or a part of them. Those that cannot be read are passed over.
+    /// Adds the states of a gained shard, or a part of them. Undecodable states are skipped.
     package mutating func opened(_ shard: ShardID, _ records: [ReplicaRecord]) {
         for record in records {
             guard let bytes = record.state?.readableBytesView, StoredEntity.hasReminders(bytes) else { continue }
@@ -23,13 +23,13 @@ package struct ReplicatedReminders: Sendable {
         }
     }
 
-    /// The shard left, or is about to be opened.
+    /// The shard was lost, or is about to be opened.
     package mutating func closed(_ shard: ShardID) { shards[shard] = nil }
 
-    /// An entity has these reminders from now on.
+    /// Replaces an entity's reminders.
     package mutating func changed(_ address: EntityAddress, _ reminders: [Reminder]) {
         guard !reminders.isEmpty else {
-            // Most entities never have one.
+            // Most entities never have a reminder.
             guard !shards.isEmpty, shards[address.shard]?[address] != nil else { return }
             shards[address.shard]?[address] = nil
             return
@@ -37,7 +37,7 @@ package struct ReplicatedReminders: Sendable {
         shards[address.shard, default: [:]][address] = reminders
     }
 
-    /// As ``ReminderSource/dueReminders(after:upTo:limit:)``; looks at all reminders.
+    /// As ``ReminderSource/dueReminders(after:upTo:limit:)``. Scans all reminders.
     package func due(
         after cursor: ReminderStateMachine.Cursor?, upTo: Int64, limit: Int
     ) -> (reminders: [Reminder], isLast: Bool) {

@@ -1,8 +1,8 @@
 package import ApusCore
 
 extension ClusterMap {
-    /// The shards whose epoch, owner or standby is another one in a newer map, in order. A node that died, or came
-    /// back as another incarnation, is another one too.
+    /// The shards whose epoch, owner or standby differs in a newer map, in order. A node that died, or returned as
+    /// another incarnation, also counts as different.
     package func shards(changedIn newer: ClusterMap) -> [ShardID] {
         var isOther = Array(repeating: true, count: max(members.count, newer.members.count))
         for (index, (old, new)) in zip(members, newer.members).enumerated() {

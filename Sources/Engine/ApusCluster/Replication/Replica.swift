@@ -1,7 +1,7 @@
 package import ApusCore
 package import NIOCore
 
-/// Names an entity within its shard.
+/// Identifies an entity within its shard.
 package struct ReplicaKey: Sendable, Hashable {
     package var kind: EntityKind
     /// 1 to ``EntityAddress/keyByteCountMax`` bytes.
@@ -13,11 +13,11 @@ package struct ReplicaKey: Sendable, Hashable {
     }
 }
 
-/// The place of a change in the order of its shard's changes, under one epoch.
+/// The position of a change in the order of its shard's changes, under one epoch.
 package struct ReplicaPosition: Sendable, Hashable {
     package var shard: ShardID
     package var epoch: Epoch
-    /// From 1; 0 is before the first change.
+    /// From 1. 0 is before the first change.
     package var number: UInt64
 
     package init(shard: ShardID, epoch: Epoch, number: UInt64) {
@@ -27,9 +27,9 @@ package struct ReplicaPosition: Sendable, Hashable {
     }
 }
 
-/// Names a stream of one shard: the shard's epoch, and the number of the stream at the owner under that epoch.
+/// Identifies a stream of one shard: the shard's epoch, and the number of the stream at the owner under that epoch.
 ///
-/// An epoch belongs to one incarnation of one node, so terms of a shard are ordered over the whole cluster.
+/// An epoch belongs to one incarnation of one node, so the terms of a shard are ordered across the cluster.
 package struct ReplicaTerm: Sendable, Hashable, Comparable {
     package var epoch: Epoch
     /// From 1.
@@ -48,7 +48,7 @@ package struct ReplicaTerm: Sendable, Hashable, Comparable {
 /// The whole new state of an entity, or its removal.
 package struct ReplicaRecord: Sendable, Equatable {
     package var key: ReplicaKey
-    /// Nil: the entity is removed.
+    /// Nil removes the entity.
     package var state: ByteBuffer?
 
     package init(_ key: ReplicaKey, _ state: ByteBuffer?) {
@@ -56,27 +56,28 @@ package struct ReplicaRecord: Sendable, Equatable {
         self.state = state
     }
 
-    /// Bytes on the wire.
+    /// The encoded size, in bytes.
     package var byteCount: Int { Self.overhead + key.key.utf8.count + (state?.readableBytes ?? 0) }
 
-    /// Kind, length of the key and length of the state.
+    /// The kind, the length of the key and the length of the state, in bytes.
     static let overhead = 6
 }
 
-/// A part of a stream. A batch is taken whole or not at all, and is the same whenever it is sent.
+/// A part of a stream. A target applies a batch as a whole or not at all. A batch that is sent again is identical.
 package struct ReplicaBatch: Sendable, Equatable {
     package var shard: ShardID
     package var term: ReplicaTerm
     /// The batch's number in its stream, from 1.
     package var sequence: UInt64
-    /// The owner's position that a complete copy has with this batch.
+    /// The owner's position that a complete copy reaches with this batch.
     package var position: UInt64
-    /// With this batch the copy is complete: it holds every change up to ``position``.
+    /// The copy is complete with this batch: it includes every change up to ``position``.
     package var completes = false
-    /// The owner acknowledges nothing any more that this target has not, and acknowledged nothing beyond ``position``.
+    /// From now on the owner acknowledges nothing that this target does not have, and has acknowledged nothing beyond
+    /// ``position``.
     package var isBinding = false
-    /// With sequence 1: the streams of this shard's epoch before bound the owner to this target without a gap, so that
-    /// the copy that they made lacks nothing.
+    /// Only with sequence 1: earlier streams of this shard's epoch bound the owner to this target without a gap, so the
+    /// copy that they built is complete.
     package var keepsEarlier = false
     package var records: [ReplicaRecord] = []
 
@@ -89,11 +90,11 @@ package struct ReplicaBatch: Sendable, Equatable {
 
     var byteCount: Int { records.reduce(Self.overhead) { $0 + $1.byteCount } }
 
-    /// What a batch takes on the wire besides its records.
+    /// The encoded size of a batch without its records, in bytes.
     static let overhead = 2 + 4 + 8 + 8 + 8 + 1 + 4
 }
 
-/// A stream that its owner has ended: the target drops what it made.
+/// The owner ended a stream. The target discards what it built from it.
 package struct ReplicaEnd: Sendable, Hashable {
     package var shard: ShardID
     package var term: ReplicaTerm
@@ -104,17 +105,17 @@ package struct ReplicaEnd: Sendable, Hashable {
     }
 }
 
-/// Batches of many shards on their way to one node.
+/// Batches of several shards for one node.
 package struct ReplicaMessage: Sendable, Equatable {
-    /// The incarnation of the node that it is meant for; another one ignores it.
+    /// The incarnation of the receiver. Another incarnation ignores the message.
     package var targetIncarnation: UInt64
-    /// Grows with each message of the sender to this target.
+    /// Grows with each message from the sender to this target.
     package var number: UInt64
-    /// The revision of the cluster map that the sender goes by.
+    /// The revision of the sender's cluster map.
     package var revision: UInt64
-    /// One for each shard at most.
+    /// At most one for each shard.
     package var ends: [ReplicaEnd]
-    /// One for each shard at most.
+    /// At most one for each shard.
     package var batches: [ReplicaBatch]
 
     package init(
@@ -128,22 +129,22 @@ package struct ReplicaMessage: Sendable, Equatable {
     }
 }
 
-/// What became of one batch at its target.
+/// A target's answer to one batch.
 package struct ReplicaAnswer: Sendable, Hashable {
     package enum Verdict: Sendable, Hashable {
-        /// Every batch of the stream below this sequence was taken.
+        /// Every batch of the stream below this sequence was applied.
         case next(UInt64)
-        /// The target does not follow this stream: it is to begin anew.
+        /// The target does not follow this stream. It must start again.
         case restart
         /// The target has seen a newer term.
         case older(ReplicaTerm)
-        /// The target can do nothing with it now: it has no room, or has not seen the map that the sender goes by.
+        /// The target cannot apply it now: it has no room, or has not seen the sender's map.
         case overloaded
     }
 
     package var shard: ShardID
     package var term: ReplicaTerm
-    /// The batch that this answers.
+    /// The sequence of the batch.
     package var sequence: UInt64
     package var verdict: Verdict
 
@@ -159,7 +160,7 @@ package struct ReplicaAnswer: Sendable, Hashable {
     }
 }
 
-/// What became of a message.
+/// A target's answer to a message.
 package struct ReplicaAnswers: Sendable, Equatable {
     /// The number of the message.
     package var number: UInt64
@@ -171,39 +172,41 @@ package struct ReplicaAnswers: Sendable, Equatable {
     }
 }
 
-/// The bounds of replication (D13, D18). The keys stand under `replication.`.
+/// The limits of replication (D13, D18). The keys are under `replication.`.
 package struct ReplicaConfiguration: Sendable, Equatable {
-    /// One entity's state, in bytes; a larger one is refused with 10002. Key `state_bytes_max`.
+    /// The size of one entity's state, in bytes. A larger one is refused with 10002. Key `state_bytes_max`.
     package var stateByteCountMax = 64 << 10
-    /// Entities of one shard; a change that makes one more is refused with 10007. Key `shard_entities_max`.
+    /// Entities per shard. A change that adds a further one is refused with 10007. Key `shard_entities_max`.
     package var shardEntityCountMax = 65_536
-    /// Keys and states of one shard, in bytes; as before. Key `shard_bytes_max`.
+    /// Keys and states of one shard, in bytes. A change beyond it is refused with 10007. Key `shard_bytes_max`.
     package var shardByteCountMax = 64 << 20
-    /// Entities of this node, and those that it holds copies of, counted apart. Key `entities_max`.
+    /// Entities that this node owns, and entities that it holds copies of; each is limited to this. Key `entities_max`.
     package var entityCountMax = 2_000_000
-    /// Keys and states of these, in bytes, counted apart. Beyond it changes are refused with 10007, and copies are not
-    /// taken. Key `bytes_max`.
+    /// Keys and states of these, in bytes; owned ones and copies are each limited to this. Beyond it changes are
+    /// refused with 10007, and copies are not accepted. Key `bytes_max`.
     package var byteCountMax = 1 << 30
-    /// Changes of one shard that are not acknowledged; one more is refused with 10007. Key `waiting_max`.
+    /// Unacknowledged changes of one shard. A further one is refused with 10007. Key `waiting_max`.
     package var waitingCountMax = 16_384
-    /// The bytes of these. Key `waiting_bytes_max`.
+    /// Bytes of unacknowledged changes of one shard. Key `waiting_bytes_max`.
     package var waitingByteCountMax = 8 << 20
-    /// The bytes of these for all shards of this node; one more is refused with 10007. Key `node_waiting_bytes_max`.
+    /// Bytes of unacknowledged changes of all shards of this node. A change beyond it is refused with 10007. Key
+    /// `node_waiting_bytes_max`.
     package var nodeWaitingByteCountMax = 256 << 20
-    /// A message to another node is full from this size on, in bytes. Key `message_bytes_max`.
+    /// The size at which a message to another node is full, in bytes. Key `message_bytes_max`.
     package var messageByteCountMax = 256 << 10
-    /// Messages to one node on one lane that it has not answered; more wait and go together. Key `messages_max`.
+    /// Unanswered messages to one node on one lane. Further changes wait and are sent together. Key `messages_max`.
     package var messageCountMax = 4
-    /// No further message begins while so many bytes are on their way to a node on one lane. Key `window_bytes`.
+    /// Bytes in flight to a node on one lane at which no further message is started. Key `window_bytes`.
     package var windowByteCount = 1 << 20
-    /// The control lanes to each node: a shard's changes travel on that of its calls. Key `transport.control_lanes`.
+    /// Control lanes to each node. A shard's changes use the lane of its calls. Key `transport.control_lanes`.
     package var laneCount = 1
-    /// A message that was not answered in this time is sent again; each further time doubles it, up to
-    /// ``confirmTimeout``. Key `resend_after`.
+    /// The time after which an unanswered message is sent again. It doubles each time, up to ``confirmTimeout``. Key
+    /// `resend_after`.
     package var resendAfter = Duration.milliseconds(250)
-    /// The wait before the next try where a node cannot be reached, has no room or no such map yet. Key `retry_delay`.
+    /// The wait before the next attempt if a node cannot be reached, has no room, or has not seen the map yet. Key
+    /// `retry_delay`.
     package var retryDelay = Duration.milliseconds(20)
-    /// The longest wait for a confirmation; then the caller is told 10005. Key `confirm_timeout`.
+    /// The longest wait for a confirmation. The caller then receives 10005. Key `confirm_timeout`.
     package var confirmTimeout = Duration.seconds(5)
 
     package init() {}

@@ -1,6 +1,6 @@
 package import ApusCore
 
-/// A node's copy of one shard, made by the streams of the shard's owner (D18).
+/// A node's copy of one shard, built from the streams of the shard's owner (D18).
 ///
 /// ```
 ///                  sequence 1 of a newer term           a batch completes it
@@ -9,53 +9,53 @@ package import ApusCore
 ///     └── the owner ends it                    └── sequence 1 of a newer term ───┘
 /// ```
 ///
-/// **Order.** A batch is taken only if its term is the newest that was seen and its sequence is the next one. One that
-/// was taken before is confirmed again and changes nothing. Batches of older terms are refused with the newest.
+/// **Order.** A batch is applied only if its term is the newest seen and its sequence is the next one. A batch that was
+/// applied before is confirmed again and changes nothing. Batches of older terms are refused with the newest term.
 ///
-/// **What is usable.** While a newer stream is assembled, the last complete copy stays what would be promoted. It is
-/// not certain any more where the newer stream of the same epoch says that the owner was not bound to this node all the
-/// while; then what the owner acknowledged meanwhile may be missing.
+/// **What is usable.** While a newer stream is assembled, the last complete copy remains the one to promote. It is no
+/// longer certain if the newer stream of the same epoch reports a gap in the owner's binding to this node. Changes that
+/// the owner acknowledged in that gap may be missing.
 ///
-/// **Promotion.** The states are handed over once. They lack nothing if the copy is certain, its epoch directly
-/// precedes that of the promotion, and the owner said so since this node was named: every acknowledged change of that
-/// epoch is in it. When that was is for the map to say (``ShardAssignment``). A node that was released and is named
-/// again for want of another may have seen none of the maps between, and heard nothing of its release.
+/// **Promotion.** The states are handed over once. They are complete if three conditions hold: the copy is certain, its
+/// epoch directly precedes that of the promotion, and the owner reported its binding after this node was named. The map
+/// records that revision (``ShardAssignment``): a node that was released and named again without a planned move may
+/// have seen none of the maps in between, and may not know of its release.
 ///
-/// Pure.
+/// Pure value.
 package struct ReplicaCopyStateMachine: Sendable {
     private struct Complete: Sendable {
         var table: ReplicaTable
-        /// The epoch whose acknowledged changes are all in the table.
+        /// The epoch. The table includes all its acknowledged changes.
         var epoch: Epoch
-        /// The stream that made it; nil where this node was the owner.
+        /// The stream that built it; nil if this node was the owner.
         var term: ReplicaTerm?
-        /// The owner was bound to this node since.
+        /// The owner has been bound to this node since.
         var isCertain: Bool
-        /// The newest map revision by which the owner said that it is bound.
+        /// The newest map revision under which the owner reported its binding.
         var boundIn: UInt64 = 0
     }
 
     private struct Stream: Sendable {
         var next: UInt64 = 1
-        /// What came before the batch that completes; nil afterwards.
+        /// The records before the completing batch; nil afterwards.
         var assembly: ReplicaTable?
     }
 
-    /// The newest term that was seen.
+    /// The newest term seen.
     package private(set) var newest = ReplicaTerm(epoch: 0, stream: 0)
-    /// The stream of the newest term; nil where it is not followed.
+    /// The stream of the newest term; nil if none is followed.
     private var stream: Stream?
     private var complete: Complete?
 
     package init() {}
 
-    /// Entities of all that is held, and their bytes.
+    /// The number and bytes of all held entities.
     package var size: (count: Int, byteCount: Int) {
         let tables = [complete?.table, stream?.assembly]
         return tables.reduce((0, 0)) { ($0.0 + ($1?.count ?? 0), $0.1 + ($1?.byteCount ?? 0)) }
     }
 
-    /// How much larger a batch of the stream makes it at most. An entity that is there counts by what it grows.
+    /// The most that a batch of the stream adds. An entity that exists counts with its growth.
     package func growth(with batch: ReplicaBatch) -> (count: Int, byteCount: Int) {
         let table = batch.term > newest ? ReplicaTable() : stream?.assembly ?? complete?.table ?? ReplicaTable()
         var growth = (count: 0, byteCount: 0)
@@ -70,7 +70,7 @@ package struct ReplicaCopyStateMachine: Sendable {
     package var isEmpty: Bool { complete == nil && stream == nil }
     package var isComplete: Bool { complete != nil }
 
-    /// A batch came, sent by this revision of the map; what it is to be answered.
+    /// A batch arrived, sent under this revision of the map. Returns the answer.
     package mutating func received(_ batch: ReplicaBatch, revision: UInt64) -> ReplicaAnswer.Verdict {
         if batch.term < newest { return .older(newest) }
         if batch.term > newest {
@@ -105,14 +105,14 @@ package struct ReplicaCopyStateMachine: Sendable {
         complete = Complete(table: table, epoch: batch.term.epoch, term: batch.term, isCertain: false)
     }
 
-    /// This node owned the shard until now, and stands by for it under this epoch. Its states lack nothing that was
-    /// acknowledged before, and under the epoch nothing is acknowledged until this node has another complete copy.
+    /// This node owned the shard until now, and is its standby under this epoch. Its states include everything
+    /// acknowledged before. Under the epoch nothing is acknowledged until this node has another complete copy.
     package mutating func keep(_ table: ReplicaTable, standbyUnder epoch: Epoch) {
         guard complete == nil else { return }
         complete = Complete(table: table, epoch: epoch, term: nil, isCertain: true)
     }
 
-    /// The owner ended a stream: what it and those before it made is dropped.
+    /// The owner ended a stream. Discards what it and earlier streams built.
     package mutating func ended(_ term: ReplicaTerm) {
         guard term >= newest else { return }
         newest = term
@@ -120,14 +120,15 @@ package struct ReplicaCopyStateMachine: Sendable {
         complete = nil
     }
 
-    /// The shard has a new owner: the streams of the one before go on no more.
+    /// The shard has a new owner. The streams of the former owner do not continue.
     package mutating func ownerChanged(to epoch: Epoch) {
         guard newest.epoch < epoch else { return }
-        // An unfinished stream is all there is where no copy was complete.
+        // If no copy was complete, the unfinished stream is all there is.
         if complete != nil { stream = nil }
     }
 
-    /// What this node becomes the shard's owner with, under this epoch, and whether nothing acknowledged is missing.
+    /// The states with which this node becomes the shard's owner under this epoch, and whether they include every
+    /// acknowledged change.
     ///
     /// - Parameter namedIn: The revision of ``ShardAssignment/ownerNamedIn``.
     package func promoted(to epoch: Epoch, namedIn: UInt64) -> (table: ReplicaTable, isComplete: Bool) {

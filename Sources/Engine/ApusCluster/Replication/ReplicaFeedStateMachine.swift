@@ -10,24 +10,24 @@ import DequeModule
 ///    └────────────────────── the target refuses: the next stream ◀──────────────────────┘
 /// ```
 ///
-/// **Catch-up.** A stream begins with a walk over the owner's table, in parts of a batch each. A change of an entity
-/// that the walk has not reached is not sent apart. Changes that wait go before the next part of the walk, so what the
-/// walk sends is never older than what was sent before. The batch that ends the walk ``ReplicaBatch/completes`` the
-/// copy, which from then on is the owner's table as it was at one position.
+/// **Catch-up.** A stream begins with a walk over the owner's table, one batch at a time. A change to an entity that
+/// the walk has not reached is not sent separately. Queued changes are sent before the next part of the walk, so the
+/// walk never sends an older state than was sent before. The last batch of the walk ``ReplicaBatch/completes`` the
+/// copy. From then on the copy equals the owner's table at some position.
 ///
-/// **Loss.** Batches that are not confirmed are kept as they were sent, and are sent again from the first that was
-/// lost. A confirmation says which batch the target expects next. The target takes batches in order only; after what
-/// it cannot follow (it dropped the stream, or never had it) the feed begins the next stream. A batch that overtook the
-/// first is sent again behind it. Answers to batches of earlier streams are ignored.
+/// **Loss.** Unconfirmed batches are kept as they were sent, and are sent again from the first lost one. A confirmation
+/// names the batch that the target expects next. The target applies batches only in order. If it cannot follow (it
+/// dropped the stream, or never had it), the feed begins the next stream. A batch that overtook the first one is sent
+/// again after it. Answers to batches of earlier streams are ignored.
 ///
-/// **Binding.** From ``require()`` on the owner acknowledges nothing that this target has not (see
-/// ``ReplicaShardStateMachine``). The first batch that reaches what was acknowledged before says so to the target:
-/// its copy then lacks nothing, whenever it is promoted. With the confirmation of that batch the target ``isBound``.
+/// **Binding.** From ``require()`` on, the owner acknowledges nothing that this target does not have (see
+/// ``ReplicaShardStateMachine``). The first batch that reaches the acknowledged position tells the target so: its copy
+/// is then complete whenever it is promoted. When the target confirms that batch, it ``isBound``.
 ///
-/// Pure; the table is passed in.
+/// Pure value. The table is passed in.
 package struct ReplicaFeedStateMachine: Sendable {
     private enum Phase: Sendable, Equatable {
-        /// Slots below this were sent.
+        /// Slots below this one were sent.
         case walking(slot: Int)
         case following
     }
@@ -41,11 +41,11 @@ package struct ReplicaFeedStateMachine: Sendable {
         case ignored
         /// The target has more than before, or may have.
         case confirmed
-        /// What was sent is to be sent again; with an overloaded target, later.
+        /// What was sent must be sent again; to an overloaded target, later.
         case resend(isOverloaded: Bool)
-        /// A new stream begins. Repeated: the target took nothing of the stream before either.
+        /// A new stream begins. `isRepeated`: the target applied nothing of the previous stream either.
         case restarted(isRepeated: Bool)
-        /// Somebody owns the shard under a later epoch.
+        /// Another node owns the shard under a later epoch.
         case superseded(Epoch)
     }
 
@@ -56,25 +56,25 @@ package struct ReplicaFeedStateMachine: Sendable {
     package private(set) var stream: UInt64
     /// The owner's position up to which the target has every change; nil until its copy is complete.
     package private(set) var confirmed: UInt64?
-    /// The owner acknowledges nothing that the target has not.
+    /// The owner acknowledges nothing that the target does not have.
     package private(set) var isRequired = false
     /// The target has confirmed that its copy binds the owner.
     package private(set) var isBound = false
-    /// The target was bound when the stream before broke off, or earlier.
+    /// The target was bound when an earlier stream ended.
     private var keepsEarlier = false
     private var isBindingSent = false
-    /// Batches before this one say nothing of what the target is now.
+    /// Batches before this one do not show the target's present role.
     private var bindingFrom: UInt64 = 1
     private var phase = Phase.walking(slot: 0)
     private var queue = Deque<Change>()
-    /// Bytes of changes that were not sent yet.
+    /// Bytes of changes that have not been sent.
     package private(set) var queuedByteCount = 0
-    /// Batches that were sent and are not confirmed, in order.
+    /// Batches in flight, unconfirmed, in order.
     private var underWay = Deque<ReplicaBatch>()
-    /// Of these, how many need not be sent again as far as the feed knows.
+    /// The number of these that need not be sent again, as far as the feed knows.
     private var sentCount = 0
     private var nextSequence: UInt64 = 1
-    /// The target took a batch of this stream.
+    /// The target applied a batch of this stream.
     private var isFollowed = false
 
     package init(shard: ShardID, epoch: Epoch, target: NodeID, stream: UInt64) {
@@ -86,18 +86,18 @@ package struct ReplicaFeedStateMachine: Sendable {
 
     package var term: ReplicaTerm { ReplicaTerm(epoch: epoch, stream: stream) }
 
-    /// Changes that were not sent yet.
+    /// The number of changes that have not been sent.
     package var queuedCount: Int { queue.count }
 
-    /// There is something to send.
+    /// True if there is something to send.
     package var hasNews: Bool {
         sentCount < underWay.count || !queue.isEmpty || phase != .following || (isRequired && !isBindingSent)
     }
 
-    /// From now on the owner acknowledges nothing that the target has not.
+    /// From now on the owner acknowledges nothing that the target does not have.
     package mutating func require() { isRequired = true }
 
-    /// The target's part changed: it is told again that its copy binds the owner, and is bound when it has confirmed
+    /// The target's role changed. It is notified again that its copy binds the owner, and is bound when it confirms
     /// that.
     package mutating func rebind() {
         keepsEarlier = keepsEarlier || isBound
@@ -113,12 +113,12 @@ package struct ReplicaFeedStateMachine: Sendable {
         queuedByteCount += record.byteCount
     }
 
-    /// The next batch to send; nil where there is nothing to say.
+    /// The next batch to send; nil if there is nothing to send.
     ///
     /// - Parameters:
-    ///   - position: the owner's newest position, whose table this is.
-    ///   - acknowledged: the owner has acknowledged changes up to it.
-    ///   - byteCountMax: a new batch ends before it has more, but holds one record at least.
+    ///   - position: the owner's newest position, to which the table belongs.
+    ///   - acknowledged: the position up to which the owner has acknowledged changes.
+    ///   - byteCountMax: the most bytes in a new batch. It has at least one record.
     package mutating func nextBatch(
         of table: ReplicaTable, at position: UInt64, acknowledged: UInt64, byteCountMax: Int
     ) -> ReplicaBatch? {
@@ -175,7 +175,7 @@ package struct ReplicaFeedStateMachine: Sendable {
         batch.completes = true
     }
 
-    /// Nobody will answer this batch of the stream: it and those after it are sent again.
+    /// This batch of the stream will not be answered. It and all later ones are sent again.
     package mutating func lost(stream: UInt64, sequence: UInt64) {
         guard stream == self.stream, let first = underWay.first?.sequence, sequence >= first else { return }
         sentCount = min(sentCount, Int(clamping: sequence - first))
@@ -192,7 +192,7 @@ package struct ReplicaFeedStateMachine: Sendable {
             lost(stream: stream, sequence: answer.sequence)
             return .resend(isOverloaded: true)
         case .restart where answer.sequence > 1 && underWay.first?.sequence == 1:
-            // It overtook the first batch, which may still come.
+            // This batch overtook the first one, which may still arrive.
             lost(stream: stream, sequence: 1)
             return .resend(isOverloaded: false)
         case .restart, .older:
@@ -213,12 +213,13 @@ package struct ReplicaFeedStateMachine: Sendable {
             if first.isBinding, first.sequence >= bindingFrom { isBound = true }
         }
         guard sequence >= next, let first = underWay.first?.sequence, sequence >= first else { return .confirmed }
-        // The batch was not taken, since one before it was missing then; that one may have been confirmed meanwhile.
+        // The batch was not applied, because an earlier one was missing. That one may have been confirmed in the
+        // meantime.
         lost(stream: stream, sequence: max(next, first))
         return .resend(isOverloaded: false)
     }
 
-    /// Begins anew with another stream, at the beginning of the owner's table.
+    /// Begins another stream, at the start of the owner's table.
     package mutating func restart(as stream: UInt64) {
         self.stream = stream
         keepsEarlier = keepsEarlier || isBound

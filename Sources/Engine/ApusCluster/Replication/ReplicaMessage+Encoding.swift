@@ -1,14 +1,14 @@
 package import ApusCore
 package import NIOCore
 
-// The messages of replication on the control lane, written by hand (D2), big endian. A message is a list of states that
-// nobody reads on the way, so a schema would only copy them twice. The first byte is the layout's version: a later one
-// is refused with 10001 by a node that does not know it.
+// The encoding of replication messages on the control lane, by hand (D2), big endian. A message is a list of states
+// that no node decodes on the way, so a schema would only copy them twice. The first byte is the version of the layout.
+// A node refuses a version that it does not know with 10001.
 
-/// What both messages share.
+/// Constants and helpers of both messages.
 private enum ReplicaLayout {
     static let version: UInt8 = 1
-    /// The length of a removed entity's state.
+    /// The length that stands for a removed entity's state.
     static let removed = UInt32.max
 
     static func readVersion(_ buffer: inout ByteBuffer) throws(ApusError) {
@@ -34,7 +34,7 @@ private enum ReplicaLayout {
         return number
     }
 
-    /// How many follow, of which each takes so many bytes at least.
+    /// A count of items, each of which takes at least the given number of bytes.
     static func readCount(
         _ buffer: inout ByteBuffer, byteCountMin: Int, countMax: Int = .max
     ) throws(ApusError) -> Int {
@@ -44,7 +44,7 @@ private enum ReplicaLayout {
         return Int(count)
     }
 
-    /// As ``readCount(_:byteCountMin:countMax:)``, of what is there once for each shard.
+    /// As ``readCount(_:byteCountMin:countMax:)``, for items that occur at most once for each shard.
     static func readShardCount(_ buffer: inout ByteBuffer, byteCountMin: Int) throws(ApusError) -> Int {
         try readCount(&buffer, byteCountMin: byteCountMin, countMax: ShardID.count)
     }
@@ -62,9 +62,9 @@ extension ReplicaMessage {
         return buffer
     }
 
-    /// Reads a message that fills the bytes; its states are copies.
+    /// Decodes a message that fills the buffer. Its states are copies.
     ///
-    /// - Throws: 10001 where it cannot be read, or a number is out of bounds.
+    /// - Throws: 10001 if it cannot be decoded, or a number is out of bounds.
     package init(decoding bytes: ByteBuffer) throws(ApusError) {
         var buffer = bytes
         try ReplicaLayout.readVersion(&buffer)
@@ -120,7 +120,7 @@ extension ReplicaBatch {
         isBinding = flags.contains(.isBinding)
         keepsEarlier = flags.contains(.keepsEarlier)
         let count = try ReplicaLayout.readCount(&buffer, byteCountMin: ReplicaRecord.overhead + 1)
-        // What a count promises is not all allocated before it is read.
+        // Memory is not reserved for an announced count before the items are read.
         records.reserveCapacity(min(count, 1024))
         for _ in 0..<count { records.append(try ReplicaRecord(from: &buffer)) }
     }
@@ -147,7 +147,7 @@ extension ReplicaRecord {
         self.init(ReplicaKey(kind: EntityKind(rawValue: kind), key: key), nil)
         guard stateLength != ReplicaLayout.removed else { return }
         guard let slice = buffer.readSlice(length: Int(stateLength)) else { throw ApusError(.malformed) }
-        // A slice would keep the connection's whole read buffer for as long as the state lives.
+        // A slice would retain the connection's whole read buffer as long as the state exists.
         state = ByteBuffer(bytes: slice.readableBytesView)
     }
 }
@@ -160,7 +160,7 @@ extension ReplicaAnswers {
         case overloaded = 4
     }
 
-    /// Shard, term, sequence, verdict, and what the verdict says: a sequence, or a term's epoch and stream.
+    /// Shard, term, sequence, verdict, and the verdict's value: a sequence, or a term's epoch and stream.
     private static let answerByteCount = 14 + 8 + 1 + 4 + 8
 
     package func encoded() -> ByteBuffer {
@@ -180,9 +180,9 @@ extension ReplicaAnswers {
         return buffer
     }
 
-    /// Reads answers that fill the bytes.
+    /// Decodes answers that fill the buffer.
     ///
-    /// - Throws: 10001 where they cannot be read, or a number is out of bounds.
+    /// - Throws: 10001 if they cannot be decoded, or a number is out of bounds.
     package init(decoding bytes: ByteBuffer) throws(ApusError) {
         var buffer = bytes
         try ReplicaLayout.readVersion(&buffer)

@@ -1,11 +1,11 @@
 import CoreMetrics
 
-/// The meters of replication.
+/// The metrics of replication.
 struct ReplicaMetrics: Sendable {
     private let changes = Counter(label: "apus_replication_changes_total")
-    /// Changes that were acknowledged without any other node, since the map named no standby.
+    /// Changes that were acknowledged without another node, because the map named no standby.
     private let alone = Counter(label: "apus_replication_acknowledged_alone_total")
-    /// Changes that were refused: over a bound (10002, 10007), or under an epoch that is over (10013).
+    /// Changes that were refused: at a limit (10002, 10007), or under an epoch that has passed (10013).
     private let refused = Counter(label: "apus_replication_refused_total")
     private let messages = Counter(label: "apus_replication_messages_total")
     /// Batches in these messages, one for each shard that had changes.
@@ -13,20 +13,20 @@ struct ReplicaMetrics: Sendable {
     private let bytes = Counter(label: "apus_replication_bytes_total")
     /// Messages that were not answered in time, or could not be sent.
     private let lost = Counter(label: "apus_replication_messages_lost_total")
-    /// Streams that began anew at the wish of their target.
+    /// Streams that were restarted at the request of their target.
     private let restarted = Counter(label: "apus_replication_streams_restarted_total")
-    /// Batches of others that were not taken, for lack of room.
+    /// Batches of other nodes that were refused for lack of room.
     private let overloaded = Counter(label: "apus_replication_batches_overloaded_total")
-    /// Batches of others that were not taken, since this node's map names another owner or an earlier epoch.
+    /// Batches of other nodes that were refused because this node's map names another owner or an earlier epoch.
     private let stray = Counter(label: "apus_replication_batches_stray_total")
-    /// Callers that were told 10005: no confirmation came in time.
+    /// Callers that received 10005 because no confirmation came in time.
     let timedOut = Counter(label: "apus_replication_confirmations_timed_out_total")
     let promotions = Counter(label: "apus_replication_promotions_total")
     /// Promotions after which acknowledged changes may be missing.
     let promotionsIncomplete = Counter(label: "apus_replication_promotions_incomplete_total")
-    /// Messages of others that could not be read.
+    /// Messages of other nodes that could not be decoded.
     let malformed = Counter(label: "apus_replication_malformed_total")
-    /// Changes that are not acknowledged yet, and their bytes.
+    /// Unacknowledged changes, and their bytes.
     private let waiting = Gauge(label: "apus_replication_waiting")
     private let waitingBytes = Gauge(label: "apus_replication_waiting_bytes")
     /// Shards that this node replicates as their owner, and those of them whose changes it acknowledges alone.
@@ -37,14 +37,14 @@ struct ReplicaMetrics: Sendable {
     private let shardBytesMax = Gauge(label: "apus_replication_shard_bytes_max")
     /// Nodes that did not answer this one's last message in time.
     private let silentPeers = Gauge(label: "apus_replication_silent_peers")
-    /// Entities whose states this node keeps as their owner, and the bytes of these.
+    /// Entities whose states this node owns, and their bytes.
     private let entities = Gauge(label: "apus_replication_entities")
     private let entityBytes = Gauge(label: "apus_replication_entity_bytes")
-    /// Entities whose states this node keeps as copies, and the bytes of these.
+    /// Entities whose states this node holds as copies, and their bytes.
     private let copies = Gauge(label: "apus_replication_copies")
     private let copyBytes = Gauge(label: "apus_replication_copy_bytes")
 
-    /// Adds what was counted since the last time.
+    /// Adds the counts since the last call.
     func add(_ now: ReplicaOwnerStateMachine.Counts, since before: ReplicaOwnerStateMachine.Counts) {
         changes.increment(by: Int64(clamping: now.changes - before.changes))
         alone.increment(by: Int64(clamping: now.alone - before.alone))

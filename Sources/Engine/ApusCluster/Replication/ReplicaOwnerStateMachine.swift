@@ -4,27 +4,27 @@ import OrderedCollections
 
 /// A node as the owner of shards: their replication, and the messages that carry their batches to other nodes (D18).
 ///
-/// Each shard has its ``ReplicaShardStateMachine``. A message to a node carries a batch of every shard that has
-/// something for it, in turn, as far as a message goes; while as many messages as may be are under way, changes gather
-/// for the next. Where several lanes lead to a node, a shard's batches keep to one of them, and each has messages of
-/// its own; the number of a message says its lane. A message that is not answered in time, or cannot be sent, is lost:
-/// its batches go again. A node that does not answer gets one message at a time on each lane, ever more seldom; one
-/// that can do nothing with a shard's batch yet gets those of the others meanwhile.
+/// Each shard has its ``ReplicaShardStateMachine``. A message to a node carries one batch of every shard that has
+/// something to send, in turn, up to the size of a message. At the limit of messages in flight, changes gather for the
+/// next message. If there are several lanes to a node, a shard's batches use one of them. Each lane has its own
+/// messages, and a message's number determines its lane. A message that is not answered in time, or cannot be sent, is
+/// lost: its batches are sent again. A node that does not answer receives one message at a time on each lane, at
+/// growing intervals. If a node cannot apply a shard's batch yet, it still receives those of other shards.
 ///
-/// **Shards come and go** with the maps, which are to be given in order; any may be left out. A shard takes part from
-/// ``open(_:epoch:table:)`` on, which its promotion calls; before that nothing is sent for it, so that the copies of a
-/// shard whose states are not loaded yet stay what they are. One that leaves is returned with its table, for the copy
-/// that this node may be asked for.
+/// **Gained and lost shards** follow the maps, which must be given in order; any may be left out. A shard takes part
+/// from ``open(_:epoch:table:)`` on, which its promotion calls. Before that nothing is sent for it, so the copies of a
+/// shard whose states are not loaded yet do not change. A lost shard is returned with its table, for the copy that this
+/// node may have to keep.
 ///
-/// Pure; time is passed in. Work per map grows with the shards whose owner or standby changed.
+/// Pure value. Time is passed in. The work per map is proportional to the shards whose owner or standby changed.
 package struct ReplicaOwnerStateMachine: Sendable {
-    /// What follows from an input.
+    /// The consequences of an input.
     package struct Effects: Sendable {
-        /// Shards where more is acknowledged than before.
+        /// Shards with new acknowledged changes.
         package var acknowledged: [ShardID] = []
-        /// Shards that this node owns no longer.
+        /// Shards that this node no longer owns.
         package var closed: [Closed] = []
-        /// Other nodes know a later epoch of these.
+        /// Shards of which another node knows a later epoch.
         package var superseded: [(shard: ShardID, epoch: Epoch)] = []
 
         package init() {}
@@ -36,10 +36,10 @@ package struct ReplicaOwnerStateMachine: Sendable {
         }
     }
 
-    /// Counted since the start, for meters.
+    /// Counts since the start, for metrics.
     package struct Counts: Sendable, Equatable {
         package var changes: UInt64 = 0
-        /// Changes that were acknowledged without any other node, for lack of a standby.
+        /// Changes that were acknowledged without another node, because there was no standby.
         package var alone: UInt64 = 0
         package var refused: UInt64 = 0
         package var messages: UInt64 = 0
@@ -54,14 +54,14 @@ package struct ReplicaOwnerStateMachine: Sendable {
     package let configuration: ReplicaConfiguration
     private var map: ClusterMap
     private var shards: [ReplicaShardStateMachine?]
-    /// Candidates that were named before their shards were open, with the epochs under which.
+    /// Candidates that were set before their shards were open, with the epochs.
     private var awaited: [ShardID: (candidate: NodeID, epoch: Epoch)] = [:]
     private var peers: OrderedDictionary<ReplicaLane, ReplicaPeer> = [:]
     package private(set) var counts = Counts()
-    /// Entities of all open shards, and their bytes.
+    /// The entities of all open shards, and their bytes.
     package private(set) var entityCount = 0
     package private(set) var byteCount = 0
-    /// Changes of all shards that are not acknowledged, and their bytes.
+    /// The unacknowledged changes of all shards, and their bytes.
     package private(set) var waitingCount = 0
     package private(set) var waitingByteCount = 0
 
@@ -74,19 +74,19 @@ package struct ReplicaOwnerStateMachine: Sendable {
 
     // MARK: Shards
 
-    /// A shard that is open.
+    /// An open shard.
     package subscript(shard: ShardID) -> ReplicaShardStateMachine? { shards[Int(shard.rawValue)] }
 
-    /// The node owns the shard under this epoch, by its newest map, and has not opened it.
+    /// True if the node owns the shard under this epoch in its newest map, and has not opened it.
     package func canOpen(_ shard: ShardID, epoch: Epoch) -> Bool {
         map.owner(of: shard)?.id == local && map[shard].epoch == epoch && self[shard] == nil
     }
 
-    /// Takes part in a shard's replication as its owner, with the states that it begins with.
+    /// Opens a shard: from now on this node replicates it as its owner, starting with these states.
     ///
     /// - Precondition: ``canOpen(_:epoch:)``.
     package mutating func open(_ shard: ShardID, epoch: Epoch, table: ReplicaTable) -> Effects {
-        precondition(canOpen(shard, epoch: epoch), "shard \(shard) is not this node's under epoch \(epoch)")
+        precondition(canOpen(shard, epoch: epoch), "shard \(shard) cannot be opened under epoch \(epoch)")
         entityCount += table.count
         byteCount += table.byteCount
         shards[Int(shard.rawValue)] = ReplicaShardStateMachine(
@@ -105,7 +105,7 @@ package struct ReplicaOwnerStateMachine: Sendable {
         perform(on: shard, &effects) { $0?.setStandby(standby, namedIn: namedIn) }
     }
 
-    /// A newer map.
+    /// Applies a newer map.
     package mutating func mapChanged(_ newer: ClusterMap) -> Effects {
         var effects = Effects()
         guard newer.revision > map.revision else { return effects }
@@ -133,7 +133,7 @@ package struct ReplicaOwnerStateMachine: Sendable {
         effects.closed.append(.init(shard: shard, epoch: machine.epoch, table: machine.table))
     }
 
-    /// Nodes that are gone are no candidates any more, and nothing goes to them.
+    /// Removes candidates that are gone, and what was to be sent to gone nodes.
     private mutating func dropPeers(_ effects: inout Effects) {
         let goneLanes = peers.keys.filter { !map.isAlive($0.node) }
         guard !goneLanes.isEmpty else { return }
@@ -145,8 +145,8 @@ package struct ReplicaOwnerStateMachine: Sendable {
         for lane in goneLanes { peers[lane] = nil }
     }
 
-    /// A planned move has a candidate, which is fed beside the standby, or none any more. Before the shard is open it
-    /// is noted, and fed from then on.
+    /// Sets or clears the candidate of a planned move. It is fed beside the standby. Before the shard is open the
+    /// candidate is only stored.
     package mutating func setCandidate(_ shard: ShardID, _ node: NodeID?) -> Effects {
         var effects = Effects()
         let candidate = node.flatMap { map.isAlive($0) && $0 != local ? $0 : nil }
@@ -158,10 +158,10 @@ package struct ReplicaOwnerStateMachine: Sendable {
 
     // MARK: Changes
 
-    /// An entity has a new state, or is removed; the number of the change in its shard.
+    /// Sets or removes an entity's state. Returns the number of the change in its shard.
     ///
-    /// - Throws: 10013 where this node has not opened the shard under that epoch, or another one has seen a later;
-    ///   10002 and 10007 over a bound.
+    /// - Throws: 10013 if this node has not opened the shard under that epoch, or another node has seen a later one;
+    ///   10002 and 10007 if a limit is reached.
     package mutating func change(
         _ shard: ShardID, epoch: Epoch, _ record: ReplicaRecord, _ effects: inout Effects
     ) throws(ApusError) -> UInt64 {
@@ -200,22 +200,23 @@ package struct ReplicaOwnerStateMachine: Sendable {
         else { throw ApusError(.overloaded, "this node has no room for the state of another entity") }
     }
 
-    /// The number of the newest change of a shard; nil where it is not open under this epoch.
+    /// The number of the newest change of a shard; nil if it is not open under this epoch.
     package func position(of shard: ShardID, epoch: Epoch) -> UInt64? {
         let index = Int(shard.rawValue)
         return shards[index]?.epoch == epoch ? shards[index]?.position : nil
     }
 
-    /// An entity's state; nil where it has none, or the shard is not open.
+    /// An entity's state; nil if it has none, or the shard is not open.
     package func state(of key: ReplicaKey, in shard: ShardID) -> ByteBuffer? {
         shards[Int(shard.rawValue)]?.table[key]
     }
 
-    /// An entity's state for whoever goes on with it; nil where it has none.
+    /// An entity's state for its next activation; nil if it has none.
     ///
-    /// What is held may have changes that nobody was told of yet, since who made them may be gone meanwhile.
+    /// The state may include changes that were not acknowledged to any caller, since the activation that made them may
+    /// have ended.
     ///
-    /// - Throws: 10013 where the shard is not open under this epoch, or another node has seen a later.
+    /// - Throws: 10013 if the shard is not open under this epoch, or another node has seen a later one.
     package func load(
         _ key: ReplicaKey, of shard: ShardID, epoch: Epoch
     ) throws(ApusError) -> (state: ByteBuffer, isConfirmed: Bool)? {
@@ -227,7 +228,7 @@ package struct ReplicaOwnerStateMachine: Sendable {
         return (state, shards[index]?.acknowledged == position)
     }
 
-    /// As ``ReplicaTable/page(from:countMax:)``; nil where the shard is not open under this epoch.
+    /// As ``ReplicaTable/page(from:countMax:)``; nil if the shard is not open under this epoch.
     package func page(
         of shard: ShardID, epoch: Epoch, from slot: Int, countMax: Int
     ) -> (records: [ReplicaRecord], next: Int?)? {
@@ -236,39 +237,39 @@ package struct ReplicaOwnerStateMachine: Sendable {
         return shards[index]?.table.page(from: slot, countMax: countMax)
     }
 
-    /// Entities of a shard and their bytes; nil where it is not open.
+    /// The number of a shard's entities, and their bytes; nil if it is not open.
     package func size(of shard: ShardID) -> (entityCount: Int, byteCount: Int)? {
         shards[Int(shard.rawValue)].map { ($0.tableSize.count, $0.tableSize.byteCount) }
     }
 
-    /// The shard is open, and no other node has to confirm its changes.
+    /// True if the shard is open and no other node has to confirm its changes.
     package func isAlone(_ shard: ShardID) -> Bool { shards[Int(shard.rawValue)]?.isAlone ?? false }
 
-    /// Up to where changes of a shard are acknowledged; nil where it is not open.
+    /// The position up to which a shard's changes are acknowledged; nil if it is not open.
     package func acknowledged(of shard: ShardID) -> UInt64? { shards[Int(shard.rawValue)]?.acknowledged }
 
-    /// Another node has seen a later epoch of a shard that is open.
+    /// True if another node has seen a later epoch of an open shard.
     package func isSuperseded(_ shard: ShardID) -> Bool { shards[Int(shard.rawValue)]?.supersededBy != nil }
 
-    /// The shard is open under this epoch, and the node is its standby or candidate.
+    /// True if the shard is open under this epoch and the node is its standby or candidate.
     package func isTarget(_ shard: ShardID, epoch: Epoch, _ node: NodeID) -> Bool {
         guard let machine = self[shard] else { return false }
         return machine.epoch == epoch && machine.isTarget(node)
     }
 
-    /// What a scan of all open shards finds, for gauges.
+    /// The result of a scan of all open shards, for gauges.
     package struct Survey: Sendable, Equatable {
         package var openCount = 0
         /// Open shards whose changes no other node has to confirm.
         package var aloneCount = 0
-        /// The largest shard's entities and bytes; they may be of two shards.
+        /// The most entities and the most bytes of one shard. The two may belong to different shards.
         package var shardEntityCountMax = 0
         package var shardByteCountMax = 0
         /// Nodes that did not answer in time.
         package var silentPeerCount = 0
     }
 
-    /// Looks at every shard.
+    /// Scans all shards.
     package func survey() -> Survey {
         var survey = Survey()
         for index in shards.indices {
@@ -299,7 +300,7 @@ package struct ReplicaOwnerStateMachine: Sendable {
 
     private func lanes(to node: NodeID) -> [ReplicaLane] { peers.keys.filter { $0.node == node } }
 
-    /// The messages that can be sent now, each to be sent at once and in this order, on the lane of its number.
+    /// The messages that can be sent now. Each must be sent at once and in this order, on the lane of its number.
     package mutating func nextMessages(now: MonotonicTime) -> [(target: NodeID, message: ReplicaMessage)] {
         var messages: [(target: NodeID, message: ReplicaMessage)] = []
         for index in peers.values.indices {
@@ -337,7 +338,7 @@ package struct ReplicaOwnerStateMachine: Sendable {
             batches: batches)
     }
 
-    /// A node answered a message; late is as good as in time.
+    /// A node answered a message. Late answers count too.
     package mutating func answered(_ answers: ReplicaAnswers, by node: NodeID, now: MonotonicTime) -> Effects {
         var effects = Effects()
         let lane = lane(of: answers.number, to: node)
@@ -357,7 +358,7 @@ package struct ReplicaOwnerStateMachine: Sendable {
         guard let message else { return effects }
         let answered = answers.answers.map { ReplicaPeer.Part(shard: $0.shard, term: $0.term, sequence: $0.sequence) }
         guard answered != message.parts else { return effects }
-        // What the answer leaves out, or that answered another message of this number, is sent again.
+        // Batches that are missing in the answer, or that belong to another message of this number, are sent again.
         let known = Set(answered)
         let missing = message.parts.filter { !known.contains($0) }
         lose(missing, to: node)
@@ -376,7 +377,7 @@ package struct ReplicaOwnerStateMachine: Sendable {
         peers[lane]?.pause(until: now + configuration.retryDelay)
     }
 
-    /// The links to a node are new: what was sent over those before may be lost.
+    /// The links to a node are new. Messages sent over earlier links may be lost.
     package mutating func linkChanged(to node: NodeID) {
         for lane in lanes(to: node) {
             peers[lane]?.goOn()
@@ -384,16 +385,16 @@ package struct ReplicaOwnerStateMachine: Sendable {
         }
     }
 
-    /// Time went by; wanted every few milliseconds while ``isWaitingForTime``.
+    /// Time has passed. Needed every few milliseconds while ``isWaitingForTime``.
     package mutating func tick(now: MonotonicTime) {
         for lane in peers.keys where peers[lane]?.isOverdue(configuration, now: now) == true {
             peers[lane]?.timedOut()
-            // What followed it waits behind it, or is lost with it.
+            // Later messages wait behind this one, or are lost with it.
             for number in peers[lane]?.underWay.keys ?? [] { lose(number, on: lane) }
         }
     }
 
-    /// A message may have to be sent again, or could not be sent yet.
+    /// True if a message may have to be sent again, or could not be sent yet.
     package var isWaitingForTime: Bool {
         peers.values.contains { $0.isWaitingForTime }
     }
@@ -412,9 +413,9 @@ package struct ReplicaOwnerStateMachine: Sendable {
         }
     }
 
-    // MARK: What follows
+    // MARK: Consequences
 
-    /// Runs an event of a shard, and notes what follows.
+    /// Runs an event of a shard, and records its consequences.
     private mutating func perform(
         on shard: ShardID, _ effects: inout Effects,
         _ event: (inout ReplicaShardStateMachine?) -> ReplicaShardStateMachine.Effects?

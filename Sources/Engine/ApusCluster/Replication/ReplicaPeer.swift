@@ -8,8 +8,8 @@ struct ReplicaLane: Sendable, Hashable {
     var number: Int
 }
 
-/// What an owner sends to one other node on one lane: which shards have something for it, and which messages it has not
-/// answered.
+/// The state of the traffic to one other node on one lane: the shards with something to send, and the unanswered
+/// messages.
 struct ReplicaPeer: Sendable {
     struct Part: Sendable, Hashable {
         var shard: ShardID
@@ -27,30 +27,30 @@ struct ReplicaPeer: Sendable {
     /// Shards with something to send, in turn, each once.
     private var ready = Deque<ShardID>()
     private var isReady: Set<ShardID> = []
-    /// Streams whose end the peer does not know of.
+    /// Ended streams of which the peer has not been notified.
     private var ends: OrderedDictionary<ShardID, ReplicaTerm> = [:]
-    /// By number, so the oldest first.
+    /// By number, the oldest first.
     private(set) var underWay: OrderedDictionary<UInt64, UnderWay> = [:]
     private(set) var byteCountUnderWay = 0
-    /// Of the newest message; the next one's is ``step`` more, so that no two lanes to a node have one in common.
+    /// The number of the newest message. The next one is ``step`` higher, so no two lanes to a node share a number.
     private var lastNumber: UInt64
     private let step: UInt64
-    /// Nothing is sent before.
+    /// Nothing is sent before this time.
     private(set) var pausedUntil: MonotonicTime?
-    /// Shards that the peer can do nothing with before a time, in the order of these.
+    /// Shards that wait because the peer cannot apply their batches yet, in the order of the times.
     private var delayed: OrderedDictionary<ShardID, MonotonicTime> = [:]
-    /// How many times in a row it did not answer in time.
+    /// The number of consecutive messages that were not answered in time.
     private(set) var silence = 0
 
     init(lane: Int, of laneCount: Int) { (lastNumber, step) = (UInt64(lane), UInt64(laneCount)) }
 
     private var hasNews: Bool { !ready.isEmpty || !ends.isEmpty }
 
-    /// Something is to be done when time has passed.
+    /// True if something must be done when time has passed.
     var isWaitingForTime: Bool { !underWay.isEmpty || !delayed.isEmpty || (hasNews && pausedUntil != nil) }
 
-    /// Another message may go. To a peer that does not answer it is one at a time, so that a node which does not read
-    /// fills no more of the link to it than it must.
+    /// True if another message may be sent. A peer that does not answer receives one at a time, so a node that does not
+    /// read fills as little of its link as possible.
     func canSend(_ configuration: ReplicaConfiguration, now: MonotonicTime) -> Bool {
         guard hasNews, underWay.count < (silence == 0 ? configuration.messageCountMax : 1),
             byteCountUnderWay < configuration.windowByteCount
@@ -58,7 +58,7 @@ struct ReplicaPeer: Sendable {
         return pausedUntil.map { now >= $0 } ?? true
     }
 
-    /// The oldest message was not answered in time. The time doubles with each that was not, up to
+    /// True if the oldest message was not answered in time. The time-out doubles with each message that was not, up to
     /// ``ReplicaConfiguration/confirmTimeout``.
     func isOverdue(_ configuration: ReplicaConfiguration, now: MonotonicTime) -> Bool {
         guard let oldest = underWay.values.first else { return false }
@@ -83,13 +83,13 @@ struct ReplicaPeer: Sendable {
         return nil
     }
 
-    /// Nothing of the shard is sent before a time, which is not earlier than that of any other.
+    /// Delays the shard until a time, which must not be earlier than that of any other shard.
     mutating func delay(_ shard: ShardID, until time: MonotonicTime) {
         delayed[shard] = nil
         delayed[shard] = time
     }
 
-    /// Shards whose delay is over may go on.
+    /// Makes shards ready whose delay has passed.
     mutating func release(now: MonotonicTime) {
         let due = delayed.values.prefix { $0 <= now }.count
         guard due > 0 else { return }
@@ -98,7 +98,7 @@ struct ReplicaPeer: Sendable {
         for shard in shards { markReady(shard) }
     }
 
-    /// A stream is over. The end of a shard's newest is that of those before.
+    /// A stream ended. The end of a shard's newest stream includes all earlier ones.
     mutating func end(_ end: ReplicaEnd) { ends[end.shard] = max(ends[end.shard] ?? end.term, end.term) }
 
     mutating func takeEnds() -> [ReplicaEnd] {
@@ -106,7 +106,7 @@ struct ReplicaPeer: Sendable {
         return ends.map { ReplicaEnd(shard: $0.key, term: $0.value) }
     }
 
-    /// A message is on its way; its number.
+    /// A message was sent. Returns its number.
     mutating func sent(_ message: UnderWay) -> UInt64 {
         lastNumber += step
         underWay[lastNumber] = message

@@ -1,6 +1,6 @@
 package import ApusTransport
 
-/// Gives the messages of replication to their service, and the others of the control lane to the next handler.
+/// Passes replication messages to their service, and other messages of the control lane to the next handler.
 package struct ReplicaRouter: ControlHandler {
     private let replicas: ReplicaService
     private let next: any ControlHandler

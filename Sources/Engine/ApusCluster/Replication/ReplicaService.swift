@@ -6,60 +6,60 @@ package import Logging
 package import NIOCore
 import Synchronization
 
-/// Replicates the changes of this node's shards to their standbys, and keeps this node's copies of others' shards
+/// Replicates the changes of this node's shards to their standbys, and holds this node's copies of others' shards
 /// (D18).
 ///
-/// **How an entity runtime uses it.** A key is an entity's kind and key, a state all that outlives its activation, its
-/// request memory included, so that an answer is never remembered apart from what it changed.
-/// - *The shard comes*, by any map that names this node its owner: ``promote(_:epoch:)``, once, before anything of it
-///   is served. It says whether acknowledged changes may be missing; the runtime logs that, and goes on with what is
-///   there. From then on the states are read here: ``state(of:in:epoch:)`` when an entity is activated,
-///   ``page(of:epoch:from:countMax:)`` for those that must run without being asked.
-/// - *A change*: the handler ends; ``change(_:epoch:_:_:then:)`` in the order of the changes, on the entity's thread;
-///   what the handler said leaves with the completion. A refusal (10002, 10007) undoes the handler's work: the
-///   activation is dropped and made anew from the state that is here. After 10013 the shard is no longer this node's:
-///   every activation of it is dropped. After 10005 nobody knows; the caller is told so, and a repetition with the
-///   same request id finds the answer if the change was made.
+/// **Use by an entity runtime.** A key is an entity's kind and key. A state is everything that outlives the entity's
+/// activation, including its stored answers, so an answer is never separated from its change.
+/// - *A shard is gained* with a map that names this node its owner: call ``promote(_:epoch:)`` once, before anything of
+///   the shard is served. It reports whether acknowledged changes may be missing; the runtime logs that and continues
+///   with the states that exist. From then on the states are read here: ``state(of:in:epoch:)`` when an entity is
+///   activated, ``page(of:epoch:from:countMax:)`` for those that must run without a message.
+/// - *A change*: when a handler ends, call ``change(_:epoch:_:_:then:)`` in the order of the changes, on the entity's
+///   thread. Send the handler's answer from the completion. A refusal (10002, 10007) undoes the handler's work: the
+///   activation is dropped and created again from the state that is here. After 10013 the shard is no longer at this
+///   node: drop all its activations. After 10005 the outcome is unknown. The caller receives the error; a repetition
+///   with the same request id finds the answer if the change was made.
 /// - *Removal*: a change to nil. A passivated entity is not removed: its state stays here.
 /// - *A planned hand-over*: ``setCandidate(_:_:)``; ``caughtUp(_:epoch:_:within:)``; the map names the candidate
-///   standby; the shard's entities are held; ``finish(_:epoch:to:)``; the map names it owner. If the move is given
-///   up: ``setCandidate(_:_:)`` with nil, but not before it is certain that the map does not name the candidate.
-/// - *The shard leaves*, planned or after a death that was none: the map closes it here. Who waits is told 10013, and
-///   the states stay as a copy where the map names this node its standby. The runtime drops its activations.
+///   standby; the shard's entities are held; ``finish(_:epoch:to:)``; the map names it owner. To abandon the move, call
+///   ``setCandidate(_:_:)`` with nil, but only when it is certain that the map does not name the candidate.
+/// - *A shard is lost*, by a planned move or because this node was declared dead: the map closes it here. Waiting
+///   callers receive 10013. The states remain as a copy if the map names this node its standby. The runtime drops its
+///   activations.
 ///
-/// **Messages.** Everything for one node goes in one message for each control lane, a tell, so that a shard's changes
-/// have the lane, and the event loop, of its calls; while as many as may be are under way, changes gather. Answers are
-/// tells too. What is lost with a link is sent again, after ``ReplicaConfiguration/resendAfter`` or when the link is up
-/// again.
+/// **Messages.** Everything for one node is sent in one message for each control lane, as a tell. A shard's changes
+/// therefore use the lane, and the event loop, of its calls. At the limit of messages in flight, changes gather.
+/// Answers are tells too. What is lost with a link is sent again, after ``ReplicaConfiguration/resendAfter`` or when
+/// the link is up again.
 ///
-/// **Deaths.** A standby that is silent makes waiters wait until the map names another one, then the new one's copy
-/// is made. No one waits for longer than ``ReplicaConfiguration/confirmTimeout``, and no more changes wait than may:
-/// the next is refused with 10007.
+/// **Deaths.** If a standby is silent, callers wait until the map names another one and its copy is complete. No caller
+/// waits longer than ``ReplicaConfiguration/confirmTimeout``. The number of waiting changes is limited; a further one
+/// is refused with 10007.
 ///
-/// **Alone.** Where the map names no standby (one node, or nobody else is up) a change is confirmed at once, and this
-/// node's death loses it: "replicated" says no more then than that the change is in this process. It is counted and
-/// shown as a gauge, and ``isAlone(_:)`` says so for a shard. What must survive that is to be recorded.
+/// **Alone.** If the map names no standby (one node, or no other is up), a change is confirmed at once, and this node's
+/// death loses it: "replicated" then means no more than that the change is in this process. A counter and a gauge show
+/// it, and ``isAlone(_:)`` reports it for a shard. State that must survive this belongs in a record.
 ///
-/// **Partitions.** An owner and its standby that are cut off from the rest together confirm each other's changes
-/// until they see the map that declares them dead. What they acknowledge meanwhile is lost; the owner that the others
-/// name had no copy, so its promotion says that changes may be missing.
+/// **Partitions.** An owner and its standby that are cut off together confirm each other's changes until they see the
+/// map that declares them dead. What they acknowledge in the meantime is lost. The owner that the other nodes name had
+/// no copy, so its promotion reports that changes may be missing.
 ///
-/// Concurrency model: any thread. The machines and those who wait stand behind one `Mutex`, which is held for one
-/// event of a machine. Messages are encoded and sent outside of it, by one thread at a time, so that they leave in the
-/// order of their batches. Completions are called outside of it too, on the thread that brought the news; they must
-/// not block.
+/// Concurrency model: any thread. One `Mutex` guards the machines and the waiting callers. It is held for one event of
+/// a machine. Messages are encoded and sent outside of it, by one thread at a time, in the order of their batches.
+/// Completions are called outside of it too, on the thread on which the event arrived. They must not block.
 package final class ReplicaService: Sendable {
-    /// Told once what became of a wait: nil where the change is confirmed. Errors: 10013 where the shard left or
-    /// another node has seen a later epoch; 10005 where no confirmation came in time; 10017 after ``stop()``. After an
+    /// Called once with the result of a wait; nil if the change is confirmed. Errors: 10013 if the shard was lost or
+    /// another node has seen a later epoch; 10005 if no confirmation came in time; 10017 after ``stop()``. After an
     /// error the change may or may not survive.
     package typealias Completion = @Sendable (ApusError?) -> Void
 
-    /// What a shard's new owner begins with.
+    /// The states with which a shard's new owner starts.
     package struct Promotion: Sendable, Equatable {
-        /// Entities that have a state.
+        /// The number of entities with a state.
         package var entityCount: Int
-        /// No acknowledged change is missing. False where this node had no complete copy under the epoch before: then
-        /// some may be.
+        /// True if no acknowledged change is missing. False if this node had no complete copy under the epoch before:
+        /// then changes may be missing.
         package var isComplete: Bool
     }
 
@@ -78,7 +78,7 @@ package final class ReplicaService: Sendable {
         /// By shard.
         var waiters: [ReplicaWaiters<Completion>]
         var waiterCount = 0
-        /// Who waits for a target to catch up; a few, one for each move.
+        /// Callers that wait for a target to catch up; a few, one for each move.
         var catchUps: [CatchUp] = []
         var nextExpiry = MonotonicTime.zero
         /// Answers that could not be sent yet.
@@ -86,11 +86,11 @@ package final class ReplicaService: Sendable {
         var isPumping = false
         var isTickScheduled = false
         var isStopped = false
-        /// What the meters show.
+        /// The counts that the metrics show.
         var shown = ReplicaOwnerStateMachine.Counts()
         var shownOverloaded: UInt64 = 0
         var shownStray: UInt64 = 0
-        /// The gauges that need a look at every shard are shown again with the next tick at or after this time.
+        /// The gauges that need a scan of all shards are updated with the next tick at or after this time.
         var isSurveyWanted = true
         var nextSurvey = MonotonicTime.zero
 
@@ -100,7 +100,7 @@ package final class ReplicaService: Sendable {
         }
     }
 
-    /// What is to be done after the lock was left.
+    /// The calls to make after the lock is released.
     private struct Calls: Sendable {
         var completions: [(completion: Completion, error: ApusError?)] = []
         var superseded: [(shard: ShardID, epoch: Epoch)] = []
@@ -109,7 +109,7 @@ package final class ReplicaService: Sendable {
     private static let tickInterval = TimeAmount.milliseconds(10)
     private static let expiryInterval = Duration.milliseconds(100)
     private static let surveyInterval = Duration.seconds(1)
-    /// Answers that wait for a link; one more is left out, and its message comes again.
+    /// Answers that wait for a link. A further one is dropped, and its message comes again.
     private static let unsentCountMax = 256
 
     package let configuration: ReplicaConfiguration
@@ -121,8 +121,8 @@ package final class ReplicaService: Sendable {
     private let state: Mutex<State>
 
     /// - Parameters:
-    ///   - loop: where what waits for time is looked at.
-    ///   - onMoved: another node knows a newer epoch of this shard: refresh the map.
+    ///   - loop: runs the timer.
+    ///   - onMoved: called if another node knows a newer epoch of this shard: the map must be refreshed.
     package init(
         configuration: ReplicaConfiguration = ReplicaConfiguration(), view: ClusterView, loop: any EventLoop,
         logger: Logger, onMoved: @escaping @Sendable (ShardID, Epoch) -> Void = { _, _ in }
@@ -142,13 +142,13 @@ package final class ReplicaService: Sendable {
         mapChanged(view.map)
     }
 
-    /// Gives the links, which are made after this; nothing is sent before.
+    /// Sets the links, which are created after this service. Nothing is sent before.
     package func connect(_ links: any ClusterLinks) {
         state.withLock { $0.links = links }
         pump()
     }
 
-    /// Those who wait are told 10017, and nothing is sent any more.
+    /// Waiting callers receive 10017, and nothing is sent any more.
     package func stop() {
         let calls = state.withLock { state in
             state.isStopped = true
@@ -165,11 +165,11 @@ package final class ReplicaService: Sendable {
 
     // MARK: Owner
 
-    /// Takes over a shard that this node owns under the epoch, with the states of its copy; once for each epoch, nil
-    /// afterwards and where the newest map says otherwise.
+    /// Takes over a shard that this node owns under the epoch, with the states of its copy. Returns a value once for
+    /// each epoch; nil afterwards, and if the newest map names another owner or epoch.
     ///
-    /// To be called for every shard that comes to this node, also where no entity of it is expected: until then nothing
-    /// is sent to the shard's standby, whose copy of before stays what it is.
+    /// Call it for every gained shard, even if no entity of it is expected. Until then nothing is sent to the shard's
+    /// standby, and its earlier copy does not change.
     package func promote(_ shard: ShardID, epoch: Epoch) -> Promotion? {
         let promotion = perform { state, calls -> Promotion? in
             guard state.owner.canOpen(shard, epoch: epoch),
@@ -187,13 +187,13 @@ package final class ReplicaService: Sendable {
         return promotion
     }
 
-    /// An entity has a new state, or is removed. Synchronous; changes of a shard have the order of these calls.
+    /// Sets or removes an entity's state. Synchronous. Changes of a shard have the order of these calls.
     ///
     /// - Parameters:
-    ///   - state: kept as it is given, so not a slice of something larger; nil removes the entity.
-    ///   - completion: as with ``whenConfirmed(_:_:)``; may be called before this returns.
-    /// - Throws: 10013 where the shard is not open here under the epoch, 10002 for a state over
-    ///   ``ReplicaConfiguration/stateByteCountMax``, 10007 over another bound. Then the change is not made.
+    ///   - state: stored as given, so it must not be a slice of a larger buffer; nil removes the entity.
+    ///   - completion: as in ``whenConfirmed(_:_:)``; may be called before this returns.
+    /// - Throws: 10013 if the shard is not open here under the epoch, 10002 for a state over
+    ///   ``ReplicaConfiguration/stateByteCountMax``, 10007 if another limit is reached. The change is then not made.
     @discardableResult
     package func change(
         _ shard: ShardID, epoch: Epoch, _ key: ReplicaKey, _ state: ByteBuffer?, then completion: Completion? = nil
@@ -214,7 +214,7 @@ package final class ReplicaService: Sendable {
         return ReplicaPosition(shard: shard, epoch: epoch, number: try result.get())
     }
 
-    /// Calls back once every node has the change that must have it. Errors as ``Completion``.
+    /// Calls the completion once every node that must have the change has it. Errors as ``Completion``.
     package func whenConfirmed(_ position: ReplicaPosition, _ completion: @escaping Completion) {
         perform { state, calls in
             guard state.owner.position(of: position.shard, epoch: position.epoch) != nil else {
@@ -225,9 +225,9 @@ package final class ReplicaService: Sendable {
         }
     }
 
-    /// Returns once every node has the change that must have it.
+    /// Returns once every node that must have the change has it.
     ///
-    /// - Throws: as ``Completion``. A cancelled task waits on.
+    /// - Throws: as ``Completion``. A cancelled task continues to wait.
     package func confirmed(_ position: ReplicaPosition) async throws(ApusError) {
         let error = await withCheckedContinuation { (continuation: CheckedContinuation<ApusError?, Never>) in
             whenConfirmed(position) { continuation.resume(returning: $0) }
@@ -235,19 +235,19 @@ package final class ReplicaService: Sendable {
         if let error { throw error }
     }
 
-    /// Callers that wait for a confirmation, or for a target to catch up.
+    /// The number of callers that wait for a confirmation, or for a target to catch up.
     package var waitingCallerCount: Int { state.withLock { $0.waiterCount + $0.catchUps.count } }
 
-    /// Changes of the shard are confirmed without any other node, since the map names no standby; false where the
+    /// True if the shard's changes are confirmed without another node, because the map names no standby; false if the
     /// shard is not open here.
     package func isAlone(_ shard: ShardID) -> Bool { state.withLock { $0.owner.isAlone(shard) } }
 
     // MARK: States
 
-    /// An entity's newest state at this node, the shard's owner, and whether every change in it is confirmed; nil where
-    /// it has none.
+    /// An entity's newest state at this node, the shard's owner, and whether every change in it is confirmed; nil if it
+    /// has none.
     ///
-    /// - Throws: 10013 where the shard is not open here under the epoch, or another node has seen a later.
+    /// - Throws: 10013 if the shard is not open here under the epoch, or another node has seen a later one.
     package func load(
         _ key: ReplicaKey, of shard: ShardID, epoch: Epoch
     ) throws(ApusError) -> (state: ByteBuffer, isConfirmed: Bool)? {
@@ -256,19 +256,22 @@ package final class ReplicaService: Sendable {
         }.get()
     }
 
-    /// Entities of a shard that have a state, and the bytes of their keys and states; nil where it is not open here.
+    /// The number of a shard's entities with a state, and the bytes of their keys and states; nil if the shard is not
+    /// open here.
     package func size(of shard: ShardID) -> (entityCount: Int, byteCount: Int)? {
         state.withLock { $0.owner.size(of: shard) }
     }
 
-    /// Some of a shard's entities with their states, in an order that lasts, and where to go on; nil at the end.
+    /// Some of a shard's entities with their states, in a stable order, and the cursor of the next page; nil at the
+    /// end.
     ///
-    /// Between two pages entities may change: one that exists all the while is in exactly one page, as it is then.
+    /// Entities may change between two pages. An entity that exists throughout is in exactly one page, with its state
+    /// at that time.
     ///
     /// - Parameters:
-    ///   - cursor: 0 for the first page, then what the page before said.
-    ///   - countMax: the most that a page holds; the lock of this service is held for so long.
-    /// - Throws: 10013 where the shard is not open here under the epoch.
+    ///   - cursor: 0 for the first page, then the cursor that the previous page returned.
+    ///   - countMax: the most entities in a page. The lock of this service is held while the page is read.
+    /// - Throws: 10013 if the shard is not open here under the epoch.
     package func page(
         of shard: ShardID, epoch: Epoch, from cursor: Int = 0, countMax: Int = 256
     ) throws(ApusError) -> (records: [ReplicaRecord], next: Int?) {
@@ -279,7 +282,7 @@ package final class ReplicaService: Sendable {
 
     // MARK: Planned moves
 
-    /// The node is to be fed beside the standby, or none is any more.
+    /// Sets or clears the node that is fed beside the standby.
     package func setCandidate(_ shard: ShardID, _ node: NodeID?) {
         perform { state, calls in
             let effects = state.owner.setCandidate(shard, node)
@@ -287,16 +290,17 @@ package final class ReplicaService: Sendable {
         }
     }
 
-    /// The node, standby or candidate, has everything that was acknowledged, and nothing is acknowledged without it.
+    /// True if the node, standby or candidate, has everything that was acknowledged, and nothing is acknowledged
+    /// without it.
     package func isCaughtUp(_ shard: ShardID, _ node: NodeID) -> Bool {
         state.withLock { $0.owner.isCaughtUp(shard, node) }
     }
 
     /// Returns once the node ``isCaughtUp(_:_:)``.
     ///
-    /// - Throws: 10010 where the node is not the shard's standby or candidate, or is none any more; 10013 where the
-    ///   shard is not open under the epoch, or left; 10005 after the time; 10017 after ``stop()``. A cancelled task
-    ///   waits on.
+    /// - Throws: 10010 if the node is not, or no longer, the shard's standby or candidate; 10013 if the shard is not
+    ///   open under the epoch, or was lost; 10005 after the time; 10017 after ``stop()``. A cancelled task continues to
+    ///   wait.
     package func caughtUp(
         _ shard: ShardID, epoch: Epoch, _ node: NodeID, within timeout: Duration
     ) async throws(ApusError) {
@@ -313,11 +317,11 @@ package final class ReplicaService: Sendable {
         if let error { throw error }
     }
 
-    /// Returns once the node has every change that was made until now, so that it can become the owner. The caller has
-    /// seen to it that no further change is made.
+    /// Returns once the node has every change made so far, so that it can become the owner. The caller must ensure that
+    /// no further change is made.
     ///
-    /// - Throws: as ``caughtUp(_:epoch:_:within:)``, each of its two waits being no longer than
-    ///   ``ReplicaConfiguration/confirmTimeout``; 10010 where the node died or is no target any more.
+    /// - Throws: as ``caughtUp(_:epoch:_:within:)``, where each of its two waits takes at most
+    ///   ``ReplicaConfiguration/confirmTimeout``; 10010 if the node died or is no longer a target.
     package func finish(_ shard: ShardID, epoch: Epoch, to node: NodeID) async throws(ApusError) {
         try await caughtUp(shard, epoch: epoch, node, within: configuration.confirmTimeout)
         let last = state.withLock { $0.owner.position(of: shard, epoch: epoch) }
@@ -331,7 +335,7 @@ package final class ReplicaService: Sendable {
 
     private static var notCaughtUp: ApusError { ApusError(.noRoute, "the node does not have the shard's changes") }
 
-    // MARK: From outside
+    // MARK: Events from outside
 
     private func mapChanged(_ map: ClusterMap) {
         perform { state, calls in
@@ -342,14 +346,14 @@ package final class ReplicaService: Sendable {
         }
     }
 
-    /// Takes an event of the transport.
+    /// Handles an event of the transport.
     package func received(_ event: TransportEvent) {
         guard case .linkUp(let peer, .control) = event else { return }
         perform { state, _ in state.owner.linkChanged(to: peer) }
         sendAnswers()
     }
 
-    /// Takes a tell with one of the methods ``ClusterMethod/replication``. On the connection's event loop.
+    /// Handles a tell with one of the methods ``ClusterMethod/replication``. Called on the connection's event loop.
     package func received(_ request: InboundRequest) {
         guard !request.wantsReply else { return request.fail(ApusError(.methodUnknown)) }
         do throws(ApusError) {
@@ -382,7 +386,7 @@ package final class ReplicaService: Sendable {
         send(answers.encoded(), to: peer.name, lane: lane(of: answers.number), over: links)
     }
 
-    /// With as many lanes at both nodes, messages and answers have the same one.
+    /// With the same number of lanes at both nodes, messages and answers use the same lane.
     private func lane(of messageNumber: UInt64) -> Int { Int(messageNumber % UInt64(configuration.laneCount)) }
 
     private func send(_ answers: ByteBuffer, to peer: NodeName, lane: Int, over links: (any ClusterLinks)?) {
@@ -390,7 +394,7 @@ package final class ReplicaService: Sendable {
             guard let links else { throw ApusError(.noRoute) }
             try links.tell(peer, lane: lane, method: ClusterMethod.replicated, payload: answers)
         } catch {
-            // The link back may come up later than the one here: the answer waits for it.
+            // The link back may come up later than this one. The answer waits for it.
             state.withLock { if $0.unsent.count < Self.unsentCountMax { $0.unsent.append((peer, lane, answers)) } }
             pump()
         }
@@ -451,16 +455,16 @@ package final class ReplicaService: Sendable {
         metrics.show(state.owner.survey())
     }
 
-    // MARK: What follows
+    // MARK: Consequences
 
-    /// Runs an event under the lock, then what follows from it.
+    /// Runs an event under the lock, then carries out its consequences.
     private func perform<Value: Sendable>(_ event: (inout State, inout Calls) -> Value) -> Value {
         let (value, calls) = state.withLock { state in
             var calls = Calls()
             let value = event(&state, &calls)
             return (value, calls)
         }
-        // What others wait for leaves before what waits here goes on.
+        // Other nodes wait for the messages, so they are sent before callers here continue.
         pump()
         run(calls)
         return value
@@ -506,7 +510,7 @@ package final class ReplicaService: Sendable {
         settleCatchUps(&state, &calls)
     }
 
-    /// Tells those who wait for a target what became of it; those whose time is over only where the time is given.
+    /// Completes the callers that wait for a target. Time-outs are checked only if the time is given.
     private static func settleCatchUps(_ state: inout State, _ calls: inout Calls, now: MonotonicTime? = nil) {
         guard !state.catchUps.isEmpty else { return }
         let owner = state.owner
@@ -536,7 +540,7 @@ package final class ReplicaService: Sendable {
         for completion in failed { calls.completions.append((completion, error)) }
     }
 
-    /// Sends what can be sent, unless another thread does. That thread looks again before it ends.
+    /// Sends what can be sent, unless another thread is sending. That thread checks again before it ends.
     private func pump() {
         var isPumping = false
         while let (messages, links) = nextMessages(isPumping: isPumping) {

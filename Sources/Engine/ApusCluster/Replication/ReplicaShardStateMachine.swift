@@ -3,34 +3,33 @@ import DequeModule
 import NIOCore
 
 /// The owner's side of one shard's replication, under one epoch: the states of its entities, the streams to its
-/// targets, and what may be acknowledged (D18).
+/// targets, and the acknowledged position (D18).
 ///
-/// **Who must confirm.** The standby that the map names must have a change before it is acknowledged; its copy must be
-/// complete for that, so that right after the death of a standby changes wait until the next one has caught up.
-/// Where the map names none, the owner acknowledges alone. The candidate of a planned move is required too, from the
-/// moment when its copy is complete, for as long as it is the candidate: the map may name it at any moment once it
-/// ``isCaughtUp(_:)``.
+/// **Who must confirm.** The standby that the map names must have a change before it is acknowledged, and its copy must
+/// be complete. Right after the death of a standby, changes therefore wait until the next one has caught up. If the map
+/// names none, the owner acknowledges alone. The candidate of a planned move must confirm too, from the moment its copy
+/// is complete for as long as it is the candidate: once it ``isCaughtUp(_:)``, the map may name it at any time.
 ///
-/// **Bounds.** A change that would exceed a bound is refused and leaves nothing behind. A standby that does not answer
-/// so makes changes wait, then refuses them, until the map names another. A candidate that is not required never does:
-/// when more waits for it than may, its stream begins anew.
+/// **Limits.** A change that would exceed a limit is refused and has no effect. If a standby does not answer, changes
+/// wait and are then refused, until the map names another. A candidate that does not have to confirm never has this
+/// effect: if too much waits for it, its stream is restarted.
 ///
-/// **Crashes.** Everything here dies with the owner; what was acknowledged is at the targets. An answer that names a
-/// later epoch ends all: the shard has another owner, and what waits is lost or not, which nobody here can tell. A
-/// target that says so without reason stops the shard no longer than it is a target.
+/// **Crashes.** This state ends with the owner; what was acknowledged is at the targets. An answer with a later epoch
+/// ends everything: the shard has another owner, and the outcome of waiting changes is unknown here. A target that
+/// reports a later epoch wrongly stops the shard only as long as it is a target.
 ///
-/// Pure.
+/// Pure value.
 package struct ReplicaShardStateMachine: Sendable {
-    /// What follows for the caller.
+    /// The consequences for the caller.
     package struct Effects: Sendable, Equatable {
-        /// Streams that are over, with their targets.
+        /// Streams that ended, with their targets.
         package var ended: [Ended] = []
-        /// There may be something to send to these.
+        /// Targets for which there may be something to send.
         package var targets: [NodeID] = []
         package var restartedCount = 0
-        /// The target can do nothing with more at this moment.
+        /// The target cannot apply more at this moment.
         package var isDelayed = false
-        /// The shard is owned by another node, under this epoch.
+        /// Another node owns the shard, under this epoch.
         package var supersededBy: Epoch?
 
         package struct Ended: Sendable, Equatable {
@@ -55,9 +54,9 @@ package struct ReplicaShardStateMachine: Sendable {
     private var standbyNamedIn: UInt64 = 0
     private var candidate: ReplicaFeedStateMachine?
     private var lastStream: UInt64 = 0
-    /// A later epoch that a target has seen; nothing is acknowledged any more.
+    /// A later epoch that a target has seen. Nothing is acknowledged any more.
     package private(set) var supersededBy: Epoch?
-    /// The target that said so.
+    /// The target that reported it.
     private var accuser: NodeID?
 
     package init(shard: ShardID, epoch: Epoch, table: ReplicaTable, configuration: ReplicaConfiguration) {
@@ -67,17 +66,17 @@ package struct ReplicaShardStateMachine: Sendable {
         self.configuration = configuration
     }
 
-    /// Changes that are not acknowledged.
+    /// The number of unacknowledged changes.
     package var waitingCount: Int { waiting.count }
 
-    /// Entities, and the bytes of their keys and states.
+    /// The number of entities, and the bytes of their keys and states.
     package var tableSize: (count: Int, byteCount: Int) { (table.count, table.byteCount) }
 
     package var standbyTarget: NodeID? { standby?.target }
     package var candidateTarget: NodeID? { candidate?.target }
     private var targets: [NodeID] { [standby?.target, candidate?.target].compactMap { $0 } }
 
-    /// Changes are acknowledged without any other node.
+    /// True if changes are acknowledged without another node.
     package var isAlone: Bool { standby == nil && candidate?.isRequired != true }
 
     // MARK: Targets
@@ -90,8 +89,8 @@ package struct ReplicaShardStateMachine: Sendable {
         let isNamedAnew = namedIn > standbyNamedIn
         standbyNamedIn = namedIn
         guard node != standby?.target else {
-            // Others stood by meanwhile, in maps that this node passed over. The standby does not know that it was
-            // never released.
+            // Other nodes were standby in the meantime, in maps that this node did not see. The standby does not know
+            // that it was never released.
             guard isNamedAnew, standby != nil else { return effects }
             standby?.rebind()
             effects.targets = targets
@@ -101,7 +100,7 @@ package struct ReplicaShardStateMachine: Sendable {
         if let candidate, candidate.target == node {
             standby = candidate
             self.candidate = nil
-            // Named for want of another, it cannot know that it is still the candidate that it was.
+            // Named without a planned move, it cannot know that it is still the same candidate.
             if namedIn > 0 { standby?.rebind() }
         } else {
             standby = node.map { newFeed(to: $0) }
@@ -113,7 +112,7 @@ package struct ReplicaShardStateMachine: Sendable {
         return effects
     }
 
-    /// A planned move has a candidate, or none any more.
+    /// Sets or clears the candidate of a planned move.
     package mutating func setCandidate(_ node: NodeID?) -> Effects {
         var effects = Effects()
         let node = node == standby?.target ? nil : node
@@ -126,23 +125,23 @@ package struct ReplicaShardStateMachine: Sendable {
         return effects
     }
 
-    /// Who said that a later epoch exists is no target any more, and a standby is there that must confirm: it says the
-    /// same, or it is not so.
+    /// Forgets a reported later epoch if its reporter is no longer a target and there is a standby that must confirm:
+    /// if the epoch exists, the standby will report it too.
     private mutating func forgetAccuser() {
         guard let accuser, standby != nil, !isTarget(accuser) else { return }
         self.accuser = nil
         supersededBy = nil
     }
 
-    /// The target has everything that was acknowledged, and nothing more is acknowledged that it has not.
+    /// True if the target has everything that was acknowledged, and nothing is acknowledged that it does not have.
     package func isCaughtUp(_ node: NodeID) -> Bool { feed(to: node)?.isBound ?? false }
 
-    /// The target has every change up to the position.
+    /// True if the target has every change up to the position.
     package func isConfirmed(_ position: UInt64, by node: NodeID) -> Bool {
         (feed(to: node)?.confirmed).map { $0 >= position } ?? false
     }
 
-    /// The node is fed.
+    /// True if the node is fed.
     package func isTarget(_ node: NodeID) -> Bool { feed(to: node) != nil }
 
     private func feed(to node: NodeID) -> ReplicaFeedStateMachine? {
@@ -162,10 +161,10 @@ package struct ReplicaShardStateMachine: Sendable {
 
     // MARK: Changes
 
-    /// An entity has a new state, or is removed; the number of the change.
+    /// Sets or removes an entity's state. Returns the number of the change.
     ///
-    /// - Throws: 10002 for a state that is too large, 10007 over another bound, 10013 where a later epoch was seen.
-    ///   The change is not made then.
+    /// - Throws: 10002 for a state that is too large, 10007 if another limit is reached, 10013 if a later epoch was
+    ///   seen. The change is then not made.
     package mutating func change(_ record: ReplicaRecord) throws(ApusError) -> UInt64 {
         guard supersededBy == nil else { throw ApusError(.staleEpoch) }
         try check(record)
@@ -173,7 +172,7 @@ package struct ReplicaShardStateMachine: Sendable {
         let slot = table.apply(record)
         waiting.append(record.byteCount)
         waitingByteCount += record.byteCount
-        // The removal of what is not there is a change like others, so that every position reaches the targets.
+        // The removal of a missing entity is a change like others, so that every position reaches the targets.
         standby?.changed(record, slot: slot ?? -1, position: position)
         candidate?.changed(record, slot: slot ?? -1, position: position)
         if let candidate, !candidate.isRequired,
@@ -212,7 +211,7 @@ package struct ReplicaShardStateMachine: Sendable {
         return candidate?.target == node && candidate?.hasNews == true
     }
 
-    /// The next batch for a target; nil where there is nothing to say.
+    /// The next batch for a target; nil if there is nothing to send.
     package mutating func nextBatch(for node: NodeID, byteCountMax: Int) -> ReplicaBatch? {
         guard supersededBy == nil else { return nil }
         if standby?.target == node {
@@ -223,7 +222,7 @@ package struct ReplicaShardStateMachine: Sendable {
         return candidate?.nextBatch(of: table, at: position, acknowledged: acknowledged, byteCountMax: byteCountMax)
     }
 
-    /// A batch of this stream, and what followed it, will have no answer.
+    /// A batch of this stream, and those after it, will not be answered.
     package mutating func lost(_ sequence: UInt64, of term: ReplicaTerm, to node: NodeID) {
         guard term.epoch == epoch else { return }
         if standby?.target == node { standby?.lost(stream: term.stream, sequence: sequence) }
@@ -255,13 +254,13 @@ package struct ReplicaShardStateMachine: Sendable {
             effects.supersededBy = epoch
             return effects
         }
-        // The candidate may have become required, which is news for it too.
+        // The candidate may now have to confirm. It must be notified of that.
         settle()
         effects.targets = [node]
         return effects
     }
 
-    /// Acknowledges what every node has that must have it.
+    /// Acknowledges what every node that must confirm has.
     private mutating func settle() {
         guard supersededBy == nil else { return }
         if candidate?.confirmed != nil { candidate?.require() }

@@ -2,23 +2,23 @@ package import ApusCore
 
 /// A node as the target of other nodes' streams: its copies of shards, and their promotion (D18).
 ///
-/// **Maps** are to be given in order; any may be left out. A shard's copy is dropped when the map gives its ownership
-/// to a node under an epoch that this node has no part in. Under the same epoch the owner alone ends it: a map that
-/// names another standby may be one that the owner passes over, or this node may be a candidate since. Nothing hangs
-/// on which maps this node saw: what a copy is worth at its promotion, the promoting map says.
+/// **Maps** must be given in order; any may be left out. A shard's copy is dropped when the map assigns the shard to an
+/// owner under an epoch in which this node has no role. Under the same epoch only the owner ends the copy: the owner
+/// may skip a map that names another standby, or this node may have become a candidate. It does not matter which maps
+/// this node saw. The promoting map determines whether a copy is complete.
 ///
-/// **Who may speak.** Only the owner that the newest map names, under the map's epoch. What comes under a later epoch
-/// waits for the map that says whose it is, since a copy that had seen a later epoch would refuse the true owner.
+/// **Accepted senders.** Only the owner in the newest map, under the map's epoch. A batch under a later epoch waits for
+/// the map that names its owner: a copy that had accepted a later epoch would refuse the true owner.
 ///
-/// **Bounds.** Copies count together, with those that are assembled beside an older one; so do the two of one shard. A
-/// batch beyond a bound is not taken, and its owner tries again.
+/// **Limits.** All copies count together, including those that are assembled beside an older one: a shard may have two.
+/// A batch beyond a limit is not applied, and its owner tries again.
 ///
-/// Pure.
+/// Pure value.
 package struct ReplicaStandbyStateMachine: Sendable {
-    /// What this node takes a shard over with.
+    /// The states with which this node takes over a shard.
     package struct Promotion: Sendable {
         package var table: ReplicaTable
-        /// No change that was acknowledged is missing.
+        /// True if no acknowledged change is missing.
         package var isComplete: Bool
     }
 
@@ -28,14 +28,14 @@ package struct ReplicaStandbyStateMachine: Sendable {
     private var copies: [ReplicaCopyStateMachine?]
     /// By shard: the newest epoch under which this node was promoted.
     private var promoted: [Epoch]
-    /// Entities of all copies, and their bytes.
+    /// The number of entities of all copies, and their bytes.
     package private(set) var entityCount = 0
     package private(set) var byteCount = 0
-    /// Batches that were not taken, for lack of room.
+    /// Batches that were refused for lack of room.
     package private(set) var overloadedCount: UInt64 = 0
-    /// Batches that were not taken, since their sender is not the owner by this node's map.
+    /// Batches that were refused because their sender is not the owner in this node's map.
     package private(set) var strayCount: UInt64 = 0
-    /// Of these, the newest that spoke of a later epoch than the map has.
+    /// The newest of these under a later epoch than the map's.
     private var ahead: (shard: ShardID, epoch: Epoch)?
 
     package init(local: NodeID, map: ClusterMap, configuration: ReplicaConfiguration = ReplicaConfiguration()) {
@@ -46,13 +46,13 @@ package struct ReplicaStandbyStateMachine: Sendable {
         promoted = Array(repeating: 0, count: ShardID.count)
     }
 
-    /// Shards of which something is held.
+    /// The number of shards of which something is held.
     package var copyCount: Int { copies.count { $0?.isEmpty == false } }
 
-    /// A copy that could be promoted is held.
+    /// True if there is a copy of the shard that could be promoted.
     package func hasCopy(of shard: ShardID) -> Bool { copies[Int(shard.rawValue)]?.isComplete ?? false }
 
-    /// Takes a message; what it is to be answered, nil for one that is not meant for this incarnation.
+    /// Handles a message. Returns the answer; nil if it is not addressed to this incarnation.
     package mutating func received(_ message: ReplicaMessage, from sender: NodeID) -> ReplicaAnswers? {
         guard message.targetIncarnation == local.incarnation else { return nil }
         for end in message.ends where owns(sender, end.shard, under: end.term.epoch) {
@@ -91,7 +91,7 @@ package struct ReplicaStandbyStateMachine: Sendable {
         let index = Int(batch.shard.rawValue)
         func fits(_ growth: (count: Int, byteCount: Int)) -> Bool {
             let size = copies[index]?.size ?? (count: 0, byteCount: 0)
-            // An older copy stays until the next is complete.
+            // An older copy stays until the next one is complete.
             return entityCount + growth.count <= configuration.entityCountMax
                 && byteCount + growth.byteCount <= configuration.byteCountMax
                 && size.count + growth.count <= 2 * configuration.shardEntityCountMax
@@ -99,20 +99,20 @@ package struct ReplicaStandbyStateMachine: Sendable {
         }
         let most = batch.records.reduce(0) { $0 + ReplicaTable.byteCount(of: $1) }
         if fits((batch.records.count, most)) { return true }
-        // Near a bound it is looked at closely: what changes an entity that is there takes no more room.
+        // Near a limit the check is exact: a change to an existing entity may take no more room.
         return fits(copies[index]?.growth(with: batch) ?? ReplicaCopyStateMachine().growth(with: batch))
     }
 
-    /// A shard of which somebody spoke under a later epoch than the map has, and that epoch, once.
+    /// Returns once a shard that a sender named under a later epoch than the map's, and that epoch.
     package mutating func takeAhead() -> (shard: ShardID, epoch: Epoch)? {
         defer { ahead = nil }
         return ahead
     }
 
-    /// The shard was this node's under this epoch until the newest map, in which the node has a part under a later one.
+    /// This node owned the shard under this epoch until the newest map, in which it has a role under a later epoch.
     ///
-    /// A node that is alive loses a shard by a hand-over of its own alone, which names it standby under the epoch
-    /// after. It may see no map of that epoch, if the new owner died, and own the shard again.
+    /// A node that is alive loses a shard only by its own hand-over, which names it standby under the next epoch. If
+    /// the new owner dies, it may see no map of that epoch, and own the shard again.
     package mutating func keep(_ shard: ShardID, table: ReplicaTable, ownedUnder epoch: Epoch) {
         guard map[shard].epoch > epoch, map.owner(of: shard)?.id == local || map.standby(of: shard)?.id == local else {
             return
@@ -120,7 +120,7 @@ package struct ReplicaStandbyStateMachine: Sendable {
         update(shard) { $0.keep(table, standbyUnder: epoch + 1) }
     }
 
-    /// A newer map.
+    /// Applies a newer map.
     package mutating func mapChanged(_ newer: ClusterMap) {
         guard newer.revision > map.revision else { return }
         let older = map
@@ -137,10 +137,10 @@ package struct ReplicaStandbyStateMachine: Sendable {
         }
     }
 
-    /// Hands over what there is of a shard that this node owns under the epoch, once for each epoch; nil afterwards,
-    /// and where the newest map says otherwise.
+    /// Takes over a shard that this node owns under the epoch, once for each epoch; nil afterwards, and if the newest
+    /// map names another owner or epoch.
     ///
-    /// A shard of the first epoch had no owner before: nothing is missing.
+    /// A shard of the first epoch had no owner before, so nothing is missing.
     package mutating func promote(_ shard: ShardID, epoch: Epoch) -> Promotion? {
         let index = Int(shard.rawValue)
         guard map.owner(of: shard)?.id == local, map[shard].epoch == epoch, promoted[index] < epoch else { return nil }
@@ -159,7 +159,7 @@ package struct ReplicaStandbyStateMachine: Sendable {
     private mutating func update(_ shard: ShardID, _ event: (inout ReplicaCopyStateMachine) -> Void) {
         let index = Int(shard.rawValue)
         var copy = copies[index] ?? ReplicaCopyStateMachine()
-        // The tables have one holder, so that they change in place.
+        // The tables are released here, so that they are uniquely referenced and change in place.
         copies[index] = nil
         let before = copy.size
         event(&copy)

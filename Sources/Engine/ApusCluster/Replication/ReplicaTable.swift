@@ -1,23 +1,24 @@
 package import NIOCore
 
-/// The states of a shard's entities by key, with a stable order for walks: a slot keeps its entity while that exists.
+/// The states of a shard's entities by key, with a stable order for walks: an entity keeps its slot as long as it
+/// exists.
 ///
-/// A value; look-ups and changes take constant time, and so does moving it from a copy to an owner.
+/// A value. Look-ups, changes and the move from a copy to an owner take constant time.
 package struct ReplicaTable: Sendable {
-    /// What an entity counts besides its key and state, in bytes.
+    /// What an entity counts in addition to its key and state, in bytes.
     static let overhead = 96
 
     private var slots: [ReplicaRecord?] = []
     private var free: [Int] = []
     private var index: [ReplicaKey: Int] = [:]
-    /// Bytes of keys and states, with ``overhead`` for each entity.
+    /// Bytes of keys and states, plus ``overhead`` for each entity.
     package private(set) var byteCount = 0
 
     package init() {}
 
     package var count: Int { index.count }
     package var isEmpty: Bool { index.isEmpty }
-    /// Slots are below this.
+    /// All slots are below this.
     package var slotCount: Int { slots.count }
 
     package subscript(slot slot: Int) -> ReplicaRecord? { slots[slot] }
@@ -27,9 +28,9 @@ package struct ReplicaTable: Sendable {
     /// Every entity with its state, in the order of the slots.
     package var records: [ReplicaRecord] { slots.compactMap { $0 } }
 
-    /// The entities from a slot on, in the order of the slots, and the slot to go on from; nil at the end.
+    /// The entities from a slot on, in the order of the slots, and the slot of the next page; nil at the end.
     ///
-    /// Between two pages the table may change: an entity that exists all the while is in exactly one of them.
+    /// The table may change between two pages. An entity that exists throughout is in exactly one of them.
     package func page(from slot: Int, countMax: Int) -> (records: [ReplicaRecord], next: Int?) {
         var found: [ReplicaRecord] = []
         var slot = max(0, slot)
@@ -40,12 +41,12 @@ package struct ReplicaTable: Sendable {
         return (found, slot < slots.count ? slot : nil)
     }
 
-    /// What the entity counts in ``byteCount``; 0 where it is not there.
+    /// The entity's share of ``byteCount``; 0 if it does not exist.
     package func byteCount(of key: ReplicaKey) -> Int {
         index[key].flatMap { slots[$0] }.map(Self.byteCount(of:)) ?? 0
     }
 
-    /// Applies a change; the slot that it concerns, nil for the removal of what is not there.
+    /// Applies a change. Returns its slot; nil for the removal of a missing entity.
     @discardableResult
     package mutating func apply(_ record: ReplicaRecord) -> Int? {
         guard record.state != nil else { return remove(record.key) }

@@ -1,9 +1,10 @@
 package import ApusCore
 import DequeModule
 
-/// Who waits for changes of one shard to be acknowledged, in the order of the changes. Each is given back exactly once.
+/// The callers that wait for changes of one shard to be acknowledged, in the order of the changes. Each is returned
+/// exactly once.
 ///
-/// A value; time is passed in.
+/// A value. Time is passed in.
 package struct ReplicaWaiters<Waiter: Sendable>: Sendable {
     private struct Entry: Sendable {
         var number: UInt64
@@ -17,16 +18,16 @@ package struct ReplicaWaiters<Waiter: Sendable>: Sendable {
 
     package var isEmpty: Bool { entries.isEmpty }
 
-    /// Waits for a change by its number.
+    /// Adds a caller that waits for the change of this number.
     package mutating func add(_ waiter: Waiter, for number: UInt64, until deadline: MonotonicTime) {
-        // Nearly always the newest: threads that changed the shard one after the other may come here the other way
-        // round.
+        // Nearly always the newest. Threads that changed the shard one after the other may arrive here in the opposite
+        // order.
         var index = entries.count
         while index > 0, entries[index - 1].number > number { index -= 1 }
         entries.insert(Entry(number: number, deadline: deadline, waiter: waiter), at: index)
     }
 
-    /// Those who wait for changes up to this one.
+    /// Removes and returns the callers that wait for changes up to this one.
     package mutating func take(upTo number: UInt64) -> [Waiter] {
         var taken: [Waiter] = []
         while let first = entries.first, first.number <= number {
@@ -36,7 +37,7 @@ package struct ReplicaWaiters<Waiter: Sendable>: Sendable {
         return taken
     }
 
-    /// Those whose time is over; in order, up to the first whose is not.
+    /// Removes and returns the callers whose time-out has passed: in order, up to the first whose time-out has not.
     package mutating func takeExpired(at now: MonotonicTime) -> [Waiter] {
         var taken: [Waiter] = []
         while let first = entries.first, first.deadline <= now {

@@ -1,8 +1,8 @@
 import ApusCore
 import Synchronization
 
-/// The wall clock that tokens, tickets and grants are judged by: this machine's, or, where that differs from those of
-/// the cluster, the median of the cluster's clocks (``ClockStateMachine``).
+/// The wall clock by which tokens, tickets and grants are validated: this machine's clock, or, if it differs from the
+/// cluster's, the median of the cluster's clocks (``ClockStateMachine``).
 ///
 /// Concurrency: any thread.
 package final class ClusterClock: Sendable {
@@ -10,7 +10,7 @@ package final class ClusterClock: Sendable {
 
     package init() {}
 
-    /// This machine's clock agrees with the cluster's, as far as this node can tell.
+    /// True if this machine's clock agrees with the cluster's, as far as this node can tell.
     package var isTrusted: Bool { adjustmentMilliseconds.load(ordering: .relaxed) == 0 }
 
     /// The cluster's time, in Unix seconds.

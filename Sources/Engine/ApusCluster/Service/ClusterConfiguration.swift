@@ -3,25 +3,27 @@ package import ApusTransport
 package import ApusWire
 package import NIOCore
 
-/// What a node's part in the cluster needs to know, with the defaults of D4 and D5.
+/// The configuration of a node's part in the cluster, with the defaults of D4 and D5.
 package struct ClusterConfiguration: Sendable {
     package var cluster: ClusterID
     /// The node's configured name.
     package var node: NodeName
-    /// The cluster's key, the same on every node; at least ``HeartbeatSeal/keyByteCountMin`` bytes.
+    /// The cluster's key, the same on every node, with at least ``HeartbeatSeal/keyByteCountMin`` bytes.
     package var key: [UInt8]
-    /// The node's share of the shards beside the others' weights.
+    /// The node's share of the shards relative to the other nodes' weights.
     package var weight: UInt32 = 100
     package var membership = MembershipConfiguration()
     package var ownership = OwnershipStateMachine.Configuration()
     package var handover = HandoverStateMachine.Configuration()
-    /// How often the store is asked for its revision; peers' tells are faster, this is what is left when one is lost.
+    /// The interval at which the store's revision is polled. Notifications of peers are faster; the poll covers lost
+    /// ones.
     package var revisionPollInterval: Duration = .milliseconds(250)
-    /// How often the machines are told the time.
+    /// The interval between ticks of the machines.
     package var tickInterval: Duration = .milliseconds(10)
-    /// How long a leaving node waits until its shards are handed over; what it still has then falls to the standbys.
+    /// The time that a leaving node waits for its shards to be handed over. The remaining shards then go to the
+    /// standbys.
     package var drainTimeout: Duration = .seconds(30)
-    /// Hand over and leave when the service group stops gracefully.
+    /// If true, the node hands over its shards and leaves when the service group stops gracefully.
     package var leavesOnShutdown = true
 
     package init(cluster: ClusterID, node: NodeName, key: [UInt8]) {
@@ -31,26 +33,26 @@ package struct ClusterConfiguration: Sendable {
     }
 }
 
-/// What the layers above do for the cluster. All may be called from any thread.
+/// Callbacks to the layers above the cluster. All may be called from any thread.
 package struct ClusterHooks: Sendable {
-    /// The node is to become the shard's standby: it gets everything of the shard's media channels from now on, beside
-    /// the standby that is, which stays fed. Nil: no node is, any more. Called on the owner; must not wait.
+    /// The node is to become the shard's standby. From now on it receives everything of the shard's media channels,
+    /// beside the current standby, which stays fed. With nil no node is. Called on the owner; must not wait.
     package var feedReplica: @Sendable (ShardID, NodeID?) -> Void
-    /// True when the node has everything of the shard's media channels. Asked on the owner, every 10 ms, until it
-    /// says yes or the move is given up.
+    /// True if the node has everything of the shard's media channels. Called on the owner, every 10 ms, until it
+    /// returns true or the move is abandoned.
     package var replicaCaughtUp: @Sendable (ShardID, NodeID) async -> Bool
-    /// Holds the shard's entities, so that calls to them wait, and returns their states. Asked on the owner.
+    /// Holds the shard's entities, so that calls to them wait, and returns their states. Called on the owner.
     package var takeStates: @Sendable (ShardID) async throws(ApusError) -> [ClusterEntityState]
-    /// Keeps states for the moment when this node becomes the shard's owner under the epoch; should the map go another
-    /// way they are void. With parts, the first replaces what was kept before.
+    /// Stores states until this node becomes the shard's owner under the epoch. They are void if the map changes
+    /// otherwise. If there are several parts, the first replaces what was stored before.
     package var giveStates: @Sendable (ShardID, Epoch, StatePart) async throws(ApusError) -> Void
-    /// Lets the shard's entities go on here: the hand-over was given up.
+    /// Releases the shard's entities at this node: the hand-over was abandoned.
     package var releaseEntities: @Sendable (ShardID) -> Void
-    /// The ownership store became wrong, differently wrong, or right. On the cluster's thread; must not wait.
+    /// The condition of the ownership store changed. Called on the cluster's thread; must not wait.
     package var storeChanged: @Sendable (OwnershipStateMachine.StoreCondition) -> Void
-    /// This life of this node is dead in the map: nothing that it does counts any more. Called once.
+    /// This incarnation of this node is dead in the map. Nothing that it does is valid any more. Called once.
     package var fenced: @Sendable () -> Void
-    /// A condition of this node began or lasts, with a sentence, or ended, without one. Called from any thread; must
+    /// A condition of this node began or lasts (with a sentence), or ended (without one). Called from any thread; must
     /// not wait.
     package var condition: @Sendable (NodeConditions.Kind, String?) -> Void
 
@@ -61,7 +63,7 @@ package struct ClusterHooks: Sendable {
         package var isLast: Bool
     }
 
-    /// Hooks of a node that holds nothing but its shards.
+    /// The hooks of a node that has no state for its shards.
     package init() {
         feedReplica = { _, _ in }
         replicaCaughtUp = { _, _ in true }
@@ -74,7 +76,7 @@ package struct ClusterHooks: Sendable {
     }
 }
 
-/// The links that the cluster speaks over; ``Transport``, or a test's.
+/// The links that the cluster uses: ``Transport``, or those of a test.
 package protocol ClusterLinks: Sendable {
     func setPeers(_ peers: [Peer])
     func ask(
@@ -85,7 +87,7 @@ package protocol ClusterLinks: Sendable {
 
 extension Transport: ClusterLinks {}
 
-/// The cluster's own methods on the control lane; ids up to 15 are its.
+/// The cluster's own methods on the control lane. Ids up to 15 are reserved for it.
 package enum ClusterMethod {
     /// A tell, `ClusterMapChanged`: the store has a newer map.
     package static let mapChanged: UInt16 = 1
@@ -93,22 +95,22 @@ package enum ClusterMethod {
     package static let handoverPrepare: UInt16 = 2
     /// A tell, ``ReplicaMessage``: changes of shards, from their owner to a standby or candidate.
     package static let replicate: UInt16 = 3
-    /// A tell, ``ReplicaAnswers``: what became of a ``replicate``.
+    /// A tell, ``ReplicaAnswers``: the answers to a ``replicate``.
     package static let replicated: UInt16 = 4
-    /// What ``ReplicaService`` takes.
+    /// The methods that ``ReplicaService`` handles.
     package static let replication: ClosedRange<UInt16> = replicate...replicated
     package static let all: ClosedRange<UInt16> = 1...15
 }
 
-/// What a node knows of its cluster, for status pages.
+/// A node's view of its cluster, for status pages.
 package struct ClusterStatus: Sendable {
     package var identity: NodeID
     package var map: ClusterMap
-    /// What the ownership store showed last; while it is not sound, this node decides nothing (D4).
+    /// The condition of the ownership store. Unless it is sound, this node decides nothing (D4).
     package var store: OwnershipStateMachine.StoreCondition
-    /// Shards of this node that are on their way.
+    /// The number of this node's shards that are being moved.
     package var movingCount: Int
-    /// Shards of all nodes that are not where they should be.
+    /// The number of shards, over all nodes, that are not at their place.
     package var misplacedCount: Int
     package var peers: [(id: NodeID, health: MembershipStateMachine.Health)]
 }

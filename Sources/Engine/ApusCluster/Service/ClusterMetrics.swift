@@ -1,7 +1,7 @@
 import ApusCore
 import CoreMetrics
 
-/// The cluster's meters.
+/// The metrics of the cluster.
 struct ClusterMetrics: Sendable {
     /// The revision of the newest map.
     let revision = Gauge(label: "apus_cluster_map_revision")
@@ -9,14 +9,16 @@ struct ClusterMetrics: Sendable {
     let members = Gauge(label: "apus_cluster_members")
     /// Shards that this node owns.
     let shardsOwned = Gauge(label: "apus_cluster_shards_owned")
-    /// Shards that this node stands by for.
+    /// Shards for which this node is the standby.
     let shardsStandby = Gauge(label: "apus_cluster_shards_standby")
+    /// Shards whose term rose in the maps that came.
+    let termChanges = Counter(label: "apus_cluster_term_changes_total")
     /// 1 while the ownership store answers, and is the one that it was.
     let storeReachable = Gauge(label: "apus_cluster_store_reachable")
     /// Reads and swaps that failed.
     let storeFailures = Counter(label: "apus_cluster_store_failures_total")
     let suspicions = Counter(label: "apus_cluster_suspicions_total")
-    /// Suspicions taken back because this node itself was late.
+    /// Suspicions withdrawn because this node itself was late.
     let suspicionsDiscarded = Counter(label: "apus_cluster_suspicions_discarded_total")
     let deathsConfirmed = Counter(label: "apus_cluster_deaths_confirmed_total")
     let swapsLost = Counter(label: "apus_cluster_swaps_lost_total")
@@ -29,7 +31,11 @@ struct ClusterMetrics: Sendable {
             .record(clockOffset.milliseconds / 1000)
     }
 
-    func show(_ map: ClusterMap, local slot: MemberSlot?) {
+    /// - Parameter before: the map that this one replaces. Terms of the first map that a node sees are no changes.
+    func show(_ map: ClusterMap, after before: ClusterMap, local slot: MemberSlot?) {
+        if before.revision > 0 {
+            termChanges.increment(by: zip(before.shards, map.shards).count { $0.epoch < $1.epoch })
+        }
         revision.record(Double(map.revision))
         members.record(Double(map.members.count { $0.state.isAlive }))
         shardsOwned.record(Double(map.shards.count { $0.owner == slot }))

@@ -5,9 +5,9 @@ import Foundation
 import Logging
 import NIOCore
 
-/// What the heartbeat thread found, logged and passed on to the machine that decides.
+/// Logs the findings of the heartbeat thread, and passes them to the machine that decides.
 extension ClusterService {
-    /// On the heartbeat thread.
+    /// Called on the heartbeat thread.
     func found(_ finding: MembershipDriver.Finding) {
         switch finding {
         case .peer(let action, let evidence): found(action, evidence)
@@ -45,7 +45,8 @@ extension ClusterService {
         return facts
     }
 
-    /// How long processes of this machine waited for a processor, in per cent of the last 10 s (proc_pressure_cpu(5)).
+    /// The share of time that processes of this machine waited for a processor, in per cent of the last 10 s
+    /// (proc_pressure_cpu(5)).
     private static func pressure() -> String {
         let text = FileManager.default.contents(atPath: "/proc/pressure/cpu").map {
             String(decoding: $0, as: UTF8.self)
@@ -64,7 +65,7 @@ extension ClusterService {
             .joined(separator: ", ")
         let sentence =
             report.isAlone
-            ? "this node's clock differs from most others' (\(list)); set it: tokens are judged by the others' time"
+            ? "this node's clock differs from most others' (\(list)); set it: tokens are validated by the others' time"
             : "the clocks of other nodes differ from this node's (\(list)); have all nodes set theirs by NTP"
         hooks.condition(report.isAlone ? .clockDiffersFromMost : .clockDiffers, sentence)
     }
@@ -75,6 +76,7 @@ extension NodeConditions.Kind {
     package static let transportClosed = Self("transport_closed", isUnhealthy: true)
     /// Clocks of other nodes differ from this node's by more than `membership.clock_difference_max`.
     package static let clockDiffers = Self("clock_differs", isUnhealthy: false)
-    /// The same where this node's clock is the one that is wrong: it differs from most others', of two or more.
+    /// As ``clockDiffers``, but this node's clock is the wrong one: it differs from most others', of which there are at
+    /// least two.
     package static let clockDiffersFromMost = Self("clock_differs", isUnhealthy: true)
 }

@@ -8,13 +8,13 @@ import NIOCore
 import SwiftProtobuf
 import Synchronization
 
-/// What the machines say, carried out. All but the jobs runs on the cluster's thread.
+/// Carries out the machines' actions. Everything except the jobs runs on the cluster's thread.
 extension ClusterService {
     /// The largest part of a shard's entity states that goes in one message, in bytes.
     static let statePartByteCountMax = 1 << 20
 
-    /// Ticks while the service runs: every ``ClusterConfiguration/tickInterval`` while a machine waits for time, and
-    /// otherwise when the store is to be asked for its revision, since an idle node should cost nothing.
+    /// The timer of the service. It ticks every ``ClusterConfiguration/tickInterval`` while a machine waits for time.
+    /// Otherwise it ticks only to poll the store's revision, so that an idle node uses little CPU.
     func tick() {
         let now = MonotonicTime.now()
         state.value.nextTick = nil
@@ -28,7 +28,7 @@ extension ClusterService {
         state.value.nextTick = nil
     }
 
-    /// Brings the next tick forward where a machine began to wait for time.
+    /// Moves the next tick forward if a machine began to wait for time.
     private func hastenTick() {
         guard isBusy, let next = state.value.nextTick else { return }
         let soon = MonotonicTime.now() + configuration.tickInterval
@@ -48,7 +48,7 @@ extension ClusterService {
         if now >= state.value.nextPoll, state.value.isRunning {
             state.value.nextPoll = now + configuration.revisionPollInterval
             if let since = state.value.pollingSince {
-                // A store that hangs is noticed by the machine, which then waits for a read.
+                // The machine notices a store that hangs, because it then waits for a read.
                 if now - since >= configuration.ownership.answerTimeout / 2 { handle(ownership: .refresh) }
             } else if submit(.pollRevision) {
                 state.value.pollingSince = now
@@ -94,7 +94,7 @@ extension ClusterService {
         handle(ownership: .propose(id, decision))
     }
 
-    /// Goes by the newest map; the members that were alive in the one before and are dead in this.
+    /// Applies the newest map. Returns the members that were alive in the previous map and are dead in this one.
     @discardableResult
     func adopted(_ map: ClusterMap) -> [NodeID] {
         let before = view.map
@@ -107,17 +107,17 @@ extension ClusterService {
             heartbeats.setPeers(peers)
             heartbeats.perform { driver, now in driver.handle(.membersChanged(ids), now: now) }
         }
-        metrics.show(map, local: map.aliveSlot(of: identity))
+        metrics.show(map, after: before, local: map.aliveSlot(of: identity))
         logger.debug("The cluster map changed", metadata: [LogKey.revision: "\(map.revision)"])
         handle(handover: .mapChanged(map))
         return before.members.filter { $0.state.isAlive && $0.id != identity && !map.isAlive($0.id) }.map(\.id)
     }
 
-    /// Says who decided: the other nodes log what they find, this one that it wrote it.
+    /// Logs who decided: the other nodes log what they find, this one that it wrote the map.
     private func log(_ deaths: [NodeID], writtenIn revision: UInt64) {
         for peer in deaths {
             logger.notice(
-                "This node wrote into the map that a peer is gone",
+                "This node declared a peer dead in the map",
                 metadata: [LogKey.peer: "\(peer)", LogKey.revision: "\(revision)"])
         }
     }
@@ -127,7 +127,7 @@ extension ClusterService {
         message.revision = revision
         guard let links = state.value.links, let bytes: [UInt8] = try? message.serializedBytes() else { return }
         for member in view.map.members where member.state.isAlive && member.id != identity {
-            // A peer that cannot be told asks the store for its revision anyway.
+            // A peer that misses the notification polls the store's revision anyway.
             try? links.tell(
                 member.id.name, lane: 0, method: ClusterMethod.mapChanged, payload: ByteBuffer(bytes: bytes))
         }
@@ -137,7 +137,7 @@ extension ClusterService {
         switch state.value.waiters.removeValue(forKey: id) {
         case .caller(let continuation): continuation.resume(returning: outcome)
         case .moves(let moves, let isHandover):
-            // A move that its decision skipped, because the map had changed underneath, failed too.
+            // A move that the decision skipped, because the map had changed in the meantime, failed too.
             let failed = moves.filter { move in
                 guard case .decided(let map) = outcome else { return true }
                 let holder = isHandover ? map.owner(of: move.shard) : map.standby(of: move.shard)
@@ -185,10 +185,10 @@ extension ClusterService {
 
     // MARK: Jobs
 
-    /// False where the job was not taken: the service ends, or too many wait.
+    /// Returns false if the job was not accepted: the service ends, or too many jobs wait.
     private func submit(_ job: Job) -> Bool { jobs.add(job) }
 
-    /// In a task of ``run()``.
+    /// Called in a task of ``run()``.
     func run(_ job: Job) async {
         switch job {
         case .read:
@@ -198,7 +198,7 @@ extension ClusterService {
             let answer = await perform(.compareAndSwap(expected: expected, map))
             thread.loop.execute { self.handle(ownership: answer) }
         case .pollRevision:
-            // A store that fails, or went back, is found so by the read that follows.
+            // If the store fails or went back, the next read detects it.
             let revision = try? await store.revision()
             thread.loop.execute {
                 self.state.value.pollingSince = nil
@@ -225,7 +225,7 @@ extension ClusterService {
         }
     }
 
-    /// Sends the states of the shard's entities; true when the target has them all.
+    /// Sends the states of the shard's entities. Returns true when the target has all of them.
     private func stream(_ move: ShardMove) async -> Bool {
         do throws(ApusError) {
             let states = try await hooks.takeStates(move.shard)
@@ -233,7 +233,7 @@ extension ClusterService {
             guard let links = links ?? nil else { return false }
             var remaining = states[...]
             var isFirst = true
-            // A shard without entities has nothing to send, and nothing is kept for it at the target.
+            // A shard without entities has nothing to send, and the target stores nothing for it.
             while !remaining.isEmpty {
                 var message = ClusterHandoverPrepare()
                 message.shard = UInt32(move.shard.rawValue)

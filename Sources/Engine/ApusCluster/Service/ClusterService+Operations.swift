@@ -6,11 +6,11 @@ package import NIOCore
 import SwiftProtobuf
 import Synchronization
 
-/// What operators and the node's other parts ask of the cluster, and what peers do.
+/// Operations for operators, other parts of the node, and peers.
 extension ClusterService {
-    /// Hands everything that this node has to the others; it stays a member that takes nothing new.
+    /// Hands over all shards of this node. It remains a member that accepts no new ones.
     ///
-    /// Returns when the node holds nothing, or at once where nobody else is up to take it.
+    /// Returns when the node holds nothing, or at once if no other node is up to take its shards.
     ///
     /// - Throws: 10005 after ``ClusterConfiguration/drainTimeout``, and the errors of ``propose(_:)``.
     package func drain() async throws(ApusError) {
@@ -18,12 +18,12 @@ extension ClusterService {
         try await waitUntilDrained()
     }
 
-    /// As ``drain()``, but returns when the map says that this node is drained from now on.
+    /// As ``drain()``, but returns as soon as the map shows this node as draining.
     ///
     /// - Throws: the errors of ``propose(_:)``.
     package func beginDraining() async throws(ApusError) { try await propose(.drain(identity)) }
 
-    /// Returns when this node, which is drained, holds nothing, or at once where nobody else is up to take it.
+    /// Returns when this draining node holds nothing, or at once if no other node is up to take its shards.
     ///
     /// - Throws: 10005 after ``ClusterConfiguration/drainTimeout``.
     package func waitUntilDrained() async throws(ApusError) {
@@ -33,7 +33,7 @@ extension ClusterService {
         guard isEmpty else { throw ApusError(.deadlineExceeded, "not all shards could be handed over in time") }
     }
 
-    /// Drains as far as it goes, and leaves the cluster; what is left falls to the standbys.
+    /// Drains as far as possible, and leaves the cluster. Remaining shards go to the standbys.
     package func leave() async {
         do throws(ApusError) {
             try await drain()
@@ -44,11 +44,11 @@ extension ClusterService {
             try await propose(.leave(identity))
             logger.notice("This node left the cluster")
         } catch {
-            logger.warning("This node could not leave; its peers will find it dead", metadata: Logger.facts(of: error))
+            logger.warning("This node could not leave: peers will declare it dead", metadata: Logger.facts(of: error))
         }
     }
 
-    /// Returns when every shard has its owner and its standby where they should be, as far as this node knows.
+    /// Returns when every shard has its owner and standby at their place, in this node's view.
     ///
     /// - Throws: 10005 after `timeout`.
     package func waitUntilStable(timeout: Duration) async throws(ApusError) {
@@ -60,10 +60,10 @@ extension ClusterService {
                         && map.shards[index].standby == placement[index].standby
                 }
         }
-        guard isStable else { throw ApusError(.deadlineExceeded, "the cluster map did not come to rest in time") }
+        guard isStable else { throw ApusError(.deadlineExceeded, "the cluster map did not become stable in time") }
     }
 
-    /// What this node knows of the cluster.
+    /// This node's view of the cluster.
     package func status() async -> ClusterStatus {
         let heartbeats = heartbeats.withLock { $0 }
         let peers = await heartbeats?.read { $0.machine.peerHealth }
@@ -77,7 +77,7 @@ extension ClusterService {
             misplacedCount: facts?.2 ?? 0, peers: peers ?? [])
     }
 
-    /// Looks at each newer map until one fits; false where none came in time.
+    /// Checks each newer map until one fits. Returns false if none came in time.
     private func wait(for timeout: Duration, until fits: (ClusterMap) -> Bool) async -> Bool {
         let deadline = MonotonicTime.now() + timeout
         var revision: UInt64?
@@ -94,7 +94,7 @@ extension ClusterService {
 
     // MARK: From the transport
 
-    /// Takes an event of the transport. On any thread; does not block.
+    /// Handles an event of the transport. Called on any thread; does not block.
     package func received(_ event: TransportEvent) {
         let input: MembershipStateMachine.Input
         switch event {
@@ -106,15 +106,15 @@ extension ClusterService {
         case .listening(let isOpen):
             return hooks.condition(
                 .transportClosed,
-                isOpen ? nil : "the listener for other nodes is closed and cannot be opened; look for its port's user")
+                isOpen ? nil : "the listener for other nodes is closed and cannot open; check what uses its port")
         }
         heartbeats.withLock { $0 }?.perform { driver, now in driver.handle(input, now: now) }
     }
 
-    /// Takes a request with one of the methods ``ClusterMethod/all``. On the connection's event loop.
+    /// Handles a request with one of the methods ``ClusterMethod/all``. Called on the connection's event loop.
     package func received(_ request: InboundRequest) {
         let (method, peer) = (request.method, request.peer)
-        // A tell that says only "look" needs no task; it must not wait behind one.
+        // A notification needs no task, and must not wait behind one.
         if method == ClusterMethod.mapChanged {
             noteMapChanged(request.payload)
             return
@@ -150,11 +150,12 @@ extension ClusterService {
         thread.loop.execute { self.handle(ownership: .refresh) }
     }
 
-    /// Takes the states of a shard that this node stands by for, from its owner.
+    /// Accepts the states of a shard from its owner. This node is the shard's standby.
     private func prepare(_ payload: ByteBuffer, from peer: NodeID) async throws(ApusError) -> ByteBuffer {
         let message = try ClusterHandoverPrepare(bounded: payload)
         let shard = ShardID(UInt16(message.shard))
-        // The owner's newest map may be one ahead of this node's: it is waited for, shorter than the owner waits.
+        // The owner's newest map may be one ahead of this node's. This node waits for it, for less time than the owner
+        // waits.
         thread.loop.execute { self.handle(ownership: .refresh) }
         let isExpected = await wait(for: configuration.handover.streamTimeout * 0.6) { map in
             map.owner(of: shard)?.id == peer && map.standby(of: shard)?.id == self.identity

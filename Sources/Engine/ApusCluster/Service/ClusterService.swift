@@ -9,22 +9,23 @@ import ServiceLifecycle
 import Synchronization
 
 /// A node's part in the cluster: it joins, watches its peers, decides on deaths, moves shards, and keeps the node's
-/// ``ClusterView`` fresh (D4, D5).
+/// ``ClusterView`` current (D4, D5).
 ///
-/// The deciding is done by ``MembershipStateMachine`` on the heartbeat thread, and by ``OwnershipStateMachine`` and
-/// ``HandoverStateMachine`` on a second thread of their own; this type carries out what they say. In this order:
+/// ``MembershipStateMachine`` decides on the heartbeat thread. ``OwnershipStateMachine`` and ``HandoverStateMachine``
+/// decide on a second dedicated thread. This type carries out their actions. The order of use:
 ///
 /// 1. ``open(_:store:hooks:logger:)`` reads the map and proposes this start's incarnation, ``identity``.
-/// 2. The caller starts a ``Transport`` under that identity, with ``received(_:)-(TransportEvent)`` as its events and
-///    the methods ``ClusterMethod/all`` given to ``received(_:)-(InboundRequest)``.
-/// 3. ``join(over:addresses:)`` opens the heartbeats and makes the node a member, which listens by then.
-/// 4. ``run()`` does all the rest, until the service group stops; then the node hands over and leaves.
+/// 2. The caller starts a ``Transport`` under that identity. It passes the transport's events to
+///    ``received(_:)-(TransportEvent)``, and the methods ``ClusterMethod/all`` to ``received(_:)-(InboundRequest)``.
+/// 3. ``join(over:addresses:)`` opens the heartbeat socket and makes the node a member. The node already listens then.
+/// 4. ``run()`` keeps the node in the cluster until the service group stops. Then the node hands over its shards and
+///    leaves.
 ///
-/// When another node declared this life dead, ``ClusterHooks/fenced`` is called; the process is to start again,
-/// under a new incarnation.
+/// When another node has declared this incarnation dead, ``ClusterHooks/fenced`` is called. The process must start
+/// again, under a new incarnation.
 ///
-/// Concurrency model: the machines and all bookkeeping are confined to ``thread``'s loop. What waits (the store, peers,
-/// hooks) are child tasks of ``run()``, at most one for the store and two for each shard that moves.
+/// Concurrency model: the machines and all bookkeeping are confined to ``thread``'s loop. Operations that wait (for the
+/// store, peers or hooks) are child tasks of ``run()``: at most one for the store and two for each shard that moves.
 package final class ClusterService: Service {
     struct State: Sendable {
         var ownership: OwnershipStateMachine
@@ -32,7 +33,7 @@ package final class ClusterService: Service {
         var links: (any ClusterLinks)?
         var waiters: [OwnershipStateMachine.ProposalID: Waiter] = [:]
         var lastProposal: OwnershipStateMachine.ProposalID = 0
-        /// When the store was asked for its revision; nil where that was answered.
+        /// The time of the open request for the store's revision; nil if there is none.
         var pollingSince: MonotonicTime?
         var nextPoll: MonotonicTime = .zero
         var nextHandoverTick: MonotonicTime = .zero
@@ -41,13 +42,13 @@ package final class ClusterService: Service {
         var isRunning = false
     }
 
-    /// Who is told what became of a proposal.
+    /// Receives the result of a proposal.
     enum Waiter: Sendable {
         case caller(CheckedContinuation<OwnershipStateMachine.Outcome, Never>)
         case moves([ShardMove], isHandover: Bool)
     }
 
-    /// Work that waits for something; done by the tasks of ``run()``.
+    /// Work that waits, done by the tasks of ``run()``.
     enum Job: Sendable {
         case read
         case compareAndSwap(expected: UInt64, ClusterMap)
@@ -56,9 +57,9 @@ package final class ClusterService: Service {
         case stream(ShardMove)
     }
 
-    /// This life of this node.
+    /// This incarnation of this node.
     package let identity: NodeID
-    /// The newest map that this node knows.
+    /// The newest map at this node.
     package let view: ClusterView
     let configuration: ClusterConfiguration
     let store: any OwnershipStore
@@ -99,7 +100,7 @@ package final class ClusterService: Service {
             ownership: OwnershipStateMachine(map: map, configuration: configuration.ownership),
             handover: HandoverStateMachine(local: identity, configuration: configuration.handover))
         self.state = .makeBoxSendingValue(state, eventLoop: thread.loop)
-        // One job of the store, one poll, and per shard at most a wait that was given up and one that was not.
+        // One job of the store, one poll, and per shard at most one wait that was abandoned and one that was not.
         let bound = 16 + 4 * configuration.handover.movingCountMax
         jobs = WorkQueue(countMax: bound)
     }
@@ -111,13 +112,13 @@ package final class ClusterService: Service {
 
     // MARK: Joining
 
-    /// Opens the heartbeats at the transport's port number, and makes this node a member.
+    /// Opens the heartbeat socket at the transport's port number, and makes this node a member.
     ///
     /// - Parameters:
-    ///   - addresses: Where others find the node's doors; these are open already.
-    ///   - bind: Where heartbeats are taken; without it the address under which others find the transport.
-    /// - Throws: 10019 where the heartbeats' port is in use, 10025 where another process took this life of the name:
-    ///   start again; 10012 where the store does not let it in; 10007 where the map has no room.
+    ///   - addresses: The node's addresses for others. Their listeners are open already.
+    ///   - bind: The address of the heartbeat socket; by default the transport's address for others.
+    /// - Throws: 10019 if the heartbeats' port is in use, 10025 if another process took this incarnation: start again;
+    ///   10012 if the store cannot be changed; 10007 if the map has no slot for another name.
     package func join(
         over links: any ClusterLinks, addresses: NodeAddresses, bind: HostPort? = nil
     ) async throws(ApusError) {
@@ -127,7 +128,7 @@ package final class ClusterService: Service {
         var machine = OwnershipStateMachine(map: map, configuration: configuration.ownership)
         var actions = machine.handle(.propose(0, decision), now: .now())
         while true {
-            // The machine has one request to the store open at a time, and answers in the end.
+            // The machine has one open request to the store at a time, and completes in the end.
             var request: OwnershipStateMachine.Action?
             for action in actions {
                 switch action {
@@ -169,7 +170,7 @@ package final class ClusterService: Service {
     }
 
     private func joined(_ machine: OwnershipStateMachine, map: ClusterMap, links: any ClusterLinks) async {
-        // The loop runs until `run()` ends, which comes after.
+        // The loop runs until `run()` ends, which is later.
         try? await thread.loop.submit {
             self.state.value.ownership = machine
             self.state.value.links = links
@@ -178,7 +179,7 @@ package final class ClusterService: Service {
         }.get()
     }
 
-    /// Carries out a request to the store; the answer is the machine's next input.
+    /// Carries out a request to the store. The answer is the machine's next input.
     func perform(_ request: OwnershipStateMachine.Action) async -> OwnershipStateMachine.Input {
         do throws(ApusError) {
             switch request {
@@ -202,8 +203,9 @@ package final class ClusterService: Service {
 
     // MARK: Running
 
-    /// Keeps the node in the cluster until the task is cancelled or the service group stops gracefully; then, with
-    /// ``ClusterConfiguration/leavesOnShutdown``, hands over and leaves first. The service cannot be run again.
+    /// Keeps the node in the cluster until the task is cancelled or the service group stops gracefully. On a graceful
+    /// stop, with ``ClusterConfiguration/leavesOnShutdown``, it first hands over its shards and leaves. The service
+    /// cannot be run again.
     package func run() async throws {
         thread.loop.execute { self.tick() }
         await withTaskExecutorPreference(thread.executor) {
@@ -239,9 +241,9 @@ package final class ClusterService: Service {
         await heartbeats?.stop()
     }
 
-    /// Decides something of the map; returns when it stands there.
+    /// Makes a decision about the map. Returns when the map includes it.
     ///
-    /// - Throws: 10017 where the service does not run, and the errors of ``OwnershipStateMachine``.
+    /// - Throws: 10017 if the service does not run, and the errors of ``OwnershipStateMachine``.
     @discardableResult
     package func propose(_ decision: OwnershipDecision) async throws(ApusError) -> ClusterMap {
         let outcome = await withCheckedContinuation {

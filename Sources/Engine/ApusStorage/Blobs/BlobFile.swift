@@ -7,18 +7,18 @@ import Glibc
 import Musl
 #endif
 
-/// Files of a ``DirectoryBlobStore``. All of it blocks, and throws 10021 with the path.
+/// File operations of ``DirectoryBlobStore``. All of them block, and throw 10021 with the path.
 enum BlobFile {
     static func makeFolder(_ path: String) throws(ApusError) {
         if mkdir(path, 0o700) == 0 {
             try sync(URL(fileURLWithPath: path).deletingLastPathComponent().path)
         } else if errno != EEXIST {
-            throw failure(path, "cannot be made")
+            throw failure(path, "cannot be created")
         }
     }
 
-    /// Nil where there is none. One that is longer than the bound is cut to one byte over it, and so is not what its
-    /// name says.
+    /// Reads a file; nil if there is none. A file over the limit is cut to one byte more than the limit, so it does not
+    /// match its name.
     static func read(_ path: String, byteCountMax: Int) throws(ApusError) -> [UInt8]? {
         let descriptor = open(path, O_RDONLY | O_CLOEXEC)
         guard descriptor >= 0 else {
@@ -46,10 +46,10 @@ enum BlobFile {
         return content
     }
 
-    /// Writes a file beside its place, syncs it and gives it its name; leaves nothing where it fails.
+    /// Writes a temporary file, syncs it and renames it. Leaves nothing if that fails.
     static func write(_ content: [UInt8], to path: String, by partial: String) throws(ApusError) {
         let descriptor = open(partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0o600)
-        guard descriptor >= 0 else { throw failure(partial, "cannot be made") }
+        guard descriptor >= 0 else { throw failure(partial, "cannot be created") }
         do throws(ApusError) {
             defer { close(descriptor) }
             var rest = content[...]
@@ -60,14 +60,14 @@ enum BlobFile {
                 rest = rest.dropFirst(count)
             }
             guard fsync(descriptor) == 0 else { throw failure(partial, "cannot be synced") }
-            guard rename(partial, path) == 0 else { throw failure(path, "cannot be made") }
+            guard rename(partial, path) == 0 else { throw failure(path, "cannot be created") }
         } catch {
             unlink(partial)
             throw error
         }
     }
 
-    /// Answers the bytes that it had; 0 where there was none.
+    /// Removes a file. Returns the number of its bytes; 0 if there was none.
     static func remove(_ path: String) throws(ApusError) -> Int {
         var status = stat()
         guard lstat(path, &status) == 0, unlink(path) == 0 else {
@@ -84,7 +84,7 @@ enum BlobFile {
         guard fsync(descriptor) == 0 else { throw failure(path, "cannot be synced") }
     }
 
-    /// None where the folder is not there.
+    /// Empty if the folder does not exist.
     static func names(of folder: String) throws(ApusError) -> [String] {
         do {
             return try FileManager.default.contentsOfDirectory(atPath: folder)

@@ -1,7 +1,7 @@
 package import ApusCore
 import Crypto
 
-/// Names a blob by its content: the SHA-256 of its bytes.
+/// The identifier of a blob: the SHA-256 of its bytes.
 package struct BlobID: Sendable, Hashable, Comparable, CustomStringConvertible {
     private static let byteCount = 32
 
@@ -9,7 +9,7 @@ package struct BlobID: Sendable, Hashable, Comparable, CustomStringConvertible {
 
     package init(of content: [UInt8]) { bytes = Array(SHA256.hash(data: content)) }
 
-    /// Nil where the text is not 64 hexadecimal digits in lower case.
+    /// Nil if the text is not 64 hexadecimal digits in lower case.
     package init?(_ text: String) {
         let digits = text.utf8.compactMap { digit -> UInt8? in
             switch digit {
@@ -30,40 +30,40 @@ package struct BlobID: Sendable, Hashable, Comparable, CustomStringConvertible {
     package static func < (left: Self, right: Self) -> Bool { left.bytes.lexicographicallyPrecedes(right.bytes) }
 }
 
-/// The bounds of a blob store (D13).
+/// The limits of a blob store (D13).
 package struct BlobLimits: Sendable, Equatable {
     /// The longest blob, in bytes. A longer one is refused with 10002.
     package var byteCountMax = 8 << 20
-    /// All blobs together, in bytes. A blob beyond it is refused with 10007.
+    /// The total size of all blobs, in bytes. A blob beyond it is refused with 10007.
     package var totalByteCountMax = 4 << 30
-    /// Calls that wait or run at once. One more is refused with 10007.
+    /// Calls that wait or run. A further one is refused with 10007.
     package var waitingCountMax = 256
 
     package init() {}
 }
 
-/// Where larger pieces of bytes stand: pictures, recordings, exports (D9).
+/// Storage for larger pieces of data: pictures, recordings, exports (D9).
 ///
-/// A blob is named by its content, so it never changes, and putting it once more changes nothing. Records hold the
-/// names.
+/// A blob is identified by its content. It therefore never changes, and storing it again has no effect. Records refer
+/// to blobs by their identifiers.
 ///
-/// Errors: 10002 and 10007 where a bound of ``BlobLimits`` is exceeded, 10020 where a blob is not what its name says,
-/// 10021 where the storage cannot be used.
+/// Errors: 10002 and 10007 if a limit of ``BlobLimits`` is exceeded, 10020 if a blob does not match its identifier,
+/// 10021 if the storage cannot be used.
 ///
 /// Isolation: may be called from any task.
 package protocol BlobStore: Sendable {
-    /// Keeps the bytes and answers their name. The blob is durable when this returns; where it throws 10021 the outcome
-    /// is unknown, and it may be put again.
+    /// Stores the bytes and returns their identifier. The blob is durable when this returns. If it throws 10021 the
+    /// outcome is unknown, and the call may be repeated.
     func put(_ content: [UInt8]) async throws(ApusError) -> BlobID
 
-    /// The blob's bytes, which are what was put; nil where there is none.
+    /// The blob's bytes, verified against the identifier; nil if there is none.
     func get(_ id: BlobID) async throws(ApusError) -> [UInt8]?
 
-    /// Removes the blob; one that is not there is no error.
+    /// Removes the blob. A missing blob is not an error.
     func remove(_ id: BlobID) async throws(ApusError)
 
-    /// Blobs in the order of their names, after `last`.
+    /// Identifiers in order, after `last`.
     ///
-    /// - Parameter limit: The most of them, 1 to 1,000; cut to that.
+    /// - Parameter limit: The most identifiers, 1 to 1,000. Other values are clamped.
     func list(after last: BlobID?, limit: Int) async throws(ApusError) -> [BlobID]
 }

@@ -12,12 +12,12 @@ import Musl
 
 /// Blobs as files of a directory that the node processes of one machine share (D9).
 ///
-/// A blob stands at `DIRECTORY/ab/abcd…`, by the first byte of its name. It is written beside that, synced and renamed,
-/// so a file that has its name is whole. What a process that died left behind is removed when a store is opened an hour
-/// later.
+/// A blob is at `DIRECTORY/ab/abcd…`, by the first byte of its identifier. It is written to a temporary file, synced
+/// and renamed, so a file with the final name is complete. Temporary files of processes that died are removed when a
+/// store is opened an hour later.
 ///
-/// **Bounds.** The sum of all blobs is counted when the store is opened and every minute in which one is put, since
-/// other processes put too: it can be exceeded by what they put within that minute.
+/// **Limits.** The total size is computed when the store is opened, and every minute in which a blob is stored, since
+/// other processes store too. It can be exceeded by what they store within that minute.
 ///
 /// Concurrency model: one dispatch queue that writes and one that reads; callers only wait.
 package final class DirectoryBlobStore: BlobStore {
@@ -28,7 +28,7 @@ package final class DirectoryBlobStore: BlobStore {
 
     private static let listCountMax = 1000
     private static let recountInterval = Duration.seconds(60)
-    /// Seconds after which what is not finished was left behind.
+    /// The age in seconds at which a temporary file counts as abandoned.
     private static let leftBehindSeconds: Double = 3600
     private static let unfinished = "new"
 
@@ -40,9 +40,9 @@ package final class DirectoryBlobStore: BlobStore {
     private let count: Mutex<Count>
     private let metrics = BlobMetrics()
 
-    /// Opens the directory, or makes it.
+    /// Opens the directory, or creates it.
     ///
-    /// - Throws: 10021 where it cannot be used; the message names the path.
+    /// - Throws: 10021 if it cannot be used; the message contains the path.
     package init(path: String, limits: BlobLimits = BlobLimits()) async throws(ApusError) {
         (self.path, self.limits) = (path, limits)
         count = Mutex(Count(at: .now()))
@@ -68,7 +68,7 @@ package final class DirectoryBlobStore: BlobStore {
                 return nil
             }
             guard BlobID(of: content) == id else {
-                throw ApusError(.stateForeign, "the blob \(id) is damaged: it is not what its name says")
+                throw ApusError(.stateForeign, "the blob \(id) is damaged: its content does not match its name")
             }
             return content
         }
@@ -99,16 +99,16 @@ package final class DirectoryBlobStore: BlobStore {
     private func write(_ content: [UInt8]) throws(ApusError) -> BlobID {
         let id = BlobID(of: content)
         let (file, folder) = (file(id), folder(id))
-        // One that is damaged is replaced by a good one.
+        // A damaged file is replaced.
         if try BlobFile.read(file, byteCountMax: limits.byteCountMax) == content {
-            // Whoever put it may not have synced its name yet.
+            // The process that wrote it may not have synced its name yet.
             try BlobFile.sync(folder)
             return id
         }
         if count.withLock({ $0.at }) + Self.recountInterval < .now() { try recount() }
         guard count.withLock({ $0.byteCount }) + content.count <= limits.totalByteCountMax else {
             metrics.refused.increment()
-            throw ApusError(.overloaded, "the blobs of \(path) have \(limits.totalByteCountMax) bytes already")
+            throw ApusError(.overloaded, "the blobs in \(path) have reached \(limits.totalByteCountMax) bytes")
         }
         try BlobFile.makeFolder(folder)
         let partial = "\(path)/\(Self.unfinished)/\(getpid())-\(UInt64.random(in: .min ... .max))"
@@ -160,12 +160,12 @@ package final class DirectoryBlobStore: BlobStore {
     }
 }
 
-/// What a blob store measures.
+/// The metrics of a blob store.
 struct BlobMetrics: Sendable {
     /// Blobs that were written.
     let puts = Counter(label: "apus_blobs_puts_total")
-    /// Blobs and calls that were refused by a bound (10002, 10007).
+    /// Blobs and calls that were refused at a limit (10002, 10007).
     let refused = Counter(label: "apus_blobs_refused_total")
-    /// The bytes of all blobs, as they were last counted.
+    /// The total size of all blobs at the last count, in bytes.
     let bytes = Gauge(label: "apus_blobs_bytes")
 }

@@ -2,20 +2,20 @@ import ApusCore
 import Foundation
 import GRDB
 
-/// The SQLite file in which earlier releases kept the ownership value, taken over once.
+/// Imports the ownership value once from the SQLite file of earlier releases.
 ///
-/// Nodes of an earlier release may still run on it. So the value is replaced in the same transaction that reads it,
-/// by one that they cannot read and under a revision above all that they know: from then on they decide nothing, and
-/// go on with what they serve until they are restarted with this release. The old value stands in the new one until
-/// the directory has it, so that a crash in between loses nothing; every process that takes it over takes the same.
+/// Nodes of an earlier release may still use the file. The transaction that reads the value therefore replaces it by
+/// one that they cannot decode, under a revision above all that they know. From then on they decide nothing, and
+/// continue to serve until they are restarted with this release. The new value contains the old one until the directory
+/// has it, so a crash in between loses nothing. Every process that imports it gets the same value.
 enum EarlierOwnership {
-    /// No protobuf message begins with this byte: it is a field of a wire type that does not exist.
+    /// No protobuf message begins with this byte: its wire type does not exist.
     private static let moving = [UInt8(0x07)] + Array("moved to a directory of revisions\n".utf8)
     private static let moved = [UInt8(0x07)] + Array("is in a directory of revisions\n".utf8)
 
-    /// The value that the file holds, under the revision that it has from now on; nil where there is none, or no file.
+    /// The value in the file, under its new revision; nil if there is no value or no file.
     ///
-    /// - Throws: 10020 for another cluster's file, one that is no such file, or one that was taken over before.
+    /// - Throws: 10020 if the file is another cluster's, is not such a file, or was imported before.
     static func take(from path: String, cluster: ClusterID) async throws(ApusError) -> OwnershipValue? {
         guard FileManager.default.fileExists(atPath: path) else { return nil }
         let file = try await open(path, cluster: cluster)
@@ -40,12 +40,12 @@ enum EarlierOwnership {
         return taken.bytes.isEmpty ? nil : taken
     }
 
-    /// The directory has the value; nobody takes it from the file again.
+    /// The directory has the value. The file is not imported again.
     static func finish(_ path: String, cluster: ClusterID) async {
         guard FileManager.default.fileExists(atPath: path), let file = try? await open(path, cluster: cluster) else {
             return
         }
-        // Where this fails the file keeps a value that is used only if the directory is empty.
+        // If this fails the file keeps a value that is used only if the directory is empty.
         try? await file.write { database in
             let revision = try Int64.fetchOne(database, sql: "SELECT revision FROM ownership WHERE id = 1") ?? 0
             try replace(with: moved, revision: revision + 1, in: database)

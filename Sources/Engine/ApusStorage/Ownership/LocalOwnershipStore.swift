@@ -1,9 +1,9 @@
 package import ApusCore
 import Dispatch
 
-/// The bounds of the local ownership store (D13).
+/// The limits of the local ownership store (D13).
 package struct LocalOwnershipLimits: Sendable, Equatable {
-    /// Earlier revisions that are kept, 16 at least: up to twice as many files of about 36 KiB.
+    /// Earlier revisions to keep, at least 16. There are up to twice as many files of about 36 KiB.
     package var revisionsKept: Int = 64
 
     package init() {}
@@ -11,38 +11,39 @@ package struct LocalOwnershipLimits: Sendable, Equatable {
 
 /// The ownership store of nodes on one machine: a directory of revisions (D4, D9).
 ///
-/// It is linearizable because link(2) fails where a name exists, and it holds no lock: a process that is stopped or
-/// dies at any moment keeps nobody from the next swap. See ``RevisionDirectory`` for how, and decision 8 for why.
-/// Nodes on several machines must not share it over a network file system, which does not keep these promises.
+/// It is linearizable because link(2) fails if a name exists. It holds no lock, so a process that is stopped or dies at
+/// any moment does not block the next swap. ``RevisionDirectory`` describes the algorithm, decision 8 the reasons.
+/// Nodes on several machines must not share it over a network file system, which does not provide these guarantees.
 ///
-/// A store is pinned when it is opened: where another one takes its path, calls fail with 10020 until the first is
-/// back.
+/// The store's identity is fixed when it is opened. If another store takes its path, calls fail with 10020 until the
+/// first one is back.
 ///
 /// Concurrency model: all work runs on a serial dispatch queue of its own, never on the Swift pool; callers only wait.
 package final class LocalOwnershipStore: OwnershipStore {
-    /// What every refusal ends with.
+    /// The end of every refusal's message.
     static let remedy = "`apus admin ownership restore` puts the newest map of the nodes back"
 
     package let identity: StoreID
     package let path: String
     private let confined: Confined
 
-    /// The directory, on its queue.
-    private final class Confined: @unchecked Sendable {  // SAFETY: `directory` is only touched on `queue`.
+    /// The directory, confined to its queue.
+    private final class Confined: @unchecked Sendable {  // SAFETY: `directory` is only used on `queue`.
         let queue = DispatchQueue(label: "apus.ownership")
         var directory: RevisionDirectory
         init(_ directory: RevisionDirectory) { self.directory = directory }
     }
 
-    /// Opens the directory, or makes it where no node has been a member of this cluster before.
+    /// Opens the directory. Creates it if no node has been a member of this cluster before.
     ///
     /// - Parameters:
-    ///   - path: The directory; the one above it must exist.
-    ///   - file: The SQLite file of earlier releases: where the directory has no revision, its map is taken over once.
-    ///   - seen: What this node saw of the store in an earlier run. Then no store is made, and the one that is
-    ///     there must be the same and not older.
-    /// - Throws: 10020 for another cluster's store, another store than the one seen, an older copy, an empty one though
-    ///   one was seen, or a damaged one; 10021 where it cannot be used. The message names the path and what to do.
+    ///   - path: The directory. Its parent must exist.
+    ///   - file: The SQLite file of earlier releases. If the directory has no revision, its map is imported once.
+    ///   - seen: The identity and revision that this node saw in an earlier run. With it no store is created, and the
+    ///     existing store must be the same and not older.
+    /// - Throws: 10020 for another cluster's store, another store than the one seen, an older copy, an empty one
+    ///   although one was seen, or a damaged one; 10021 if it cannot be used. The message contains the path and what to
+    ///   do.
     package init(
         path: String, cluster: ClusterID, importing file: String? = nil, seen: OwnershipMark? = nil,
         limits: LocalOwnershipLimits = LocalOwnershipLimits(), files: any StoreFiles = SystemStoreFiles()
@@ -88,7 +89,7 @@ package final class LocalOwnershipStore: OwnershipStore {
 
     // MARK: Opening
 
-    /// As ``make(_:cluster:importing:)``; another process may have made the store since it was looked for.
+    /// As ``make(_:cluster:importing:)``, but another process may have created the store in the meantime.
     private static func makeOrFind(
         _ confined: Confined, cluster: ClusterID, importing file: String?
     ) async throws(RevisionDirectory.Failure) {
@@ -118,7 +119,7 @@ package final class LocalOwnershipStore: OwnershipStore {
             try directory.prepare(parent: parent(of: directory.path))
             try directory.create(record)
         }
-        // Afterwards the file holds no map that could be taken over a second time.
+        // From now on the file has no map that could be imported again.
         if let file { await EarlierOwnership.finish(file, cluster: cluster) }
     }
 

@@ -1,10 +1,10 @@
 package import ApusCore
 import Synchronization
 
-/// An ownership store in memory, for tests and simulations of nodes in one process; it keeps the contract but
-/// for durability.
+/// An ownership store in memory, for tests and simulations of nodes in one process. It fulfils the contract except for
+/// durability.
 ///
-/// Concurrency model: the value sits behind a `Mutex`.
+/// Concurrency model: a `Mutex` guards the value.
 package final class MemoryOwnershipStore: OwnershipStore {
     private struct State {
         var value: OwnershipValue?
@@ -17,10 +17,10 @@ package final class MemoryOwnershipStore: OwnershipStore {
 
     package init() {}
 
-    /// Every call fails with this error until it is nil again; nothing is read or written meanwhile.
+    /// Makes every call fail with this error, without effect, until it is set to nil.
     package func fail(with error: ApusError?) { state.withLock { $0.failure = error } }
 
-    /// Puts another value in its place, of whatever revision: an older copy, or one that was restored.
+    /// Replaces the value, with any revision: an older copy, or a restored one.
     package func replace(with value: OwnershipValue?) { state.withLock { $0.value = value } }
 
     package func read() async throws(ApusError) -> OwnershipValue? { try value() }

@@ -9,21 +9,22 @@ import Glibc
 import Musl
 #endif
 
-/// What a node remembers of the ownership store across its restarts: the identity, and the newest map that it adopted.
+/// A node's memory of the ownership store across restarts: the store's identity, and the newest map that the node
+/// applied.
 ///
-/// The file is one ``RevisionFile``, in the node's own directory. It tells a store that went back or was replaced
-/// from the right one, and it is what `apus admin ownership restore` puts back.
+/// The file is one ``RevisionFile``, in the node's own directory. With it a node detects a store that was rolled back
+/// or replaced, and `apus admin ownership restore` restores it.
 ///
-/// Writes are bounded: one at a time, the newest map only, and the next at the earliest after `interval`. A node that
-/// is killed has written what it adopted up to then.
+/// Writes are bounded: one at a time, the newest map only, and at least `interval` apart. A node that is killed has
+/// written the maps up to its last write.
 ///
-/// Concurrency model: any thread; the map that waits sits behind a `Mutex`, the writing is on a queue of its own.
+/// Concurrency model: any thread. A `Mutex` guards the map that waits; a queue of its own writes.
 package final class OwnershipMemory: Sendable {
     /// The file's name in the node's directory.
     package static let fileName = "ownership.map"
 
     private struct State {
-        /// The newest map that is not written yet.
+        /// The newest map that has not been written.
         var waiting: Waiting?
         var isScheduled = false
         var writtenRevision: UInt64 = 0
@@ -42,7 +43,7 @@ package final class OwnershipMemory: Sendable {
     private let queue = DispatchQueue(label: "apus.ownership.memory")
     private let state = Mutex(State())
 
-    /// - Parameter directory: The node's own, which exists.
+    /// - Parameter directory: The node's own directory. It must exist.
     package init(
         directory: String, cluster: ClusterID, interval: Duration = .milliseconds(500),
         files: any StoreFiles = SystemStoreFiles(), log: Logger
@@ -54,9 +55,9 @@ package final class OwnershipMemory: Sendable {
         self.log = log
     }
 
-    /// What an earlier run wrote; nil where there was none.
+    /// What an earlier run wrote; nil if there was none.
     ///
-    /// - Throws: 10020 where the file is damaged or another cluster's, 10021 where it cannot be read. Blocks.
+    /// - Throws: 10020 if the file is damaged or another cluster's, 10021 if it cannot be read. Blocks.
     package static func load(
         directory: String, cluster: ClusterID, files: any StoreFiles = SystemStoreFiles()
     ) throws(ApusError) -> RevisionFile? {
@@ -77,9 +78,9 @@ package final class OwnershipMemory: Sendable {
         return record
     }
 
-    /// A map was adopted. Returns at once; older maps than the newest noted are dropped.
+    /// The node applied a map. Returns at once. Maps older than the newest one are ignored.
     ///
-    /// - Parameter encode: Its bytes; called on the queue, and only for a map that is written.
+    /// - Parameter encode: Returns the map's bytes. Called on the queue, and only for a map that is written.
     package func note(
         _ mark: OwnershipMark, encode: @escaping @Sendable () throws(ApusError) -> [UInt8]
     ) {
@@ -93,7 +94,7 @@ package final class OwnershipMemory: Sendable {
         queue.async { self.write(store: mark.store) }
     }
 
-    /// Returns when everything that was noted is written, or could not be.
+    /// Returns when every map has been written, or its write has failed.
     package func flush(store: StoreID) async {
         await withCheckedContinuation { (continuation: CheckedContinuation<Void, Never>) in
             queue.async {
@@ -103,7 +104,7 @@ package final class OwnershipMemory: Sendable {
         }
     }
 
-    /// On the queue: writes, and looks again after the interval.
+    /// Writes on the queue, and checks again after the interval.
     private func write(store: StoreID) {
         writeWaiting(store: store)
         queue.asyncAfter(deadline: .now() + .nanoseconds(Int(clamping: interval.nanoseconds))) {

@@ -7,16 +7,16 @@ import Glibc
 import Musl
 #endif
 
-/// Puts a map back where the local ownership store was lost, went back or is damaged.
+/// Restores a map if the local ownership store was lost, rolled back or damaged.
 ///
-/// The store is made anew beside the old one and takes its path by a rename; what stood there is kept under another
-/// name. The identity is the one that the nodes know, so that running nodes go on by themselves.
+/// A new store is created beside the old one and takes its path by a rename. The old one is kept under another name.
+/// The new store has the identity that the nodes know, so running nodes continue with it.
 package enum OwnershipRestore {
-    /// Revisions between the newest that any node has seen and the one that is put back: a swap of which no node that
-    /// was asked knows is below it too.
+    /// The gap between the newest revision that any node has seen and the restored one. A swap that none of the asked
+    /// nodes has seen is below it too.
     package static let revisionGap: UInt64 = 1000
 
-    /// What stands at the path, and what is wrong with it; nil for a reason where it can be read.
+    /// The store at the path, and the reason if it cannot be read.
     package static func look(
         path: String, cluster: ClusterID, files: any StoreFiles = SystemStoreFiles()
     ) -> (found: OwnershipMark?, value: [UInt8], reason: String?) {
@@ -29,11 +29,11 @@ package enum OwnershipRestore {
         }
     }
 
-    /// Makes the store anew with one revision. Blocks.
+    /// Creates the store with one revision. Blocks.
     ///
-    /// - Parameter name: Part of the names beside the path, such as the time; not taken yet.
-    /// - Returns: Where the earlier directory is now; nil where there was none.
-    /// - Throws: 10021 where the directory cannot be written; the earlier store is then as it was.
+    /// - Parameter name: A part of the names beside the path, such as the time. It must be unused.
+    /// - Returns: The new path of the earlier directory; nil if there was none.
+    /// - Throws: 10021 if the directory cannot be written. The earlier store is then unchanged.
     package static func put(
         _ record: RevisionFile, at path: String, name: String, files: any StoreFiles = SystemStoreFiles()
     ) throws(ApusError) -> String? {

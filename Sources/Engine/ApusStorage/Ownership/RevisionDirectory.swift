@@ -8,56 +8,56 @@ import Musl
 
 /// The ownership value as a directory of revisions, with a compare-and-swap that holds no lock (D4).
 ///
-/// **What is in it.** Each revision is a file whose name is its number, in 20 digits; the newest is the highest.
-/// Revision 0 is the store's creation: an identity and no value. Files that begin with `tmp-` are being written.
+/// **Contents.** Each revision is a file whose name is its number, in 20 digits. The newest is the highest. Revision 0
+/// is the store's creation: an identity and no value. Files that begin with `tmp-` are being written.
 ///
-/// **A swap** writes the new revision N + 1 under a temporary name, syncs it, and gives it its name by link(2),
-/// which fails where the name exists: of several that expect N, the kernel lets one through. Then it syncs the
-/// directory, removes the temporary name, and looks once more before it reports. Nothing waits for another process:
-/// one that is stopped anywhere in between holds no lock, and leaves at most a temporary file and a revision that
-/// others can read.
+/// **A swap** writes the new revision N + 1 under a temporary name, syncs it, and names it by link(2), which fails if
+/// the name exists. Of several swaps that expect N, the kernel admits one. The swap then syncs the directory, removes
+/// the temporary name, and reads the directory once more before it reports. No process waits for another: a process
+/// that is stopped at any point holds no lock, and leaves at most a temporary file and a revision that others can read.
 ///
-/// **A revision is whole when it has its name**, since its content was synced before. So a highest revision that
-/// cannot be decoded is damage, and never a reason to go back to the one below, which was already replaced.
+/// **A revision is complete when it has its name**, because its content was synced before. A highest revision that
+/// cannot be decoded is therefore damage. It is never a reason to use the next lower one, which was already replaced.
 ///
-/// **A revision is durable before anybody acts on it.** The name may be seen before its writer has synced the
-/// directory. The temporary name tells: it is removed after that sync, so a revision with one name is durable, and who
-/// sees one with two syncs the directory itself. Who expects N knows that N is durable, so a power cut takes away
-/// only a highest revision on which nobody acted and whose swap was not reported. A sync that fails fails the read,
-/// or the swap, whose outcome is then uncertain.
+/// **A revision is durable before any process acts on it.** The name may become visible before its writer has synced
+/// the directory. The temporary name shows this: it is removed after that sync, so a revision with one name is durable,
+/// and a reader that sees one with two names syncs the directory itself. A process that expects N knows that N is
+/// durable. A power cut therefore removes only a highest revision on which no process acted and whose swap was not
+/// reported. If a sync fails, the read or the swap fails; the outcome of the swap is then uncertain.
 ///
-/// **Old revisions are removed, and yet no number is used twice.** The danger: a writer reads N, is stopped, and wakes
-/// when N + 1 was made, replaced a hundred times and removed; its link(2) succeeds on a free name.
-/// - A revision r is removed only by a process that has seen a revision of at least r + ``keptMin``, durable.
-///   Revisions are removed from the lowest upwards.
-/// - Revisions grow: a highest one is never removed. So when the stale link is made, at least N + 1 + ``keptMin`` is
-///   there, and every later look at the directory shows this or a higher one. Readers take the highest: the stale
-///   revision is never the newest, also after a power cut, since what stands above it is durable and it is not.
-/// - The writer looks at the directory after its link and reports success only where all that it sees is below
-///   N + 1 + ``keptMin``. Then no process had removed N + 1 before the link, so the name was free because nobody
-///   had ever made N + 1: the swap was on top. Where it sees more, the swap may have been made long ago and
-///   replaced since, or may be stale: it fails as uncertain, which the port's contract allows.
-/// - Files that are older than ``keptMax`` behind the highest go in batches, the stale one with them.
+/// **Old revisions are removed, and yet no number is used twice.** The danger: a writer reads N, is stopped, and
+/// continues when N + 1 was made, replaced a hundred times and removed. Its link(2) succeeds on a free name.
+/// - A revision r is removed only by a process that has seen a durable revision of at least r + ``keptMin``. Revisions
+///   are removed from the lowest upwards.
+/// - Revisions grow: a highest one is never removed. When the stale link is made, at least N + 1 + ``keptMin`` exists,
+///   and every later read of the directory shows this or a higher one. Readers take the highest, so the stale revision
+///   is never the newest. This holds after a power cut too, since the higher revisions are durable and the stale one is
+///   not.
+/// - The writer reads the directory after its link, and reports success only if all that it sees is below N + 1 +
+///   ``keptMin``. Then no process had removed N + 1 before the link: the name was free because N + 1 had never existed,
+///   and the swap was the newest. If it sees more, the swap may have been made long ago and replaced since, or may be
+///   stale. It fails as uncertain, which the port's contract allows.
+/// - Files more than ``keptMax`` behind the highest are removed in batches, the stale one included.
 ///
-/// **One look at the directory is one moment.** A directory of at most ``nameCountMax`` names fits the buffer of
-/// one getdents64(2), which the kernel fills under the directory's lock. Between the look and the reading of the
-/// highest file, that file can only vanish if many higher ones came: then it is looked at again.
+/// **One read of the directory is one moment.** A directory of at most ``nameCountMax`` names fits the buffer of one
+/// getdents64(2), which the kernel fills under the directory's lock. Between this read and the read of the highest
+/// file, that file can only vanish if many higher ones were made. The directory is then read again.
 ///
-/// **Another directory at the path** (a restore, a copy put back) is seen by its inode after the link, and by the
+/// **Another directory at the path** (a restore, or a copy) is detected by its inode after the link, and by the
 /// identity in every revision.
 ///
 /// Not thread-safe: ``LocalOwnershipStore`` confines it to its queue.
 struct RevisionDirectory: Sendable {
-    /// What keeps the store from answering.
+    /// The reason for which the store cannot answer.
     struct Failure: Error {
         enum Kind {
             /// Another store, or another cluster's.
             case foreign
-            /// A file that is no revision.
+            /// A file is not a valid revision.
             case damaged
-            /// No revision at all.
+            /// There is no revision.
             case empty
-            /// The system refused an operation; a swap may have been made.
+            /// The system refused an operation. A swap may have been made.
             case failed
         }
 
@@ -70,20 +70,20 @@ struct RevisionDirectory: Sendable {
         var mark: FileMark
     }
 
-    /// Revisions above one that is removed; part of the format, the same in every process.
+    /// A revision is removed only if this many are above it. Part of the format, the same in every process.
     static let keptMin: UInt64 = 16
-    /// More names than this are never there: revisions, and the temporary files of that many writers.
+    /// The most names in the directory: revisions, and the temporary files of as many writers.
     static let nameCountMax = 600
     private static let lookCountMax = 100
     private static let temporaryPrefix = "tmp-"
     private static let digitCount = 20
-    /// Temporary files of writers that ended are removed at this age.
+    /// The age at which temporary files of writers that ended are removed.
     private static let temporaryAgeMax: Int64 = 60_000_000_000
 
     let path: String
     let cluster: ClusterID
     let files: any StoreFiles
-    /// Revisions that are kept, at least ``keptMin``; up to twice as many are there before a batch is removed.
+    /// Revisions to keep, at least ``keptMin``. There are up to twice as many before a batch is removed.
     let keptMax: UInt64
     /// Set by the first revision that is read.
     private(set) var identity: StoreID?
@@ -99,7 +99,7 @@ struct RevisionDirectory: Sendable {
 
     // MARK: Reading
 
-    /// The newest revision: whole, of this store, and durable.
+    /// The newest revision: complete, of this store, and durable.
     mutating func newestRecord() throws(Failure) -> RevisionFile {
         for _ in 0..<Self.lookCountMax {
             guard let top = try look().top else { throw Failure(kind: .empty, message: "\(path) holds no revision") }
@@ -108,7 +108,7 @@ struct RevisionDirectory: Sendable {
             let found = try ifThere { () throws(FileFailure) in
                 try files.read(file(top), byteCountMax: RevisionFile.byteCountMax)
             }
-            // Gone since the look: replaced many times, or with the whole directory.
+            // Removed since the read: it was replaced many times, or the whole directory was.
             guard let found else { continue }
             let record = try accept(found, as: top)
             if mark.linkCount > 1 { try run { () throws(FileFailure) in try files.syncDirectory(path) } }
@@ -118,7 +118,7 @@ struct RevisionDirectory: Sendable {
         throw Failure(kind: .failed, message: "\(path) changes faster than it can be read")
     }
 
-    /// The directory at this moment.
+    /// The contents of the directory at this moment.
     private func look() throws(Failure) -> (inode: UInt64, revisions: [UInt64], temporaries: [String], top: UInt64?) {
         guard let directory = try ifThere({ () throws(FileFailure) in try files.list(path) }) else {
             throw Failure(kind: .empty, message: "\(path) is gone")
@@ -144,9 +144,9 @@ struct RevisionDirectory: Sendable {
         return record
     }
 
-    // MARK: Making
+    // MARK: Creation
 
-    /// Makes the directory where it is missing. Its name is durable afterwards, whoever made it.
+    /// Creates the directory if it is missing. Its name is durable afterwards, even if another process created it.
     func prepare(parent: String) throws(Failure) {
         do {
             try files.makeDirectory(path)
@@ -156,7 +156,7 @@ struct RevisionDirectory: Sendable {
         try run { () throws(FileFailure) in try files.syncDirectory(parent) }
     }
 
-    /// True where the directory is there and holds a revision.
+    /// True if the directory exists and has a revision.
     func holdsRevisions() throws(Failure) -> Bool {
         try ifThere { () throws(FileFailure) in try files.list(path) }?.names.contains { Self.revision($0) != nil }
             ?? false
@@ -167,7 +167,8 @@ struct RevisionDirectory: Sendable {
         _ = try place(record)
     }
 
-    /// Replaces the value if its revision is `expected`; nil where it is not. A failure leaves the outcome open.
+    /// Replaces the value if its revision is `expected`. Returns nil if it is not. After a failure the outcome is
+    /// uncertain.
     mutating func swap(expected: UInt64, value: [UInt8]) throws(Failure) -> UInt64? {
         let current = try newestRecord()
         guard current.revision == expected else { return nil }
@@ -180,16 +181,16 @@ struct RevisionDirectory: Sendable {
             top < next.revision + Self.keptMin
         else {
             throw Failure(
-                kind: .failed, message: "\(file(next.revision)) was overtaken; whether it ever was the newest is open")
+                kind: .failed, message: "\(file(next.revision)) was overtaken; it may never have been the newest")
         }
         if let mark = try? files.mark(file(next.revision)) { newest = Trusted(record: next, mark: mark) }
         removeOld(after.revisions, top: top, temporaries: after.temporaries)
         return next.revision
     }
 
-    /// Writes a record and gives it its name, durable; false where the name is taken.
+    /// Writes a record and gives it its durable name. Returns false if the name is taken.
     ///
-    /// The temporary name goes last: where the sync failed it stays, and keeps others from trusting the revision.
+    /// The temporary name is removed last. If the sync failed it stays, so other processes do not rely on the revision.
     private func place(_ record: RevisionFile) throws(Failure) -> Bool {
         let temporary = "\(path)/\(Self.temporaryPrefix)\(StoreID.random())"
         do {
@@ -205,8 +206,8 @@ struct RevisionDirectory: Sendable {
         return true
     }
 
-    /// Removes what is far below the highest revision, from the lowest upwards, and files of writers that ended. What
-    /// cannot be removed stays until the next time.
+    /// Removes revisions far below the highest, from the lowest upwards, and files of writers that ended. What cannot
+    /// be removed stays until the next time.
     private func removeOld(_ revisions: [UInt64], top: UInt64, temporaries: [String]) {
         if revisions.count >= Int(keptMax) * 2 {
             for revision in revisions where revision + keptMax <= top { try? files.remove(file(revision)) }
@@ -242,7 +243,7 @@ struct RevisionDirectory: Sendable {
         }
     }
 
-    /// Nil where the file or the directory does not exist.
+    /// Nil if the file or the directory does not exist.
     private func ifThere<Value>(_ body: () throws(FileFailure) -> Value) throws(Failure) -> Value? {
         do {
             return try body()

@@ -1,6 +1,6 @@
 package import ApusCore
 
-/// The identity of an ownership store: 128 random bits, drawn when the store is made.
+/// The identity of an ownership store: 128 random bits, chosen when the store is created.
 package struct StoreID: Sendable, Hashable, CustomStringConvertible {
     package var high: UInt64
     package var low: UInt64
@@ -24,7 +24,7 @@ package struct StoreID: Sendable, Hashable, CustomStringConvertible {
     }
 }
 
-/// A store and a revision of it: what a node has seen.
+/// A store's identity and a revision of it, which a node has seen.
 package struct OwnershipMark: Sendable, Hashable {
     package var store: StoreID
     package var revision: UInt64
@@ -87,7 +87,7 @@ package struct RevisionFile: Sendable, Equatable {
         return bytes
     }
 
-    /// Reads what ``encoded()`` wrote; nil where one bit of it differs, or a byte is missing or too many.
+    /// Decodes what ``encoded()`` returned; nil if a bit differs, or the length is wrong.
     package init?(decoding bytes: [UInt8]) {
         guard bytes.count >= Self.headerByteCount + Self.checksumByteCount, bytes.count <= Self.byteCountMax,
             Array(bytes[0..<8]) == Self.magic, bytes.integer(at: 8, byteCount: 2) == UInt64(Self.formatVersion)
@@ -107,7 +107,7 @@ package struct RevisionFile: Sendable, Equatable {
         value = Array(bytes[(Self.headerByteCount + nameCount)..<end])
     }
 
-    /// FNV-1a with the spread of ``StableHash``: it finds damage; nobody is kept from forging it.
+    /// FNV-1a with the mixing of ``StableHash``. It detects damage, not forgery.
     private static func checksum(_ bytes: ArraySlice<UInt8>) -> UInt64 {
         var hash: UInt64 = 0xcbf2_9ce4_8422_2325
         for byte in bytes {

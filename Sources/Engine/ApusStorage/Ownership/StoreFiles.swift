@@ -6,32 +6,32 @@ import Glibc
 import Musl
 #endif
 
-/// The file operations of the ownership store, so that a test can cut the power between any two of them.
+/// The file operations of the ownership store. Tests can simulate a power cut between any two of them.
 ///
 /// All block; the store calls them on a thread of its own. Any thread may call them.
 package protocol StoreFiles: Sendable {
     /// The names in a directory, read at one moment.
     func list(_ directory: String) throws(FileFailure) -> StoreDirectory
-    /// A whole file. A file above the bound fails with `EFBIG`.
+    /// Reads a whole file. A file above the limit fails with `EFBIG`.
     func read(_ path: String, byteCountMax: Int) throws(FileFailure) -> [UInt8]
-    /// What changes when a file is replaced or written to.
+    /// Identifies a version of a file. It changes when the file is replaced or written.
     func mark(_ path: String) throws(FileFailure) -> FileMark
-    /// Makes a file that must not exist, writes it, and syncs its content. Its name is not durable yet.
+    /// Creates a file that must not exist, writes it, and syncs its content. Its name is not durable yet.
     func write(_ bytes: [UInt8], to path: String) throws(FileFailure)
-    /// Gives a file a second name; fails with `EEXIST` where the name is taken (link(2)).
+    /// Gives a file a second name. Fails with `EEXIST` if the name is taken (link(2)).
     func link(_ path: String, to name: String) throws(FileFailure)
     /// Renames a file or a directory; a file of the new name is replaced.
     func rename(_ path: String, to name: String) throws(FileFailure)
     func remove(_ path: String) throws(FileFailure)
-    /// Makes a directory, not those above it; fails with `EEXIST` where the name is taken.
+    /// Creates a directory, without its parents. Fails with `EEXIST` if the name is taken.
     func makeDirectory(_ path: String) throws(FileFailure)
     /// Makes the names in a directory durable (fsync(2)).
     func syncDirectory(_ path: String) throws(FileFailure)
 }
 
-/// A directory as it was at one moment.
+/// The contents of a directory at one moment.
 package struct StoreDirectory: Sendable, Equatable {
-    /// Differs where another directory has taken the path.
+    /// Differs if another directory has taken the path.
     package var inode: UInt64
     package var names: [String]
 
@@ -41,7 +41,7 @@ package struct StoreDirectory: Sendable, Equatable {
     }
 }
 
-/// Which file it is, and when it was last changed.
+/// The identity of a file and the time of its last change.
 package struct FileMark: Sendable, Equatable {
     package var inode: UInt64
     /// Its names, in all directories.
@@ -72,15 +72,15 @@ package struct FileFailure: Error, Sendable {
         self.number = number
     }
 
-    /// What is wrong and what to do, for a person.
+    /// A message for people: what is wrong and what to do.
     package var advice: String {
         switch number {
         case ENOSPC, EDQUOT: "\(path) cannot be written: the disk is full; make room"
         case EROFS: "\(path) cannot be written: its file system is read-only; mount it writable"
         case EACCES, EPERM: "\(path) cannot be used; check its owner and permissions"
-        case EIO: "\(path) cannot be read or written: the disk fails; look at the system's log"
+        case EIO: "\(path) cannot be read or written: the disk fails; check the system's log"
         case EMFILE, ENFILE: "\(path) cannot be opened: no file descriptor is free; raise the limit of open files"
-        case ENOENT, ENOTDIR: "\(path) is not there; check that its directory exists"
+        case ENOENT, ENOTDIR: "\(path) does not exist; check that its directory exists"
         default: "\(path) cannot be used: \(String(cString: strerror(number)))"
         }
     }
@@ -88,9 +88,9 @@ package struct FileFailure: Error, Sendable {
 
 /// The file system of this machine.
 ///
-/// Descriptors are kept for it, so that a node at its limit of open files reads and swaps as before.
+/// It has reserved descriptors, so a node at its limit of open files can still read and swap.
 package struct SystemStoreFiles: StoreFiles {
-    /// Where the name begins in an entry of a directory (readdir(3)).
+    /// The offset of the name in a directory entry (readdir(3)).
     private static let nameOffset = MemoryLayout<dirent>.offset(of: \dirent.d_name) ?? 19
 
     private let reserve = ReservedDescriptors()
@@ -115,8 +115,8 @@ package struct SystemStoreFiles: StoreFiles {
                 guard errno == 0 else { throw FileFailure(directory, errno) }
                 return StoreDirectory(inode: UInt64(status.st_ino), names: names)
             }
-            // SAFETY: the entry stays as it is until the next call for this stream, and its name ends with a zero. It
-            // is read where it is: the type says 256 bytes, and the memory may end after the zero.
+            // SAFETY: the entry is valid until the next call for this stream, and its name ends with a zero. It is read
+            // in place: the type has 256 bytes, but the memory may end after the zero.
             let name = UnsafeRawPointer(entry).advanced(by: Self.nameOffset).withMemoryRebound(
                 to: CChar.self, capacity: 1
             ) { String(cString: $0) }
@@ -166,7 +166,7 @@ package struct SystemStoreFiles: StoreFiles {
                 guard put >= 0 else { throw FileFailure(path, errno) }
                 count += put
             }
-            // The errors of this very descriptor: none of its writes is missed (fsync(2)).
+            // A failed sync of earlier writes is reported on this descriptor (fsync(2)).
             guard fsync(file) == 0 else { throw FileFailure(path, errno) }
         }
     }
@@ -203,7 +203,7 @@ package struct SystemStoreFiles: StoreFiles {
         return try body(file)
     }
 
-    /// A descriptor of the reserve is given up where the process or the system has none left.
+    /// Releases a reserved descriptor if the process or the system has none left.
     private func opened(_ path: String, _ flags: CInt) -> CInt {
         while true {
             let file = open(path, flags | O_CLOEXEC, 0o600)

@@ -1,11 +1,12 @@
-/// A tuple of texts and numbers as bytes that sort as the tuple does: the keys of records and of their indexes.
+/// A tuple of texts and numbers, encoded as bytes that sort in the order of the tuples. Keys of records and of their
+/// indexes are such tuples.
 ///
-/// Layout, as of FoundationDB's tuple layer: each part begins with a tag. A text (0x02) and bytes (0x01) end with a
-/// zero byte, and a zero byte within them is followed by 0xFF. A signed number (0x15) and an unsigned one (0x16) are 8
-/// bytes, the highest first, a signed one with its sign turned. A shorter tuple sorts before every tuple that begins
-/// with it.
+/// The encoding follows FoundationDB's tuple layer. Each part begins with a tag. A text (0x02) and bytes (0x01) end
+/// with a zero byte; a zero byte within them is followed by 0xFF. A signed number (0x15) and an unsigned one (0x16)
+/// have 8 bytes, big endian, a signed one with its sign bit inverted. A tuple sorts before every longer tuple that
+/// begins with it.
 ///
-/// Limits: a store takes at most ``RecordLimits/keyByteCountMax`` bytes.
+/// Limits: a store accepts at most ``RecordLimits/keyByteCountMax`` bytes.
 package struct OrderedKey: Sendable, Hashable, Comparable, CustomStringConvertible {
     /// One part of a tuple.
     package enum Part: Sendable, Hashable {
@@ -31,17 +32,17 @@ package struct OrderedKey: Sendable, Hashable, Comparable, CustomStringConvertib
         for part in parts { append(part) }
     }
 
-    /// A key as a store keeps it; not checked.
+    /// A key from a store. It is not validated.
     package init(stored bytes: [UInt8]) { self.bytes = bytes }
 
-    /// The bound above every key that begins with this one.
+    /// The upper bound of all keys that begin with this one.
     package var end: Self { Self(stored: bytes + [0xFF]) }
 
     package func hash(into hasher: inout Hasher) { bytes.withUnsafeBytes { hasher.combine(bytes: $0) } }
 
     package static func < (left: Self, right: Self) -> Bool { left.bytes.lexicographicallyPrecedes(right.bytes) }
 
-    /// The tuple; nil where the bytes are none.
+    /// The tuple; nil if the bytes do not encode one.
     package var parts: [Part]? {
         var parts: [Part] = []
         var rest = bytes[...]
@@ -52,7 +53,7 @@ package struct OrderedKey: Sendable, Hashable, Comparable, CustomStringConvertib
         return parts
     }
 
-    /// The parts with slashes between them, for people; hexadecimal where the bytes are no tuple.
+    /// The parts, separated by slashes, for people; hexadecimal if the bytes are not a tuple.
     package var description: String {
         guard let parts else { return bytes.map { String($0, radix: 16) }.joined(separator: ".") }
         return parts.map { part in

@@ -9,7 +9,8 @@ package struct Record<Body: Message & Sendable>: Sendable {
     package var body: Body
 }
 
-/// An order of a collection's records: its name, and what a record is found under. No entry: not in the index.
+/// An order of a collection's records: its name, and a function that returns a record's entries. A record without
+/// entries is not in the index.
 package struct RecordIndex<Body: Message & Sendable>: Sendable {
     package let name: String
     package let entries: @Sendable (Body) -> [OrderedKey]
@@ -28,9 +29,9 @@ package struct RecordIndex<Body: Message & Sendable>: Sendable {
 ///     indexes: [RecordIndex("account") { [OrderedKey(.text($0.account))] }])
 /// ```
 ///
-/// **Changes.** Fields may be added to the message; unknown fields are kept. Where an index is added, or what it gives
-/// changes, `layout` grows: the first node of that release makes the entries of all records anew when it opens the
-/// store, and nodes of earlier releases may no longer write the collection (10003).
+/// **Changes.** Fields may be added to the message; unknown fields are kept. If an index is added, or its entries
+/// change, `layout` must grow. The first node of that release then creates the entries of all records again when it
+/// opens the store, and nodes of earlier releases may no longer write the collection (10003).
 package struct RecordCollection<Body: Message & Sendable>: RecordCollectionDeclaration {
     package let name: String
     package let layout: UInt32
@@ -41,23 +42,23 @@ package struct RecordCollection<Body: Message & Sendable>: RecordCollectionDecla
     /// - Parameters:
     ///   - name: At most ``RecordLimits/nameByteCountMax`` bytes, unique in the program.
     ///   - layout: Grows with each change of `indexes`; at least 1.
-    ///   - key: A record's key; the same for a record's whole existence.
-    ///   - usesReserve: Its records are an operator's, and are taken where the store is too full for those of clients
-    ///     (``SQLiteLimits/reservePercent``).
+    ///   - key: A record's key. It must not change while the record exists.
+    ///   - usesReserve: True for records of operators. They are accepted even if the store is too full for those of
+    ///     clients (``SQLiteLimits/reservePercent``).
     package init(
         _ name: String, layout: UInt32, key: @escaping @Sendable (Body) -> OrderedKey,
         indexes: [RecordIndex<Body>] = [], usesReserve: Bool = false
     ) {
-        precondition(layout > 0, "the layout of \(name) begins with 1")
+        precondition(layout > 0, "the layout of \(name) is at least 1")
         (self.name, self.layout, self.makeKey, self.indexes) = (name, layout, key, indexes)
         self.usesReserve = usesReserve
     }
 
     package func key(of body: Body) -> OrderedKey { makeKey(body) }
 
-    /// The write of a record.
+    /// A write of a record.
     ///
-    /// - Throws: 10018 where the message cannot be encoded.
+    /// - Throws: 10018 if the message cannot be encoded.
     package func put(
         _ body: Body, fence: RecordFence, if condition: RecordCondition = .any
     ) throws(ApusError) -> RecordWrite {
@@ -82,12 +83,12 @@ package struct RecordCollection<Body: Message & Sendable>: RecordCollectionDecla
         RecordWrite(RecordID(name, key), .erase, fence: fence, condition: condition)
     }
 
-    /// Makes the step that it is in only where the record's fence and the condition hold; changes nothing.
+    /// A condition of the enclosing step: the record's fence and the condition must hold. Changes nothing.
     package func check(_ key: OrderedKey, fence: RecordFence, if condition: RecordCondition = .any) -> RecordWrite {
         RecordWrite(RecordID(name, key), .check, fence: fence, condition: condition)
     }
 
-    /// - Throws: 10021 where the body is no message of this collection.
+    /// - Throws: 10021 if the body is not a message of this collection.
     package func record(_ stored: StoredRecord) throws(ApusError) -> Record<Body> {
         Record(key: stored.key, version: stored.version, fence: stored.fence, body: try decode(stored))
     }
@@ -99,7 +100,7 @@ package struct RecordCollection<Body: Message & Sendable>: RecordCollectionDecla
         do {
             return try body.jsonString()
         } catch {
-            throw ApusError(.internalFailure, "a record of \(name) cannot be shown: \(error)")
+            throw ApusError(.internalFailure, "a record of \(name) cannot be converted to JSON: \(error)")
         }
     }
 
@@ -113,25 +114,25 @@ package struct RecordCollection<Body: Message & Sendable>: RecordCollectionDecla
         do {
             return try Body(serializedBytes: stored.body)
         } catch {
-            throw ApusError(.storageFailed, "the record \(name)/\(stored.key) cannot be read")
+            throw ApusError(.storageFailed, "the record \(name)/\(stored.key) cannot be decoded")
         }
     }
 }
 
-/// A collection of any type, as a store and `apus admin records` see it.
+/// A collection without its type, for stores and `apus admin records`.
 package protocol RecordCollectionDeclaration: Sendable {
     var name: String { get }
     var layout: UInt32 { get }
     var indexNames: [String] { get }
 
-    /// What the record is found under in the indexes of this layout. Throws 10021 where it cannot be read.
+    /// The record's entries in the indexes of this layout. Throws 10021 if it cannot be decoded.
     func entries(_ stored: StoredRecord) throws(ApusError) -> [RecordEntry]
 
-    /// The body as JSON, for people. Throws 10021 where it cannot be read.
+    /// The body as JSON, for people. Throws 10021 if it cannot be decoded.
     func json(_ stored: StoredRecord) throws(ApusError) -> String
 }
 
-/// What the services of a program keep: their collections, and how tables of earlier releases become records.
+/// The collections of a program's services, and the import of earlier releases' tables into records.
 package struct RecordCatalogue: Sendable {
     package let collections: [any RecordCollectionDeclaration]
     package let imports: [RecordImport]
@@ -143,7 +144,7 @@ package struct RecordCatalogue: Sendable {
         self.imports = imports
     }
 
-    /// What several services keep.
+    /// The collections of several services.
     package init(merging catalogues: [RecordCatalogue]) {
         self.init(catalogues.flatMap(\.collections), imports: catalogues.flatMap(\.imports))
     }
@@ -151,7 +152,7 @@ package struct RecordCatalogue: Sendable {
     package subscript(name: String) -> (any RecordCollectionDeclaration)? { collections.first { $0.name == name } }
 }
 
-/// A table of an earlier release whose rows become records, once, in the transaction that removes it.
+/// A table of an earlier release whose rows become records. This happens once, in the transaction that drops the table.
 package struct RecordImport: Sendable {
     /// A value of a row.
     package enum Value: Sendable, Hashable {
@@ -162,7 +163,7 @@ package struct RecordImport: Sendable {
     }
 
     package let table: String
-    /// The records of all rows, each of which is values by column.
+    /// Converts all rows to records. Each row has its values by column.
     package let convert: @Sendable ([[String: Value]]) throws(ApusError) -> [RecordWrite]
 
     package init(

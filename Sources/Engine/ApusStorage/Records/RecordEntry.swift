@@ -1,6 +1,6 @@
 import ApusCore
 
-/// An entry of an index: which index, and the bytes under which the record is found there.
+/// An entry of an index: the index, and the key under which the index has the record.
 package struct RecordEntry: Sendable, Hashable {
     package var index: String
     package var value: OrderedKey
@@ -10,13 +10,13 @@ package struct RecordEntry: Sendable, Hashable {
         self.value = value
     }
 
-    /// Index and value of one entry after the other, as one tuple: how a row keeps its own entries.
+    /// Encodes entries as one tuple of indexes and values, for the record's row.
     static func encode(_ entries: [Self]) -> [UInt8] {
         let parts: [OrderedKey.Part] = entries.flatMap { [.text($0.index), .bytes($0.value.bytes)] }
         return OrderedKey(parts).bytes
     }
 
-    /// - Throws: 10020 where the bytes are no entries.
+    /// - Throws: 10020 if the bytes are not entries.
     static func decode(_ bytes: [UInt8], of id: RecordID) throws(ApusError) -> [Self] {
         let parts = OrderedKey(stored: bytes).parts ?? [.bytes([])]
         var entries: [Self] = []

@@ -1,4 +1,4 @@
-/// The bounds of a record store that no key changes (D13).
+/// The limits of a record store that are not configurable (D13).
 package enum RecordLimits {
     /// The longest key, and the longest entry of an index, in bytes. Beyond it: 10002.
     package static let keyByteCountMax = 256
@@ -16,11 +16,11 @@ package enum RecordLimits {
     package static let pageByteCountMax = 4 << 20
 }
 
-/// The bounds of a record store that the configuration sets (D13).
+/// The limits of a record store that the configuration sets (D13).
 package struct RecordStoreLimits: Sendable, Equatable {
     /// The longest body of one record, in bytes. A longer one is refused with 10002.
     package var bodyByteCountMax = 256 << 10
-    /// Steps that wait for a commit. One more is refused with 10007.
+    /// Steps that wait for a commit. A further one is refused with 10007.
     package var waitingStepCountMax = 8192
     /// Bytes of the steps that wait for a commit. A step beyond them is refused with 10007.
     package var waitingByteCountMax = 64 << 20

@@ -1,12 +1,12 @@
 package import ApusCore
 
-/// Who writes a record: the epoch of the shard that owns it, and which owner.
+/// The writer of a record: the epoch of the shard that owns the record, and the owner.
 ///
-/// A record remembers the fence of its last write, a removed one too. A write under a lower epoch is refused, and so is
-/// one under the same epoch by another writer: an epoch that was given twice never has two writers.
+/// A record stores the fence of its last write, even after its removal. A write under a lower epoch is refused. So is a
+/// write under the same epoch by another writer, so an epoch that was assigned twice never has two writers.
 package struct RecordFence: Sendable, Hashable, CustomStringConvertible {
     package var epoch: Epoch
-    /// The node and its incarnation; empty where the writer is unknown, which is equal to every writer. At most
+    /// The node and its incarnation. Empty if the writer is unknown, which matches every writer. At most
     /// ``RecordLimits/writerByteCountMax`` bytes.
     package var writer: String
 
@@ -15,19 +15,19 @@ package struct RecordFence: Sendable, Hashable, CustomStringConvertible {
         self.writer = writer
     }
 
-    /// For collections that no shard owns: below every other fence.
+    /// For collections that belong to no shard. Lower than every other fence.
     package static let none = Self(epoch: 0, writer: "")
 
     package var description: String { writer.isEmpty ? "epoch \(epoch)" : "epoch \(epoch) of \(writer)" }
 
-    /// A write under this fence may replace one under `stored`.
+    /// True if a write under this fence may replace one under `stored`.
     func mayReplace(_ stored: Self) -> Bool {
         guard epoch == stored.epoch else { return epoch > stored.epoch }
         return writer == stored.writer || writer.isEmpty || stored.writer.isEmpty
     }
 }
 
-/// What must be true of a record for a write to be made.
+/// The condition of a write.
 package enum RecordCondition: Sendable, Hashable {
     case any
     /// There is no record, or it was removed.
@@ -36,7 +36,7 @@ package enum RecordCondition: Sendable, Hashable {
     case version(UInt64)
 }
 
-/// Where a record stands: its collection and its key.
+/// Identifies a record: its collection and its key.
 package struct RecordID: Sendable, Hashable, CustomStringConvertible {
     package var collection: String
     package var key: OrderedKey
@@ -52,14 +52,14 @@ package struct RecordID: Sendable, Hashable, CustomStringConvertible {
 /// One write of a step. ``RecordCollection`` makes them.
 package struct RecordWrite: Sendable {
     package enum Change: Sendable {
-        /// The body, the layout of the collection that its entries were made by, and the entries.
+        /// The body, its entries, and the layout of the collection that the entries follow.
         case put(body: [UInt8], layout: UInt32, entries: [RecordEntry])
-        /// The body and the entries go; the fence and the version stay.
+        /// Removes the body and the entries. The fence and the version stay.
         case remove
-        /// All goes, the fence too: for what nobody can write again under an older epoch.
+        /// Removes everything including the fence. Only for records that cannot be written again under an older epoch.
         case erase
-        /// Nothing changes, and the version that is answered is the record's, 0 where there is none: the step is made
-        /// only where the fence and the condition hold.
+        /// Changes nothing, and returns the record's version, 0 if there is none. The step is made only if the fence
+        /// and the condition hold.
         case check
     }
 
@@ -67,7 +67,7 @@ package struct RecordWrite: Sendable {
     package var change: Change
     package var fence: RecordFence
     package var condition: RecordCondition
-    /// It may use the part of the store that is kept for operators.
+    /// True if it may use the part of the store that is reserved for operators.
     package var usesReserve: Bool
 
     package init(
@@ -80,7 +80,7 @@ package struct RecordWrite: Sendable {
         self.usesReserve = usesReserve
     }
 
-    /// What it takes while it waits, in bytes.
+    /// Its size while it waits, in bytes.
     var byteCount: Int {
         let fixed = 128 + id.collection.utf8.count + id.key.bytes.count + fence.writer.utf8.count
         guard case .put(let body, _, let entries) = change else { return fixed }
@@ -88,7 +88,7 @@ package struct RecordWrite: Sendable {
     }
 }
 
-/// Writes that are made together or not at all, in their order: each sees those before it.
+/// Writes that are applied together or not at all, in order. Each sees those before it.
 package struct RecordStep: Sendable {
     package var writes: [RecordWrite]
 
@@ -97,7 +97,8 @@ package struct RecordStep: Sendable {
 
     var byteCount: Int { writes.reduce(64) { $0 + $1.byteCount } }
 
-    /// Why no store takes it: 10002 where a bound is exceeded, 21031 where a name is none.
+    /// The reason for which every store refuses the step: 10002 if a limit is exceeded, 21031 if a name is invalid; nil
+    /// if there is none.
     func refusal(_ limits: RecordStoreLimits) -> ApusError? {
         do throws(ApusError) {
             try check(limits)
@@ -143,7 +144,7 @@ package struct RecordStep: Sendable {
 
     static func checkName(_ name: String) throws(ApusError) {
         guard !name.isEmpty, name.utf8.count <= RecordLimits.nameByteCountMax else {
-            throw ApusError(.badParameter, "'\(name)' is no name of a collection or an index")
+            throw ApusError(.badParameter, "'\(name)' is not a valid name of a collection or an index")
         }
     }
 }

@@ -1,9 +1,9 @@
 package import ApusCore
 
-/// A record as a store keeps it: its body is bytes that only its service reads.
+/// A stored record. Only its service can decode the body.
 package struct StoredRecord: Sendable, Hashable {
     package var key: OrderedKey
-    /// 1 at the first write, and one more at each further one, removals included.
+    /// 1 at the first write. It grows by one with each further write, including removals.
     package var version: UInt64
     /// Of the last write.
     package var fence: RecordFence
@@ -14,18 +14,18 @@ package struct StoredRecord: Sendable, Hashable {
     }
 }
 
-/// Which records to read, in which order.
+/// A range of records in some order.
 package struct RecordScan: Sendable, Hashable {
     package var collection: String
-    /// The index whose order it is; nil: the order of the keys.
+    /// The index that determines the order; nil for the order of the keys.
     package var index: String?
     /// The first key or entry.
     package var from: OrderedKey?
-    /// The end: the first key or entry that is not read.
+    /// The first key or entry that is not included.
     package var below: OrderedKey?
-    /// Where an earlier page ended.
+    /// The end of an earlier page.
     package var token: RecordToken?
-    /// The most records of the page, 1 to ``RecordLimits/pageCountMax``; cut to that.
+    /// The most records of the page, 1 to ``RecordLimits/pageCountMax``. Other values are clamped.
     package var limit: Int
 
     package init(
@@ -40,9 +40,9 @@ package struct RecordScan: Sendable, Hashable {
     var countMax: Int { max(1, min(limit, RecordLimits.pageCountMax)) }
 }
 
-/// Where a page ended: the next one begins after it, whatever was written meanwhile.
+/// The end of a page. The next page begins after it, even if records were written in the meantime.
 package struct RecordToken: Sendable, Hashable {
-    /// The entry of the index; the key itself in the order of the keys.
+    /// The entry of the index; in the order of the keys, the key itself.
     package var value: OrderedKey
     package var key: OrderedKey
 
@@ -52,7 +52,7 @@ package struct RecordToken: Sendable, Hashable {
     }
 }
 
-/// Some records in order, and where the next page begins; nil at the end.
+/// Some records in order, and the token of the next page; nil at the end.
 package struct RecordPage: Sendable, Hashable {
     package var records: [StoredRecord]
     package var next: RecordToken?
@@ -60,13 +60,13 @@ package struct RecordPage: Sendable, Hashable {
     package init(records: [StoredRecord], next: RecordToken?) { (self.records, self.next) = (records, next) }
 }
 
-/// The process that keeps others from writing.
+/// The process that blocks other writers.
 package struct RecordLockHolder: Sendable, Hashable {
     /// Its process id on this machine.
     package var process: Int32
-    /// ``RecordWriter/mark`` of the store's user there.
+    /// ``RecordWriter/mark`` of that process.
     package var mark: UInt64
-    /// Which of its turns it is, to 16 bits: the same one at two looks was not released between them.
+    /// The number of its turn, modulo 2^16. If it is the same at two reads, the lock was not released in between.
     package var turn: UInt16
 
     package init(process: Int32, mark: UInt64, turn: UInt16) {
@@ -74,47 +74,47 @@ package struct RecordLockHolder: Sendable, Hashable {
     }
 }
 
-/// Where the records of all services stand (D16).
+/// The store of all services' records (D16).
 ///
-/// A collection is declared by its service (``RecordCollection``); the store keeps bytes, their versions, fences and
-/// index entries, and knows no service's types. A new type of record changes nothing here.
+/// A service declares a collection (``RecordCollection``). The store holds bytes with their versions, fences and index
+/// entries, and does not know the services' types. A new type of record changes nothing here.
 ///
-/// **Steps.** The writes of a step are made together or not at all, each under its own condition. Steps of many callers
-/// become one durable commit; a step that fails its condition fails alone. When its outcome is told, the step is
-/// durable. Where it fails with 10021 the outcome is unknown: read, or repeat under a condition. A step that was handed
-/// in is not cancelled.
+/// **Steps.** The writes of a step are applied together or not at all, each under its own condition. Steps of many
+/// callers become one durable commit; a step whose condition does not hold fails alone. A step is durable when its
+/// outcome is reported. If it fails with 10021 the outcome is unknown: read, or repeat it under a condition. A
+/// submitted step cannot be cancelled.
 ///
-/// **Fences.** A write under an older epoch than the record's, or under the same one by another writer, is refused with
-/// 10013, also where the record was removed. So an owner that was paused cannot undo what the new owner wrote.
+/// **Fences.** A write under an older epoch than the record's, or under the same epoch by another writer, is refused
+/// with 10013, even if the record was removed. An owner that was paused can therefore not undo writes of the new owner.
 ///
-/// **Reads** see every commit that was acknowledged before they began. They are not fenced: an owner writes first,
-/// under its epoch, and reads then.
+/// **Reads** see every commit that was acknowledged before they began. They are not fenced: an owner first writes under
+/// its epoch, and then reads.
 ///
-/// Errors: 10002 where a bound of ``RecordLimits`` or ``RecordStoreLimits`` is exceeded, 10003 where a newer release
-/// changed the collection's layout, 10006 where the task of a read was cancelled, 10007 where too much waits, 10013,
-/// 10021 where the storage cannot be used, 10030 where a condition does not hold.
+/// Errors: 10002 if a limit of ``RecordLimits`` or ``RecordStoreLimits`` is exceeded, 10003 if a newer release changed
+/// the collection's layout, 10006 if the task of a read was cancelled, 10007 if too much waits, 10013 as above, 10021
+/// if the storage cannot be used, 10030 if a condition does not hold.
 ///
 /// Isolation: may be called from any task.
 package protocol RecordStore: Sendable {
-    /// Makes each step on its own, and answers for each the new versions of its writes, in order; 0 for an erased
-    /// record. Steps are made in the order of these calls.
+    /// Applies each step on its own. Returns for each the new versions of its writes, in order; 0 for an erased record.
+    /// Steps are applied in the order of these calls.
     ///
-    /// - Parameter completion: called once, on any thread, possibly before this returns; it must not block.
+    /// - Parameter completion: called once, on any thread, possibly before this returns. It must not block.
     func commit(
         _ steps: [RecordStep], then completion: @escaping @Sendable ([Result<[UInt64], ApusError>]) -> Void)
 
-    /// The records of these keys, nil where there is none; at most ``RecordLimits/pageCountMax`` keys.
+    /// The records of these keys, nil if there is none; at most ``RecordLimits/pageCountMax`` keys.
     func records(_ collection: String, _ keys: [OrderedKey]) async throws(ApusError) -> [StoredRecord?]
 
     /// One page of a collection. An index that the store does not know has no entries.
     func page(_ scan: RecordScan) async throws(ApusError) -> RecordPage
 
-    /// The process that keeps this one from writing at the moment; nil where none does, or it is on another machine.
+    /// The process that blocks this one from writing; nil if there is none, or it is on another machine.
     ///
-    /// One that was declared dead may be ended: the kernel releases its lock then.
+    /// If that node was declared dead its process may be ended: the kernel then releases its lock.
     func lockHolder() async -> RecordLockHolder?
 
-    /// Ends all work; later calls fail with 10021.
+    /// Ends all work. Later calls fail with 10021.
     func close() async
 }
 
@@ -124,14 +124,14 @@ extension RecordStore {
         await withCheckedContinuation { continuation in commit(steps) { continuation.resume(returning: $0) } }
     }
 
-    /// Makes one step, and answers the new versions of its writes.
+    /// Applies one step. Returns the new versions of its writes.
     @discardableResult
     package func commit(_ step: RecordStep) async throws(ApusError) -> [UInt64] {
         guard let outcome = await commit([step]).first else { throw ApusError(.internalFailure) }
         return try outcome.get()
     }
 
-    /// Makes one write as a step of its own, and answers the record's new version.
+    /// Applies one write as a step of its own. Returns the record's new version.
     @discardableResult
     package func commit(_ write: RecordWrite) async throws(ApusError) -> UInt64 {
         try await commit(RecordStep(write)).first ?? 0
@@ -144,7 +144,7 @@ extension RecordStore {
         return try collection.record(stored)
     }
 
-    /// The records of these keys, nil where there is none; at most ``RecordLimits/pageCountMax`` keys.
+    /// The records of these keys, nil if there is none; at most ``RecordLimits/pageCountMax`` keys.
     package func records<Body>(
         _ collection: RecordCollection<Body>, _ keys: [OrderedKey]
     ) async throws(ApusError) -> [Record<Body>?] {
@@ -163,7 +163,7 @@ extension RecordStore {
     ///
     /// - Parameters:
     ///   - prefix: Only keys, or entries of the index, that begin with it.
-    ///   - below: The end: the first key or entry that is not read.
+    ///   - below: The first key or entry that is not included.
     package func page<Body>(
         _ collection: RecordCollection<Body>, by index: String? = nil, prefix: OrderedKey = OrderedKey(),
         below: OrderedKey? = nil, after token: RecordToken? = nil, limit: Int = RecordLimits.pageCountMax

@@ -2,12 +2,12 @@ package import ApusCore
 import Foundation
 import GRDB
 
-/// What SQLite does by itself: the measure beside which the commits of a record store are put.
+/// Plain SQLite, as the reference for the commits of a record store in benchmarks.
 package enum BareSQLite {
-    /// Writes rows in transactions of `batchCount`, with the journal and the sync of ``SQLiteRecordStore``, and answers
-    /// how long each row waited.
+    /// Writes rows in transactions of `batchCount`, with the journal and the sync of ``SQLiteRecordStore``. Returns how
+    /// long each row waited.
     ///
-    /// - Throws: 10021 where the file cannot be written.
+    /// - Throws: 10021 if the file cannot be written.
     package static func run(
         path: String, batchCount: Int, count: Int, seconds: Double, keyCount: Int, bodyByteCount: Int
     ) async throws(ApusError) -> [Duration] {

@@ -4,13 +4,13 @@ import Glibc
 import Musl
 #endif
 
-/// A database that only its own user reads: it has accounts and devices in it.
+/// A database file that only its own user may read: it contains accounts and devices.
 ///
-/// The file is never opened at its own path: closing it there would end the locks of every connection that this process
-/// has to it (fcntl(2), "record locks").
+/// The file is never opened at its own path: closing it there would release the locks of every connection of this
+/// process to it (fcntl(2), "record locks").
 enum PrivateFile {
-    /// Makes an empty file with mode 0600 where there is none, and gives one that is there, with the log beside it,
-    /// that mode. SQLite gives its further files the mode of the database.
+    /// Creates an empty file with mode 0600 if there is none, and sets that mode on an existing one and its log. SQLite
+    /// gives its further files the mode of the database.
     ///
     /// Errors are left to SQLite, which meets them when it opens the file.
     static func make(_ path: String) {
@@ -19,15 +19,15 @@ enum PrivateFile {
         if descriptor >= 0 {
             close(descriptor)
             give(new, toOwnerOf: path)
-            // Fails where there is a file already, which stays.
+            // Fails if there is a file already, which stays.
             _ = link(new, path)
             unlink(new)
         }
         for file in [path, path + "-wal", path + "-shm"] { chmod(file, 0o600) }
     }
 
-    /// Gives a file that root made to the user whose database it belongs to, else to that of the directory: a node that
-    /// runs as that user could not open it after an operator's command.
+    /// Changes the owner of a file that root created to the owner of the database, or else of the directory. Otherwise
+    /// a node that runs as that user could not open it after an operator's command.
     static func give(_ path: String, toOwnerOf database: String) {
         guard geteuid() == 0 else { return }
         let folder = database.lastIndex(of: "/").map { String(database[..<$0]) } ?? "."

@@ -4,39 +4,38 @@ import Foundation
 import GRDB
 import Synchronization
 
-/// The bounds of a SQLite file (D13).
+/// The limits of a SQLite file (D13).
 package struct SQLiteLimits: Sendable, Equatable {
-    /// How long one commit waits for another process that writes. Well above the time in which a node's death is
-    /// decided: one that is stopped while it writes is ended then.
+    /// The longest wait of one commit for another process that writes. It is well above the time in which a node is
+    /// declared dead: a process that is stopped while it writes is ended then.
     package var lockTimeout: Duration = .seconds(5)
-    /// How long one transaction waits for a process that does not know the lock: an earlier release, or another
+    /// The longest wait of one transaction for a process that does not use the lock: an earlier release, or another
     /// program.
     package var busyTimeout: Duration = .seconds(2)
     /// The largest file, in bytes; a write beyond it fails with 10021. The log beside it is not counted.
     package var fileByteCountMax: Int = 4 << 30
-    /// The part of the largest file that clients' records do not grow into, in percent (10007): what operators write,
-    /// such as revocations, still has room, and what is there can be changed and removed.
+    /// The part of the largest file that client records may not use, in percent (10007). Operators can then still
+    /// write, for example revocations, and records can be changed and removed.
     package var reservePercent = 10
-    /// Pages of the log after which a commit writes them back to the file.
+    /// The number of pages in the log at which a commit writes them back to the file.
     package var checkpointPageCount = 1000
-    /// The log is cut to this once all of it is written back, in bytes.
+    /// The size to which the log is truncated once all of it is written back, in bytes.
     package var logByteCountKept = 64 << 20
-    /// Tries to open a file that an earlier release opens at the same moment.
+    /// Attempts to open a file that an earlier release opens at the same moment.
     package var openAttemptCountMax: Int = 40
 
     package init() {}
 }
 
-/// One SQLite file that the node processes of a machine share (D9): opened, checked to be ours, and never
-/// used on the Swift pool's threads.
+/// One SQLite file that the node processes of a machine share (D9). It is opened, checked to belong to this cluster,
+/// and never used on the Swift pool's threads.
 ///
-/// Journal: write-ahead, so that readers never wait for a writer; every commit is synced (`synchronous =
-/// FULL`), so that what was acknowledged survives a power cut. The file carries Apus's application id and the
-/// name of its cluster.
+/// Journal: write-ahead, so readers never wait for a writer. Every commit is synced (`synchronous = FULL`), so
+/// acknowledged commits survive a power cut. The file carries Apus's application id and the name of its cluster.
 ///
-/// All that writes the file or its log happens under ``WriteLock``: opening, commits, the checkpoints at their end, and
-/// closing. SQLite before 3.51.3 can lose commits where two connections do that at once (docs/decisions/21). A second
-/// connection reads.
+/// Everything that writes the file or its log happens under ``WriteLock``: opening, commits, the checkpoints at their
+/// end, and closing. SQLite before 3.51.3 can lose commits if two connections do that at once (docs/decisions/21). A
+/// second connection reads.
 ///
 /// Concurrency model: two GRDB `DatabaseQueue`s, each a serial dispatch queue.
 final class SQLiteFile: Sendable {
@@ -47,7 +46,7 @@ final class SQLiteFile: Sendable {
     private let identity: WriteLock.FileIdentity?
     private let limits: SQLiteLimits
     private let mark: UInt64
-    /// A commit failed in a way after which the disk's state is unknown.
+    /// True after a commit failed in a way that leaves the disk's state unknown.
     private let isBroken = Mutex(false)
     /// Bytes of the log beside the file.
     private let logBytes = Gauge(label: "apus_records_log_bytes")
@@ -55,7 +54,7 @@ final class SQLiteFile: Sendable {
 
     /// The two connections, and the use of the lock that ends with them.
     ///
-    /// Concurrency model: the queues are serial; the use sits behind a `Mutex`.
+    /// Concurrency model: the queues are serial; a `Mutex` guards the use.
     private final class Connections: Sendable {
         let writer: DatabaseQueue
         let reader: DatabaseQueue
@@ -72,7 +71,7 @@ final class SQLiteFile: Sendable {
 
         /// Runs `body` while no other process writes.
         ///
-        /// - Throws: 10021 where another one writes for too long, or the file was closed.
+        /// - Throws: 10021 if another one writes for too long, or the file was closed.
         func withLock<Value>(_ body: (DatabaseQueue) throws -> Value) throws -> Value {
             guard let use = use.withLock({ $0 }) else { throw SQLiteFile.closed }
             return try withExtendedLifetime(use) {
@@ -85,9 +84,9 @@ final class SQLiteFile: Sendable {
             return withExtendedLifetime(use) { use.lock.holder() }
         }
 
-        /// The last connection to close writes the log back, and so closes under the lock; closed ones stay closed. A
-        /// statement that still runs keeps the file open until its queue goes. Once this returns the database is not in
-        /// use by this file, whoever else still refers to it.
+        /// Closes the connections. The last connection to close writes the log back, so this happens under the lock. A
+        /// statement that still runs keeps the file open until its queue is released. When this returns, the file no
+        /// longer uses the database, even if there are other references to it.
         func close() {
             guard let use = use.withLock({ $0.take() }) else { return }
             try? withExtendedLifetime(use) {
@@ -101,12 +100,12 @@ final class SQLiteFile: Sendable {
 
     private static var closed: ApusError { ApusError(.storageFailed, "the record store was closed") }
 
-    /// Opens or makes the file and brings its tables up to date.
+    /// Opens or creates the file and updates its tables.
     ///
     /// - Parameters:
-    ///   - mark: Who opens it (``RecordWriter``).
+    ///   - mark: Identifies the user (``RecordWriter``).
     ///   - prepare: Runs in a transaction at the end.
-    /// - Throws: 10020 where the file is something else or another cluster's, 10021 where it cannot be used.
+    /// - Throws: 10020 if the file is something else or another cluster's, 10021 if it cannot be used.
     init(
         path: String, cluster: ClusterID, limits: SQLiteLimits, mark: UInt64 = 0, migrator: DatabaseMigrator,
         prepare: @escaping @Sendable (Database) throws -> Void = { _ in }
@@ -133,7 +132,7 @@ final class SQLiteFile: Sendable {
         identity = WriteLock.FileIdentity(path)
     }
 
-    /// One immediate transaction; it is made whole or not at all, and is durable when this returns.
+    /// Runs one immediate transaction. It is applied as a whole or not at all, and is durable when this returns.
     func write<Value: Sendable>(
         _ body: @escaping @Sendable (Database) throws -> Value
     ) async throws(ApusError) -> Value {
@@ -157,13 +156,13 @@ final class SQLiteFile: Sendable {
     /// As ``write(_:)``, on a thread that may block.
     func commit<Value>(_ body: (Database) throws -> Value) throws(ApusError) -> Value {
         guard !isBroken.withLock({ $0 }) else {
-            throw ApusError(.storageFailed, "\(path) could not be synced before; start the node anew")
+            throw ApusError(.storageFailed, "\(path) could not be synced before; restart the node")
         }
         do {
             let value = try connections.withLock { writer in
-                // Another process would go on with the file that has the name now.
+                // Another process would continue with the file that has the name now.
                 guard WriteLock.FileIdentity(path) == identity else {
-                    throw ApusError(.storageFailed, "\(path) was replaced while it was in use; start the node anew")
+                    throw ApusError(.storageFailed, "\(path) was replaced while it was in use; restart the node")
                 }
                 return try writer.write(body)
             }
@@ -176,18 +175,18 @@ final class SQLiteFile: Sendable {
         }
     }
 
-    /// Whether clients' records may grow, as of this transaction.
+    /// True if client records may grow, in this transaction.
     func hasRoom(_ database: Database) throws -> Bool {
         let pageCountMax = try Int.fetchOne(database.cachedStatement(sql: "PRAGMA max_page_count")) ?? 0
         let pageCount = try Int.fetchOne(database.cachedStatement(sql: "PRAGMA page_count")) ?? 0
         let limit = pageCountMax * (100 - limits.reservePercent) / 100
         guard pageCount >= limit else { return true }
-        // Pages of what was removed are used again.
+        // Free pages are used again.
         return pageCount - (try Int.fetchOne(database.cachedStatement(sql: "PRAGMA freelist_count")) ?? 0) < limit
     }
 
-    /// What a failed sync left on the disk is unknown, and a later one that succeeds says nothing about it. The log's
-    /// index is no part of what is synced: it can fail to grow on a full disk, before anything is written.
+    /// True if the error leaves the disk's state unknown. After a failed sync, a later sync that succeeds proves
+    /// nothing. The log's index is not synced: on a full disk it can fail to grow before anything is written.
     private static func leavesDiskUnknown(_ error: any Error) -> Bool {
         guard let error = error as? DatabaseError, error.resultCode == .SQLITE_IOERR else { return false }
         switch error.extendedResultCode {
@@ -198,7 +197,7 @@ final class SQLiteFile: Sendable {
         }
     }
 
-    /// Reads without a transaction of their own, each of which sees the newest commit.
+    /// Reads without an enclosing transaction. Each read sees the newest commit.
     func read<Value: Sendable>(
         _ body: @escaping @Sendable (Database) throws -> Value
     ) async throws(ApusError) -> Value {
@@ -209,7 +208,7 @@ final class SQLiteFile: Sendable {
         }
     }
 
-    /// Copies the file as it is at this moment into a new one, in steps.
+    /// Copies the file, as it is at this moment, into a new one, in steps.
     func copy(to target: String, stepPageCount: CInt) async throws(ApusError) {
         do {
             let reader = connections.reader
@@ -218,7 +217,7 @@ final class SQLiteFile: Sendable {
                 let copy = try DatabaseQueue(path: target)
                 try copy.writeWithoutTransaction { target in
                     try reader.writeWithoutTransaction { source in
-                        // One snapshot for all steps: else each foreign commit begins the copy anew.
+                        // One snapshot for all steps. Otherwise each commit of another process would restart the copy.
                         try source.inTransaction(.deferred) {
                             _ = try Int.fetchOne(source, sql: "SELECT count(*) FROM sqlite_master")
                             try source.backup(to: target, pagesPerStep: stepPageCount)
@@ -233,10 +232,10 @@ final class SQLiteFile: Sendable {
         }
     }
 
-    /// - Throws: 10020 where the open database is no file of this cluster.
+    /// - Throws: 10020 if the open database is not a file of this cluster.
     static func check(_ path: String, belongsTo cluster: ClusterID, _ database: Database) throws {
         guard try Int.fetchOne(database, sql: "PRAGMA application_id") == applicationID else {
-            throw ApusError(.stateForeign, "\(path) is no file of records")
+            throw ApusError(.stateForeign, "\(path) is not a records file")
         }
         try check(cluster: cluster, in: database, path: path)
     }
@@ -271,7 +270,7 @@ final class SQLiteFile: Sendable {
             try database.execute(sql: "PRAGMA journal_size_limit = \(limits.logByteCountKept)")
         }
         PrivateFile.make(path)
-        // A process of an earlier release that makes the file meets a lock that SQLite does not wait for.
+        // A process of an earlier release that creates the file takes a lock that SQLite does not wait for.
         for attempt in 1... {
             do {
                 let queue = try DatabaseQueue(path: path, configuration: configuration)
@@ -294,8 +293,8 @@ final class SQLiteFile: Sendable {
         return try DatabaseQueue(path: path, configuration: configuration)
     }
 
-    /// GRDB sets `synchronous` to NORMAL when it has set up the journal, which is after its hook for new connections;
-    /// so it is set when the queue is there, on its one connection, and looked at once more.
+    /// GRDB sets `synchronous` to NORMAL when it sets up the journal, after its hook for new connections. It is
+    /// therefore set when the queue exists, on its one connection, and checked once more.
     private static func syncEveryCommit(_ database: Database) throws {
         try database.execute(sql: "PRAGMA synchronous = FULL")
         let level = try Int.fetchOne(database, sql: "PRAGMA synchronous")
@@ -314,8 +313,8 @@ final class SQLiteFile: Sendable {
         return migrator
     }
 
-    /// Runs the migrations that are missing. Where a process of an earlier release runs the same ones at the same
-    /// moment, one of the two fails whole and finds them done the next time.
+    /// Runs the missing migrations. If a process of an earlier release runs the same ones at the same moment, one of
+    /// the two fails as a whole and finds them done at its next attempt.
     private static func migrate(
         _ queue: DatabaseQueue, with migrators: [DatabaseMigrator], limits: SQLiteLimits
     ) throws {
@@ -334,8 +333,8 @@ final class SQLiteFile: Sendable {
 
     private static func checkIsOurs(_ database: Database, path: String) throws {
         let applicationID = try Int.fetchOne(database, sql: "PRAGMA application_id") ?? 0
-        // The migrator's own table comes in a transaction of its own, before the one that says whose file this
-        // is: between the two, another process that makes the same file has left a table and no id.
+        // The migrator creates its own table in a transaction before the one that sets the application id. Between the
+        // two, another process that creates the same file leaves a table and no id.
         let tableCount =
             try Int.fetchOne(
                 database, sql: "SELECT count(*) FROM sqlite_master WHERE tbl_name <> 'grdb_migrations'") ?? 0

@@ -10,15 +10,15 @@ import Musl
 
 /// The lock under which one process of a machine writes a SQLite file and writes its log back (docs/decisions/21).
 ///
-/// A file of its own beside the database, with record locks of fcntl(2): the kernel names the process that holds one
-/// (`F_GETLK`) and releases it when the process ends. The length of the locked range says who the holder is
-/// (``RecordWriter/mark(of:)``) and which of its turns it is, so that the answer is of one moment.
+/// It is a file beside the database, with record locks of fcntl(2). The kernel names the process that holds one
+/// (`F_GETLK`) and releases it when the process ends. The length of the locked range encodes the holder
+/// (``RecordWriter/mark(of:)``) and the number of its turn, so that one call returns both.
 ///
-/// Fair between processes: who wants to write takes the gate first and keeps it until it may write, so that a process
-/// that writes without a pause lets the others in between.
+/// It is fair between processes: a writer first takes the gate, and keeps it until it may write. A process that writes
+/// without a pause therefore lets others in between.
 ///
-/// Record locks belong to a process, and closing any descriptor of the file ends them. So a process opens the file once
-/// for all stores on it, and these take turns by a semaphore.
+/// Record locks belong to a process, and closing any descriptor of the file releases them. A process therefore opens
+/// the file once for all stores on it. These take turns by a semaphore.
 ///
 /// Concurrency model: any thread that may block; never the Swift pool.
 final class WriteLock: Sendable {
@@ -27,7 +27,7 @@ final class WriteLock: Sendable {
         var device: UInt64
         var inode: UInt64
 
-        /// Nil where there is no such file.
+        /// Nil if there is no such file.
         init?(_ path: String) {
             var status = stat()
             guard stat(path, &status) == 0 else { return nil }
@@ -36,14 +36,14 @@ final class WriteLock: Sendable {
         }
     }
 
-    /// Ranges of the file that stand for something; nothing is ever written there.
+    /// Byte ranges of the file with a meaning. Nothing is ever written there.
     private enum Place: Int64 {
         case write = 0
         case gate = 0x0200_0000_0000_0000
-        /// Held by every process that uses the database: shared, or alone where it is put back from a copy.
+        /// Held by every process that uses the database: shared, or exclusively during a restore.
         case use = 0x0400_0000_0000_0000
 
-        /// 16 bits of the turn above the 40 of the mark.
+        /// 16 bits of the turn above the 40 bits of the mark.
         static let lengthMax: Int64 = 1 << 56
     }
 
@@ -52,7 +52,7 @@ final class WriteLock: Sendable {
         var useCount: Int
     }
 
-    /// The database is in use by a store of this process, for as long as this exists.
+    /// A use of the database by a store of this process. It lasts as long as this object exists.
     final class Use: Sendable {
         let lock: WriteLock
         fileprivate init(_ lock: WriteLock) { self.lock = lock }
@@ -71,10 +71,10 @@ final class WriteLock: Sendable {
         (self.path, self.identity, self.descriptor) = (path, identity, descriptor)
     }
 
-    /// Begins to use a database whose lock is at this path.
+    /// Starts to use the database whose lock is at this path.
     ///
-    /// - Parameter isAlone: Nobody else may use it.
-    /// - Throws: 10021 where the file cannot be made, or another process forbids it; the message names the process.
+    /// - Parameter isAlone: True for exclusive use.
+    /// - Throws: 10021 if the file cannot be created, or another process excludes it; the message names the process.
     static func use(_ path: String, isAlone: Bool = false) throws -> Use {
         try entries.withLock { entries in
             if let identity = FileIdentity(path), var entry = entries[identity] {
@@ -111,9 +111,9 @@ final class WriteLock: Sendable {
         }
     }
 
-    /// Runs `body` while no other process and no other store of this one writes.
+    /// Runs `body` while no other process and no other store of this process writes.
     ///
-    /// - Throws: 10021 where another one writes for longer than the time-out; the message names the process.
+    /// - Throws: 10021 if another one writes for longer than the time-out; the message names the process.
     func withLock<Value>(
         timeout: Duration, mark: UInt64, _ body: () throws -> Value
     ) throws -> Value {
@@ -134,12 +134,12 @@ final class WriteLock: Sendable {
         release(.gate)
         defer { release(.write) }
         guard FileIdentity(path) == identity else {
-            throw ApusError(.storageFailed, "\(path) was replaced while it was in use; start the node anew")
+            throw ApusError(.storageFailed, "\(path) was replaced while it was in use; restart the node")
         }
         return try body()
     }
 
-    /// The process that writes, or that is the next one to.
+    /// The process that writes, or that writes next.
     func holder() -> RecordLockHolder? { holder(of: .write) ?? holder(of: .gate) }
 
     // MARK: fcntl(2)
@@ -161,7 +161,7 @@ final class WriteLock: Sendable {
 
     private func release(_ place: Place) { _ = set(place, F_UNLCK, length: Place.lengthMax) }
 
-    /// Sets or ends a lock of this process, without a wait.
+    /// Sets or releases a lock of this process, without a wait.
     private func set(_ place: Place, _ type: Int32, length: Int64) -> Bool {
         var range = flock()
         range.l_type = Int16(type)
@@ -188,12 +188,12 @@ final class WriteLock: Sendable {
     }
 }
 
-/// Who uses a store, as another process that waits for its lock sees it.
+/// Identifies the user of a store to other processes that wait for its lock.
 package enum RecordWriter {
     /// The highest mark: 40 bits.
     static let markMax: Int64 = (1 << 40) - 1
 
-    /// The mark of a node's incarnation; 0 is a program that is no node.
+    /// The mark of a node's incarnation; 0 for a program that is not a node.
     package static func mark(of node: NodeID) -> UInt64 {
         max(1, StableHash.hash(node.description) & UInt64(markMax))
     }

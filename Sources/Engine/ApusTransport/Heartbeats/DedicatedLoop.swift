@@ -2,10 +2,10 @@ import Dispatch
 package import NIOCore
 import NIOPosix
 
-/// One OS thread with an event loop that nothing else runs on.
+/// One OS thread with an event loop for one purpose.
 ///
-/// Detection and decisions run on such threads: on the shared pool a 50 ms timer was measured 800 to 1,000 ms
-/// late under load, on a thread of its own 50 to 54 ms (D4).
+/// Failure detection and decisions run on such threads. Under load a 50 ms timer was measured 800 to 1,000 ms late on
+/// the shared pool, and 50 to 54 ms on a thread of its own (D4).
 package final class DedicatedLoop: Sendable {
     package let loop: any EventLoop
     /// Runs tasks on the thread.
@@ -18,6 +18,6 @@ package final class DedicatedLoop: Sendable {
         executor = LoopTaskExecutor(loop)
     }
 
-    /// The thread ends when nobody holds it any more, so that a late caller never meets a loop that is gone.
+    /// The thread ends when the last reference is released, so a late caller never uses a loop that has ended.
     deinit { group.shutdownGracefully(queue: .global()) { _ in } }
 }

@@ -12,7 +12,7 @@ import Glibc
 import Musl
 #endif
 
-/// What runs on the heartbeat thread; see ``HeartbeatThread``.
+/// The code that runs on the heartbeat thread; see ``HeartbeatThread``.
 ///
 /// Concurrency model: confined to the thread that calls ``run()``.
 final class HeartbeatLoop<Driver: HeartbeatDriver> {
@@ -22,11 +22,11 @@ final class HeartbeatLoop<Driver: HeartbeatDriver> {
         /// Nil until its name is resolved.
         var socketAddress: SocketAddress?
         var window = ReplayWindow()
-        /// It said that it reads datagrams of version 2.
+        /// The peer announced that it reads datagrams of version 2.
         var readsVitals = false
     }
 
-    /// Datagrams read in one turn; the rest waits for the next, after a tick.
+    /// The most datagrams read in one turn. The others are read in the next turn, after a tick.
     private static var readCountMax: Int { 4096 }
 
     private let configuration: HeartbeatConfiguration
@@ -63,14 +63,14 @@ final class HeartbeatLoop<Driver: HeartbeatDriver> {
         socket = HeartbeatSocket(wake: mailbox.wake)
     }
 
-    /// Opens the socket; the port that it was given.
+    /// Opens the socket. Returns its port.
     func open() -> Result<Int, ApusError> {
         let bind = configuration.bind
         let address: SocketAddress
         do {
             address = try SocketAddress.makeAddressResolvingHost(bind.host, port: bind.port)
         } catch {
-            return .failure(ApusError(.configurationInvalid, "heartbeats cannot be bound to \(bind): \(error)"))
+            return .failure(ApusError(.configurationInvalid, "heartbeats cannot bind to \(bind): \(error)"))
         }
         let number = socket.open(at: address)
         switch number {
@@ -79,9 +79,9 @@ final class HeartbeatLoop<Driver: HeartbeatDriver> {
             return .failure(ApusError(.addressInUse, "the heartbeat address \(bind) is in use on UDP"))
         default:
             let reason = String(cString: strerror(number))
-            return .failure(ApusError(.configurationInvalid, "heartbeats cannot be bound to \(bind): \(reason)"))
+            return .failure(ApusError(.configurationInvalid, "heartbeats cannot bind to \(bind): \(reason)"))
         }
-        // A socket that is opened anew has the same port, whoever chose it.
+        // A socket that is opened again keeps the port, even if the system chose it.
         var bound = address
         bound.port = socket.port
         boundAddress = bound
@@ -128,7 +128,7 @@ final class HeartbeatLoop<Driver: HeartbeatDriver> {
             return PeerState(id: peer.id, address: peer.address, socketAddress: literal)
         }
         for peer in peers where peer.socketAddress == nil { resolve(peer.address) }
-        // The clock runs while there are peers to watch: a node that is alone costs nothing.
+        // The clock runs only while there are peers: a node without peers uses no CPU for this.
         if peers.isEmpty { nextTick = nil } else if nextTick == nil { nextTick = .now() }
     }
 
@@ -239,11 +239,11 @@ final class HeartbeatLoop<Driver: HeartbeatDriver> {
             case .reopen: reopen()
             case .reportSilent(let number):
                 let reason = String(cString: strerror(number))
-                logger.warning("The system takes no heartbeats of this node", metadata: [LogKey.error: "\(reason)"])
+                logger.warning("The system sends no heartbeats of this node", metadata: [LogKey.error: "\(reason)"])
                 condition(
                     .heartbeatsBlocked,
-                    "the system takes no heartbeats of this node (\(reason)); look at its firewall and network, "
-                        + "since its peers take it for dead")
+                    "the system sends no heartbeats of this node (\(reason)); check its firewall and network, "
+                        + "since its peers declare it dead")
             case .reportHeard: condition(.heartbeatsBlocked, nil)
             }
         }

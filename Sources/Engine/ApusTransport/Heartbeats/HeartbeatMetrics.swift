@@ -1,20 +1,20 @@
 import CoreMetrics
 
-/// The heartbeat thread's meters.
+/// The metrics of the heartbeat thread.
 struct HeartbeatMetrics: Sendable {
     let sent = Counter(label: "apus_heartbeat_sent_total")
     let received = Counter(label: "apus_heartbeat_received_total")
-    /// Datagrams that the system did not take from this node, by a firewall's rule for instance.
+    /// Datagrams that the system refused to send, for example because of a firewall rule.
     let refused = Counter(label: "apus_heartbeat_refused_total")
-    /// Sockets opened anew after an error.
+    /// Sockets opened again after an error.
     let reopened = Counter(label: "apus_heartbeat_reopened_total")
-    /// Datagrams that the kernel dropped because this node did not read them in time, since the socket was opened.
+    /// Datagrams that the kernel dropped since the socket was opened, because this node did not read them in time.
     let dropped = Gauge(label: "apus_heartbeat_dropped")
-    /// How the thread is scheduled: 2 at real-time priority, 1 with a better niceness, 0 as any other.
+    /// The thread's scheduling: 2 is real-time priority, 1 a raised niceness, 0 the default.
     let scheduling = Gauge(label: "apus_heartbeat_scheduling")
-    /// How late the thread was lately, at its worst, in seconds.
+    /// The greatest recent lateness of the thread, in seconds.
     let lateness = Gauge(label: "apus_heartbeat_lateness_seconds")
-    /// Datagrams without effect, by reason.
+    /// Datagrams that were ignored, by reason.
     private let ignored: [HeartbeatFault: Counter]
 
     init() {

@@ -4,9 +4,8 @@ import Crypto
 import Foundation
 package import NIOCore
 
-/// The authentication of heartbeat datagrams: HMAC-SHA256 under the cluster's key, cut to 16 bytes (RFC 2104
-/// §5), over the datagram and the receiver that it is meant for, so that one recorded on its way to one node
-/// means nothing to another.
+/// The authentication of heartbeat datagrams: HMAC-SHA256 with the cluster's key, truncated to 16 bytes (RFC 2104 §5).
+/// It covers the datagram and its receiver, so a datagram recorded on its way to one node is invalid at another.
 package struct HeartbeatSeal: Sendable {
     /// The tag at the end of each datagram, in bytes.
     package static let tagByteCount = 16
@@ -15,8 +14,8 @@ package struct HeartbeatSeal: Sendable {
 
     private let key: SymmetricKey
 
-    /// - Parameter key: The cluster's key; every node has the same.
-    /// - Throws: 10022 where it is shorter than ``keyByteCountMin``.
+    /// - Parameter key: The cluster's key, the same at every node.
+    /// - Throws: 10022 if it is shorter than ``keyByteCountMin``.
     package init(key: [UInt8]) throws(ApusError) {
         guard key.count >= Self.keyByteCountMin else {
             throw ApusError(
@@ -26,7 +25,7 @@ package struct HeartbeatSeal: Sendable {
             inputKeyMaterial: SymmetricKey(data: key), info: Data("apus heartbeat v1".utf8), outputByteCount: 32)
     }
 
-    /// The sealed bytes of a datagram.
+    /// The datagram with its tag, encoded.
     package func seal(_ datagram: HeartbeatDatagram, to receiver: NodeID) -> ByteBuffer {
         var buffer = ByteBuffer()
         buffer.reserveCapacity(HeartbeatDatagram.byteCountMax + Self.tagByteCount)
@@ -38,7 +37,7 @@ package struct HeartbeatSeal: Sendable {
 
     /// Reads a datagram and checks its tag.
     ///
-    /// - Throws: What is wrong with it.
+    /// - Throws: The reason for which the datagram is invalid.
     package func open(
         _ sealed: ByteBuffer, receiver: NodeID, clusterHash: UInt64
     ) throws(HeartbeatFault) -> HeartbeatDatagram {
@@ -57,7 +56,7 @@ package struct HeartbeatSeal: Sendable {
         }
         guard datagram.clusterHash == clusterHash else { throw .cluster }
         let expected = Array(authentication(of: signed, receiver: receiver).finalize().prefix(Self.tagByteCount))
-        // Every byte is compared, whatever the first ones say, so that the time tells nothing of the tag.
+        // All bytes are compared, so the time of the comparison reveals nothing about the tag.
         let difference = zip(expected, tag).reduce(UInt8(0)) { $0 | ($1.0 ^ $1.1) }
         guard difference == 0 else { throw .forged }
         return datagram
@@ -71,16 +70,16 @@ package struct HeartbeatSeal: Sendable {
     }
 }
 
-/// Why a heartbeat datagram was ignored.
+/// The reason for which a heartbeat datagram was ignored.
 package enum HeartbeatFault: String, Error, Sendable, CaseIterable {
     case malformed
     case version
-    /// Of another cluster.
+    /// The datagram is from another cluster.
     case cluster
-    /// The tag is wrong: another key, another receiver, or changed bytes.
+    /// The tag is invalid: another key, another receiver, or changed bytes.
     case forged
-    /// Not from a life of a peer in the map.
+    /// The sender is not an incarnation of a peer.
     case sender
-    /// Its sequence number came before.
+    /// The sequence number was used before.
     case replayed
 }

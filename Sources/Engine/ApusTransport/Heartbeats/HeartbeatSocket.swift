@@ -8,16 +8,17 @@ import Glibc
 import Musl
 #endif
 
-/// The heartbeat thread's socket, and what it waits on.
+/// The heartbeat thread's socket and wake-up descriptor.
 ///
-/// A socket of the system's, without a channel around it: a channel closes for good when one datagram is refused, and
-/// reads a few datagrams between two timers, where everything that arrived must be read before anyone is judged.
+/// It is a plain socket without a channel. A channel closes for good after some errors of a single datagram, and it
+/// reads only a few datagrams between two timers. The heartbeat thread must read everything that has arrived before it
+/// judges a peer.
 ///
-/// Concurrency model: confined to the heartbeat thread, but for `wake`'s descriptor.
+/// Concurrency model: confined to the heartbeat thread, except for the descriptor of `wake`.
 final class HeartbeatSocket {
-    /// Waiting datagrams of the kernel's: some thousands.
+    /// The kernel's receive buffer, in bytes. It holds some thousands of datagrams.
     private static let bufferByteCount = 1 << 20
-    /// What fits in no datagram of ours is cut, and malformed then.
+    /// The size of the read buffer, in bytes. A longer datagram is truncated, and is then malformed.
     private static let byteCountMax = 1024
 
     private let poll: CInt
@@ -27,7 +28,7 @@ final class HeartbeatSocket {
     private static let wakeToken: UInt64 = 0
     private static let socketToken: UInt64 = 1
 
-    /// - Parameter wake: Made by `apus_wake_open`; whoever gave it closes it.
+    /// - Parameter wake: Made by `apus_wake_open`. The caller closes it.
     init(wake: CInt) {
         poll = apus_poll_open()
         if poll >= 0 { _ = apus_poll_add(poll, wake, UInt32(APUS_READABLE), Self.wakeToken) }
@@ -43,7 +44,7 @@ final class HeartbeatSocket {
 
     /// Opens a socket at an address.
     ///
-    /// - Returns: 0, or the error's number.
+    /// - Returns: 0, or the error number.
     func open(at address: SocketAddress) -> Int32 {
         close()
         guard poll >= 0 else { return -poll }
@@ -67,15 +68,15 @@ final class HeartbeatSocket {
         descriptor = -1
     }
 
-    /// The port that the socket was given; 0 where it is closed.
+    /// The socket's port; 0 if it is closed.
     var port: Int {
         var address = sockaddr_storage()
         var length = socklen_t(MemoryLayout<sockaddr_storage>.size)
-        // SAFETY: the storage is large enough for every address, and the call gets its length.
+        // SAFETY: the storage is large enough for every address, and the call is passed its length.
         return withUnsafeMutablePointer(to: &address) { storage in
             storage.withMemoryRebound(to: sockaddr.self, capacity: 1) { address in
                 guard apus_local_address(descriptor, address, &length) == 0 else { return 0 }
-                // Both families have the port in the same place.
+                // Both address families have the port at the same offset.
                 return address.withMemoryRebound(to: sockaddr_in.self, capacity: 1) {
                     Int(UInt16(bigEndian: $0.pointee.sin_port))
                 }
@@ -83,10 +84,10 @@ final class HeartbeatSocket {
         }
     }
 
-    /// Datagrams that the kernel dropped because nobody read them in time.
+    /// Datagrams that the kernel dropped because they were not read in time.
     var dropCount: UInt32 { descriptor >= 0 ? apus_datagram_drops(descriptor) : 0 }
 
-    /// Waits for a datagram, for a wake-up or until the time; without a time, without end.
+    /// Waits for a datagram, a wake-up or the given time. Without a time it waits indefinitely.
     func wait(until time: MonotonicTime?) {
         var milliseconds: CInt = -1
         if let time {
@@ -97,7 +98,7 @@ final class HeartbeatSocket {
         _ = apus_poll_wait(poll, &ready, 2, milliseconds)
     }
 
-    /// Reads one datagram: its bytes, nil where there is none, or the error's number.
+    /// Reads one datagram. Returns its bytes, nil if there is none, or the error number.
     func receive() -> Result<ByteBuffer?, HeartbeatSocketError> {
         guard descriptor >= 0 else { return .success(nil) }
         let count = apus_read(descriptor, bytes.baseAddress, bytes.count)
@@ -106,7 +107,7 @@ final class HeartbeatSocket {
         return number == EAGAIN || number == EINTR ? .success(nil) : .failure(HeartbeatSocketError(number: number))
     }
 
-    /// Sends one datagram: 0, or the error's number.
+    /// Sends one datagram. Returns 0, or the error number.
     func send(_ datagram: ByteBuffer, to address: SocketAddress) -> Int32 {
         guard descriptor >= 0 else { return EBADF }
         let result = datagram.withUnsafeReadableBytes { bytes in
@@ -118,13 +119,13 @@ final class HeartbeatSocket {
     }
 }
 
-/// Why a datagram could not be read: the system's number.
+/// The system's error number of a failed read.
 struct HeartbeatSocketError: Error {
     var number: Int32
 }
 
 extension SocketRepairStateMachine {
-    /// Errors that a datagram can meet on a socket that is well.
+    /// True for errors that concern a single datagram and not the socket.
     package static func isPassing(_ number: Int32) -> Bool {
         switch number {
         case EPERM, EACCES, EAGAIN, EINTR, ENOBUFS, ENOMEM, ENETDOWN, ENETUNREACH, EHOSTDOWN, EHOSTUNREACH,

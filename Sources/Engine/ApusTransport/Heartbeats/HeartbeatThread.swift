@@ -13,27 +13,27 @@ import Glibc
 import Musl
 #endif
 
-/// What decides on the heartbeat thread: the failure detector, which lives above the transport.
+/// The logic that runs on the heartbeat thread: the failure detector of the layer above the transport.
 ///
-/// Every call comes on the thread; none may block.
+/// Every method is called on the thread. None may block.
 package protocol HeartbeatDriver: Sendable {
-    /// Comes every ``HeartbeatConfiguration/tickInterval``, after every datagram that has arrived by then.
+    /// Called every ``HeartbeatConfiguration/tickInterval``, after all datagrams that have arrived.
     mutating func tick(now: MonotonicTime) -> [HeartbeatOutbound]
-    /// A datagram that is authentic, not a replay, and from a life of a peer.
+    /// Called for an authentic datagram of a peer's incarnation that is not a replay.
     mutating func received(_ arrival: HeartbeatArrival) -> [HeartbeatOutbound]
-    /// How late the ticks were lately, at their worst; peers are told.
+    /// The greatest recent lateness of the ticks. It is sent to the peers.
     var lateness: Duration { get }
-    /// Datagrams that the socket dropped since it was opened, because nobody read them in time; set every second.
+    /// Datagrams that the socket dropped since it was opened, because they were not read in time. Set every second.
     var droppedCount: UInt32 { get set }
 }
 
-/// A datagram that arrived.
+/// A received datagram.
 package struct HeartbeatArrival: Sendable {
     package var message: HeartbeatMessage
     package var sender: NodeID
-    /// Nil from a peer that sends version 1.
+    /// Nil if the peer sends version 1.
     package var vitals: HeartbeatVitals?
-    /// When it was read, on the monotonic clock and in Unix milliseconds.
+    /// The time of the read, on the monotonic clock and in Unix milliseconds.
     package var now: MonotonicTime
     package var wallMilliseconds: UInt64
 
@@ -61,34 +61,34 @@ package struct HeartbeatOutbound: Sendable, Equatable {
 }
 
 package struct HeartbeatConfiguration: Sendable {
-    /// Where datagrams are taken: the transport's address and port number, on UDP.
+    /// The UDP address to listen at: the address and port number of the transport.
     package var bind: HostPort
-    /// How often the driver is ticked.
+    /// The interval between two ticks of the driver.
     package var tickInterval: Duration = .milliseconds(10)
-    /// Peers that datagrams go to and come from; more are ignored.
+    /// The most peers that datagrams are exchanged with. Further peers are ignored.
     package var peerCountMax = 64
 
     package init(bind: HostPort) { self.bind = bind }
 }
 
 extension NodeConditions.Kind {
-    /// No datagram of this node leaves it; its peers will take it for dead.
+    /// No datagram of this node is sent. Its peers will declare it dead.
     package static let heartbeatsBlocked = Self("heartbeats_blocked", isUnhealthy: true)
 }
 
-/// The heartbeat thread: a UDP socket, a clock, and a driver that decides, alone on one OS thread (D4).
+/// The heartbeat thread: one OS thread with a UDP socket, a clock and a driver that decides (D4).
 ///
-/// The thread runs at real-time priority where the process may, since it works for microseconds at a time and its
-/// lateness looks like a death to others. In each turn it first reads all that has arrived and only then ticks the
-/// driver, so that an observer that was itself late judges nobody by what waits in its own socket. Errors of sending
-/// never end it: ``SocketRepairStateMachine`` says when a new socket is due.
+/// The thread runs at real-time priority if the process may. It works for microseconds at a time, and peers would take
+/// its lateness for a failure. Each turn reads all datagrams that have arrived before it ticks the driver. A node that
+/// was late itself therefore judges no peer while that peer's datagrams wait in its own socket. Send errors never end
+/// the thread: ``SocketRepairStateMachine`` decides when it needs a new socket.
 ///
-/// Datagrams are authenticated with ``HeartbeatSeal``. Those of another cluster, forged, replayed, or from a
-/// life that is not a peer are counted and have no other effect; nothing is ever sent back to an address that a
-/// datagram came from.
+/// ``HeartbeatSeal`` authenticates the datagrams. Datagrams of another cluster, forged or replayed ones, and those of
+/// an incarnation that is not a peer are counted and ignored. The thread never answers to the source address of a
+/// datagram.
 ///
-/// Concurrency model: all state is confined to the thread; other threads leave work in a mailbox behind a `Mutex`,
-/// and wake it.
+/// Concurrency model: all state is confined to the thread. Other threads post work to a mailbox behind a `Mutex`, and
+/// wake it.
 package final class HeartbeatThread<Driver: HeartbeatDriver>: Sendable {
     private let configuration: HeartbeatConfiguration
     private let identity: NodeID
@@ -96,10 +96,10 @@ package final class HeartbeatThread<Driver: HeartbeatDriver>: Sendable {
     private let mailbox: HeartbeatMailbox<Driver>
 
     /// - Parameters:
-    ///   - identity: The life that this node takes; datagrams say it.
-    ///   - condition: Gets ``NodeConditions/Kind/heartbeatsBlocked`` with a sentence when it begins, with nil when it
-    ///     ends; called on the thread.
-    /// - Throws: 10007 where the process has no descriptor left.
+    ///   - identity: The incarnation of this node, which its datagrams carry.
+    ///   - condition: Called on the thread, with ``NodeConditions/Kind/heartbeatsBlocked`` and a sentence when the
+    ///     condition begins, and with nil when it ends.
+    /// - Throws: 10007 if the process has no descriptor left.
     package init(
         configuration: HeartbeatConfiguration, identity: NodeID, cluster: ClusterID, seal: HeartbeatSeal,
         driver: Driver, condition: @escaping @Sendable (NodeConditions.Kind, String?) -> Void = { _, _ in },
@@ -119,8 +119,8 @@ package final class HeartbeatThread<Driver: HeartbeatDriver>: Sendable {
 
     /// Opens the socket and starts the thread.
     ///
-    /// - Returns: The address that was bound, with its actual port.
-    /// - Throws: 10019 where the address is in use, 10022 where it cannot be bound, 10018 without a thread.
+    /// - Returns: The bound address, with its actual port.
+    /// - Throws: 10019 if the address is in use, 10022 if it cannot be bound, 10018 if no thread can be started.
     package func start() async throws(ApusError) -> HostPort {
         let address = configuration.bind
         let (makeLoop, mailbox) = (makeLoop, mailbox)
@@ -140,20 +140,20 @@ package final class HeartbeatThread<Driver: HeartbeatDriver>: Sendable {
         return HostPort(host: address.host, port: try opened.get())
     }
 
-    /// Makes the peers fit the list. Names are resolved away from the thread; a peer whose name does not resolve gets
-    /// no datagrams until the next call. What came from a peer is remembered against replays as long as its
-    /// life stays in the list.
+    /// Sets the peers. Names are resolved on another thread. A peer whose name does not resolve is sent no datagrams
+    /// until the next call. The sequence numbers of a peer are remembered against replays as long as its incarnation is
+    /// in the list.
     package func setPeers(_ peers: [Peer]) {
         let wanted = Array(peers.filter { $0.id != identity }.prefix(configuration.peerCountMax))
         _ = mailbox.post { $0.setPeers(wanted) }
     }
 
-    /// Gives the driver something from outside, on the thread; what it returns is sent.
+    /// Runs the body with the driver on the thread, and sends the datagrams that it returns.
     package func perform(_ body: @escaping @Sendable (inout Driver, MonotonicTime) -> [HeartbeatOutbound]) {
         _ = mailbox.post { $0.perform(body) }
     }
 
-    /// As ``perform(_:)``, for a look at the driver; nil after ``stop()``, and waits before ``start()``.
+    /// Reads from the driver on the thread. Waits before ``start()``; returns nil after ``stop()``.
     package func read<Value: Sendable>(_ body: @escaping @Sendable (Driver) -> Value) async -> Value? {
         await withCheckedContinuation { done in
             if !mailbox.post({ done.resume(returning: body($0.driver)) }) { done.resume(returning: nil) }
@@ -173,9 +173,9 @@ package final class HeartbeatThread<Driver: HeartbeatDriver>: Sendable {
     }
 }
 
-/// What other threads leave for the heartbeat thread.
+/// Work that other threads post to the heartbeat thread.
 ///
-/// Concurrency model: any thread; the work sits behind a `Mutex`, and the descriptor lives as long as this value.
+/// Concurrency model: any thread. A `Mutex` guards the work. The descriptor stays open as long as this value exists.
 final class HeartbeatMailbox<Driver: HeartbeatDriver>: Sendable {
     typealias Work = @Sendable (HeartbeatLoop<Driver>) -> Void
 
@@ -208,7 +208,7 @@ final class HeartbeatMailbox<Driver: HeartbeatDriver>: Sendable {
         return isTaken
     }
 
-    /// Nothing more is taken; what is there is still done.
+    /// Accepts no more work. Work that was accepted is still done.
     func end() {
         content.withLock { $0.isEnded = true }
         apus_wake(wake)

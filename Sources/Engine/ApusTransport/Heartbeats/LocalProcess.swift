@@ -3,19 +3,20 @@ import ApusCore
 import CApusThreads
 import Foundation
 
-/// What the kernel says of a process on this machine (proc(5)), for a verdict about a node that runs beside this one.
+/// Reads a process's state on this machine from the kernel (proc(5)). The detector uses it for nodes on the same
+/// machine.
 package enum LocalProcess {
-    /// What a process's heartbeat thread is about.
+    /// What a process's heartbeat thread is doing.
     package enum State: String, Sendable, Equatable {
-        /// No process of this number and start, or one that has ended.
+        /// No process has this number and start time: it has ended.
         case gone
-        /// Stopped by a signal: it does nothing until somebody lets it go on.
+        /// A signal stopped it. It runs again only when it is continued.
         case stopped
-        /// It could run and waits for a processor, for a page or a disk, or for whoever traces it.
+        /// It is runnable and waits for a processor, or it waits for a page, a disk or a tracer.
         case waiting
-        /// It waits for something to do; silence has another cause than its machine.
+        /// It waits for work. The machine is not the cause of its silence.
         case idle
-        /// The kernel does not say.
+        /// The kernel does not report it.
         case unknown
     }
 
@@ -36,7 +37,7 @@ package enum LocalProcess {
         case "T": return .stopped
         default: break
         }
-        // A thread that is gone while its process is there leaves the process's own state.
+        // If the thread has ended and the process has not, the state is the process's own.
         let thread = fields("/proc/\(process.number)/task/\(process.thread)/stat") ?? whole
         switch thread.first {
         case "R", "D", "t": return .waiting
@@ -46,7 +47,7 @@ package enum LocalProcess {
         }
     }
 
-    /// The boot and the namespace of process numbers, as one number; 0 where the kernel tells neither.
+    /// A hash of the boot id and the PID namespace; 0 if either is unknown.
     private static func host() -> UInt64 {
         guard let boot = text("/proc/sys/kernel/random/boot_id"),
             let space = try? FileManager.default.destinationOfSymbolicLink(atPath: "/proc/self/ns/pid")
@@ -54,13 +55,13 @@ package enum LocalProcess {
         return StableHash.hash(boot + space)
     }
 
-    /// The fields of `stat` from the state on: what stands before it holds the program's name, whatever that is.
+    /// The fields of `stat` from the state on. The program's name comes before them and may contain any character.
     private static func fields(_ path: String) -> [Substring]? {
         guard let text = text(path), let end = text.lastIndex(of: ")") else { return nil }
         return text[text.index(after: end)...].split(separator: " ")
     }
 
-    /// `starttime`, the 22nd field of all.
+    /// `starttime`, the 22nd field of the file.
     private static func start(_ fields: [Substring]) -> UInt64 {
         fields.count > 19 ? UInt64(fields[19]) ?? 0 : 0
     }

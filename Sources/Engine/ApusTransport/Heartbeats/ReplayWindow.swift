@@ -1,12 +1,12 @@
-/// Lets each sequence number of one sender through once (RFC 4303 §3.4.3).
+/// Accepts each sequence number of one sender once (RFC 4303 §3.4.3).
 ///
-/// Numbers more than 64 behind the newest are refused unseen: a heartbeat that late says nothing.
+/// Numbers more than 64 behind the newest are refused. A heartbeat that late has no value.
 struct ReplayWindow: Sendable {
     private var newest: UInt64 = 0
-    /// Bit n is set where `newest - n` was seen.
+    /// Bit n is set if `newest - n` was accepted.
     private var seen: UInt64 = 0
 
-    /// True where the number was not seen before; it is from then on. 0 is never let through.
+    /// Accepts a sequence number. Returns false if it was accepted before, is too old, or is 0.
     mutating func admit(_ sequence: UInt64) -> Bool {
         guard sequence > 0 else { return false }
         if sequence > newest {

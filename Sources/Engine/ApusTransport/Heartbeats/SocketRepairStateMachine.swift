@@ -1,29 +1,30 @@
 package import ApusCore
 
-/// Keeps the heartbeat socket usable: which errors pass, which need a new socket, and when to try (D4).
+/// Keeps the heartbeat socket usable: it decides which errors are transient, which need a new socket, and when to try
+/// again (D4).
 ///
-/// A firewall's refusal (EPERM), full buffers (ENOBUFS) or a missing route say nothing about the socket: the datagrams
-/// are lost, as on any network, and the next ones are sent as before. Any other error means that the socket is of no
-/// use any more. A new one is opened at once, then after `backoffMin`, doubled up to `backoffMax` until it succeeds.
+/// A firewall's refusal (EPERM), full buffers (ENOBUFS) and a missing route do not concern the socket. The datagrams
+/// are lost, as on any network, and the next ones are sent as before. After any other error the socket is unusable. A
+/// new one is opened at once, then after `backoffMin`, doubled up to `backoffMax` until it succeeds.
 ///
-/// While the socket is closed, or every datagram of `refusedMax` and longer was refused, peers hear nothing of this
-/// node and will declare it dead; the shell says so as a condition of the node.
+/// If the socket is closed, or every datagram is refused for longer than `refusedMax`, peers receive nothing from this
+/// node and will declare it dead. The shell reports this as a condition of the node.
 ///
-/// Pure: confined to whoever owns it; the caller passes the time.
+/// Pure value: confined to its owner, which passes the time.
 package struct SocketRepairStateMachine: Sendable {
     /// The wait after the first failed attempt to open a socket.
     package static let backoffMin = Duration.milliseconds(10)
     /// The longest wait between two attempts.
     package static let backoffMax = Duration.milliseconds(200)
-    /// Refusals of all datagrams are reported when they last longer.
+    /// If all datagrams are refused for longer than this, the machine reports it.
     package static let refusedMax = Duration.milliseconds(100)
 
     package enum Action: Sendable, Equatable {
-        /// Close the socket where there is one and open another; answer with ``opened()`` or ``openFailed(_:now:)``.
+        /// Close the socket, if there is one, and open another. Answer with ``opened()`` or ``openFailed(_:now:)``.
         case reopen
-        /// Peers hear nothing, for the error with this number; given once.
+        /// Peers receive nothing, because of the error with this number. Emitted once.
         case reportSilent(errno: Int32)
-        /// Datagrams leave again after ``reportSilent(errno:)``.
+        /// Datagrams are sent again after ``reportSilent(errno:)``.
         case reportHeard
     }
 
@@ -38,12 +39,12 @@ package struct SocketRepairStateMachine: Sendable {
 
     package init() {}
 
-    /// When ``attempt(now:)`` is wanted; nil while the socket is open.
+    /// The time for the next ``attempt(now:)``; nil while the socket is open.
     package var nextAttempt: MonotonicTime? {
         if case .closed(let time, _) = state { time } else { nil }
     }
 
-    /// Datagrams were sent, and some of them perhaps refused with an error that passes.
+    /// Datagrams were sent. `refused` of them failed with a transient error.
     package mutating func sent(_ count: Int, refused: Int, errno number: Int32, now: MonotonicTime) -> [Action] {
         guard count + refused > 0 else { return [] }
         switch (state, count) {
@@ -60,7 +61,7 @@ package struct SocketRepairStateMachine: Sendable {
         }
     }
 
-    /// The socket gave an error that does not pass.
+    /// The socket failed with an error that is not transient.
     package mutating func broke(errno number: Int32, now: MonotonicTime) -> [Action] {
         if case .closed = state { return [] }
         state = .closed(nextAttempt: now, backoff: Self.backoffMin)

@@ -1,5 +1,5 @@
-// libav as Swift sees it: the headers, the macros that Swift does not import, and the few things
-// that need a C callback. See docs/concepts.md: only the device and client targets import this.
+// libav for Swift: the headers, the macros that Swift does not import, and the functions that need a C callback. See
+// docs/concepts.md: only the device and client targets import this.
 #pragma once
 #include <libavcodec/avcodec.h>
 #include <libavformat/avformat.h>
@@ -10,7 +10,7 @@
 #include <libswscale/swscale.h>
 #include <stdint.h>
 
-// Macros of libav that have no Swift form.
+// Macros of libav without a Swift form.
 static const int64_t APUS_AV_NOPTS = AV_NOPTS_VALUE;
 static const int APUS_AV_EOF = AVERROR_EOF;
 static const int APUS_AV_EXIT = AVERROR_EXIT;
@@ -20,25 +20,25 @@ static const int APUS_AV_FORBIDDEN = AVERROR_HTTP_FORBIDDEN;
 static const int APUS_AV_NOT_FOUND = AVERROR_HTTP_NOT_FOUND;
 static const int APUS_AV_PROTOCOL_NOT_FOUND = AVERROR_PROTOCOL_NOT_FOUND;
 
-// AVERROR(EAGAIN): the decoder or encoder wants more input first.
+// AVERROR(EAGAIN): the decoder or encoder needs more input first.
 int apus_av_again(void);
 // AVERROR(ETIMEDOUT), AVERROR(ECONNREFUSED).
 int apus_av_timed_out(void);
 int apus_av_refused(void);
 
-// Stops libav from writing to standard error; its errors reach us as return codes. Idempotent.
+// Stops libav from writing to standard error; its errors are returned as codes. Idempotent.
 void apus_av_silence(void);
 
-// A stop request and a deadline that libav's blocking calls look at. Safe to use from any thread.
+// A stop request and a deadline for libav's blocking calls. Any thread may use it.
 typedef struct apus_interrupt apus_interrupt;
 apus_interrupt *apus_interrupt_new(void);
 void apus_interrupt_free(apus_interrupt *interrupt);
 // Blocking calls end with AVERROR_EXIT from now on.
 void apus_interrupt_stop(apus_interrupt *interrupt);
 int apus_interrupt_is_stopped(const apus_interrupt *interrupt);
-// Blocking calls end with AVERROR_EXIT past this time of CLOCK_MONOTONIC, in nanoseconds; 0 is never.
+// Blocking calls end with AVERROR_EXIT after this time of CLOCK_MONOTONIC, in nanoseconds; 0 is never.
 void apus_interrupt_deadline(apus_interrupt *interrupt, int64_t nanoseconds);
 
-// A format context whose interrupt callback is already set: libav copies the callback when it
-// opens its input, so that one set later is ignored. `interrupt` outlives the context.
+// A format context whose interrupt callback is set: libav copies the callback when it opens its input, and ignores one
+// that is set later. `interrupt` must outlive the context.
 AVFormatContext *apus_format_context(apus_interrupt *interrupt);

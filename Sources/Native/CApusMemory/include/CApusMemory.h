@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-/// Asks the processor to bring memory into its cache; does nothing else, and never fails, whatever the address.
+/// Prefetches memory into the processor's cache. It has no other effect and never fails, whatever the address.
 static inline void apus_prefetch(const void *_Nullable address, size_t byte_count) {
     for (size_t offset = 0; offset < byte_count; offset += 64) __builtin_prefetch((const char *)address + offset);
 }

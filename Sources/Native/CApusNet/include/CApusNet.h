@@ -1,5 +1,5 @@
-// What Glibc does not export to Swift of Linux's sockets: batches of datagrams with their segment
-// sizes, readiness, wake-ups, and set-up of sockets. Every function that can fail returns -errno.
+// Linux socket functions that Glibc does not export to Swift: batches of datagrams with segment sizes, readiness,
+// wake-ups, and socket setup. Every function that can fail returns -errno.
 #pragma once
 #include <netinet/in.h>
 #include <stddef.h>
@@ -8,31 +8,31 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-// The layout of struct mmsghdr, which Glibc shows only to its own extensions; checked in CApusNet.c.
+// The layout of struct mmsghdr, which Glibc declares only as an extension. Checked in CApusNet.c.
 typedef struct apus_message {
     struct msghdr header;
     uint32_t length;
 } apus_message;
 
-// Bytes of a received message's control buffer: what the kernel joined, TTL, and DSCP with ECN.
+// The size of a received message's control buffer: segment size, TTL, and DSCP with ECN.
 enum { APUS_CONTROL_BYTES = 96 };
-// A control buffer made by apus_control_prepare, of parts of APUS_PART_BYTES that stand so that whatever belongs together
-// is in one piece: IPv6's traffic class and hop limit, the segment size, IPv4's TTL and TOS, and once more IPv6's hop
-// limit and traffic class for sockets whose family is not known: a socket passes over marks of the other family.
+// A control buffer made by apus_control_prepare. Its parts of APUS_PART_BYTES are ordered so that every used
+// combination is contiguous: IPv6's traffic class and hop limit, the segment size, IPv4's TTL and TOS, and again IPv6's
+// hop limit and traffic class for sockets of unknown family: a socket ignores marks of the other family.
 enum {
     APUS_PART_BYTES = 24, APUS_PART_VALUE = 16, APUS_SEGMENT_PART = 2, APUS_PART_COUNT = 7,
     APUS_SEND_CONTROL_BYTES = 192
 };
 
-// recvmmsg and sendmmsg (of a single datagram sendto) without waiting: the number of messages, or -errno.
+// recvmmsg and sendmmsg (sendto for a single datagram) without waiting. Returns the number of messages, or -errno.
 int apus_receive_messages(int fd, apus_message *messages, uint32_t count);
 int apus_send_messages(int fd, apus_message *messages, uint32_t count);
 
-// What the kernel says of a received message.
+// The kernel's information about a received message.
 typedef struct apus_receipt {
-    // The size of the equal datagrams that it joined into this message (UDP_GRO); 0 for a single one.
+    // The size of the equal datagrams that the kernel joined into this message (UDP_GRO); 0 for a single one.
     uint32_t segment;
-    // TTL or hop limit in the low byte, DSCP and ECN in the next; 0 where the socket does not report them. Datagrams
+    // TTL or hop limit in the low byte, DSCP and ECN in the next; 0 if the socket does not report them. Datagrams
     // with different ones are not joined.
     uint32_t marks;
 } apus_receipt;
@@ -60,8 +60,8 @@ static inline apus_receipt apus_read_receipt(const apus_message *message) {
     return receipt;
 }
 
-// Makes a control buffer of APUS_SEND_CONTROL_BYTES that asks for UDP_SEGMENT, whose size apus_set_segment writes (0:
-// do not cut), and for marks, which apus_set_marks writes. Parts may be left out.
+// Makes a control buffer of APUS_SEND_CONTROL_BYTES with UDP_SEGMENT, whose size apus_set_segment sets (0: do not
+// split), and with marks, which apus_set_marks sets. Parts may be left out.
 void apus_control_prepare(void *control);
 static inline void apus_set_segment(void *control, uint16_t size) {
     *(uint16_t *)((char *)control + APUS_SEGMENT_PART * APUS_PART_BYTES + APUS_PART_VALUE) = size;
@@ -73,48 +73,49 @@ static inline void apus_set_marks(void *control, uint32_t marks) {
     values[0] = values[4 * STEP] = values[6 * STEP] = (int)(marks >> 8 & 0xff);
 }
 
-// Has a socket report TTL or hop limit, and DSCP with ECN, of what it receives.
+// Makes a socket report TTL or hop limit, and DSCP with ECN, of received datagrams.
 void apus_datagram_report_marks(int fd);
-// Gives marks to whatever a datagram socket sends without marks of its own.
+// Sets the marks of datagrams that a socket sends without marks of their own.
 void apus_datagram_mark(int fd, uint32_t marks);
 
-// 1 where the kernel joins received datagrams (UDP_GRO), cuts sent ones (UDP_SEGMENT).
+// 1 if the kernel joins received datagrams (UDP_GRO) and splits sent ones (UDP_SEGMENT).
 int apus_can_join(void);
 int apus_can_segment(void);
-// Datagrams that the kernel cuts out of one message at most, as far as 128 go; 64 where it cannot be tried.
+// The most datagrams into which the kernel splits one message, up to 128; 64 if it cannot be tested.
 int apus_segments_max(void);
 
-// A bound, non-blocking datagram socket. Bytes of kernel buffers are what is asked for where the
-// process may, else the most that the system gives.
+// A bound, non-blocking datagram socket. The kernel buffers have the requested size if the process may set it,
+// otherwise the most that the system allows.
 int apus_datagram_open(
     const struct sockaddr *address, socklen_t length, int reuse_port, int join, int receive_bytes, int send_bytes);
-// A bound, non-blocking datagram socket that takes both families where its address is [::].
+// A bound, non-blocking datagram socket. It accepts both families if its address is [::].
 int apus_heartbeat_open(const struct sockaddr *address, socklen_t length, int buffer_bytes);
-// A bound, non-blocking stream socket for a listener whose refusals tell that its process is dead. Its number is as high
-// as the limit of open files allows, 65,535 at most: the kernel closes the descriptors of a process that was killed from
-// the highest number down, so that whoever sees one of its connections end is refused when it dials again.
+// A bound, non-blocking stream socket for a listener whose refusals prove that its process is dead. Its descriptor is
+// as high as the limit of open files allows, at most 65,535: the kernel closes the descriptors of a killed process from
+// the highest down. A peer that sees one of the process's connections end is therefore refused when it dials again.
 int apus_listener_open(const struct sockaddr *address, socklen_t length);
 // Datagrams that the kernel dropped since the socket was opened, because its buffer was full.
 uint32_t apus_datagram_drops(int fd);
-// Sets the one peer of a datagram socket, or none where the address is NULL.
+// Sets the single peer of a datagram socket; NULL removes it.
 int apus_datagram_connect(int fd, const struct sockaddr *address, socklen_t length);
-// Whether other sockets that share ports may be bound to the address of a datagram socket from here on (SO_REUSEPORT).
+// Sets whether other sockets that share ports may be bound to the address of a datagram socket from now on
+// (SO_REUSEPORT).
 void apus_datagram_share(int fd, int is_shared);
-// Whether datagrams of a socket may be fragmented on their way (1), or carry "don't fragment" (0).
+// Sets whether datagrams of a socket may be fragmented (1), or carry "don't fragment" (0).
 void apus_datagram_fragments(int fd, int may_fragment);
-// Has the socket keep what ICMP tells of its datagrams, for apus_datagram_take_error (IP_RECVERR): 0 or -errno.
+// Makes the socket queue ICMP errors about its datagrams, for apus_datagram_take_error (IP_RECVERR): 0 or -errno.
 int apus_datagram_report_errors(int fd);
-// Why a datagram did not arrive.
+// The reason for which a datagram did not arrive.
 enum { APUS_ORIGIN_LOCAL = 1, APUS_ORIGIN_ICMP = 2, APUS_ORIGIN_ICMP6 = 3 };
 typedef struct apus_datagram_error {
-    // Where the datagram was to go, of either family; its port is 0 where the error is the machine's own.
+    // The destination of the datagram, of either family. Its port is 0 if the error is the machine's own.
     struct sockaddr_in6 peer;
-    // With a datagram that was too long: what the way takes.
+    // For a datagram that was too long: the path MTU.
     uint32_t info;
     int32_t number;
     uint8_t origin, type, code;
 } apus_datagram_error;
-// Takes one out of the socket's queue of errors: 1, 0 where there is none, or -errno.
+// Removes an error from the socket's queue: 1, 0 if there is none, or -errno.
 int apus_datagram_take_error(int fd, apus_datagram_error *error);
 int apus_send_to(int fd, const void *bytes, size_t count, const struct sockaddr *address, socklen_t length);
 
@@ -122,17 +123,17 @@ int apus_send_to(int fd, const void *bytes, size_t count, const struct sockaddr 
 int apus_stream_listen(const struct sockaddr *address, socklen_t length, int reuse_port, int backlog);
 int apus_stream_accept(int fd, struct sockaddr *address, socklen_t *length);
 
-// A descriptor that is kept open for nothing, to be closed when another one is needed; -errno.
+// A reserved descriptor, to be closed when another one is needed; or -errno.
 int apus_spare_open(void);
 
-// A listening, non-blocking stream socket whose port nobody else has, and from which apus_stream_connect connects.
+// A listening, non-blocking stream socket with an exclusive port, from which apus_stream_connect connects.
 int apus_stream_relay_open(const struct sockaddr *address, socklen_t length, int backlog);
-// Begins to connect from such a socket's address; writable when that has succeeded or failed.
+// Starts to connect from such a socket's address. The new socket is writable when that has succeeded or failed.
 int apus_stream_connect(
     const struct sockaddr *local, socklen_t local_length, const struct sockaddr *peer, socklen_t peer_length);
-// How connecting ended: 0 or -errno.
+// The result of a connect: 0 or -errno.
 int apus_stream_result(int fd);
-// Says that nothing more will be written.
+// Shuts down the sending side.
 void apus_stream_end(int fd);
 
 // Bytes read or written now, or -errno.
@@ -145,7 +146,7 @@ int apus_duplicate(int fd);
 // The address that a socket is bound to: 0 or -errno.
 int apus_local_address(int fd, struct sockaddr *address, socklen_t *length);
 
-// Readiness: a level-triggered epoll whose entries carry a number of the caller's.
+// Readiness: a level-triggered epoll. Each entry carries a number of the caller's.
 typedef struct apus_ready {
     uint64_t token;
     uint32_t events;
@@ -155,10 +156,10 @@ int apus_poll_open(void);
 int apus_poll_add(int poll, int fd, uint32_t events, uint64_t token);
 int apus_poll_change(int poll, int fd, uint32_t events, uint64_t token);
 int apus_poll_remove(int poll, int fd);
-// At most 256 entries; a negative time waits without end.
+// At most 256 entries. A negative time waits indefinitely.
 int apus_poll_wait(int poll, apus_ready *ready, int count, int milliseconds);
 
-// A descriptor that becomes readable again and again: cheaper than a timeout of each wait. 0 milliseconds stop it;
+// A descriptor that becomes readable periodically. It costs less than a time-out of each wait. 0 milliseconds stop it;
 // apus_wake_clear empties it.
 int apus_clock_open(void);
 void apus_clock_set(int fd, int milliseconds);
@@ -167,14 +168,14 @@ int apus_wake_open(void);
 void apus_wake(int fd);
 void apus_wake_clear(int fd);
 
-// Sleeps for a millisecond: what a thread does that waits for another one's room.
+// Sleeps for a millisecond: for a thread that waits for room in another one's queue.
 void apus_pause(void);
 
-// A short sleep of the calling thread, which apus_rest_prepare has made exact: without, Linux adds up to 50 microseconds.
+// A short sleep of the calling thread. apus_rest_prepare makes it exact; without it Linux adds up to 50 microseconds.
 void apus_rest_prepare(void);
 void apus_rest(int microseconds);
-// CPU time that the calling thread has used, in nanoseconds.
+// The CPU time of the calling thread, in nanoseconds.
 uint64_t apus_thread_time(void);
 
-// Lets the process have as many descriptors as the system allows it: each allocation has one.
+// Raises the process's limit of open files as far as the system allows: each allocation needs a descriptor.
 void apus_raise_descriptors(void);

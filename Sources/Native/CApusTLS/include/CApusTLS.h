@@ -1,8 +1,8 @@
-// TLS connections on libssl, with no call that blocks and no thread of their own (RFC 8446).
+// TLS connections on libssl, without blocking calls or threads (RFC 8446).
 //
-// A connection is fed ciphertext as it comes, and sends ciphertext to its socket by itself; what the socket
-// does not take is kept for the caller, in order. Nothing here is thread-safe but the use of one context by
-// many threads; a connection belongs to one thread.
+// The caller supplies ciphertext as it arrives. A connection sends ciphertext to its socket itself. What the socket
+// does not accept is kept for the caller, in order. Nothing here is thread-safe, except that many threads may use one
+// context; a connection belongs to one thread.
 #ifndef CAPUS_TLS_H
 #define CAPUS_TLS_H
 
@@ -11,145 +11,147 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
-/// Certificate, key and settings that connections share.
+/// The certificate, key and settings of connections.
 typedef struct apus_tls_context apus_tls_context;
 
 /// One connection.
 typedef struct apus_tls apus_tls;
 
-/// A context for servers that takes TLS 1.3 only; null where a file cannot be used, with the reason in `reason`.
+/// A context for servers with TLS 1.3 only; null if a file cannot be used, with the reason in `reason`.
 apus_tls_context *apus_tls_server_context(
     const char *certificate_file, const char *key_file, char *reason, size_t reason_size);
 
-/// Lets connections of a new context be TLS 1.2 with forward secrecy and AEAD, too: 1, or 0 where libssl refuses.
+/// Also allows TLS 1.2 with forward secrecy and AEAD for connections of a new context: 1, or 0 if libssl refuses.
 int apus_tls_context_allow_12(apus_tls_context *context);
-/// Lets clients of a new context resume their sessions with a ticket that any server with this secret takes (RFC 8446
-/// section 4.6.1): 1, or 0 where libssl refuses. Keys follow from the secret and the wall clock, and change once in a
-/// lifetime; tickets of the epoch before and, where clocks differ, of the next are taken too. `clock_offset` is added to
-/// the clock, in seconds.
+/// Allows clients of a new context to resume their sessions with a ticket that every server with this secret accepts
+/// (RFC 8446 section 4.6.1): 1, or 0 if libssl refuses. Keys are derived from the secret and the wall clock, and change
+/// once per lifetime. Tickets of the previous epoch and, since clocks differ, of the next one are accepted too.
+/// `clock_offset` is added to the clock, in seconds.
 int apus_tls_context_allow_tickets(
     apus_tls_context *context, const uint8_t secret[32], int64_t lifetime_seconds, int64_t clock_offset);
 
-/// Gives a context up; its connections go on.
+/// Releases a context. Its connections continue.
 void apus_tls_context_free(apus_tls_context *context);
 
-/// A connection over a socket that does not block and stays the caller's; null without memory. Its few bytes are kept
-/// for the thread's next one when it is freed.
+/// A connection over a non-blocking socket, which the caller keeps; null without memory. When it is freed, its few
+/// bytes are kept for the thread's next one.
 apus_tls *apus_tls_new_server(apus_tls_context *context, int socket);
 void apus_tls_free(apus_tls *tls);
 
-/// Gives the next ciphertext, which must stay in place until the calls that consume it are done.
+/// Supplies the next ciphertext. It must stay in place until the calls that consume it are done.
 void apus_tls_feed(apus_tls *tls, const void *bytes, size_t count);
 
-/// Goes on with the handshake: 1 when it is done, 0 when more ciphertext is wanted, -1 when it failed.
+/// Continues the handshake: 1 when it is complete, 0 if more ciphertext is needed, -1 if it failed.
 int apus_tls_handshake(apus_tls *tls);
 
-/// Decrypts: the number of bytes, 0 when more ciphertext is wanted, -1 after the peer's close_notify, -2 when the
+/// Decrypts: the number of bytes, 0 if more ciphertext is needed, -1 after the peer's close_notify, -2 if the
 /// connection is broken.
 ssize_t apus_tls_read(apus_tls *tls, void *bytes, size_t capacity);
 
-/// Whether apus_tls_read may find more without new ciphertext.
+/// True if apus_tls_read may return more without new ciphertext.
 int apus_tls_has_more(const apus_tls *tls);
 
-/// Encrypts all of the bytes and sends them: the ciphertext that waits for the caller now, or -1 when the
+/// Encrypts all of the bytes and sends them. Returns the amount of ciphertext that waits for the caller, or -1 if the
 /// connection is broken.
 ssize_t apus_tls_write(apus_tls *tls, const void *bytes, size_t count);
 
-/// Sends the ciphertext that waits: what still waits, or -1 when the socket is broken.
+/// Sends the waiting ciphertext. Returns how much still waits, or -1 if the socket is broken.
 ssize_t apus_tls_flush(apus_tls *tls);
 
-/// The ciphertext that waits for the caller or for apus_tls_flush now.
+/// The amount of ciphertext that waits for the caller or for apus_tls_flush.
 size_t apus_tls_waiting(const apus_tls *tls);
 
 /// Sends close_notify.
 void apus_tls_close(apus_tls *tls);
 
-/// Where libssl's part of the connection is; to fetch it into the cache, for nothing else.
+/// The address of libssl's part of the connection, only for prefetching.
 const void *apus_tls_library_object(const apus_tls *tls);
 
-/// Whether ciphertext goes to the socket at once (true from the start), or waits for the caller.
+/// Sets whether ciphertext is sent to the socket at once (the initial state), or waits for the caller.
 void apus_tls_set_direct(apus_tls *tls, int is_direct);
 
-/// The ciphertext that waits for the caller, until the next call of any other function.
+/// The ciphertext that waits for the caller, valid until the next call of any other function.
 size_t apus_tls_pending(const apus_tls *tls, const void **bytes);
 
-/// Forgets the ciphertext that waited: the caller has it.
+/// Removes the waiting ciphertext: the caller has taken it.
 void apus_tls_forget_pending(apus_tls *tls);
 
 // MARK: Connecting
 
-/// The newest ticket that a client was given, for its next connections. It belongs to the thread of these.
+/// The newest ticket that a client received, for its next connections. It belongs to their thread.
 typedef struct apus_tls_resumption apus_tls_resumption;
 
-/// Holds no ticket yet; null without memory.
+/// Creates it without a ticket; null without memory.
 apus_tls_resumption *apus_tls_resumption_new(void);
-/// Its connections must be freed before.
+/// Its connections must be freed first.
 void apus_tls_resumption_free(apus_tls_resumption *resumption);
 
-/// A context for clients that takes TLS 1.3 only, and servers whose certificate is signed by one of a PEM file; null
-/// where that cannot be used, with the reason in `reason`.
+/// A context for clients with TLS 1.3 only. It trusts the authorities of a PEM file; null if that cannot be used, with
+/// the reason in `reason`.
 apus_tls_context *apus_tls_connecting_context(const char *authority_file, char *reason, size_t reason_size);
 
-/// A client's connection whose ciphertext always waits for the caller; null without memory. `host` is the server's name
-/// if it has one, `address` its address as text. A session is resumed where `resumption`, which may be null, has a
-/// ticket of a server whose certificate is for this one too, and shown within a day.
+/// A client's connection, whose ciphertext always waits for the caller; null without memory. `host` is the server's
+/// name if it has one, `address` its address as text. A session is resumed if `resumption`, which may be null, has a
+/// ticket from a server whose certificate is valid for this one too and was presented within a day.
 apus_tls *apus_tls_new_connecting(
     apus_tls_context *context, const char *host, const char *address, apus_tls_resumption *resumption);
 
-/// After the handshake: whether the server's certificate is for this name or this address, either of which may be null.
+/// True if the server's certificate is valid for this name or this address, either of which may be null. Call it after
+/// the handshake.
 int apus_tls_is_for(const apus_tls *tls, const char *host, const char *address);
 
-/// After the handshake: whether a session was resumed.
+/// True if a session was resumed. Call it after the handshake.
 int apus_tls_is_resumed(const apus_tls *tls);
 
-/// Why the handshake of a client failed; empties libssl's list of errors.
+/// The reason for which the handshake of a client failed. Empties libssl's list of errors.
 void apus_tls_connecting_reason(const apus_tls *tls, char *reason, size_t reason_size);
 
 // MARK: Datagrams
 
-// DTLS 1.2 server sessions (RFC 6347) on a datagram socket that many clients share. A session is fed one datagram at
-// a time, and sends each datagram to its client by itself; one that the kernel does not take is lost, as on any way.
+// DTLS 1.2 server sessions (RFC 6347) on a datagram socket that many clients share. The caller supplies one datagram at
+// a time. A session sends each datagram to its client itself; a datagram that the kernel does not accept is lost, as on
+// any path.
 
-/// Certificate, key, settings, and the key of cookies, that sessions share.
+/// The certificate, key, settings, and cookie key of sessions.
 typedef struct apus_dtls_context apus_dtls_context;
 
-/// What listens for clients, and with a client that has shown its address, that client's session.
+/// A listener for clients. Once a client has verified its address, this is that client's session.
 typedef struct apus_dtls apus_dtls;
 
-/// Bytes of a record's payload, at most (RFC 6347 section 4.1); no datagram has more plaintext in one record.
+/// The longest payload of a record, in bytes (RFC 6347 section 4.1). No datagram has more plaintext in one record.
 enum { APUS_DTLS_PAYLOAD_MAX = 16384 };
 
-/// A context; null where a file cannot be used, with the reason in `reason`.
+/// A context; null if a file cannot be used, with the reason in `reason`.
 apus_dtls_context *apus_dtls_server_context(
     const char *certificate_file, const char *key_file, char *reason, size_t reason_size);
-/// Gives a context up; its sessions go on.
+/// Releases a context. Its sessions continue.
 void apus_dtls_context_free(apus_dtls_context *context);
 
-/// What listens on a socket that stays the caller's; null without memory.
+/// A listener on a socket, which the caller keeps; null without memory.
 apus_dtls *apus_dtls_new(apus_dtls_context *context, int socket);
 void apus_dtls_free(apus_dtls *dtls);
 
-/// Looks at a client's first datagram: 1 when it has the cookie of its address, which makes this its session; 0 when
-/// it was given the cookie, or is not worth an answer. Nothing is kept of it then (RFC 6347 section 4.2.1).
-/// `minute` counts minutes from anywhere: a cookie is good in its own one and in the next.
+/// Checks a client's first datagram: 1 if it has the cookie of its address, which makes this its session; 0 if the
+/// cookie was sent, or the datagram needs no answer. Nothing is stored then (RFC 6347 section 4.2.1). `minute` counts
+/// minutes from any origin. A cookie is valid in its own minute and the next.
 int apus_dtls_listen(
     apus_dtls *dtls, const void *datagram, size_t count, const struct sockaddr *client, socklen_t client_length,
     uint64_t minute);
 
-/// Gives a datagram, which must stay in place until the calls that consume it are done.
+/// Supplies a datagram. It must stay in place until the calls that consume it are done.
 void apus_dtls_feed(apus_dtls *dtls, const void *datagram, size_t count);
 
-/// Goes on with the handshake: 1 when it is done, 0 when more is wanted, -1 when it failed.
+/// Continues the handshake: 1 when it is complete, 0 if more is needed, -1 if it failed.
 int apus_dtls_handshake(apus_dtls *dtls);
 
-/// Sends what was lost of the handshake again, if its time has come: -1 when it has been sent often enough.
+/// Retransmits the handshake if that is due: -1 after too many retransmissions.
 int apus_dtls_tick(apus_dtls *dtls);
 
-/// Decrypts one record: the number of bytes, 0 when another datagram is wanted, -1 after the peer's close_notify, -2
-/// when the session is broken.
+/// Decrypts one record: the number of bytes, 0 if another datagram is needed, -1 after the peer's close_notify, -2 if
+/// the session is broken.
 ssize_t apus_dtls_read(apus_dtls *dtls, void *bytes, size_t capacity);
 
-/// Encrypts the bytes as one record and sends it: 1 when it went, 0 when the kernel did not take it, -1 when the
+/// Encrypts the bytes as one record and sends it: 1 if it was sent, 0 if the kernel did not accept it, -1 if the
 /// session is broken.
 int apus_dtls_write(apus_dtls *dtls, const void *bytes, size_t count);
 
@@ -158,28 +160,28 @@ void apus_dtls_close(apus_dtls *dtls);
 
 // MARK: A client
 
-/// A client's connection (TLS 1.2 or newer, or DTLS 1.2) for commands that probe a server; its calls wait.
+/// A client's connection (TLS 1.2 or newer, or DTLS 1.2) for commands that probe a server. Its calls block.
 typedef struct apus_tls_client apus_tls_client;
 
-/// Shakes hands over a connected socket, which stays the caller's: null where that fails, with the reason in `reason`.
-/// `name` is the host name or address that the certificate must be for, `authority_file` a PEM file of those who may
-/// have signed it: empty for the system's, NULL to check nothing. No read waits longer than `seconds`.
+/// Completes a handshake over a connected socket, which the caller keeps: null if that fails, with the reason in
+/// `reason`. `name` is the host name or address that the certificate must be valid for. `authority_file` is a PEM file
+/// of trusted authorities: empty for the system's, NULL to check nothing. No read waits longer than `seconds`.
 apus_tls_client *apus_tls_client_connect(
     int socket, int is_datagram, const char *name, const char *authority_file, int seconds, char *reason,
     size_t reason_size);
-/// Says close_notify and forgets the connection.
+/// Sends close_notify and frees the connection.
 void apus_tls_client_free(apus_tls_client *client);
 
-/// Whether a read need not wait for the socket.
+/// True if a read need not wait for the socket.
 int apus_tls_client_has_pending(const apus_tls_client *client);
 
-/// The number of bytes, of one record of a datagram; 0 when nothing came in time; -1 at the end.
+/// The number of bytes, of one record for a datagram; 0 if nothing came in time; -1 at the end.
 ssize_t apus_tls_client_read(apus_tls_client *client, void *bytes, size_t capacity);
 
-/// Sends all of the bytes; -1 when the connection is broken.
+/// Sends all of the bytes; -1 if the connection is broken.
 ssize_t apus_tls_client_write(apus_tls_client *client, const void *bytes, size_t count);
 
-/// Why the last call of this thread failed; empties libssl's list of errors.
+/// The reason for which the last call of this thread failed. Empties libssl's list of errors.
 void apus_tls_reason(char *reason, size_t reason_size);
 
 #endif

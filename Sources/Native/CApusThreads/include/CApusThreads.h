@@ -1,37 +1,37 @@
-// What the Glibc module does not show of threads and timers.
+// Thread and timer functions that the Glibc module does not export.
 #pragma once
 
 #include <stdint.h>
 
-// Names the calling thread as `top -H` shows it; its first 15 bytes count.
+// Names the calling thread for `top -H`. Only the first 15 bytes are used.
 void apus_thread_name(const char *name);
 
-// A timer that becomes readable when it goes off (timerfd_create(2), CLOCK_MONOTONIC, not blocking); -1 with errno.
+// A timer that becomes readable when it fires (timerfd_create(2), CLOCK_MONOTONIC, non-blocking); -1 with errno.
 int apus_timer_new(void);
 
-// Sets the timer to a time of CLOCK_MONOTONIC in nanoseconds, earlier or later than before; one that has passed goes
-// off at once.
+// Sets the timer to a time of CLOCK_MONOTONIC in nanoseconds, earlier or later than before. A time in the past fires at
+// once.
 void apus_timer_set(int timer, uint64_t nanoseconds);
 
-// The calling thread's number, as the system knows it (gettid(2)).
+// The calling thread's number in the system (gettid(2)).
 int apus_thread_number(void);
 
-// Tells the calling thread from every other that runs, without a system call; never 0.
+// A value that identifies the calling thread among all running ones, without a system call; never 0.
 uintptr_t apus_thread_self(void);
 
-// How the calling thread is scheduled after apus_thread_hasten.
+// The calling thread's scheduling after apus_thread_hasten.
 enum { APUS_THREAD_USUAL = 0, APUS_THREAD_NICE = 1, APUS_THREAD_REALTIME = 2 };
 
-// Has the calling thread run before others, as far as the process may: round robin at the lowest real-time priority
-// (sched(7)), else niceness -10. For threads that work for microseconds at a time.
+// Raises the calling thread's priority, as far as the process may: round robin at the lowest real-time priority
+// (sched(7)), otherwise niceness -10. For threads that work for microseconds at a time.
 int apus_thread_hasten(void);
 
-// Installs handlers of the signals that a crash brings (SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGFPE). They shut
-// every socket of the process, write a line and the frames to standard error, and let the signal end the process.
-// With chains not 0 the handlers that were there before come after the line, instead of frames and end.
+// Installs handlers for the signals of a crash (SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGFPE). They shut down
+// every socket of the process, write a line and the frames to standard error, and let the signal end the process. If
+// chains is not 0, the previous handlers run after the line, instead of the frames and the end.
 void apus_crash_install(int chains);
 
-// Makes every descriptor but standard input, output and error close when the process becomes another program.
+// Sets close-on-exec for every descriptor except standard input, output and error.
 void apus_descriptors_close_on_exec(void);
 
 // Closes every descriptor but standard input, output and error.

@@ -20,7 +20,8 @@ public struct ConfigurationReader {
     private var entries: [String: Entry] = [:]
     private let environment: [String: String]
     /// Every key that was asked for, in the order of asking.
-    public private(set) var knownKeys: [String] = []
+    public private(set) var knownKeys: [ConfigurationKey] = []
+    private var knownNames: Set<String> = []
 
     /// - Throws: 10022 where the text is not YAML or not a map of maps and plain values.
     public init(yaml: String, source: String, environment: [String: String]) throws(ApusError) {
@@ -51,7 +52,7 @@ public struct ConfigurationReader {
 
     /// A text; `default` nil makes the key required.
     public mutating func string(_ key: String, default fallback: String? = nil) throws(ApusError) -> String {
-        if let text = raw(key) { return text }
+        if let text = raw(key, .text, default: fallback) { return text }
         guard let fallback else { throw ApusError(.configurationInvalid, "\(source): the key \(key) is missing") }
         return fallback
     }
@@ -59,7 +60,7 @@ public struct ConfigurationReader {
     /// A whole number.
     public mutating func int(_ key: String, default fallback: Int, in range: ClosedRange<Int>) throws(ApusError) -> Int
     {
-        guard let text = raw(key) else { return fallback }
+        guard let text = raw(key, .number(range), default: "\(fallback)") else { return fallback }
         guard let value = Int(text), range.contains(value) else {
             throw invalid(
                 key, "a whole number from \(range.lowerBound) to \(range.upperBound) is expected, not '\(text)'")
@@ -69,7 +70,7 @@ public struct ConfigurationReader {
 
     /// A span of time: `50ms`, `5s`, `2m`, `1h`.
     public mutating func duration(_ key: String, default fallback: Duration) throws(ApusError) -> Duration {
-        guard let text = raw(key) else { return fallback }
+        guard let text = raw(key, .duration, default: Self.text(fallback)) else { return fallback }
         guard let value = Self.duration(text) else {
             throw invalid(key, "a span such as 200ms, 5s or 1h is expected, not '\(text)'")
         }
@@ -78,7 +79,7 @@ public struct ConfigurationReader {
 
     /// A number of bytes: `512`, `64KiB`, `8MiB`, `1GiB`.
     public mutating func bytes(_ key: String, default fallback: Int) throws(ApusError) -> Int {
-        guard let text = raw(key) else { return fallback }
+        guard let text = raw(key, .bytes, default: Self.text(byteCount: fallback)) else { return fallback }
         guard let value = Self.bytes(text) else {
             throw invalid(key, "a size such as 64KiB or 8MiB is expected, not '\(text)'")
         }
@@ -87,6 +88,7 @@ public struct ConfigurationReader {
 
     /// `HOST:PORT`; `default` nil makes the key required.
     public mutating func hostPort(_ key: String, default fallback: HostPort? = nil) throws(ApusError) -> HostPort {
+        note(key, .hostPort, default: fallback?.description)
         let text = try string(key, default: fallback?.description)
         guard let value = HostPort(text) else { throw invalid(key, "HOST:PORT is expected, not '\(text)'") }
         return value
@@ -94,6 +96,7 @@ public struct ConfigurationReader {
 
     /// A name of the plain alphabet; `default` nil makes the key required.
     public mutating func identifier<ID: IdentifierString>(_ key: String, as type: ID.Type) throws(ApusError) -> ID {
+        note(key, .name, default: nil)
         let text = try string(key)
         guard let value = ID(rawValue: text) else {
             throw invalid(key, "\(ID.limits) are expected, not '\(text)'")
@@ -108,7 +111,7 @@ public struct ConfigurationReader {
 
     /// Words with spaces between them; none by default.
     public mutating func words(_ key: String, countMax: Int) throws(ApusError) -> [String] {
-        let words = (raw(key) ?? "").split(separator: " ").map { String($0) }
+        let words = (raw(key, .words(countMax), default: "") ?? "").split(separator: " ").map { String($0) }
         guard words.count <= countMax else { throw invalid(key, "at most \(countMax) words are expected") }
         return words
     }
@@ -132,7 +135,7 @@ public struct ConfigurationReader {
     /// One of a few words.
     public mutating func choice(_ key: String, of words: [String], default fallback: String) throws(ApusError) -> String
     {
-        guard let text = raw(key) else { return fallback }
+        guard let text = raw(key, .choice(words), default: fallback) else { return fallback }
         guard words.contains(text) else {
             throw invalid(key, "one of \(words.joined(separator: ", ")) is expected, not '\(text)'")
         }
@@ -141,23 +144,29 @@ public struct ConfigurationReader {
 
     /// Fails with 10022 for a key in the file that nobody asked for.
     public func finish() throws(ApusError) {
-        for key in entries.keys.sorted() where !knownKeys.contains(key) {
-            let nearest = knownKeys.min { Self.distance(key, $0) < Self.distance(key, $1) }
+        for key in entries.keys.sorted() where !knownNames.contains(key) {
+            let nearest = knownKeys.map(\.name).min { Self.distance(key, $0) < Self.distance(key, $1) }
             let hint = nearest.map { "; did you mean \($0)?" } ?? ""
             throw invalid(key, entries[key]?.line, "this key is not known\(hint)")
         }
     }
 
-    private mutating func raw(_ key: String) -> String? {
-        if !knownKeys.contains(key) { knownKeys.append(key) }
+    private mutating func raw(_ key: String, _ kind: ConfigurationKey.Kind, default fallback: String?) -> String? {
+        note(key, kind, default: fallback)
         for variable in Self.variables(of: key) {
             if let text = environment[variable] { return text }
         }
         return entries[key]?.text
     }
 
+    /// The key counts as known. The first kind that it is asked for as is the one that the reference shows.
+    private mutating func note(_ key: String, _ kind: ConfigurationKey.Kind, default fallback: String?) {
+        guard knownNames.insert(key).inserted else { return }
+        knownKeys.append(ConfigurationKey(name: key, kind: kind, fallback: fallback))
+    }
+
     /// The variables that override a key, the first before the second.
-    private static func variables(of key: String) -> [String] {
+    package static func variables(of key: String) -> [String] {
         let variable = "APUS_" + key.uppercased().map { $0 == "." ? "_" : String($0) }.joined()
         return [variable] + [shortVariables[key]].compactMap { $0 }
     }
@@ -197,6 +206,25 @@ public struct ConfigurationReader {
             return overflow ? nil : product
         }
         return nil
+    }
+
+    /// A duration as the file has it, in the largest unit that it is a whole number of.
+    static func text(_ duration: Duration) -> String {
+        let milliseconds = Int(duration.milliseconds)
+        for (suffix, unit) in [("h", 3_600_000), ("m", 60_000), ("s", 1_000)]
+        where milliseconds != 0 && milliseconds % unit == 0 {
+            return "\(milliseconds / unit)\(suffix)"
+        }
+        return "\(milliseconds)ms"
+    }
+
+    /// A number of bytes as the file has it, in the largest unit that it is a whole number of.
+    static func text(byteCount: Int) -> String {
+        for (suffix, unit) in [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)]
+        where byteCount != 0 && byteCount % unit == 0 {
+            return "\(byteCount / unit)\(suffix)"
+        }
+        return "\(byteCount)"
     }
 
     /// Levenshtein's distance, for the hint.

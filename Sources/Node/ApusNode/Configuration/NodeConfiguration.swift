@@ -1,8 +1,9 @@
 public import ApusCore
 package import ApusChannels
+package import ApusClientAPI
 package import ApusCluster
 package import ApusGateway
-import ApusHTTP
+package import ApusHTTP
 import ApusMedia
 package import ApusSessions
 package import ApusStorage
@@ -48,11 +49,9 @@ public struct NodeConfiguration: Sendable {
     public var clusterKeyFile: String
     public var tokenPublicKeyFile: String
     public var http: HostPort
-    /// Whether clients may show tokens to the HTTP door from other machines.
-    public var isTokenTakenFromAnywhere: Bool
-    /// Connections of the HTTP listener.
-    package var httpConnectionsMax: Int
-    package var httpRequestTimeout: Duration
+    package var httpListener: HTTPConfiguration
+    /// The key that signs tokens, for `POST /v1/tokens`; empty: this node issues none.
+    public var tokenPrivateKeyFile: String
     /// Addresses that other nodes and clients are told.
     public var advertisedTransport: HostPort
     public var advertisedClients: HostPort
@@ -67,9 +66,10 @@ public struct NodeConfiguration: Sendable {
     package var channels: ChannelConfiguration
     package var sessions: SessionConfiguration
     package var relay: RelayConfiguration
+    package var api = ClientAPIConfiguration()
 
     /// Every key, in the order of the reference.
-    package private(set) var keys: [String] = []
+    package private(set) var keys: [ConfigurationKey] = []
 
     /// Reads a file. Throws 10022 with file, line and key.
     public init(file: String, environment: [String: String] = ProcessInfo.processInfo.environment) throws(ApusError) {
@@ -100,12 +100,7 @@ public struct NodeConfiguration: Sendable {
         let listenTransport = try reader.hostPort("listen.transport", default: HostPort(host: "0.0.0.0", port: 7400))
         let listenClients = try reader.hostPort("listen.clients", default: HostPort(host: "0.0.0.0", port: 7443))
         http = try reader.hostPort("listen.http", default: HostPort(host: "127.0.0.1", port: 8080))
-        isTokenTakenFromAnywhere =
-            try reader.choice("http.tokens_from", of: ["loopback", "anywhere"], default: "loopback") == "anywhere"
-        httpConnectionsMax = try reader.int(
-            "http.connections_max", default: HTTPConfiguration(bind: http).connectionsMax, in: 2...65_536)
-        httpRequestTimeout = try reader.duration(
-            "http.request_timeout", default: HTTPConfiguration(bind: http).requestTimeout)
+        httpListener = HTTPConfiguration(bind: http)
         advertisedTransport = try reader.hostPort("advertise.transport", default: listenTransport)
         advertisedClients = try reader.hostPort("advertise.clients", default: listenClients)
         advertisedHTTP = try reader.hostPort("advertise.http", default: http)
@@ -127,6 +122,8 @@ public struct NodeConfiguration: Sendable {
         ownershipMemoryInterval = try reader.duration("ownership.memory_interval", default: .milliseconds(500))
         clusterKeyFile = path(try reader.string("keys.cluster"))
         tokenPublicKeyFile = path(try reader.string("keys.token_public"))
+        let privateKey = try reader.string("keys.token_private", default: "")
+        tokenPrivateKeyFile = privateKey.isEmpty ? "" : path(privateKey)
         transport = TransportConfiguration(
             bind: listenTransport,
             tls: TransportTLS(
@@ -150,6 +147,9 @@ public struct NodeConfiguration: Sendable {
         try readMembership(&reader)
         try replication.read(&reader, laneCount: transport.controlLaneCount)
         try readGateway(&reader)
+        try httpListener.read(
+            &reader, path, clients: .init(certificate: gateway.certificateFile, key: gateway.keyFile))
+        try api.read(&reader)
         try readChannels(&reader)
         try readSessions(&reader)
         try reader.finish()
@@ -170,15 +170,6 @@ public struct NodeConfiguration: Sendable {
 
     /// Where this node listens on TCP: for other nodes, for clients and for operators.
     public var listenAddresses: [HostPort] { [transport.bind, gateway.bind, http] }
-
-    /// The door for operators.
-    var httpDoor: HTTPConfiguration {
-        var door = HTTPConfiguration(bind: http)
-        door.isTokenTakenFromAnywhere = isTokenTakenFromAnywhere
-        door.connectionsMax = httpConnectionsMax
-        door.requestTimeout = httpRequestTimeout
-        return door
-    }
 
     private mutating func readRecords(
         _ reader: inout ConfigurationReader, _ path: (String) -> String
@@ -267,8 +258,6 @@ public struct NodeConfiguration: Sendable {
             "gateway.device_frame_bytes_max", default: d.deviceFrameByteCountMax)
         gateway.streamsPerConnectionMax = try reader.int(
             "gateway.streams_per_connection_max", default: d.streamsPerConnectionMax, in: 1...4096)
-        gateway.requestsPerConnectionMax = try reader.int(
-            "gateway.requests_per_connection_max", default: d.requestsPerConnectionMax, in: 1...4096)
         gateway.outboundByteCountMax = try reader.bytes("gateway.outbound_bytes_max", default: d.outboundByteCountMax)
         gateway.slowReaderTimeout = try reader.duration("gateway.slow_reader_timeout", default: d.slowReaderTimeout)
         gateway.keepalive = try reader.duration("gateway.keepalive", default: d.keepalive)

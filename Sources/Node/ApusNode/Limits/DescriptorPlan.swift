@@ -139,29 +139,32 @@ extension NodeConfiguration {
     ) throws(ApusError) -> (configuration: NodeConfiguration, lowered: [DescriptorPlan.Lowered]) {
         let planes = relay.threadCount == 0 ? around.coreCount : relay.threadCount
         var shares = [
-            DescriptorShare("http.connections_max", wanted: httpConnectionsMax, minimum: 16, weight: 4),
+            DescriptorShare("http.connections_max", wanted: httpListener.connectionsMax, minimum: 16, weight: 4),
             DescriptorShare("transport.handshaking_max", wanted: transport.handshakingMax, minimum: 8, weight: 2),
             DescriptorShare("gateway.refusals_max", wanted: gateway.refusalsMax, minimum: 4, weight: 1),
             DescriptorShare("gateway.connections_max", wanted: gateway.connectionsMax, minimum: 16, weight: 8),
+            DescriptorShare("http.websockets_max", wanted: httpListener.webSocketsMax, minimum: 0, weight: 2),
         ]
         if relay.isEnabled { shares += DescriptorPlan.shares(of: relay, planes: planes) }
         let granted = try DescriptorBudget.split(
             limit: around.limit, fixed: DescriptorPlan.fixedOfNode(self, around), shares: shares)
         var fitted = self
-        fitted.httpConnectionsMax = granted[0]
+        fitted.httpListener.connectionsMax = granted[0]
         fitted.transport.handshakingMax = granted[1]
         fitted.gateway.refusalsMax = granted[2]
         fitted.gateway.connectionsMax = granted[3]
+        fitted.httpListener.webSocketsMax = granted[4]
         // Clients that have not said who they are must never fill the listener: the oldest makes room.
         fitted.gateway.unauthenticatedMax = min(gateway.unauthenticatedMax, max(1, granted[3] / 2))
         var lowered = DescriptorPlan.lowered([
-            ("http.connections_max", httpConnectionsMax, fitted.httpConnectionsMax),
+            ("http.connections_max", httpListener.connectionsMax, fitted.httpListener.connectionsMax),
             ("transport.handshaking_max", transport.handshakingMax, fitted.transport.handshakingMax),
             ("gateway.refusals_max", gateway.refusalsMax, fitted.gateway.refusalsMax),
             ("gateway.connections_max", gateway.connectionsMax, fitted.gateway.connectionsMax),
+            ("http.websockets_max", httpListener.webSocketsMax, fitted.httpListener.webSocketsMax),
             ("gateway.unauthenticated_max", gateway.unauthenticatedMax, fitted.gateway.unauthenticatedMax),
         ])
-        if relay.isEnabled { lowered += fitted.relay.take(granted.dropFirst(4), planes: planes) }
+        if relay.isEnabled { lowered += fitted.relay.take(granted.dropFirst(5), planes: planes) }
         return (fitted, lowered)
     }
 }

@@ -71,11 +71,11 @@ package struct RelayNode: Sendable {
         let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
         let limited = LogLimiter(log)
         let doors: [any Service] =
-            door.map { bind -> [any Service] in
+            try door.map { bind throws -> [any Service] in
                 var configuration = HTTPConfiguration(bind: bind)
                 configuration.connectionsMax = httpConnectionsMax
                 return [
-                    HTTPDoor(
+                    try HTTPListener(
                         configuration: configuration, sources: sources, group: group, logger: log, limited: limited)
                 ]
             } ?? []
@@ -101,10 +101,7 @@ package struct RelayNode: Sendable {
         var sources = HTTPSources(
             health: { await health() }, status: { await status() }, metrics: { metrics.text() },
             authorizeAdmin: { token throws(ApusError) in try authorize(token) },
-            drain: { () throws(ApusError) in try drain() },
-            relayCredentials: { _ throws(ApusError) in
-                throw ApusError(.unavailable, "a relay alone knows no clients; who has its secret issues credentials")
-            })
+            drain: { () throws(ApusError) in try drain() })
         sources.relaySessions = { selection throws(ApusError) in try await service.sessions(selection) }
         sources.endRelaySessions = { selection throws(ApusError) in try await service.end(selection) }
         return sources

@@ -20,7 +20,7 @@ package struct RelayNodeConfiguration: Sendable {
     package var http: HostPort?
     package var relay: RelayConfiguration
     /// Every key, in the order of the reference.
-    package private(set) var keys: [String] = []
+    package private(set) var keys: [ConfigurationKey] = []
 
     /// Reads a file. Throws 10022 with file, line and key.
     package init(

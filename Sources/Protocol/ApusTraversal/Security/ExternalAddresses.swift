@@ -1,12 +1,12 @@
-/// The public addresses that a 1:1 NAT has for private ones, ports kept (D8).
+/// The mapping of public to private addresses of a 1:1 NAT that keeps ports (D8).
 ///
-/// Sockets and kernels know the private addresses; clients, peers and other nodes know the public ones. Whatever
-/// crosses between the two is translated here. A list of no pairs translates nothing.
+/// Sockets and kernels use the private addresses; clients, peers and other nodes use the public ones. This type
+/// translates between the two. An empty mapping translates nothing.
 public struct ExternalAddresses: Sendable, Equatable {
     /// The most pairs of one list.
     public static let pairsMax = 64
 
-    /// One address before the NAT and the one behind it, of one family; ports do not count.
+    /// A public address and the private address behind it, of one family. Ports are ignored.
     public struct Pair: Sendable, Hashable {
         public let external: TransportAddress
         public let local: TransportAddress
@@ -18,22 +18,22 @@ public struct ExternalAddresses: Sendable, Equatable {
     }
 
     public let pairs: [Pair]
-    /// Stored, so that the packet planes ask it without touching the list.
+    /// Stored, so that the packet planes do not access the list.
     public let isEmpty: Bool
 
-    /// - Parameter pairs: at most ``pairsMax``; of an address that stands in several the first pair counts.
+    /// - Parameter pairs: at most ``pairsMax``. If an address is in several, the first pair counts.
     public init(_ pairs: [Pair] = []) {
         self.pairs = Array(pairs.prefix(Self.pairsMax))
         isEmpty = pairs.isEmpty
     }
 
-    /// How others see a private address; itself where no pair has it.
+    /// The public address for a private one; the same address if no pair has it.
     @inline(__always)
     public func external(of address: TransportAddress) -> TransportAddress {
         isEmpty ? address : search(local: address)
     }
 
-    /// What a public address is behind the NAT; itself where no pair has it.
+    /// The private address for a public one; the same address if no pair has it.
     @inline(__always)
     public func local(of address: TransportAddress) -> TransportAddress {
         isEmpty ? address : search(external: address)

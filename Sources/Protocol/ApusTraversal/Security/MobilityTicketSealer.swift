@@ -1,27 +1,27 @@
 import Crypto
 
-/// Mobility tickets as clients carry them (RFC 8016 §3.1): sealed with AES-256-GCM under a key of the cluster, so that
-/// any node reads them and nobody else can make or read one (D8).
+/// Encrypts and decrypts the mobility tickets that clients carry (RFC 8016 §3.1). They are sealed with AES-256-GCM
+/// under a key of the cluster, so every node can open them and no one else can open or forge one (D8).
 ///
-/// A ticket says which allocation it is of, which life of which node made it, whose it is and until when it can be of
-/// use. So a node that does not hold the allocation knows, without asking anybody, that a forged ticket is none, and
-/// an authentic one in the hands of another user is refused too. Only what is left is looked for at other nodes.
+/// A ticket names the allocation, the incarnation of the node that created it, its user and its expiry. A node that
+/// does not hold the allocation can therefore reject a forged ticket, and an authentic ticket of another user, without
+/// asking other nodes. Only the remaining tickets are looked up at other nodes.
 ///
-/// The nonce of the cipher is the first twelve bytes of the allocation's own random number: it is never used again, and
-/// the same ticket is always the same bytes.
+/// The nonce of the cipher is the first twelve bytes of the allocation's own random number. It is never used again, and
+/// the same ticket always has the same bytes.
 struct MobilityTicketSealer: Sendable {
-    /// What a sealed ticket says.
+    /// The contents of a sealed ticket.
     struct Content: Hashable, Sendable {
         let ticket: MobilityTicket
-        /// The life of the node that made it: ``TurnServerConfiguration/node``.
+        /// The incarnation of the node that created it: ``TurnServerConfiguration/node``.
         let home: UInt64
-        /// The digest of the user name: ``MobilityTicketSealer/digest(of:)``.
+        /// The hash of the user name: ``MobilityTicketSealer/digest(of:)``.
         let user: UInt64
-        /// Seconds since 1970 after which the ticket is none; the end of the credential.
+        /// Expiry, in Unix seconds: that of the credential. The ticket is invalid afterwards.
         let expiry: UInt32
     }
 
-    /// Bytes of a sealed ticket: nonce, four bytes of the number, home, user, expiry and the cipher's tag.
+    /// The size of a sealed ticket in bytes: nonce, four bytes of the number, home, user, expiry and the cipher's tag.
     static let byteCount = 12 + 24 + 16
 
     private let key: SymmetricKey
@@ -29,7 +29,7 @@ struct MobilityTicketSealer: Sendable {
     /// - Parameter key: 32 bytes, the same on all nodes of a cluster.
     init(key: [UInt8]) { self.key = SymmetricKey(data: Keyed.digest(key)) }
 
-    /// The sealed ticket; empty where the system's cipher fails.
+    /// The sealed ticket; empty if the system's cipher fails.
     func seal(_ content: Content) -> [UInt8] {
         let number = content.ticket.bytes
         var plain = Array(number[12...])
@@ -42,7 +42,7 @@ struct MobilityTicketSealer: Sendable {
         return Array(number[..<12]) + Array(box.ciphertext) + Array(box.tag)
     }
 
-    /// What a ticket says; nil where it was not made by this cluster.
+    /// The contents of a ticket; nil if this cluster did not make it.
     func open(_ sealed: some Collection<UInt8>) -> Content? {
         guard sealed.count == Self.byteCount else { return nil }
         let bytes = Array(sealed)
@@ -56,6 +56,6 @@ struct MobilityTicketSealer: Sendable {
             expiry: plain.bigEndian32(at: 20))
     }
 
-    /// Eight bytes that stand for a user name.
+    /// An eight-byte hash of a user name.
     static func digest(of username: String) -> UInt64 { Keyed.digest(Array(username.utf8)).bigEndian64(at: 0) }
 }

@@ -1,6 +1,6 @@
 /// A network whose IPv6 addresses a NAT64 translates to the IPv4 addresses inside them (RFC 6052 §2.2).
 public struct Nat64Prefix: Sendable, Hashable {
-    /// Prefix lengths that RFC 6052 allows.
+    /// The prefix lengths that RFC 6052 allows.
     static let lengths = [32, 40, 48, 56, 64, 96]
     /// 64:ff9b::/96, which every NAT64 may use (RFC 6052 §2.1).
     static let wellKnown = Nat64Prefix(high: 0x0064_ff9b_0000_0000, low: 0, bits: 96)
@@ -17,8 +17,8 @@ public struct Nat64Prefix: Sendable, Hashable {
         self.bits = bits
     }
 
-    /// Reads `2001:db8:64::/96`. Nil for what is no IPv6 network of an allowed length, has a bit beyond it, or one
-    /// among those from 64 to 71, which are 0.
+    /// Parses `2001:db8:64::/96`. Nil if the text is not an IPv6 network of an allowed length, has a bit set beyond it,
+    /// or has one set among bits 64 to 71, which must be 0.
     public init?(_ text: String) {
         let parts = text.split(separator: "/", omittingEmptySubsequences: false)
         guard parts.count == 2, let bits = Self.lengths.first(where: { "\($0)" == parts[1] }),
@@ -40,14 +40,14 @@ public struct Nat64Prefix: Sendable, Hashable {
 
     private static func v4(in address: TransportAddress, bits: Int) -> TransportAddress {
         if bits == 96 { return TransportAddress(v4: UInt32(truncatingIfNeeded: address.low), port: address.port) }
-        // What is left of the first half, then what follows the eight bits that are 0.
+        // The rest of the first half, then the bits after the eight zero bits.
         let first = bits == 64 ? 0 : (address.high << UInt64(bits)) >> 32
         let rest = (address.low << 8) >> UInt64(96 - bits)
         return TransportAddress(v4: UInt32(truncatingIfNeeded: first | rest), port: address.port)
     }
 
-    /// What the local prefix may stand for: it does not tell at which length its network cut it. An address in
-    /// 0.0.0.0/8 is what a wrong length makes of zeros, and counts only where all lengths make one.
+    /// The IPv4 addresses that an address of the local prefix may carry: the prefix length of its network is unknown. A
+    /// wrong length turns zeros into an address in 0.0.0.0/8, which counts only if all lengths give one.
     static func candidates(in address: TransportAddress) -> [TransportAddress] {
         let all = lengths.filter { $0 >= local.bits }.map { v4(in: address, bits: $0) }
         let likely = all.filter { $0.v4 >> 24 != 0 }

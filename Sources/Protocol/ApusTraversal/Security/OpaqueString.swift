@@ -1,14 +1,13 @@
 import Foundation
 
-/// The OpaqueString profile of PRECIS (RFC 8265 §4.2), for user names: two names are the same where their prepared
-/// bytes are.
+/// The OpaqueString profile of PRECIS (RFC 8265 §4.2), for user names: two names are equal if their prepared bytes are.
 ///
-/// Spaces that are not ASCII become the ASCII one, and the text is put into normalization form C. Letter case and width
-/// stay. Refused are empty text and what the FreeformClass disallows (RFC 8264 §4.3, §9): control characters, default
-/// ignorable and unassigned code points, private use, line and paragraph separators, conjoining jamo. Of code points
-/// that are valid in some contexts alone (joiners), none is taken.
+/// Non-ASCII spaces become the ASCII space, and the text is put into normalization form C. Letter case and width stay.
+/// Refused are empty text and what the FreeformClass disallows (RFC 8264 §4.3, §9): control characters, default
+/// ignorable and unassigned code points, private use, line and paragraph separators, conjoining jamo. Code points that
+/// are valid only in some contexts (joiners) are refused too.
 enum OpaqueString {
-    /// The prepared text; nil where the profile refuses it.
+    /// The prepared text; nil if the profile refuses it.
     static func prepare(_ text: String) -> String? {
         guard !text.isEmpty else { return nil }
         if text.utf8.allSatisfy({ (0x20...0x7e).contains($0) }) { return text }

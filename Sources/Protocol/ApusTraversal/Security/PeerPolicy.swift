@@ -1,17 +1,17 @@
-/// Which peers a relay may send to (D8): none of the addresses that are special, none of the cluster's own.
+/// The peers to which a relay may send (D8). Special addresses and the cluster's own addresses are refused.
 ///
-/// A relay stands inside a network that its clients stand outside of; without this rule any client could reach
-/// the machines behind it (Slack 2020, CVE-2020-26262, CVE-2026-27624). Refused are all ranges of IANA's
-/// special-purpose registries (RFC 6890 and later entries), multicast, reserved space and the addresses of this
-/// cluster. An address that carries an IPv4 address inside (v4-mapped, NAT64, 6to4, Teredo) is judged by that one too.
-/// A configuration opens ranges by name, for use inside a LAN and for tests.
+/// A relay is inside a network that its clients are outside of. Without this rule any client could reach the machines
+/// behind it (Slack 2020, CVE-2020-26262, CVE-2026-27624). Refused are all ranges of IANA's special-purpose registries
+/// (RFC 6890 and later entries), multicast, reserved space and the addresses of this cluster. An address that embeds an
+/// IPv4 address (v4-mapped, NAT64, 6to4, Teredo) is also checked by that one. A configuration can open ranges by name,
+/// for use inside a LAN and for tests.
 ///
-/// Lists of an operator go before the ranges, and what they allow before what they deny. The order in which a peer is
-/// judged: addresses of this node, addresses of other nodes (which only narrow what follows), allowed, denied, special
-/// ranges, everything else. The cluster's own addresses cannot be opened by a list, nor can loopback and unspecified
-/// ones, which are the machine's own as well.
+/// An operator's lists take precedence over the ranges, and allowed entries over denied ones. The checks are made in
+/// this order: addresses of this node, addresses of other nodes (which only restrict the later checks), allowed,
+/// denied, special ranges, everything else. A list cannot open the cluster's own addresses, or loopback and unspecified
+/// ones, which belong to the machine too.
 public struct PeerPolicy: Sendable {
-    /// A range that can be opened by its name.
+    /// A range that can be opened by name.
     public enum Range: String, Sendable, Hashable, CaseIterable {
         case unspecified, loopback
         case `private`
@@ -23,16 +23,16 @@ public struct PeerPolicy: Sendable {
         case teredo
     }
 
-    /// Why a peer is refused.
+    /// The reason for which a peer is refused.
     public enum Refusal: Sendable, Hashable {
         case special(Range)
-        /// An address of this cluster, at a port that is no relay's or by a name that only the cluster has.
+        /// An address of this cluster, at a port that is not a relay's, or by an address that only the cluster uses.
         case own
-        /// What the operator's list denies.
+        /// The operator's list denies it.
         case denied
         /// Port 0, to which nothing can be sent.
         case noPort
-        /// A service of a cloud that gives machines their secrets; never a peer, whatever range is open.
+        /// A cloud service that gives machines their secrets. It is never a peer, whatever range is open.
         case metadata
     }
 
@@ -43,9 +43,9 @@ public struct PeerPolicy: Sendable {
         let range: Range
     }
 
-    /// Entries of one list, at most.
+    /// The most entries of one list.
     public static let rulesMax = 256
-    /// What ``ports(of:)`` answers for a host of which no single range of ports is allowed: each is to be judged.
+    /// The result of ``ports(of:)`` for a host whose ports must be checked individually.
     public static let judgedPorts: ClosedRange<UInt16> = 0...0
 
     private let opened: Set<Range>
@@ -53,29 +53,32 @@ public struct PeerPolicy: Sendable {
     private let denied: [PeerRule]
     private let own: Set<TransportAddress>
     private let hidden: Set<TransportAddress>
-    /// Own addresses at which allocations are.
+    /// The own addresses that have allocations.
     private let relays: Set<TransportAddress>
     private let relayPorts: ClosedRange<UInt16>
-    /// Networks that a NAT64 translates, beside the well-known ones.
+    /// Networks that a NAT64 translates, in addition to the well-known ones.
     private let nat64: [Nat64Prefix]
-    /// Addresses of the cluster's other nodes, as far as they are known; without ports.
+    /// Known addresses of the cluster's other nodes, without ports.
     private var others: Set<TransportAddress> = []
-    /// Those at which the other nodes' allocations are.
+    /// Those of them that have allocations.
     private var otherRelays: Set<TransportAddress> = []
-    /// Those at which this node has reached another one itself.
+    /// Those of them at which this node has reached the other node itself.
     private var reached: Set<TransportAddress> = []
 
     /// - Parameters:
     ///   - opened: Ranges whose addresses may be peers; none by default.
-    ///   - own: Addresses of this node and of the cluster's others, of which ports do not count.
-    ///   - relays: Those of ``own`` at which allocations are; nil: all of them.
-    ///   - relayPorts: Where the relays of the cluster have their relayed addresses: these are peers on addresses that
-    ///     relay, so that two relayed clients reach each other.
-    ///   - allowed: Peers that are let in whatever else is said of them; at most ``rulesMax``.
+    ///   - own: Addresses of this node and of the cluster's others. Ports are ignored.
+    ///   - relays: Those of ``own`` that have allocations; nil: all of them.
+    ///   - relayPorts: The ports of the relayed addresses in the cluster. At relay addresses these ports are allowed,
+    ///     so that
+    ///     two relayed clients reach each other.
+    ///   - allowed: Peers that are allowed whatever the other rules say; at most ``rulesMax``.
     ///   - denied: Peers that are refused unless ``allowed`` has them; at most ``rulesMax``.
-    ///   - nat64: Networks that a NAT64 translates, beside 64:ff9b::/96 and 64:ff9b:1::/48; at most ``rulesMax``.
-    ///   - externals: Public addresses that this node has before a NAT, and what they are behind it. The public ones
-    ///     count as own and as relays', and are the only names of the private ones: these are refused.
+    ///   - nat64: Networks that a NAT64 translates, in addition to 64:ff9b::/96 and 64:ff9b:1::/48; at most
+    ///     ``rulesMax``.
+    ///   - externals: This node's public addresses before a NAT, and the private ones behind it. The public ones count
+    ///     as
+    ///     own and as relays'. The private ones are refused: clients must use the public ones.
     public init(
         opened: Set<Range> = [], own: [TransportAddress] = [], relays: [TransportAddress]? = nil,
         relayPorts: ClosedRange<UInt16> = 49152...65535, allowed: [PeerRule] = [], denied: [PeerRule] = [],
@@ -92,18 +95,18 @@ public struct PeerPolicy: Sendable {
         self.nat64 = Array(nat64.prefix(Self.rulesMax))
     }
 
-    /// The cluster's other nodes are at these addresses, and no more at those of before; ports do not count.
+    /// Replaces the addresses of the cluster's other nodes. Ports are ignored.
     ///
-    /// What a node says of itself only closes: at an address that is another node's, the ports of relays alone are left
-    /// of what the lists and ranges open. A special range is open at an address where this node has reached the other
-    /// one itself, so that nodes of one private network relay to each other; a list that denies it closes it there too.
-    /// What is only told in a special range may be somebody else's machine seen from here: it counts where the range
-    /// or a list opens it.
+    /// What a node reports about itself only restricts: at an address of another node, only the ports of relays remain
+    /// of what lists and ranges open. A special range is open at an address at which this node has reached the other
+    /// one itself, so that nodes of one private network relay to each other. A list that denies the address closes it
+    /// there too. A reported address in a special range may be another machine from this node's point of view. It
+    /// counts only if the range or a list opens it.
     ///
     /// - Parameters:
-    ///   - reached: where this node has reached the others, with their certificates shown.
-    ///   - told: what they say of themselves.
-    ///   - relays: of these, where their allocations are; nil: anywhere.
+    ///   - reached: the addresses at which this node has reached the others and checked their certificates.
+    ///   - told: the addresses that they report.
+    ///   - relays: those of them that have allocations; nil: any.
     public mutating func setOthers(
         reached: [TransportAddress], told: [TransportAddress], relays: [TransportAddress]? = nil
     ) {
@@ -118,29 +121,30 @@ public struct PeerPolicy: Sendable {
 
     private func isOwn(_ host: TransportAddress) -> Bool { own.contains(host) || others.contains(host) }
 
-    /// Whether allocations of this cluster may be at a host. Of this node's own addresses no other node says it.
+    /// True if allocations of this cluster may be at a host. Reports of other nodes do not apply to this node's own
+    /// addresses.
     private func isRelay(_ host: TransportAddress) -> Bool {
         own.contains(host) ? relays.contains(host) : otherRelays.contains(host)
     }
 
-    /// Own loopback addresses count as any other loopback address where loopback is opened: who opens it runs
-    /// everything on one machine.
+    /// If loopback is opened, the node's own loopback addresses count as any other loopback address: everything then
+    /// runs on one machine.
     private func isOpenLoopback(_ host: TransportAddress) -> Bool {
         Self.range(of: host) == .loopback && opened.contains(.loopback)
     }
 
-    /// Takes over what is known of the other nodes, where the rules themselves are new.
+    /// Copies the addresses of the other nodes to a policy with new rules.
     mutating func keepOthers(of before: PeerPolicy) {
         (others, otherRelays, reached) = (before.others, before.otherRelays, before.reached)
     }
 
-    /// Whether the same is known of the other nodes.
+    /// True if both policies have the same addresses of other nodes.
     func hasOthers(of other: PeerPolicy) -> Bool {
         others == other.others && otherRelays == other.otherRelays && reached == other.reached
     }
 
-    /// The ports of a host that may be sent to: for a host of the cluster only those of relays; ``judgedPorts`` where a
-    /// list names ports of the host. Lists say nothing of this node's own addresses.
+    /// The ports of a host that may be sent to: for a host of the cluster only those of relays; ``judgedPorts`` if a
+    /// list names ports of the host. Lists do not apply to this node's own addresses.
     public func ports(of host: TransportAddress) -> ClosedRange<UInt16> {
         if own.contains(host.host) { return isOpenLoopback(host) ? PeerRule.allPorts : relayPorts }
         let hosts = [host] + embedded(in: host)
@@ -151,14 +155,13 @@ public struct PeerPolicy: Sendable {
         return others.contains(host.host) && !isOpenLoopback(host) ? relayPorts : PeerRule.allPorts
     }
 
-    /// Judges a host, whatever the port: what CreatePermission asks (RFC 8656 §10.2). It is refused where it would be
-    /// at every port.
+    /// Checks a host at any port, for CreatePermission (RFC 8656 §10.2). It is refused if every port would be.
     public func refusal(ofHost address: TransportAddress) -> Refusal? {
         refusal(address, isAllowed: { $0.contains(host: address) }) { !$0.isOfSomePorts && $0.contains(host: address) }
             ?? embeddedRefusal(in: address) { refusal(ofHost: $0) }
     }
 
-    /// Judges an address with its port: what ChannelBind, Connect and Send ask.
+    /// Checks an address with its port, for ChannelBind, Connect and Send.
     public func refusal(of address: TransportAddress) -> Refusal? {
         guard address.port != 0 else { return .noPort }
         if isOwn(address.host), !isOpenLoopback(address), !relayPorts.contains(address.port) {
@@ -168,23 +171,23 @@ public struct PeerPolicy: Sendable {
             ?? embeddedRefusal(in: address) { refusal(of: $0) }
     }
 
-    /// The order of the rules, for an address by itself.
+    /// Applies the rules in order to an address itself, not to addresses embedded in it.
     private func refusal(
         _ address: TransportAddress, isAllowed: (PeerRule) -> Bool, isDenied: (PeerRule) -> Bool
     ) -> Refusal? {
         if Self.metadata.contains(address.host) { return .metadata }
         if hidden.contains(address.host) { return .own }
         if isOwn(address.host) {
-            // A machine has addresses at which no allocation is, and services that listen at any port of them.
+            // A machine has addresses without allocations, and services that listen at any of their ports.
             guard isRelay(address.host) || isOpenLoopback(address) else { return .own }
         }
         if own.contains(address.host) {
-            // A node may stand in a private network; its own relays are reachable there all the same. An unspecified or
-            // loopback address is nobody's but the machine's own, and is never a relay for others.
+            // A node may be in a private network, and its own relays must be reachable there. An unspecified or
+            // loopback address belongs to the machine alone, and is never a relay for others.
             guard let range = Self.range(of: address), range == .unspecified || range == .loopback else { return nil }
             return opened.contains(range) ? nil : .special(range)
         }
-        // The whole of 127.0.0.0/8 is the machine itself, and so is 0.0.0.0 to the kernel: no list opens its services.
+        // All of 127.0.0.0/8 is the machine itself, and for the kernel so is 0.0.0.0. No list opens its services.
         if let range = Self.range(of: address), range == .unspecified || range == .loopback, !opened.contains(range) {
             return .special(range)
         }
@@ -195,7 +198,7 @@ public struct PeerPolicy: Sendable {
         return nil
     }
 
-    /// The first refusal of an address inside this one; an own one is refused at whatever port.
+    /// The first refusal of an address embedded in this one. An own address is refused at every port.
     private func embeddedRefusal(
         in address: TransportAddress, _ judge: (TransportAddress) -> Refusal?
     ) -> Refusal? {
@@ -207,7 +210,7 @@ public struct PeerPolicy: Sendable {
         return nil
     }
 
-    /// The special range of an address; nil for one that is just an address of the Internet.
+    /// The special range of an address; nil if it is an ordinary Internet address.
     public static func range(of address: TransportAddress) -> Range? {
         switch address.family {
         case .v4:
@@ -223,8 +226,9 @@ public struct PeerPolicy: Sendable {
         return address.high == entry.high && (address.low ^ entry.low) >> (128 - UInt64(entry.bits)) == 0
     }
 
-    /// Where clouds give machines their configuration and secrets: Azure's wire server, which is no special address;
-    /// AWS (also its containers, and IPv6), Google (IPv6), Oracle and Alibaba, whose ranges an operator may open.
+    /// Metadata services of clouds, which give machines their configuration and secrets: Azure's wire server, whose
+    /// address is not special; AWS (also for containers and over IPv6), Google (IPv6), Oracle and Alibaba, whose ranges
+    /// an operator may open.
     static let metadata: Set<TransportAddress> = [
         TransportAddress(v4: 0xA83F_8110, port: 0),  // 168.63.129.16
         TransportAddress(v4: 0xA9FE_A9FE, port: 0),  // 169.254.169.254
@@ -238,8 +242,8 @@ public struct PeerPolicy: Sendable {
         TransportAddress(v6High: 0xfd20_00ce_0000_0000, low: 0x254, port: 0),
     ]
 
-    /// The IPv4 addresses that an IPv6 address carries: NAT64 (RFC 6052 §2.2, RFC 8215), 6to4 (RFC 3056 §2), and client
-    /// and server of Teredo (RFC 4380 §4). A v4-mapped one has become IPv4 before.
+    /// The IPv4 addresses that an IPv6 address embeds: NAT64 (RFC 6052 §2.2, RFC 8215), 6to4 (RFC 3056 §2), and client
+    /// and server of Teredo (RFC 4380 §4). A v4-mapped address was converted to IPv4 before.
     func embedded(in address: TransportAddress) -> [TransportAddress] {
         guard address.family == .v6 else { return [] }
         let low = UInt32(truncatingIfNeeded: address.low)
@@ -288,7 +292,7 @@ extension PeerPolicy {
     ]
 
     /// IANA IPv6 Special-Purpose Address Registry, multicast (RFC 4291 §2.7), v4-compatible and site-local addresses
-    /// (retired by RFC 4291 §2.5.5.1 and RFC 3879). What is not in 2000::/3 and not here is reserved.
+    /// (retired by RFC 4291 §2.5.5.1 and RFC 3879). An address that is neither in 2000::/3 nor here is reserved.
     private static let v6: [Entry] = [
         Entry(high: 0, low: 0, bits: 128, range: .unspecified),
         Entry(high: 0, low: 1, bits: 128, range: .loopback),

@@ -1,6 +1,6 @@
-/// One entry of an operator's list: a network, and the ports of it that are meant (D8).
+/// One entry of an operator's list: a network and its ports (D8).
 ///
-/// Written `192.0.2.0/24`, `192.0.2.7`, `192.0.2.0/24:5000-5999`, `2001:db8::/32` or `[2001:db8::/32]:443`.
+/// The format is `192.0.2.0/24`, `192.0.2.7`, `192.0.2.0/24:5000-5999`, `2001:db8::/32` or `[2001:db8::/32]:443`.
 public struct PeerRule: Sendable, Hashable {
     /// Every port that can be sent to.
     public static let allPorts: ClosedRange<UInt16> = 1...65_535
@@ -9,7 +9,7 @@ public struct PeerRule: Sendable, Hashable {
     private let bits: Int
     public let ports: ClosedRange<UInt16>
 
-    /// Nil for what is no network; bits of the address beyond the prefix must be 0, so that a slip is seen.
+    /// Nil if the text is not a network. Bits of the address beyond the prefix must be 0, to detect mistakes.
     public init?(_ text: String) {
         guard let (network, ports) = Self.split(text) else { return nil }
         let parts = network.split(separator: "/", omittingEmptySubsequences: false)
@@ -26,20 +26,20 @@ public struct PeerRule: Sendable, Hashable {
         guard Self.masked(address, bits) == address else { return nil }
     }
 
-    /// Whether the host is in the network, whatever its port.
+    /// True if the host is in the network, at any port.
     public func contains(host: TransportAddress) -> Bool {
         host.family == network.family && Self.masked(host.host, bits) == network
     }
 
-    /// Whether the address is in the network, at a port that is meant.
+    /// True if the address is in the network, at a port of the rule.
     func contains(_ address: TransportAddress) -> Bool {
         ports.contains(address.port) && contains(host: address)
     }
 
-    /// Whether not every port is meant.
+    /// True if the rule names ports.
     public var isOfSomePorts: Bool { ports != Self.allPorts }
 
-    /// The network and the ports of a text; brackets tell an IPv6 network from its ports.
+    /// The network and the ports of a text. Brackets separate an IPv6 network from its ports.
     private static func split(_ text: String) -> (network: Substring, ports: ClosedRange<UInt16>)? {
         if text.hasPrefix("[") {
             guard let end = text.lastIndex(of: "]") else { return nil }

@@ -1,23 +1,23 @@
-/// The header by which a proxy tells who its client is, before anything else on a connection: version 2 of the PROXY
+/// The header with which a proxy announces its client, before any other byte of a connection: version 2 of the PROXY
 /// protocol (haproxy.org, "The PROXY protocol", §2.2).
 ///
-/// Its length is known after 16 bytes, so that who reads what is wanted, and no more, never reads a byte of the
-/// client's. Type-length-values behind the addresses are passed over. Version 1, which is text, is not understood.
+/// Its length is known after 16 bytes. A reader that reads only the wanted bytes therefore never consumes a byte of the
+/// client's. Type-length-values after the addresses are skipped. Version 1, which is text, is not supported.
 package enum ProxyHeader: Hashable, Sendable {
-    /// So many bytes are wanted, counted from the connection's first one.
+    /// This many bytes are needed, counted from the connection's first one.
     case incomplete(wanted: Int)
-    /// The header is these bytes. The client is nil where the proxy speaks for itself (a health check), or does not
-    /// know an address: that of the connection counts then.
+    /// The header has this many bytes. The client is nil if the proxy speaks for itself (a health check) or does not
+    /// know an address; the connection's address then counts.
     case complete(byteCount: Int, client: TransportAddress?)
-    /// No header, or one for something that is no stream: the connection is to be closed.
+    /// Not a header, or one for something other than a stream. The connection must be closed.
     case invalid
 
-    /// The longest header that is taken, in bytes.
+    /// The longest header that is accepted, in bytes.
     package static let byteCountMax = 2_048
     private static let fixedByteCount = 16
     private static let signature: [UInt8] = [0x0D, 0x0A, 0x0D, 0x0A, 0, 0x0D, 0x0A, 0x51, 0x55, 0x49, 0x54, 0x0A]
 
-    /// Reads what came of a connection so far.
+    /// Parses the bytes of a connection received so far.
     package init(_ bytes: some Collection<UInt8>) {
         let head = Array(bytes.prefix(Self.fixedByteCount))
         guard head.starts(with: Self.signature.prefix(head.count)) else {
@@ -48,10 +48,10 @@ package enum ProxyHeader: Hashable, Sendable {
             client: TransportAddress(bytes: rest.prefix(addressByteCount), port: port))
     }
 
-    /// Bytes of the client's address; 0 where the header has none that counts, nil for what is not valid.
+    /// The size of the client's address; 0 if the header has none that counts, nil if it is invalid.
     private static func addressByteCount(command: UInt8, family: UInt8) -> Int? {
         switch (command, family) {
-        // LOCAL: whatever follows is passed over.
+        // LOCAL: the rest is skipped.
         case (0x20, _): 0
         // PROXY of an unknown client, of IPv4 and of IPv6 over streams.
         case (0x21, 0x00): 0

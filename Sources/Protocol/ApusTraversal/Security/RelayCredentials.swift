@@ -1,16 +1,16 @@
 /// Time-limited TURN credentials that need no table of users (the "TURN REST" scheme,
 /// draft-uberti-behave-turn-rest-00).
 ///
-/// The user name is `EXPIRY:USER`, EXPIRY in seconds since 1970; the password is the base64 of HMAC-SHA1 over the user
-/// name under a secret that issuers and relays share. Two secrets live at once, so that one can be replaced
+/// The user name is `EXPIRY:USER`, with EXPIRY in Unix seconds. The password is the base64 of HMAC-SHA1 over the user
+/// name, under a secret that issuers and relays share. Two secrets are valid at a time, so that one can be replaced
 /// while credentials of the other are in use: issue with ``current``, accept both.
 ///
-/// Names are prepared with the OpaqueString profile, so that those that look alike because of their encoding are one
-/// name, and are compared byte for byte then (RFC 8489 §9.2.2).
+/// Names are prepared with the OpaqueString profile, so names that differ only in their encoding are equal. They are
+/// then compared byte by byte (RFC 8489 §9.2.2).
 ///
-/// USERHASH (RFC 8489 §14.4) hides the user name behind a digest, which a relay without a table of users cannot undo.
-/// It is understood for names that this node has seen authenticated before (``UserhashTable``); challenges do not
-/// set the security feature "username anonymity", so no client that follows RFC 8489 §9.2.5 relies on it.
+/// USERHASH (RFC 8489 §14.4) replaces the user name by a hash, which a relay without a table of users cannot invert. It
+/// is supported for names that this node has seen authenticated before (``UserhashTable``). Challenges do not set the
+/// security feature "username anonymity", so a client that follows RFC 8489 §9.2.5 does not rely on it.
 public struct RelayCredentials: Sendable {
     /// The longest user name, in bytes (RFC 8489 §14.3).
     public static let usernameByteCountMax = 508
@@ -25,20 +25,20 @@ public struct RelayCredentials: Sendable {
         self.previous = previous
     }
 
-    /// A name and password, good until `expiry` (seconds since 1970).
+    /// Issues a name and password that are valid until `expiry` (Unix seconds).
     public func issue(user: String, expiry: Int64) -> (username: String, password: String) {
         let username = "\(expiry):\(OpaqueString.prepare(user) ?? user)"
         return (username, Self.password(of: username, secret: current))
     }
 
-    /// What a user name says: until when, and who. Nil where it is none of ours.
+    /// The expiry and the user in a user name; nil if it has another form.
     ///
-    /// What an issuer adds to the user after a semicolon is for the issuer: with all of it the user is one.
+    /// An issuer may add information to the user after a semicolon. The user here is the part before it.
     public static func parse(_ username: String) -> (expiry: Int64, user: String)? {
         parts(of: username).map { ($0.expiry, String($0.user.prefix { $0 != ";" })) }
     }
 
-    /// The same with all that the issuer added to the user.
+    /// The same, with everything that the issuer added to the user.
     public static func parts(of username: String) -> (expiry: Int64, user: String)? {
         guard username.utf8.count <= usernameByteCountMax else { return nil }
         let parts = username.split(separator: ":", maxSplits: 1, omittingEmptySubsequences: false)
@@ -48,7 +48,7 @@ public struct RelayCredentials: Sendable {
         return (expiry, parts.count > 1 ? String(parts[1]) : "")
     }
 
-    /// The keys that a user name may have: of the secret of today, and of the one before.
+    /// The possible keys of a user name: with the current secret and with the previous one.
     func keys(of username: String, algorithm: StunPasswordAlgorithm) -> [StunKey] {
         var secrets = [current]
         if let previous { secrets.append(previous) }
@@ -69,7 +69,7 @@ public struct RelayCredentials: Sendable {
     }
 }
 
-/// User names that authenticated here, findable by their USERHASH. Bounded; the oldest goes first.
+/// User names that authenticated here, by their USERHASH. Bounded; the oldest is removed first.
 struct UserhashTable: Sendable {
     let capacity: Int
     private var names: [[UInt8]: String] = [:]
@@ -94,27 +94,27 @@ struct UserhashTable: Sendable {
     }
 }
 
-/// Nonces that need no memory: a time and a code over it and the client's address under a key of the cluster (D8).
+/// Nonces that need no memory: a time, and a MAC over it and the client's address under a key of the cluster (D8).
 ///
-/// Any node of the cluster checks what another has made, and a flood of requests from invented addresses leaves nothing
-/// behind. The text begins with the nonce cookie and the security features of RFC 8489 §9.2, and the code covers them
-/// by covering the whole prefix, so that nobody on the way can take "password algorithms" out (bid-down protection).
+/// Any node of the cluster can check a nonce of another. A flood of requests from forged addresses uses no memory. The
+/// text begins with the nonce cookie and the security features of RFC 8489 §9.2. The MAC covers the whole prefix, so an
+/// attacker on the path cannot remove "password algorithms" (bid-down protection).
 struct StatelessNonce: Sendable {
     /// `obMatJos2` and the base64 of 24 bits, of which the first says "password algorithms" (RFC 8489 §9.2, §18.1).
     static let prefix = "obMatJos2gAAA"
     private static let codeByteCount = 11
 
     let key: [UInt8]
-    /// How long a nonce is good, in seconds.
+    /// The lifetime of a nonce, in seconds.
     let lifetimeSeconds: Int64
 
-    /// A nonce for a client at a time (seconds since 1970): 33 characters.
+    /// A nonce for a client at a time (Unix seconds): 33 characters.
     func make(for client: TransportAddress, at seconds: Int64) -> String {
         let stamp = UInt32(truncatingIfNeeded: seconds)
         return Self.prefix + Base64.text(Self.bytes(of: stamp) + code(stamp, client))
     }
 
-    /// True for a nonce that this cluster made for this client and that is not older than its lifetime.
+    /// True if this cluster made the nonce for this client and it is not older than its lifetime.
     func isFresh(_ nonce: String, for client: TransportAddress, at seconds: Int64) -> Bool {
         guard nonce.hasPrefix(Self.prefix),
             let bytes = Base64.bytes(nonce.utf8.dropFirst(Self.prefix.utf8.count)),
@@ -122,7 +122,7 @@ struct StatelessNonce: Sendable {
         else { return false }
         let stamp = bytes.bigEndian32(at: 0)
         guard Keyed.isEqual(bytes[4...], code(stamp, client)[...]) else { return false }
-        // The distance between the two 32-bit times; clocks of nodes differ by a little.
+        // The distance between the two 32-bit times. The clocks of nodes may differ slightly.
         let age = Int64(Int32(bitPattern: UInt32(truncatingIfNeeded: seconds) &- stamp))
         return age >= -30 && age <= lifetimeSeconds
     }
@@ -140,7 +140,7 @@ struct StatelessNonce: Sendable {
     }
 }
 
-/// Base64 of RFC 4648 §4, of which the standard library has none.
+/// Base64 of RFC 4648 §4. The standard library has none.
 enum Base64 {
     private static let alphabet = Array("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/".utf8)
 
@@ -159,7 +159,7 @@ enum Base64 {
         return String(decoding: characters, as: UTF8.self)
     }
 
-    /// Whole groups without padding only: what a nonce has.
+    /// Only whole groups without padding, as in a nonce.
     static func bytes(_ text: some Collection<UInt8>) -> [UInt8]? {
         guard text.count % 4 == 0, text.count <= 128 else { return nil }
         var bytes: [UInt8] = []

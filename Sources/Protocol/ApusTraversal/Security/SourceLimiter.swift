@@ -1,14 +1,14 @@
 import ApusCore
 
-/// Tokens that are earned with time, up to a number that may be had at once.
+/// A token bucket: tokens accrue with time, up to a burst.
 package struct TokenBucket: Sendable {
     private var tokens = Float.infinity
     private var time: UInt64 = 0
 
     package init() {}
 
-    /// Adds what was earned since it was asked last. Tokens over `burst`, which were given, are kept for
-    /// ``creditSeconds`` of silence.
+    /// Adds the tokens accrued since the last call. Tokens over `burst` that were given are kept for ``creditSeconds``
+    /// without use.
     private mutating func earn(at now: UInt64, burst: Double, perSecond: Double) {
         let seconds = now > time ? Double(now - time) / 1e9 : 0
         time = max(time, now)
@@ -18,20 +18,20 @@ package struct TokenBucket: Sendable {
 
     private static let creditSeconds = 10.0
 
-    /// Whether there is a token; none is taken.
+    /// True if there is a token. Takes none.
     package mutating func has(at now: UInt64, burst: Double, perSecond: Double) -> Bool {
         earn(at: now, burst: burst, perSecond: perSecond)
         return tokens >= 1
     }
 
-    /// Takes one token; false where there is none. Time is in nanoseconds.
+    /// Takes one token; false if there is none. Time is in nanoseconds.
     package mutating func take(at now: UInt64, burst: Double, perSecond: Double) -> Bool {
         guard has(at: now, burst: burst, perSecond: perSecond) else { return false }
         tokens -= 1
         return true
     }
 
-    /// Gives tokens, also over the burst, up to `countMax`.
+    /// Adds tokens, also over the burst, up to `countMax`.
     mutating func give(_ count: Int, countMax: Int, at now: UInt64, burst: Double, perSecond: Double) {
         earn(at: now, burst: burst, perSecond: perSecond)
         tokens = max(tokens, min(Float(countMax), tokens + Float(count)))
@@ -40,15 +40,15 @@ package struct TokenBucket: Sendable {
 
 /// A token bucket for each source, in a table of fixed size.
 ///
-/// Several sources may share a row of the table (IPv6 sources are counted by /64): they then share its tokens, which
-/// errs on the quiet side. Memory never grows: 16 bytes a row.
+/// Several sources may share a row of the table (IPv6 sources are counted by /64). They then share its tokens, so the
+/// limit may be lower but never higher. Memory is constant: 16 bytes per row.
 struct SourceLimiter: Sendable {
-    /// What makes two sources different.
+    /// What distinguishes two sources.
     enum Scope: Sendable {
         case address, addressAndPort
     }
 
-    /// Answers that a source did not get, since the start.
+    /// Answers that were refused to a source, since the start.
     private(set) var refusedCount: UInt64 = 0
     private var rows: [TokenBucket]
     private let scope: Scope
@@ -72,36 +72,36 @@ struct SourceLimiter: Sendable {
         return Int(truncatingIfNeeded: (mixed ^ mixed >> 32) % UInt64(rows.count))
     }
 
-    /// Whether the source has a token; none is taken.
+    /// True if the source has a token. Takes none.
     mutating func has(_ source: TransportAddress, at now: MonotonicTime) -> Bool {
         rows[index(source)].has(at: now.nanoseconds, burst: burst, perSecond: perSecond)
     }
 
-    /// Takes one token of the source; false where it has none.
+    /// Takes one token of the source. Returns false if it has none.
     mutating func take(_ source: TransportAddress, at now: MonotonicTime) -> Bool {
         let isTaken = rows[index(source)].take(at: now.nanoseconds, burst: burst, perSecond: perSecond)
         if !isTaken { refusedCount &+= 1 }
         return isTaken
     }
 
-    /// Gives the source tokens, up to `countMax`.
+    /// Adds tokens to the source, up to `countMax`.
     mutating func give(_ count: Int, countMax: Int, to source: TransportAddress, at now: MonotonicTime) {
         rows[index(source)].give(
             count, countMax: countMax, at: now.nanoseconds, burst: burst, perSecond: perSecond)
     }
 }
 
-/// Two bounds for one kind of work: of an address with its port, which is one client, and of the address, behind which
-/// many clients may be (NAT).
+/// Two limits for one kind of work: one for an address with its port, which is one client, and one for the address,
+/// behind which many clients may be (NAT).
 ///
-/// The first keeps a client from taking what belongs to its neighbours, the second bounds what is done for an address
-/// at all, whatever ports a datagram says it is from. A reserve of each port, where there is one, stands in for the
-/// bound of the address: every token that is taken is taken of it too, so that a client has it that takes none.
+/// The first prevents a client from using the tokens of its neighbours. The second limits the work for an address,
+/// whatever ports its datagrams name. An optional reserve per port replaces the limit of the address. Every token that
+/// is taken is also taken from the reserve, so only a client that has taken none recently has it.
 struct SourceBounds: Sendable {
     private var ports: SourceLimiter
     private var addresses: SourceLimiter
     private var reserves: SourceLimiter?
-    /// How often there was no token, since the start.
+    /// The number of refusals since the start.
     private(set) var refusedCount: UInt64 = 0
     /// Rows of the table of ports for each row of the table of addresses.
     private static let portsPerAddress = 8
@@ -122,14 +122,14 @@ struct SourceBounds: Sendable {
         }
     }
 
-    /// Whether a source has a token of each, or of the reserve in the place of the address's; none is taken.
+    /// True if a source has a token of each, or of the reserve instead of the address's. Takes none.
     mutating func has(_ source: TransportAddress, at now: MonotonicTime) -> Bool {
         ports.has(source, at: now) && (addresses.has(source, at: now) || reserves?.has(source, at: now) == true)
     }
 
-    /// Takes a token of each; false, and none taken, where one is missing.
+    /// Takes a token of each. Returns false, and takes none, if one is missing.
     ///
-    /// - Parameter isAddressProven: the source is who it says it is, so that only its own bound counts.
+    /// - Parameter isAddressProven: true if the source's address is verified. Then only the limit of its port applies.
     mutating func take(_ source: TransportAddress, isAddressProven: Bool = false, at now: MonotonicTime) -> Bool {
         guard ports.has(source, at: now), isAddressProven || has(source, at: now) else {
             refusedCount &+= 1
@@ -141,7 +141,7 @@ struct SourceBounds: Sendable {
         return true
     }
 
-    /// An address has shown that it wants what it gets: it may have so much more.
+    /// Adds tokens to an address that has proven that it wants the answers.
     mutating func give(_ count: Int, countMax: Int, to source: TransportAddress, at now: MonotonicTime) {
         addresses.give(count, countMax: countMax, to: source, at: now)
     }

@@ -1,16 +1,17 @@
 public import ApusCore
 
-/// Users of a relay whose names and keys stand in a file, beside time-limited credentials (RFC 8489 §9.2.2; D8).
+/// Users of a relay whose names and keys are in a file, in addition to time-limited credentials (RFC 8489 §9.2.2; D8).
 ///
-/// The file has a line for each user, `NAME:REALM:KEY` or `NAME:REALM:KEY:KEY`. A key is `0x` and the digits
-/// of MD5 (32) or SHA-256 (64) over `NAME:REALM:PASSWORD`, as coturn's `turnadmin -k` prints it. Empty lines and those
-/// that begin with `#` say nothing. No password is in the file, but who has a key can use it: it is as secret as one.
+/// The file has a line for each user, `NAME:REALM:KEY` or `NAME:REALM:KEY:KEY`. A key is `0x` and the digits of MD5
+/// (32) or SHA-256 (64) over `NAME:REALM:PASSWORD`, as coturn's `turnadmin -k` prints it. Empty lines and lines that
+/// begin with `#` are ignored. The file contains no passwords, but a key can be used like one: it is as secret as a
+/// password.
 ///
 /// A value; safe to share.
 public struct StaticUsers: Sendable, Equatable {
-    /// Users of one file, at most.
+    /// The most users of one file.
     public static let countMax = 65_536
-    /// Bytes of a name.
+    /// The longest name, in bytes.
     public static let nameByteCountMax = 128
 
     struct Keys: Sendable, Equatable {
@@ -22,12 +23,12 @@ public struct StaticUsers: Sendable, Equatable {
 
     public init() {}
 
-    /// Reads the text of a file.
+    /// Parses the text of a file.
     ///
     /// - Parameters:
     ///   - source: The file's name, for errors.
-    ///   - realm: The relay's; a line of another is refused, since its key can never fit.
-    /// - Throws: 10022 with the line of the first fault.
+    ///   - realm: The relay's realm. A line with another realm is refused, since its key can never match.
+    /// - Throws: 10022 with the line of the first error.
     public init(_ text: String, source: String, realm: String) throws(ApusError) {
         for (index, line) in text.split(omittingEmptySubsequences: false, whereSeparator: \.isNewline).enumerated() {
             let fields = line.split(separator: ":", omittingEmptySubsequences: false).map { String($0) }
@@ -39,7 +40,7 @@ public struct StaticUsers: Sendable, Equatable {
                 throw fault("NAME:REALM:KEY is expected, or a second KEY after another colon")
             }
             guard fields[1] == realm else { throw fault("the key is for the realm '\(fields[1])', not '\(realm)'") }
-            guard users[name] == nil else { throw fault("this user stands there before") }
+            guard users[name] == nil else { throw fault("this user is defined twice") }
             guard users.count < Self.countMax else { throw fault("at most \(Self.countMax) users are expected") }
             var keys = Keys()
             for field in fields.dropFirst(2) {
@@ -51,16 +52,16 @@ public struct StaticUsers: Sendable, Equatable {
         }
     }
 
-    /// Whether a name can stand in a file: 1 to 128 visible bytes without a colon, not `#` first, in the form that
-    /// the OpaqueString profile makes of it, since clients' names are compared in that.
+    /// True if a name is valid in a file: 1 to 128 visible bytes without a colon, not beginning with `#`, and prepared
+    /// with the OpaqueString profile, since clients' names are compared in that form.
     public static func isName(_ name: String) -> Bool {
         (1...nameByteCountMax).contains(name.utf8.count) && !name.hasPrefix("#")
             && name.utf8.allSatisfy { $0 > 0x20 && $0 != 0x3a && $0 != 0x7f }
             && OpaqueString.prepare(name)?.utf8.elementsEqual(name.utf8) == true
     }
 
-    /// The line of a user with this password, with both keys; nil for a password that the OpaqueString profile refuses
-    /// (RFC 8489 §9.2.2), such as an empty one.
+    /// The line of a user with this password, with both keys; nil if the OpaqueString profile refuses the password (RFC
+    /// 8489 §9.2.2), such as an empty one.
     public static func line(name: String, realm: String, password: String) -> String? {
         guard let password = OpaqueString.prepare(password) else { return nil }
         let md5 = StunKey(username: name, realm: realm, password: password, algorithm: .md5)
@@ -73,7 +74,7 @@ public struct StaticUsers: Sendable, Equatable {
 
     func contains(_ name: String) -> Bool { users[name] != nil }
 
-    /// The key of a user; nil where there is none for the algorithm.
+    /// The key of a user for the algorithm; nil if there is none.
     func key(of name: String, algorithm: StunPasswordAlgorithm) -> StunKey? {
         guard let keys = users[name] else { return nil }
         return (algorithm == .md5 ? keys.md5 : keys.sha256).map { StunKey(bytes: $0) }

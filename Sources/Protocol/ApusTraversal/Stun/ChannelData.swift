@@ -1,41 +1,41 @@
 public import ApusCore
 
-/// The four bytes before the data of a channel: its number, and the count of data bytes (RFC 8656 §12.4).
+/// The four bytes before the data of a channel: the channel number and the number of data bytes (RFC 8656 §12.4).
 public struct ChannelDataHeader: Hashable, Sendable {
-    /// The numbers that channels may have; RFC 8656 §12 gives 0x5000 to 0xFFFF to others.
+    /// The channel numbers of RFC 8656 §12, which reserves 0x5000 to 0xFFFF.
     public static let channelNumbers: ClosedRange<UInt16> = 0x4000...0x4fff
-    /// The numbers of RFC 5766 §11, which older clients still choose from (coturn's of 4.6 among them). A server may
-    /// take them, since nothing else that comes to it begins with these bytes (RFC 7983 §7).
+    /// The numbers of RFC 5766 §11, from which older clients still choose (coturn's up to 4.6 among them). A server may
+    /// accept them, since no other message to it begins with these bytes (RFC 7983 §7).
     public static let legacyChannelNumbers: ClosedRange<UInt16> = 0x4000...0x7ffe
     public static let byteCount = 4
 
     public let channel: UInt16
-    /// Of the data, without header and padding.
+    /// The size of the data, without header and padding.
     public let dataByteCount: Int
 
-    /// A header of our own making; `dataByteCount` is at most 65,535.
+    /// Makes a header; `dataByteCount` is at most 65,535.
     public init(channel: UInt16, dataByteCount: Int) {
         self.channel = channel
         self.dataByteCount = dataByteCount
     }
 
-    /// The header of a datagram.
+    /// Parses the header of a datagram.
     ///
-    /// - Throws: 10001 where it is no ChannelData, or has more data than the datagram. What a datagram has beyond the
-    ///   data is padding (RFC 8656 §12.5).
+    /// - Throws: 10001 if it is not ChannelData, or announces more data than the datagram has. Bytes of a datagram
+    ///   after the data are padding (RFC 8656 §12.5).
     public init(
         datagram bytes: some RandomAccessCollection<UInt8>, numbers: ClosedRange<UInt16> = Self.channelNumbers
     ) throws(ApusError) {
-        guard bytes.count >= Self.byteCount else { throw ApusError(.malformed, "ChannelData has four bytes at least") }
+        guard bytes.count >= Self.byteCount else { throw ApusError(.malformed, "ChannelData has at least four bytes") }
         let head = Array(bytes.prefix(Self.byteCount))
         channel = head.bigEndian16(at: 0)
         dataByteCount = Int(head.bigEndian16(at: 2))
         guard numbers.contains(channel), dataByteCount <= bytes.count - Self.byteCount else {
-            throw ApusError(.malformed, "ChannelData has a channel's number and no more data than it says")
+            throw ApusError(.malformed, "the number or the length of ChannelData is invalid")
         }
     }
 
-    /// The bytes that the message takes in a stream, where it is padded to four (RFC 8656 §12.5).
+    /// The size of the message in a stream, where it is padded to four bytes (RFC 8656 §12.5).
     public var streamByteCount: Int { (Self.byteCount + dataByteCount + 3) & ~3 }
 
     /// The header as the wire has it.
@@ -57,10 +57,10 @@ public struct ChannelDataHeader: Hashable, Sendable {
     }
 }
 
-/// Cuts what comes over TCP or TLS into STUN messages and ChannelData (RFC 8656 §3.1, §12.5).
+/// Splits a TCP or TLS stream into STUN messages and ChannelData (RFC 8656 §3.1, §12.5).
 ///
-/// Bounded by one message: a STUN length above ``stunByteCountMax`` or a first byte that is neither ends the stream
-/// with an error, before anything is kept for it.
+/// Memory is bounded by one message. A STUN length above ``stunByteCountMax``, or a first byte that is neither, ends
+/// the stream with an error before memory is used for it.
 public struct StunStreamSplitter: Sendable {
     /// One message of the stream, without padding.
     public enum Message: Sendable, Hashable {
@@ -69,7 +69,7 @@ public struct StunStreamSplitter: Sendable {
         case channelData(UInt16, [UInt8])
     }
 
-    /// The longest STUN message of a stream: a Send indication with a full datagram.
+    /// The longest STUN message of a stream, in bytes: a Send indication with a full datagram.
     public let stunByteCountMax: Int
     private let numbers: ClosedRange<UInt16>
     private var buffer: [UInt8] = []
@@ -83,10 +83,10 @@ public struct StunStreamSplitter: Sendable {
         self.numbers = numbers
     }
 
-    /// Bytes kept for a message that is not whole.
+    /// Bytes of an incomplete message.
     public var bufferedByteCount: Int { buffer.count - start }
 
-    /// Takes bytes of the stream in.
+    /// Adds bytes of the stream.
     public mutating func append(_ bytes: some Collection<UInt8>) {
         if start > 0 {
             buffer.removeFirst(start)
@@ -95,9 +95,9 @@ public struct StunStreamSplitter: Sendable {
         buffer.append(contentsOf: bytes)
     }
 
-    /// The next whole message; nil while it is not whole.
+    /// The next complete message; nil if it is incomplete.
     ///
-    /// - Throws: 10001 where the stream is neither STUN nor ChannelData; it cannot go on then.
+    /// - Throws: 10001 if the stream is neither STUN nor ChannelData. It cannot continue then.
     public mutating func next() throws(ApusError) -> Message? {
         let count = try Self.messageByteCount(buffer[start...], stunByteCountMax: stunByteCountMax, numbers: numbers)
         guard let total = count, total <= bufferedByteCount
@@ -109,9 +109,9 @@ public struct StunStreamSplitter: Sendable {
         return .channelData(message.bigEndian16(at: 0), Array(message[4..<(4 + dataByteCount)]))
     }
 
-    /// How many bytes the message takes that these bytes begin with; nil where its first four bytes are not there.
+    /// The size of the message at the start of these bytes; nil if its first four bytes are not complete.
     ///
-    /// - Throws: 10001 as ``next()``. For loops that have their own buffers.
+    /// - Throws: 10001 as ``next()``. For loops with their own buffers.
     public static func messageByteCount(
         _ bytes: some RandomAccessCollection<UInt8>, stunByteCountMax: Int = StunMessage.byteCountMax,
         numbers: ClosedRange<UInt16> = ChannelDataHeader.channelNumbers
@@ -128,7 +128,7 @@ public struct StunStreamSplitter: Sendable {
         case 0x40:
             let channel = head.bigEndian16(at: 0)
             guard numbers.contains(channel) else {
-                throw ApusError(.malformed, "the stream has a number that no channel has")
+                throw ApusError(.malformed, "the stream has an invalid channel number")
             }
             return ChannelDataHeader(channel: channel, dataByteCount: length).streamByteCount
         default:

@@ -1,14 +1,14 @@
 import Crypto
 
-/// The key that a credential gives for the integrity of messages (RFC 8489 §9.1.1, §9.2.2). Never logged.
+/// The key of a credential for message integrity (RFC 8489 §9.1.1, §9.2.2). Never logged.
 public struct StunKey: Sendable, Hashable {
     let bytes: [UInt8]
 
     /// Short-term credentials: the password itself (ICE).
     public init(password: String) { bytes = Array(password.utf8) }
 
-    /// Long-term credentials: the digest of user name, realm and password. The password is taken as it is; who
-    /// has one that is not ASCII prepares it with OpaqueString (RFC 8265) first.
+    /// Long-term credentials: the hash of user name, realm and password. The password is used as given. A caller with a
+    /// non-ASCII password must prepare it with OpaqueString (RFC 8265) first.
     public init(username: String, realm: String, password: String, algorithm: StunPasswordAlgorithm = .md5) {
         let text = Array("\(username):\(realm):\(password)".utf8)
         switch algorithm {
@@ -17,24 +17,24 @@ public struct StunKey: Sendable, Hashable {
         }
     }
 
-    /// A key as its bytes, as a mirror of an allocation carries it.
+    /// A key from its bytes, for the mirror of an allocation.
     public init(bytes: [UInt8]) { self.bytes = bytes }
 }
 
-/// The two integrity codes of STUN.
+/// The two integrity attributes of STUN.
 public enum StunIntegrity {
     public enum Algorithm: Sendable, Hashable, CaseIterable {
         /// MESSAGE-INTEGRITY: HMAC-SHA1, 20 bytes (RFC 8489 §14.5).
         case sha1
-        /// MESSAGE-INTEGRITY-SHA256: HMAC-SHA256, never truncated here: no usage of ours allows it (RFC 8489 §14.6).
+        /// MESSAGE-INTEGRITY-SHA256: HMAC-SHA256, never truncated, since no usage here allows it (RFC 8489 §14.6).
         case sha256
 
         public var attribute: StunAttribute { self == .sha1 ? .messageIntegrity : .messageIntegritySHA256 }
         public var byteCount: Int { self == .sha1 ? 20 : 32 }
     }
 
-    /// The code over a message up to its integrity attribute, whose header has the length that the message will have
-    /// with that attribute.
+    /// The MAC over a message up to its integrity attribute. The header has the length of the message with that
+    /// attribute.
     static func code(_ algorithm: Algorithm, over bytes: ArraySlice<UInt8>, key: StunKey) -> [UInt8] {
         switch algorithm {
         case .sha1: Keyed.sha1(key.bytes, bytes)
@@ -44,12 +44,12 @@ public enum StunIntegrity {
 }
 
 extension StunMessage {
-    /// The integrity code that decides over this message: the SHA-256 one where it has it (RFC 8489 §9.2.4).
+    /// The integrity attribute that counts for this message: SHA-256 if it has it (RFC 8489 §9.2.4).
     public var integrity: StunIntegrity.Algorithm? {
         has(.messageIntegritySHA256) ? .sha256 : has(.messageIntegrity) ? .sha1 : nil
     }
 
-    /// True where the message has the integrity code and it is the key's. Takes the same time for every wrong code.
+    /// True if the message has the attribute and it matches the key. Takes the same time for every wrong value.
     public func verifies(_ algorithm: StunIntegrity.Algorithm, key: StunKey) -> Bool {
         guard let range = range(of: algorithm.attribute), range.count == algorithm.byteCount else { return false }
         var covered = Array(bytes[..<(range.lowerBound - 4)])
@@ -59,7 +59,7 @@ extension StunMessage {
         return Keyed.isEqual(StunIntegrity.code(algorithm, over: covered[...], key: key)[...], bytes[range])
     }
 
-    /// Whether FINGERPRINT is right; nil where there is none (RFC 8489 §14.7).
+    /// True if FINGERPRINT is correct; nil if there is none (RFC 8489 §14.7).
     public var isFingerprintRight: Bool? {
         guard let range = range(of: .fingerprint) else { return nil }
         guard range.count == 4 else { return false }
@@ -81,7 +81,7 @@ enum StunFingerprint {
     }
 }
 
-/// Keyed codes over plain bytes.
+/// Hashes and MACs over bytes.
 enum Keyed {
     static func sha1(_ key: [UInt8], _ bytes: ArraySlice<UInt8>) -> [UInt8] {
         var code = HMAC<Insecure.SHA1>(key: SymmetricKey(data: key))
@@ -99,7 +99,7 @@ enum Keyed {
         Array(SHA256.hash(data: bytes))
     }
 
-    /// Compares without stopping at the first difference.
+    /// Compares in constant time.
     static func isEqual(_ left: ArraySlice<UInt8>, _ right: ArraySlice<UInt8>) -> Bool {
         guard left.count == right.count else { return false }
         return zip(left, right).reduce(UInt8(0)) { $0 | ($1.0 ^ $1.1) } == 0

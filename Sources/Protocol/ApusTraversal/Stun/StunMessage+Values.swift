@@ -1,6 +1,6 @@
 public import ApusCore
 
-/// An error answer's number and sentence (RFC 8489 §14.8).
+/// The number and the reason phrase of an error answer (RFC 8489 §14.8).
 public struct StunErrorValue: Sendable, Hashable {
     public let code: StunErrorCode
     public let reason: String
@@ -11,11 +11,11 @@ public struct StunErrorValue: Sendable, Hashable {
     }
 }
 
-/// What an ICMP attribute tells of a packet that did not reach its peer (RFC 8656 §18.13).
+/// The contents of an ICMP attribute, about a packet that did not reach its peer (RFC 8656 §18.13).
 public struct StunICMP: Sendable, Hashable {
     public let type: UInt8
     public let code: UInt8
-    /// With a "packet too big", the MTU; else 0.
+    /// The MTU for "packet too big"; otherwise 0.
     public let errorData: UInt32
 
     public init(type: UInt8, code: UInt8, errorData: UInt32) {
@@ -25,8 +25,8 @@ public struct StunICMP: Sendable, Hashable {
     }
 }
 
-// Decoded values. Each answers nil where the attribute is missing and throws 10001 where its length or its
-// contents are not what its type demands.
+// Decoded values. Each returns nil if the attribute is missing, and throws 10001 if its length or contents are invalid
+// for its type.
 extension StunMessage {
     /// A number of four bytes: LIFETIME, PRIORITY, CONNECTION-ID and such.
     public func number32(_ type: StunAttribute) throws(ApusError) -> UInt32? {
@@ -47,7 +47,7 @@ extension StunMessage {
         return text
     }
 
-    /// An address that is written plainly: MAPPED-ADDRESS, ALTERNATE-SERVER (RFC 8489 §14.1).
+    /// A plain address: MAPPED-ADDRESS, ALTERNATE-SERVER (RFC 8489 §14.1).
     public func address(_ type: StunAttribute) throws(ApusError) -> TransportAddress? {
         guard let range = range(of: type) else { return nil }
         let familyOfCount: UInt8? = range.count == 8 ? 1 : range.count == 20 ? 2 : nil
@@ -59,18 +59,18 @@ extension StunMessage {
         return address
     }
 
-    /// An address that is mixed with the cookie and the transaction: XOR-MAPPED-ADDRESS, XOR-PEER-ADDRESS,
-    /// XOR-RELAYED-ADDRESS (RFC 8489 §14.2). A v4-mapped IPv6 address comes out as IPv4.
+    /// An address that is XORed with the cookie and the transaction: XOR-MAPPED-ADDRESS, XOR-PEER-ADDRESS,
+    /// XOR-RELAYED-ADDRESS (RFC 8489 §14.2). A v4-mapped IPv6 address is returned as IPv4.
     public func xorAddress(_ type: StunAttribute) throws(ApusError) -> TransportAddress? {
         guard let range = range(of: type) else { return nil }
         return try xorAddress(at: range)
     }
 
-    /// Every address of one type in the message: CreatePermission may have several (RFC 8656 §10.1).
+    /// Every address of one type in the message. CreatePermission may have several (RFC 8656 §10.1).
     ///
-    /// - Throws: 10001 for an address that is none, and for more than `countMax`.
+    /// - Throws: 10001 for an invalid address, and for more than `countMax`.
     public func xorAddresses(_ type: StunAttribute, countMax: Int) throws(ApusError) -> [TransportAddress] {
-        // Only what the integrity covers is taken; a message without one has the first alone.
+        // Only what the integrity covers is used. Of a message without integrity only the first address counts.
         guard
             let integrityStart = slots.first(where: {
                 $0.type == .messageIntegrity || $0.type == .messageIntegritySHA256
@@ -78,7 +78,7 @@ extension StunMessage {
         else { return try xorAddress(type).map { [$0] } ?? [] }
         var found: [TransportAddress] = []
         var position = Self.headerByteCount
-        // Lengths were compared when the message was read.
+        // The lengths were checked when the message was parsed.
         while position < integrityStart.start - 4 {
             let start = position + 4
             let end = start + Int(bytes.bigEndian16(at: position + 2))
@@ -115,16 +115,16 @@ extension StunMessage {
         guard let range = range(of: .errorCode) else { return nil }
         guard range.count >= 4, range.count <= 4 + 763,
             let reason = String(validating: bytes[(range.lowerBound + 4)..<range.upperBound], as: UTF8.self)
-        else { throw ApusError(.malformed, "ERROR-CODE has a number and a sentence") }
+        else { throw ApusError(.malformed, "ERROR-CODE must have a number and a reason") }
         let hundreds = UInt16(bytes[range.lowerBound + 2] & 7)
         let rest = UInt16(bytes[range.lowerBound + 3])
         guard (3...6).contains(hundreds), rest < 100 else {
-            throw ApusError(.malformed, "ERROR-CODE is 300 to 699")
+            throw ApusError(.malformed, "ERROR-CODE must be 300 to 699")
         }
         return StunErrorValue(code: StunErrorCode(rawValue: hundreds * 100 + rest), reason: reason)
     }
 
-    /// CHANNEL-NUMBER (RFC 8656 §18.1), whatever its number.
+    /// CHANNEL-NUMBER (RFC 8656 §18.1), with any number.
     public func channelNumber() throws(ApusError) -> UInt16? {
         try range(of: .channelNumber, byteCount: 4).map { bytes.bigEndian16(at: $0.lowerBound) }
     }
@@ -134,18 +134,18 @@ extension StunMessage {
         try range(of: .requestedTransport, byteCount: 4).map { bytes[$0.lowerBound] }
     }
 
-    /// The family number of REQUESTED-ADDRESS-FAMILY or ADDITIONAL-ADDRESS-FAMILY (RFC 8656 §18.6, §18.10); a number
-    /// that is no family is answered as it is, so that it can be refused with 440.
+    /// The family number of REQUESTED-ADDRESS-FAMILY or ADDITIONAL-ADDRESS-FAMILY (RFC 8656 §18.6, §18.10). An unknown
+    /// number is returned unchanged, so that it can be refused with 440.
     public func familyNumber(_ type: StunAttribute) throws(ApusError) -> UInt8? {
         try range(of: type, byteCount: 4).map { bytes[$0.lowerBound] }
     }
 
-    /// EVEN-PORT: true where the next port is to be reserved too (RFC 8656 §18.5).
+    /// EVEN-PORT: true if the next port must be reserved too (RFC 8656 §18.5).
     public func evenPort() throws(ApusError) -> Bool? {
         try range(of: .evenPort, byteCount: 1).map { bytes[$0.lowerBound] & 0x80 != 0 }
     }
 
-    /// PASSWORD-ALGORITHM (RFC 8489 §14.12); nil inside where the algorithm is not known here.
+    /// PASSWORD-ALGORITHM (RFC 8489 §14.12). The inner value is nil if the algorithm is unknown.
     public func passwordAlgorithm() throws(ApusError) -> StunPasswordAlgorithm?? {
         guard let range = range(of: .passwordAlgorithm) else { return nil }
         guard range.count >= 4 else { throw ApusError(.malformed, "PASSWORD-ALGORITHM has at least 4 bytes") }

@@ -1,16 +1,15 @@
 public import ApusCore
 
-/// A STUN message that was read: its bytes, and where each attribute lies in them (RFC 8489 §5, §14).
+/// A parsed STUN message: its bytes, and the location of each attribute (RFC 8489 §5, §14).
 ///
-/// Reading looks at headers and lengths only; a value is decoded when it is asked for, and every such question
-/// checks the length of the value against what its type needs, so that no attribute can be taken for another
-/// (the case of CVE-2026-40613). Nothing read from the wire is used as an index before it was compared.
-/// Limits: ``byteCountMax`` and ``attributeCountMax``. Attributes after the integrity are left out, as
-/// RFC 8489 §14.5 demands, and so is every second one of a type.
+/// Parsing checks headers and lengths only. A value is decoded on access, and every access checks the length of the
+/// value against its type, so an attribute cannot be taken for another one (the case of CVE-2026-40613). Every number
+/// from the wire is checked before it is used as an index. Limits: ``byteCountMax`` and ``attributeCountMax``.
+/// Attributes after the integrity are ignored, as RFC 8489 §14.5 demands, and so is every second one of a type.
 public struct StunMessage: Sendable {
-    /// The longest message that is read, in bytes with the header; a datagram of TURN data with its headers.
+    /// The longest message that is parsed, in bytes with the header: a datagram of TURN data with its headers.
     public static let byteCountMax = 65_535
-    /// The most attributes of one message; a TURN request has at most a dozen.
+    /// The most attributes of one message. A TURN request has at most a dozen.
     public static let attributeCountMax = 48
     /// The bytes of a header.
     public static let headerByteCount = 20
@@ -19,7 +18,7 @@ public struct StunMessage: Sendable {
 
     struct Slot: Sendable {
         let type: StunAttribute
-        /// Of the value, without padding.
+        /// The start of the value. The value has no padding.
         let start: Int
         let end: Int
     }
@@ -33,17 +32,17 @@ public struct StunMessage: Sendable {
     public var kind: StunClass { type.kind }
     public var method: StunMethod { type.method }
 
-    /// True where the first bytes of a datagram can only be STUN (RFC 7983 §7, RFC 8489 §6.3).
+    /// True if the first bytes of a datagram can only be STUN (RFC 7983 §7, RFC 8489 §6.3).
     public static func isLikely(_ bytes: [UInt8]) -> Bool {
         bytes.count >= headerByteCount && bytes[0] < 4 && bytes[3] & 3 == 0
             && bytes[4] == 0x21 && bytes[5] == 0x12 && bytes[6] == 0xa4 && bytes[7] == 0x42
     }
 
-    /// Reads one whole message.
+    /// Parses one complete message.
     ///
     /// - Throws: 10001 for anything that is not exactly one message: too short or too long, another cookie, a length
-    ///   that is not the bytes' or no multiple of four, an attribute that leaves the message, too many attributes,
-    ///   something after FINGERPRINT.
+    ///   that does not match the bytes or is not a multiple of four, an attribute that exceeds the message, too many
+    ///   attributes, bytes after FINGERPRINT.
     public init(_ bytes: [UInt8]) throws(ApusError) {
         guard bytes.count >= Self.headerByteCount, bytes.count <= Self.byteCountMax else {
             throw ApusError(.malformed, "a STUN message has 20 to \(Self.byteCountMax) bytes")
@@ -56,7 +55,7 @@ public struct StunMessage: Sendable {
         }
         let length = Int(bytes.bigEndian16(at: 2))
         guard length & 3 == 0, length == bytes.count - Self.headerByteCount else {
-            throw ApusError(.malformed, "the length of a STUN message is that of its attributes")
+            throw ApusError(.malformed, "the length of a STUN message does not match its attributes")
         }
         self.bytes = bytes
         self.type = type
@@ -69,20 +68,20 @@ public struct StunMessage: Sendable {
         var integrity: StunAttribute?
         var count = 0
         while position < bytes.count {
-            // Lengths are multiples of four, so that a header always fits where one byte does.
+            // Lengths are multiples of four, so if one byte is left a header is complete.
             let type = StunAttribute(rawValue: bytes.bigEndian16(at: position))
             let valueCount = Int(bytes.bigEndian16(at: position + 2))
             let start = position + 4
             let paddedEnd = start + (valueCount + 3) & ~3
             guard paddedEnd <= bytes.count else {
-                throw ApusError(.malformed, "an attribute leaves its STUN message")
+                throw ApusError(.malformed, "an attribute exceeds its STUN message")
             }
             count += 1
             guard count <= Self.attributeCountMax else {
                 throw ApusError(.malformed, "a STUN message has at most \(Self.attributeCountMax) attributes")
             }
             if type == .fingerprint, paddedEnd != bytes.count {
-                throw ApusError(.malformed, "FINGERPRINT is the last attribute of a STUN message")
+                throw ApusError(.malformed, "FINGERPRINT must be the last attribute of a STUN message")
             }
             let isIgnored: Bool
             switch integrity {
@@ -101,34 +100,34 @@ public struct StunMessage: Sendable {
     /// The types of all attributes that count, in the order of the message.
     public var attributes: [StunAttribute] { slots.map(\.type) }
 
-    /// True where the message has the attribute, whatever its value.
+    /// True if the message has the attribute, whatever its value.
     public func has(_ type: StunAttribute) -> Bool { slots.contains { $0.type == type } }
 
-    /// Where the value of an attribute lies in ``bytes``, without padding; nil where there is none.
+    /// The range of an attribute's value in ``bytes``, without padding; nil if there is none.
     public func range(of type: StunAttribute) -> Range<Int>? {
         for slot in slots where slot.type == type { return slot.start..<slot.end }
         return nil
     }
 
-    /// The value of an attribute, sharing the message's bytes; nil where there is none.
+    /// The value of an attribute as a slice of the message; nil if there is none.
     public func value(of type: StunAttribute) -> ArraySlice<UInt8>? { range(of: type).map { bytes[$0] } }
 
-    /// The attributes that must be understood and are not among `known` (RFC 8489 §6.3.1).
+    /// The comprehension-required attributes that are not in `known` (RFC 8489 §6.3.1).
     public func unknownAttributes(known: [StunAttribute]) -> [StunAttribute] {
         slots.map(\.type).filter { $0.isComprehensionRequired && !known.contains($0) }
     }
 }
 
 extension [UInt8] {
-    /// Two bytes as a number; the caller has compared the count.
+    /// Two bytes as a number. The caller has checked the count.
     func bigEndian16(at offset: Int) -> UInt16 { UInt16(self[offset]) << 8 | UInt16(self[offset + 1]) }
 
-    /// Four bytes as a number; the caller has compared the count.
+    /// Four bytes as a number. The caller has checked the count.
     func bigEndian32(at offset: Int) -> UInt32 {
         UInt32(bigEndian16(at: offset)) << 16 | UInt32(bigEndian16(at: offset + 2))
     }
 
-    /// Eight bytes as a number; the caller has compared the count.
+    /// Eight bytes as a number. The caller has checked the count.
     func bigEndian64(at offset: Int) -> UInt64 {
         UInt64(bigEndian32(at: offset)) << 32 | UInt64(bigEndian32(at: offset + 4))
     }

@@ -1,10 +1,10 @@
-/// A STUN method with the number that the wire has (RFC 8489 §18.2, RFC 8656 §17, RFC 6062 §6.1).
+/// A STUN method with its number on the wire (RFC 8489 §18.2, RFC 8656 §17, RFC 6062 §6.1).
 ///
-/// The number has 12 bits; a method that is not known keeps its number, so that it can be refused by it.
+/// The number has 12 bits. An unknown method keeps its number, for the refusal.
 public struct StunMethod: RawRepresentable, Hashable, Sendable {
     public let rawValue: UInt16
 
-    /// A method by its number, of which the low 12 bits count.
+    /// A method by its number. Only the low 12 bits count.
     public init(rawValue: UInt16) { self.rawValue = rawValue & 0xfff }
 
     public static let binding = Self(rawValue: 0x001)
@@ -19,7 +19,7 @@ public struct StunMethod: RawRepresentable, Hashable, Sendable {
     public static let connectionAttempt = Self(rawValue: 0x00c)
 }
 
-/// What a STUN message is: a question, a notice, or one of the two answers (RFC 8489 §5).
+/// The class of a STUN message: request, indication, or one of the two responses (RFC 8489 §5).
 public enum StunClass: UInt8, Sendable, Hashable, CaseIterable {
     case request = 0
     case indication = 1
@@ -37,7 +37,7 @@ public struct StunMessageType: Hashable, Sendable {
         self.method = method
     }
 
-    /// A type from the wire; nil where the first two bits are not zero, which is no STUN.
+    /// A type from the wire; nil if the first two bits are not zero: then it is not STUN.
     public init?(wire: UInt16) {
         guard wire & 0xc000 == 0,
             let kind = StunClass(rawValue: UInt8((wire >> 7) & 0x2 | (wire >> 4) & 0x1))
@@ -46,7 +46,7 @@ public struct StunMessageType: Hashable, Sendable {
         method = StunMethod(rawValue: (wire & 0x3e00) >> 2 | (wire & 0x00e0) >> 1 | wire & 0x000f)
     }
 
-    /// The two bytes as the wire has them.
+    /// The two bytes on the wire.
     public var wire: UInt16 {
         let number = method.rawValue
         let spread = (number & 0xf80) << 2 | (number & 0x070) << 1 | number & 0x00f
@@ -54,7 +54,7 @@ public struct StunMessageType: Hashable, Sendable {
     }
 }
 
-/// The 96 bits that tie an answer to its request (RFC 8489 §5).
+/// The 96 bits that match a response to its request (RFC 8489 §5).
 public struct TransactionID: Hashable, Sendable {
     /// The first four bytes as a number.
     public let high: UInt32
@@ -67,14 +67,14 @@ public struct TransactionID: Hashable, Sendable {
     }
 }
 
-/// The type of an attribute with its number; below 0x8000 a reader that does not know it must refuse the
-/// message (RFC 8489 §14, §18.3; RFC 8656 §18; RFC 6062 §6.2; RFC 8016 §3.3; RFC 8445 §16.1; RFC 5780 §7).
+/// The type of an attribute with its number. A reader must refuse a message with an unknown attribute below 0x8000 (RFC
+/// 8489 §14, §18.3; RFC 8656 §18; RFC 6062 §6.2; RFC 8016 §3.3; RFC 8445 §16.1; RFC 5780 §7).
 public struct StunAttribute: RawRepresentable, Hashable, Sendable {
     public let rawValue: UInt16
 
     public init(rawValue: UInt16) { self.rawValue = rawValue }
 
-    /// True where a message with this attribute must be refused by one who does not know it.
+    /// True if a reader that does not know this attribute must refuse the message.
     public var isComprehensionRequired: Bool { rawValue < 0x8000 }
 
     public static let mappedAddress = Self(rawValue: 0x0001)
@@ -114,11 +114,11 @@ public struct StunAttribute: RawRepresentable, Hashable, Sendable {
     public static let mobilityTicket = Self(rawValue: 0x8030)
 }
 
-/// The number of an error answer (RFC 8489 §14.8, RFC 8656 §19, RFC 6062 §6.3, RFC 8016 §3.4).
+/// The number of an error response (RFC 8489 §14.8, RFC 8656 §19, RFC 6062 §6.3, RFC 8016 §3.4).
 public struct StunErrorCode: RawRepresentable, Hashable, Sendable {
     public let rawValue: UInt16
 
-    /// A code by its number; 300 to 699 are meant.
+    /// A code by its number, 300 to 699.
     public init(rawValue: UInt16) { self.rawValue = rawValue }
 
     public static let tryAlternate = Self(rawValue: 300)
@@ -141,7 +141,7 @@ public struct StunErrorCode: RawRepresentable, Hashable, Sendable {
     public static let insufficientCapacity = Self(rawValue: 508)
 }
 
-/// How a password becomes a key (RFC 8489 §18.5).
+/// The derivation of a key from a password (RFC 8489 §18.5).
 public enum StunPasswordAlgorithm: UInt16, Sendable, Hashable, CaseIterable {
     case md5 = 0x0001
     case sha256 = 0x0002

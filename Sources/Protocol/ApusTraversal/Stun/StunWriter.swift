@@ -1,10 +1,10 @@
-/// Writes one STUN message, attribute after attribute, with padding of zeros (RFC 8489 §14).
+/// Writes one STUN message, attribute by attribute, with zero padding (RFC 8489 §14).
 ///
-/// Memory is made for the message alone and every byte of it is written, so that nothing of another message can
-/// leak through padding (the case of CVE-2020-4067). Integrity and fingerprint come last, in this order:
-/// ``addIntegrity(_:key:)``, then ``addFingerprint()``. Values longer than 763 bytes, except DATA, are cut off.
+/// The message has memory of its own and every byte of it is written, so that no data of another message can leak
+/// through padding (the case of CVE-2020-4067). Integrity and fingerprint come last, in this order:
+/// ``addIntegrity(_:key:)``, then ``addFingerprint()``. Values longer than 763 bytes, except DATA, are truncated.
 public struct StunWriter: Sendable {
-    /// The message so far; its length field is right after each step.
+    /// The message so far. Its length field is correct after each step.
     public private(set) var bytes: [UInt8]
     private let transaction: TransactionID
 
@@ -19,8 +19,8 @@ public struct StunWriter: Sendable {
         bytes.append(bigEndian: transaction.low)
     }
 
-    /// Adds an attribute with the bytes of its value. A value that the message's 16-bit length cannot hold is left
-    /// out whole; DATA of a datagram always fits.
+    /// Adds an attribute with a value. A value that does not fit the message's 16-bit length is omitted; DATA of a
+    /// datagram always fits.
     public mutating func add(_ type: StunAttribute, _ value: some Collection<UInt8>) {
         let padding = (4 - value.count & 3) & 3
         guard bytes.count + 4 + value.count + padding <= StunMessage.byteCountMax else { return }
@@ -38,17 +38,17 @@ public struct StunWriter: Sendable {
         add(type, value)
     }
 
-    /// Adds text, cut off at 763 bytes (RFC 8489 §14.8).
+    /// Adds text, truncated at 763 bytes (RFC 8489 §14.8).
     public mutating func add(_ type: StunAttribute, text: String) { add(type, text.utf8.prefix(763)) }
 
-    /// Adds an address as it is (MAPPED-ADDRESS, ALTERNATE-SERVER).
+    /// Adds a plain address (MAPPED-ADDRESS, ALTERNATE-SERVER).
     public mutating func add(_ type: StunAttribute, address: TransportAddress) {
         var value: [UInt8] = [0, address.family.rawValue]
         value.append(bigEndian: address.port)
         add(type, value + address.bytes)
     }
 
-    /// Adds an address mixed with the cookie and the transaction (RFC 8489 §14.2).
+    /// Adds an address that is XORed with the cookie and the transaction (RFC 8489 §14.2).
     public mutating func add(_ type: StunAttribute, xorAddress address: TransportAddress) {
         var value: [UInt8] = [0, address.family.rawValue]
         value.append(bigEndian: address.port ^ UInt16(StunMessage.magicCookie >> 16))
@@ -61,7 +61,7 @@ public struct StunWriter: Sendable {
         add(type, value)
     }
 
-    /// Adds ERROR-CODE. The sentence is empty by default: an answer to someone unknown stays small.
+    /// Adds ERROR-CODE. The reason is empty by default, so that answers to unauthenticated clients are small.
     public mutating func add(errorCode code: StunErrorCode, reason: String = "") {
         add(.errorCode, [0, 0, UInt8(code.rawValue / 100 & 7), UInt8(code.rawValue % 100)] + reason.utf8.prefix(763))
     }
@@ -77,7 +77,7 @@ public struct StunWriter: Sendable {
         add(type, [family.rawValue, 0, 0, 0])
     }
 
-    /// Adds ADDRESS-ERROR-CODE: why the second family of an allocation is missing (RFC 8656 §18.12).
+    /// Adds ADDRESS-ERROR-CODE: the reason for which an allocation has no second family (RFC 8656 §18.12).
     public mutating func add(addressErrorCode code: StunErrorCode, family: TransportAddress.Family) {
         add(.addressErrorCode, [family.rawValue, 0, UInt8(code.rawValue / 100 & 7), UInt8(code.rawValue % 100)])
     }
@@ -102,7 +102,7 @@ public struct StunWriter: Sendable {
         add(algorithm.attribute, StunIntegrity.code(algorithm, over: bytes[...], key: key))
     }
 
-    /// Adds FINGERPRINT, which is the last attribute (RFC 8489 §14.7).
+    /// Adds FINGERPRINT. It must be the last attribute (RFC 8489 §14.7).
     public mutating func addFingerprint() {
         setLength(bytes.count - StunMessage.headerByteCount + 8)
         add(.fingerprint, number: StunFingerprint.value(over: bytes[...]))

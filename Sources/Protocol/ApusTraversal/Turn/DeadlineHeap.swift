@@ -1,7 +1,7 @@
 import ApusCore
 
-/// The next thing that ends, found in O(log n). An entry is not taken out when its deadline moves: the owner remembers
-/// the deadline that counts and lets others fall when they come up.
+/// A priority queue of deadlines; operations take O(log n). An entry is not removed when its deadline moves. The owner
+/// stores the valid deadline and ignores other entries when they are due.
 struct DeadlineHeap<Subject: Sendable>: Sendable {
     struct Entry: Sendable {
         let deadline: MonotonicTime
@@ -27,7 +27,7 @@ struct DeadlineHeap<Subject: Sendable>: Sendable {
         return first
     }
 
-    /// Drops entries that do not count any more, in O(n).
+    /// Removes invalid entries, in O(n).
     mutating func compact(keeping counts: (Entry) -> Bool) {
         entries = entries.filter(counts)
         for index in stride(from: entries.count / 2 - 1, through: 0, by: -1) { siftDown(index) }

@@ -1,20 +1,20 @@
 public import ApusCore
 
-/// Where a client's messages come from and answers go to: a pair of addresses at one plane, or one stream.
+/// The path of a client's messages and answers: a pair of addresses at one plane, or one stream.
 public struct RelayFlow: Hashable, Sendable {
     public enum Transport: UInt8, Sendable, Hashable, CaseIterable {
         case udp, tcp, tls, dtls
 
-        /// True where messages come in a stream and ChannelData is padded.
+        /// True if messages are in a stream and ChannelData is padded.
         public var isStream: Bool { self == .tcp || self == .tls }
     }
 
-    /// The plane thread that holds the socket.
+    /// The plane thread that owns the socket.
     public var plane: UInt8
     public var transport: Transport
     public var local: TransportAddress
     public var remote: TransportAddress
-    /// Of a stream, its number at the plane, which is never used again; 0 for datagrams.
+    /// The number of a stream at the plane, which is never reused; 0 for datagrams.
     public var connection: UInt64
 
     public init(
@@ -27,19 +27,19 @@ public struct RelayFlow: Hashable, Sendable {
         self.connection = connection
     }
 
-    /// What a nonce is good for: the sender's address; of a stream, which has proven its address, whatever its port, so
-    /// that a client's data connections need no challenge of their own (RFC 6062 §4.3).
+    /// The address that a nonce is bound to: the sender's. For a stream, whose address is verified, the port is
+    /// ignored, so a client's data connections need no challenge of their own (RFC 6062 §4.3).
     var nonceAddress: TransportAddress { transport.isStream ? remote.host : remote }
 }
 
-/// An allocation of this node. Numbers are not used again before 2^32 others were.
+/// An allocation of this node. A number is reused only after 2^32 others.
 public struct AllocationID: RawRepresentable, Hashable, Sendable {
     public let rawValue: UInt32
     public init(rawValue: UInt32) { self.rawValue = rawValue }
 }
 
-/// The 16 random bytes by which nodes name an allocation that can move. Clients carry them sealed, as a ticket that
-/// proves, with their credential, that the allocation is their own (RFC 8016 §3.1).
+/// The 16 random bytes that identify a movable allocation between nodes. Clients carry them sealed, as a ticket that
+/// proves, with their credential, that the allocation is theirs (RFC 8016 §3.1).
 public struct MobilityTicket: Hashable, Sendable {
     public let high: UInt64
     public let low: UInt64
@@ -49,7 +49,7 @@ public struct MobilityTicket: Hashable, Sendable {
         self.low = low
     }
 
-    /// From its bytes; nil where they are not 16.
+    /// From its bytes; nil if they are not 16.
     public init?(bytes: some Collection<UInt8>) {
         guard bytes.count == 16 else { return nil }
         let all = Array(bytes)
@@ -64,31 +64,31 @@ public struct MobilityTicket: Hashable, Sendable {
     }
 }
 
-/// What the shell is asked to open for an allocation; it answers with `relayOpened` or `relayFailed`.
+/// The sockets that the shell must open for an allocation. It answers with `relayOpened` or `relayFailed`.
 public struct RelayOpening: Hashable, Sendable {
-    /// The number of this question.
+    /// The number of this request.
     public let request: UInt32
     public let flow: RelayFlow
-    /// The families wanted; the second is optional (ADDITIONAL-ADDRESS-FAMILY).
+    /// The requested families. The second is optional (ADDITIONAL-ADDRESS-FAMILY).
     public let families: [TransportAddress.Family]
     /// True for a listening TCP socket (RFC 6062), false for UDP.
     public let isTCP: Bool
-    /// The port must be even (EVEN-PORT).
+    /// True if the port must be even (EVEN-PORT).
     public let isEvenPort: Bool
-    /// The port after it is to be kept open under this token.
+    /// If set, the next port is reserved under this token.
     public let reserveNextAs: UInt64?
-    /// The port to take is the one kept under this token.
+    /// If set, the port reserved under this token is used.
     public let reserved: UInt64?
-    /// The port to take where it is free: that of the allocation on the node that died.
+    /// The port to use if it is free: that of the allocation on the node that died.
     public let preferredPort: UInt16?
 }
 
-/// The life of an allocation, for the log and for accounting.
+/// A record of an allocation that ended, for the log and for accounting.
 public struct AllocationLife: Hashable, Sendable {
-    /// Why an allocation ended.
+    /// The reason for which an allocation ended.
     public enum Reason: String, Sendable, Hashable {
         case deleted, expired, streamClosed = "stream-closed", movedAway = "moved-away", closedByNode = "closed-by-node"
-        /// The process ended orderly.
+        /// The process shut down.
         case shutdown
     }
 
@@ -101,7 +101,7 @@ public struct AllocationLife: Hashable, Sendable {
     public let reason: Reason
 }
 
-/// What an allocation carried; `up` is from the client to peers.
+/// The traffic of an allocation; `up` is from the client to peers.
 public struct RelayCounters: Hashable, Sendable {
     public var packetsUp: UInt64 = 0
     public var bytesUp: UInt64 = 0
@@ -119,7 +119,7 @@ public struct RelayCounters: Hashable, Sendable {
     }
 }
 
-/// All that another node needs to take an allocation up again (RFC 8016, D8); some 300 bytes.
+/// The state with which another node can continue an allocation (RFC 8016, D8); about 300 bytes.
 public struct AllocationMirror: Hashable, Sendable {
     public struct Channel: Hashable, Sendable {
         public let number: UInt16
@@ -133,7 +133,7 @@ public struct AllocationMirror: Hashable, Sendable {
     public let ticket: MobilityTicket
     public let username: String
     public let relayed: [TransportAddress]
-    /// How long the allocation lives from the moment of mirroring.
+    /// The remaining lifetime of the allocation at the moment of mirroring.
     public let remaining: Duration
     public let permissions: [TransportAddress]
     public let channels: [Channel]
@@ -151,59 +151,59 @@ public struct AllocationMirror: Hashable, Sendable {
     }
 }
 
-/// What ``TurnServerStateMachine`` wants done, in order.
+/// The actions of ``TurnServerStateMachine``, to be carried out in order.
 public enum TurnAction: Hashable, Sendable {
     /// Send this STUN message to the client.
     case reply(RelayFlow, [UInt8])
     case openRelay(RelayOpening)
-    /// The relayed sockets of this opening are not wanted any more.
+    /// Close the relayed sockets of this opening.
     case closeRelay(request: UInt32)
-    /// The reserved port under this token is not wanted any more.
+    /// Close the reserved port under this token.
     case closeReserved(UInt64)
 
-    // To the plane. `request` names the opening whose sockets the allocation takes over.
+    // For the plane. `request` names the opening whose sockets the allocation uses.
     case install(AllocationID, RelayFlow, relayed: [TransportAddress], request: UInt32)
-    /// Data from and to this host may pass; to the host only at these ports, which
-    /// ``PeerPolicy/judgedPorts`` leaves to the machine.
+    /// Data from and to this host may pass, to the host only at these ports. For ``PeerPolicy/judgedPorts`` the machine
+    /// checks each port.
     case permit(AllocationID, TransportAddress, ports: ClosedRange<UInt16>)
     case revoke(AllocationID, TransportAddress)
     case bindChannel(AllocationID, UInt16, TransportAddress)
     case unbindChannel(AllocationID, UInt16)
-    /// The client goes on from another address of the same plane.
+    /// The client continues from another address at the same plane.
     case moveFlow(AllocationID, RelayFlow)
-    /// The client goes on at another plane, which gets the relayed socket; permissions and channels follow.
+    /// The client continues at another plane, which gets the relayed socket. Permissions and channels follow.
     case transfer(AllocationID, from: RelayFlow, to: RelayFlow)
-    /// Close the relayed address of one family; the other one goes on.
+    /// Close the relayed address of one family. The other one stays.
     case closeFamily(AllocationID, TransportAddress.Family)
     case remove(AllocationID)
     case closeStream(RelayFlow)
-    /// Send this to the peer, for a Send indication that the plane handed up.
+    /// Send this to the peer, for a Send indication that the plane passed to the machine.
     case sendToPeer(AllocationID, TransportAddress, [UInt8], dontFragment: Bool)
 
     // TCP relaying (RFC 6062).
     /// Connect from the relayed address to a peer; answer with `peerConnected` or `peerFailed`.
     case connectPeer(AllocationID, connection: UInt32, TransportAddress)
-    /// Send this answer on the client's stream, and from there on its bytes and those of the peer's connection are each
-    /// other's: one action, since the client's first bytes may come as soon as it has the answer.
+    /// Send this answer on the client's stream, and from then on relay between it and the peer's connection. This is
+    /// one action, since the client's first bytes may arrive as soon as it has the answer.
     case joinStreams(RelayFlow, AllocationID, connection: UInt32, answer: [UInt8])
-    /// Close the connection to the peer, and the client's stream that it is joined with.
+    /// Close the connection to the peer, and the client's stream that is joined with it.
     case closePeer(AllocationID, connection: UInt32)
 
     /// An allocation began.
     case began(AllocationID, RelayFlow, user: String, relayed: [TransportAddress])
     case ended(AllocationLife)
-    /// Carry this to the standby; it replaces what was carried under `replacing`.
+    /// Send this to the standby. It replaces the mirror under `replacing`.
     case mirror(AllocationMirror, replacing: MobilityTicket?)
     case unmirror(MobilityTicket)
     /// Ask the other nodes for the allocation of this ticket and user name; answer with `claimed`.
     case claim(UInt32, MobilityTicket, username: String)
-    /// An allocation of another node goes on here: the life of the node that it was at, if it still lives, ends it.
+    /// An allocation of another node continues here. If that node still has it, it must end it.
     case revived(MobilityTicket, home: UInt64)
 }
 
-/// Why a relayed address could not be opened.
+/// The reason for which a relayed address could not be opened.
 public enum RelayFailure: Sendable, Hashable {
-    /// No port, or no even pair of ports, is free, or the machine has no room.
+    /// No port, or no even pair of ports, is free, or the machine has no resources.
     case noCapacity
     /// The node has no address of the family.
     case familyUnsupported

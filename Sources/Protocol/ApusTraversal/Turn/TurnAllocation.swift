@@ -1,11 +1,11 @@
 import ApusCore
 
-/// One allocation as the machine knows it; its packets are the plane's (RFC 8656 §3.2).
+/// One allocation in the machine. The plane handles its packets (RFC 8656 §3.2).
 struct TurnAllocation: Sendable {
     struct Permission: Sendable {
         let host: TransportAddress
         var expiry: MonotonicTime
-        /// What the plane knows.
+        /// The ports in the plane.
         var ports: ClosedRange<UInt16>
     }
 
@@ -19,25 +19,25 @@ struct TurnAllocation: Sendable {
     var flow: RelayFlow
     let username: String
     let user: String
-    /// One of each family that it has, and when each ends (RFC 8656 §8).
+    /// One relayed address of each family that it has, and the expiry of each (RFC 8656 §8).
     var relayed: [TransportAddress]
     var expiries: [MonotonicTime]
     let isTCP: Bool
     let started: MonotonicTime
-    /// The deadline of the heap's entry that counts.
+    /// The deadline of the heap's valid entry.
     var scheduled: MonotonicTime
     var permissions: [Permission] = []
     var channels: [Channel] = []
     /// Numbers of its TCP connections (RFC 6062).
     var connections: [UInt32] = []
-    /// The Allocate that made it, and its answer, for the same question once more (RFC 8656 §7.2).
+    /// The Allocate request that created it, and its answer, for retransmissions (RFC 8656 §7.2).
     let transaction: TransactionID
     let answer: [UInt8]
     var ticket: MobilityTicket?
-    /// Wrong credentials on its flow that are still looked at.
+    /// The limit on wrong credentials on its flow.
     var proofFailures = TokenBucket()
     var counters = RelayCounters()
-    /// What planes carried that have it no more.
+    /// Traffic counted by planes that no longer have it.
     var countersBefore = RelayCounters()
 
     func isRelayed(_ family: TransportAddress.Family) -> Bool { relayed.contains { $0.family == family } }
@@ -47,20 +47,20 @@ struct TurnAllocation: Sendable {
         return permissions.contains { $0.host == host && $0.expiry > now }
     }
 
-    /// When the last of its families ends; set for all of them.
+    /// The expiry of its last family. Setting it sets all of them.
     var expiry: MonotonicTime {
         get { expiries.max() ?? started }
         set { for index in expiries.indices { expiries[index] = newValue } }
     }
 
-    /// Sets when a family ends, or all of them.
+    /// Sets the expiry of a family, or of all of them.
     mutating func extend(_ family: TransportAddress.Family?, to deadline: MonotonicTime) {
         for index in relayed.indices where family == nil || relayed[index].family == family {
             expiries[index] = deadline
         }
     }
 
-    /// Takes a family out with what belongs to it; the last one ends with the allocation.
+    /// Removes a family with its permissions and channels. The last family ends with the allocation.
     mutating func remove(_ family: TransportAddress.Family) {
         guard relayed.count > 1, let index = relayed.firstIndex(where: { $0.family == family }) else { return }
         relayed.remove(at: index)
@@ -69,7 +69,7 @@ struct TurnAllocation: Sendable {
         permissions.removeAll { $0.host.family == family }
     }
 
-    /// When the next part of it ends.
+    /// The time at which the next part of it expires.
     var nextDeadline: MonotonicTime {
         var next = expiries.min() ?? started
         for permission in permissions where permission.expiry < next { next = permission.expiry }

@@ -1,17 +1,17 @@
 public import ApusCore
 
-// Allocate (RFC 8656 §7) and what the shell answers to its question.
+// Allocate (RFC 8656 §7), and the shell's answers to openings.
 extension TurnServerStateMachine {
     mutating func allocate(_ request: Request, at now: MonotonicTime) throws(ApusError) -> [TurnAction] {
         let flow = request.flow
         if let id = byFlow[flow], let allocation = allocations[id] {
-            // The same question once more has the same answer (RFC 8656 §7.2, step 2).
+            // A retransmission has the same answer (RFC 8656 §7.2, step 2).
             guard allocation.transaction == request.message.transaction else {
                 return [refusal(request, .allocationMismatch)]
             }
             return [.reply(flow, allocation.answer)]
         }
-        // Its answer comes when the address is open.
+        // The answer is sent when the address is open.
         guard openingByFlow[flow] == nil else { return [] }
         if let answer = answerWhileDraining(request) { return [answer] }
         let wish = try allocationWish(of: request)
@@ -27,7 +27,7 @@ extension TurnServerStateMachine {
         case accepted(Opening, isEvenPort: Bool, reservesNext: Bool)
     }
 
-    /// Reads what is wished for, in the order of RFC 8656 §7.2.
+    /// Parses the request's wishes, in the order of RFC 8656 §7.2.
     private func allocationWish(of request: Request) throws(ApusError) -> Wish {
         let message = request.message
         let transport = try message.requestedTransport()
@@ -37,7 +37,7 @@ extension TurnServerStateMachine {
         let token = try message.number64(.reservationToken)
         let first = try message.familyNumber(.requestedAddressFamily)
         let second = try message.familyNumber(.additionalAddressFamily)
-        // RFC 6062 §5.1: a TCP allocation is asked for over a stream, and has no ports side by side.
+        // RFC 6062 §5.1: a TCP allocation must be requested over a stream, and has no pairs of ports.
         if isTCP {
             guard request.flow.transport.isStream, evenPort == nil, token == nil, !message.has(.dontFragment) else {
                 return .refused(.badRequest)
@@ -59,25 +59,25 @@ extension TurnServerStateMachine {
         let opening = Opening(
             request: request, families: hasSecond ? [family, .v6] : [family],
             lifetime: lifetime(askedFor: try message.number32(.lifetime)), isTCP: isTCP,
-            // What a TCP allocation has cannot go to another node, and its mirror would come back as one of UDP.
+            // A TCP allocation cannot move to another node: its mirror would come back as one of UDP.
             wantsTicket: message.has(.mobilityTicket) && !isTCP, reservation: token, revived: nil,
             secondFamilyError: second != nil && !hasSecond ? .addressFamilyNotSupported : nil)
         return .accepted(opening, isEvenPort: evenPort != nil, reservesNext: evenPort == true)
     }
 
-    /// Whether the port after a user's may be kept, within the bounds of user and node.
+    /// True if the next port may be reserved, within the limits of user and node.
     private func mayReserve(_ user: String) -> Bool {
         reservations.count < configuration.reservationsMax
             && reservations.values.count { $0.user == user } < configuration.reservationsPerUserMax
     }
 
-    /// RFC 8656 §7.2: what is asked for, between the shortest, which is the default there, and the longest.
+    /// RFC 8656 §7.2: the requested lifetime, clamped to the shortest, which is the default there, and the longest.
     func lifetime(askedFor seconds: UInt32?) -> Duration {
         let wanted = seconds.map { .seconds(Int64($0)) } ?? configuration.lifetimeDefault
         return min(max(wanted, configuration.lifetimeMin), configuration.lifetimeMax)
     }
 
-    /// Asks the shell for the relayed address, within the bounds of user and node.
+    /// Requests the relayed address from the shell, within the limits of user and node.
     mutating func open(
         _ opening: Opening, isEvenPort: Bool, reservesNext: Bool, at now: MonotonicTime
     ) -> [TurnAction] {
@@ -112,10 +112,9 @@ extension TurnServerStateMachine {
         ]
     }
 
-    /// The shell has opened the relayed addresses of an opening, in the order of its families; the second may be
-    /// missing.
+    /// The shell opened the relayed addresses of an opening, in the order of its families. The second may be missing.
     ///
-    /// An opening that is not waited for any more is closed again.
+    /// An opening that is no longer needed is closed again.
     public mutating func relayOpened(
         _ number: UInt32, addresses: [TransportAddress], at now: MonotonicTime
     ) -> [TurnAction] {
@@ -173,7 +172,7 @@ extension TurnServerStateMachine {
         return opening
     }
 
-    /// Takes back what an opening held: its place in the quota, the port after it, the mirror that it was to revive.
+    /// Releases what an opening held: its place in the quota, the reserved port, the mirror that it was to revive.
     mutating func abandon(_ opening: Opening, at now: MonotonicTime) {
         if let token = opening.reservesNextAs { reservations[token] = nil }
         releaseUser(opening.request.caller.user)
@@ -182,7 +181,7 @@ extension TurnServerStateMachine {
 
     mutating func newTicket() -> MobilityTicket { MobilityTicket(high: random.next(), low: random.next()) }
 
-    /// A ticket as its client carries it. It ends with the credential: without that it is of no use.
+    /// Seals a ticket for its client. It expires with the credential, without which it has no use.
     func seal(_ ticket: MobilityTicket, of caller: Caller) -> [UInt8] {
         let expiry = configuration.identity(of: caller.username)?.expiry ?? 0
         return sealer.seal(

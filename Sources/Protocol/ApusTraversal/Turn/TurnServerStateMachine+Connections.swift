@@ -3,16 +3,16 @@ public import ApusCore
 /// A TCP connection between an allocation and a peer (RFC 6062).
 struct TurnConnection: Sendable {
     enum State: Sendable {
-        /// The shell connects; the request is answered when it has.
+        /// The shell connects. The request is answered when it has.
         case connecting(TurnServerStateMachine.Request)
-        /// The peer is there, and the client's ConnectionBind is waited for.
+        /// The peer is connected, and the client's ConnectionBind is awaited.
         case waiting
         case joined(RelayFlow)
     }
 
     let allocation: AllocationID
     let peer: TransportAddress
-    /// Whether the client asked for it; otherwise the peer came, from whatever port.
+    /// True if the client requested it; otherwise the peer connected, from any port.
     let isAskedFor: Bool
     var state: State
     var deadline: MonotonicTime
@@ -20,7 +20,7 @@ struct TurnConnection: Sendable {
 
 // TCP relaying: Connect, ConnectionBind and peers that connect (RFC 6062 §5).
 extension TurnServerStateMachine {
-    /// How long a peer may take to accept, and a client to bind (RFC 6062 §5.2, §5.4).
+    /// The time-out for a peer to accept, and for a client to bind (RFC 6062 §5.2, §5.4).
     static let connectionTimeout = Duration.seconds(30)
 
     mutating func connect(
@@ -47,7 +47,7 @@ extension TurnServerStateMachine {
         return [.connectPeer(id, connection: number, peer)]
     }
 
-    /// The peer of a Connect has accepted.
+    /// The peer of a Connect accepted.
     public mutating func peerConnected(_ number: UInt32, at now: MonotonicTime) -> [TurnAction] {
         guard let connection = connections[number], case .connecting(let request) = connection.state else { return [] }
         connections[number]?.state = .waiting
@@ -55,7 +55,7 @@ extension TurnServerStateMachine {
         return [success(request) { $0.add(.connectionID, number: number) }]
     }
 
-    /// The peer of a Connect cannot be reached, or a connection to a peer has ended.
+    /// The peer of a Connect cannot be reached, or a connection to a peer ended.
     public mutating func peerClosed(_ number: UInt32, at now: MonotonicTime) -> [TurnAction] {
         guard let connection = takeConnection(number) else { return [] }
         switch connection.state {
@@ -65,8 +65,8 @@ extension TurnServerStateMachine {
         }
     }
 
-    /// A peer connects to the relayed address of a TCP allocation (RFC 6062 §5.3). Answers the number of the
-    /// connection, or nil where it is to be closed at once: without a permission, or with too many others.
+    /// A peer connects to the relayed address of a TCP allocation (RFC 6062 §5.3). Returns the number of the
+    /// connection; nil if it must be closed at once, because there is no permission or there are too many others.
     public mutating func peerArrived(
         _ id: AllocationID, _ peer: TransportAddress, transaction: TransactionID, at now: MonotonicTime
     ) -> (connection: UInt32?, actions: [TurnAction]) {
@@ -81,7 +81,7 @@ extension TurnServerStateMachine {
         return (number, [.reply(allocation.flow, writer.bytes)])
     }
 
-    /// RFC 6062 §5.4: a second stream of the client becomes the peer's.
+    /// RFC 6062 §5.4: a second stream of the client is joined with the peer's connection.
     mutating func connectionBind(_ request: Request, at now: MonotonicTime) throws(ApusError) -> [TurnAction] {
         guard let number = try request.message.number32(.connectionID), request.flow.transport.isStream,
             byFlow[request.flow] == nil, let connection = connections[number], case .waiting = connection.state,
@@ -94,7 +94,7 @@ extension TurnServerStateMachine {
         return [.joinStreams(request.flow, connection.allocation, connection: number, answer: answer)]
     }
 
-    /// The client's data stream has ended.
+    /// The client's data stream ended.
     mutating func dataStreamClosed(_ flow: RelayFlow, at now: MonotonicTime) -> [TurnAction] {
         guard let number = connectionByFlow[flow], let connection = takeConnection(number) else { return [] }
         return [.closePeer(connection.allocation, connection: number)]
@@ -122,7 +122,7 @@ extension TurnServerStateMachine {
         return actions
     }
 
-    /// Ends the connections of an allocation to peers that are refused now; a Connect that waits is answered.
+    /// Ends an allocation's connections to peers that are refused now. A pending Connect is answered.
     mutating func closeRefusedPeers(of allocation: TurnAllocation) -> [TurnAction] {
         var actions: [TurnAction] = []
         for number in allocation.connections {
@@ -141,7 +141,7 @@ extension TurnServerStateMachine {
         return actions
     }
 
-    /// Numbers are not guessable: who has one and a credential may bind it (RFC 6062 §5.4).
+    /// Numbers are not guessable: a client with a number and a credential may bind the connection (RFC 6062 §5.4).
     private mutating func addConnection(
         _ id: AllocationID, _ peer: TransportAddress, _ state: TurnConnection.State, at now: MonotonicTime
     ) -> UInt32 {

@@ -1,6 +1,6 @@
 public import ApusCore
 
-/// A door of another node that clients may be sent to.
+/// A relay endpoint of another node, to which clients may be redirected.
 public struct RelayDoor: Hashable, Sendable {
     public var transport: RelayFlow.Transport
     public var address: TransportAddress
@@ -11,11 +11,11 @@ public struct RelayDoor: Hashable, Sendable {
     }
 }
 
-/// Where a node that leaves sends its clients: the doors of one other node, the best first, and the name in its
-/// certificate where it has one.
+/// The destination of a draining node's clients: the endpoints of one other node, the best first, and the name in its
+/// certificate if there is one.
 public struct RelayAlternate: Hashable, Sendable {
     public var doors: [RelayDoor]
-    /// ALTERNATE-DOMAIN (RFC 8489 §14.16), for clients that come over TLS or DTLS.
+    /// ALTERNATE-DOMAIN (RFC 8489 §14.16), for clients that connect over TLS or DTLS.
     public var domain: String?
 
     public init(doors: [RelayDoor], domain: String? = nil) {
@@ -23,8 +23,8 @@ public struct RelayAlternate: Hashable, Sendable {
         self.domain = domain
     }
 
-    /// The door for a client that came in this way: of its own family, as RFC 8489 §14.15 wants, over its own
-    /// transport, or over another that is as safe from listeners. Nil where there is none.
+    /// The endpoint for a client of this flow: of its own family, as RFC 8489 §14.15 demands, over its own transport or
+    /// another one that is as secure. Nil if there is none.
     func door(for flow: RelayFlow) -> TransportAddress? {
         let fitting = doors.filter { $0.address.family == flow.remote.family }
         if let same = fitting.first(where: { $0.transport == flow.transport }) { return same.address }
@@ -33,11 +33,11 @@ public struct RelayAlternate: Hashable, Sendable {
     }
 }
 
-// A node that leaves: new allocations go elsewhere, and those that are here live out or move (RFC 8489 §10).
+// A draining node: new allocations are redirected; existing ones expire or move (RFC 8489 §10).
 extension TurnServerStateMachine {
-    /// From here on new allocations are sent elsewhere (300), or refused (508) where there is no elsewhere. Allocations
-    /// that live here end after ``TurnServerConfiguration/drainLifetime`` at the latest; one that has a ticket is sent
-    /// elsewhere at its next Refresh. May be called again with another elsewhere.
+    /// From now on new allocations are redirected (300), or refused (508) if there is no alternate. Existing
+    /// allocations end after ``TurnServerConfiguration/drainLifetime`` at the latest. One with a ticket is redirected
+    /// at its next Refresh. May be called again with another alternate.
     public mutating func drain(to alternate: RelayAlternate?, at now: MonotonicTime) {
         self.alternate = alternate
         guard drainedAt == nil else { return }
@@ -53,18 +53,18 @@ extension TurnServerStateMachine {
     /// True from ``drain(to:at:)`` on.
     public var isDraining: Bool { drainedAt != nil }
 
-    /// A lifetime as it can be had here: none goes beyond the end of the draining.
+    /// A lifetime, limited to the end of the drain.
     func bounded(_ lifetime: Duration, at now: MonotonicTime) -> Duration {
         drainedAt.map { max(.seconds(0), min(lifetime, .seconds(($0 - now).components.seconds))) } ?? lifetime
     }
 
-    /// Where a new allocation is to go while this node leaves; nil while it stays.
+    /// The redirection of a new allocation while this node drains; nil if it does not.
     func answerWhileDraining(_ request: Request) -> TurnAction? {
         guard isDraining else { return nil }
         return elsewhere(request) ?? refusal(request, .insufficientCapacity)
     }
 
-    /// 300 with the other node's door; nil where none fits.
+    /// 300 with the other node's endpoint; nil if none fits.
     func elsewhere(_ request: Request) -> TurnAction? {
         guard let alternate, let address = alternate.door(for: request.flow) else { return nil }
         var writer = StunWriter(StunMessageType(.error, request.message.method), request.message.transaction)

@@ -1,15 +1,14 @@
 public import ApusCore
 
-// How things end: by time, with their stream, by the node; and what they carried.
+// The end of allocations: by time, with their stream, or by the node; and their final counters.
 extension TurnServerStateMachine {
-    /// How long the last counters of an allocation that ended are waited for.
+    /// The time-out for the last counters of an allocation that ended.
     static let finalCountersTimeout = Duration.seconds(2)
 
-    /// When ``tick(at:)`` is due; nil while nothing waits. It may lie in the past, where more ended than one tick
-    /// takes.
+    /// When ``tick(at:)`` is due; nil if nothing waits. It may be in the past if more expired than one tick handles.
     public var nextDeadline: MonotonicTime? { heap.first?.deadline }
 
-    /// Ends what has ended by now, a bounded number at once.
+    /// Ends what has expired, a bounded number at once.
     public mutating func tick(at now: MonotonicTime) -> [TurnAction] {
         var actions: [TurnAction] = []
         for _ in 0..<configuration.expiriesPerTickMax {
@@ -55,7 +54,7 @@ extension TurnServerStateMachine {
         }
     }
 
-    /// Ends one of two families, with its channels and permissions; the other goes on (RFC 8656 §8).
+    /// Ends one of two families, with its channels and permissions. The other one stays (RFC 8656 §8).
     mutating func endFamily(
         _ family: TransportAddress.Family, of id: AllocationID, at now: MonotonicTime
     ) -> [TurnAction] {
@@ -71,7 +70,7 @@ extension TurnServerStateMachine {
         return actions + [.closeFamily(id, family)] + mirror(id, replacing: nil, at: now)
     }
 
-    /// Permissions and channels that ended, while the allocation goes on.
+    /// Permissions and channels that expired while the allocation continues.
     private mutating func expireParts(of id: AllocationID, at now: MonotonicTime) -> [TurnAction] {
         guard let allocation = allocations[id] else { return [] }
         var actions: [TurnAction] = []
@@ -90,8 +89,8 @@ extension TurnServerStateMachine {
         return actions + (actions.isEmpty ? [] : mirror(id, replacing: nil, at: now))
     }
 
-    /// Looks at the deadline of an allocation again after one of its parts changed. A later one needs nothing: the
-    /// entry that is there finds out when it comes up.
+    /// Checks the deadline of an allocation after one of its parts changed. A later deadline needs no action: the
+    /// existing entry is corrected when it is due.
     mutating func reschedule(_ id: AllocationID) {
         guard let allocation = allocations[id], allocation.nextDeadline < allocation.scheduled else { return }
         allocations[id]?.scheduled = allocation.nextDeadline
@@ -99,8 +98,8 @@ extension TurnServerStateMachine {
         compactHeap()
     }
 
-    /// Keeps the heap in proportion to what lives: deadlines that moved nearer, and mirrors that were replaced, leave
-    /// entries behind.
+    /// Keeps the heap in proportion to its live entries: earlier deadlines and replaced mirrors leave old entries
+    /// behind.
     mutating func compactHeap() {
         guard heap.entries.count > 1024 + 8 * (allocations.count + openings.count + mirrors.count) else { return }
         let allocations = allocations
@@ -114,7 +113,7 @@ extension TurnServerStateMachine {
         }
     }
 
-    /// A client's stream has ended. An allocation with a ticket waits for its client to come back; another ends.
+    /// A client's stream ended. An allocation with a ticket waits for its client to return; any other ends.
     public mutating func streamClosed(_ flow: RelayFlow, at now: MonotonicTime) -> [TurnAction] {
         var actions: [TurnAction] = []
         if let number = openingByFlow[flow], let opening = takeOpening(number) {
@@ -133,8 +132,8 @@ extension TurnServerStateMachine {
         end(id, .closedByNode, at: now)
     }
 
-    /// From here on the credentials of these user names are taken no more, in the place of those of before; their
-    /// allocations and mirrors end.
+    /// Replaces the revocation test. Credentials of revoked user names are refused from now on, and their allocations
+    /// and mirrors end.
     public mutating func revoke(
         _ isRevoked: @escaping @Sendable (_ username: String) -> Bool, at now: MonotonicTime
     ) -> [TurnAction] {
@@ -144,17 +143,17 @@ extension TurnServerStateMachine {
         return ended.flatMap { end($0, .closedByNode, at: now) }
     }
 
-    /// Ends allocations because the process does, at most so many; those that came first go first. Their mirrors stay
-    /// where they are, so that clients with tickets go on there.
+    /// Ends allocations because the process ends, at most the given number, the oldest first. Their mirrors stay, so
+    /// clients with tickets continue at other nodes.
     public mutating func shutDown(countMax: Int, at now: MonotonicTime) -> [TurnAction] {
         let first = allocations.keys.sorted { $0.rawValue < $1.rawValue }.prefix(countMax)
         return first.flatMap { end($0, .shutdown, at: now) }
     }
 
-    /// Allocations that have ended and whose last counters are waited for.
+    /// Ended allocations whose last counters are still awaited.
     public var endingCount: Int { endings.count }
 
-    /// Tells the lives of allocations that have ended, with what was counted so far: nothing more is waited for.
+    /// Reports all ended allocations with the counters so far, without waiting longer.
     public mutating func endWaiting() -> [TurnAction] {
         let lives = endings.values.map(\.life).sorted { $0.allocation.rawValue < $1.allocation.rawValue }
         endings.removeAll()
@@ -183,8 +182,8 @@ extension TurnServerStateMachine {
         return actions
     }
 
-    /// What an allocation carried since its plane has it; `isFinal` with the last that this plane tells. After the last
-    /// of an allocation that has ended, its life is told.
+    /// The traffic that the plane has counted for an allocation; `isFinal` with the last report of this plane. The last
+    /// report for an ended allocation completes it.
     public mutating func counted(_ id: AllocationID, _ counters: RelayCounters, isFinal: Bool) -> [TurnAction] {
         if let before = allocations[id]?.countersBefore {
             allocations[id]?.counters = before + counters
@@ -196,7 +195,7 @@ extension TurnServerStateMachine {
         return toldAll(id)
     }
 
-    /// What a data connection of an allocation carried since this was told last (RFC 6062); `isFinal` at its end.
+    /// The traffic of a data connection of an allocation since the last report (RFC 6062); `isFinal` at its end.
     public mutating func connectionCarried(
         _ id: AllocationID, _ counters: RelayCounters, isFinal: Bool
     ) -> [TurnAction] {
@@ -211,7 +210,7 @@ extension TurnServerStateMachine {
         return toldAll(id)
     }
 
-    /// The life of an allocation that has ended, once all of it was counted.
+    /// Reports an ended allocation once all its counters are known.
     private mutating func toldAll(_ id: AllocationID) -> [TurnAction] {
         guard let ending = endings[id], let counted = ending.counted, ending.connectionCount <= 0 else { return [] }
         endings[id] = nil
@@ -220,9 +219,9 @@ extension TurnServerStateMachine {
         return [.ended(life)]
     }
 
-    /// Whose a living allocation is; nil for one that has ended.
+    /// The user of a live allocation; nil for one that has ended.
     public func user(of id: AllocationID) -> String? { allocations[id]?.user }
 
-    /// What a living allocation carried; nil for one that has ended.
+    /// The traffic of a live allocation; nil for one that has ended.
     public func counters(of id: AllocationID) -> RelayCounters? { allocations[id]?.counters }
 }

@@ -1,15 +1,15 @@
-// What the cluster's other nodes are at: no peers but at the ports of relays (D8).
+// The addresses of the cluster's other nodes. They may be peers only at the ports of relays (D8).
 extension TurnServerStateMachine {
-    /// The cluster's other nodes are at these addresses, and at no others any more.
+    /// Replaces the addresses of the cluster's other nodes.
     ///
-    /// What allocations have of them already is judged anew, in steps (``judgeMore()``): channels to what may be no
-    /// peer now are unbound, and permissions reach the ports of relays alone, or wherever they may where a node has
-    /// gone. TCP connections to what may be no peer now are closed.
+    /// Existing allocations are checked again, in steps (``judgeMore()``). Channels to peers that are refused now are
+    /// unbound. Permissions are restricted to the ports of relays, or extended again if a node has gone. TCP
+    /// connections to peers that are refused now are closed.
     ///
     /// - Parameters:
-    ///   - reached: where this node reaches the others itself.
-    ///   - told: what they say of themselves.
-    ///   - relays: of these, where their allocations are; nil: anywhere.
+    ///   - reached: the addresses at which this node reaches the others itself.
+    ///   - told: the addresses that they report.
+    ///   - relays: those of them that have allocations; nil: any.
     public mutating func othersAreAt(
         reached: [TransportAddress], told: [TransportAddress], relays: [TransportAddress]? = nil
     ) -> [TurnAction] {

@@ -65,13 +65,13 @@ extension TurnServerStateMachine {
         return actions + (bound == nil ? mirror(id, replacing: nil, at: now) : [])
     }
 
-    /// Why a peer cannot be one of this allocation, whatever its port.
+    /// The reason for which a host cannot be a peer of this allocation, at any port.
     func objection(toHost peer: TransportAddress, _ allocation: TurnAllocation) -> StunErrorCode? {
         guard allocation.isRelayed(peer.family) else { return .peerAddressFamilyMismatch }
         return configuration.peers.refusal(ofHost: peer) == nil ? nil : .forbidden
     }
 
-    /// Begins or renews a permission; the plane hears of a new one only.
+    /// Creates or renews a permission. The plane is notified only of a new one.
     mutating func permit(_ peer: TransportAddress, _ id: AllocationID, at now: MonotonicTime) -> [TurnAction] {
         let expiry = now + configuration.permissionLifetime
         if let index = allocations[id]?.permissions.firstIndex(where: { $0.host == peer.host }) {
@@ -83,7 +83,7 @@ extension TurnServerStateMachine {
         return [.permit(id, peer.host, ports: ports)]
     }
 
-    /// A Send indication that the plane did not take itself (RFC 8656 §11.2). Refusals are silent.
+    /// Handles a Send indication that the plane passed on (RFC 8656 §11.2). Refusals are silent.
     mutating func sendIndication(_ message: StunMessage, _ flow: RelayFlow, at now: MonotonicTime) -> [TurnAction] {
         guard let id = byFlow[flow], let allocation = allocations[id], !allocation.isTCP,
             message.unknownAttributes(known: Self.known).isEmpty, let data = message.value(of: .data),
@@ -93,7 +93,7 @@ extension TurnServerStateMachine {
         return [.sendToPeer(id, address, Array(data), dontFragment: message.has(.dontFragment))]
     }
 
-    /// An ICMP error came for a packet to a peer (RFC 8656 §11.5): the client hears of it.
+    /// An ICMP error came for a packet to a peer (RFC 8656 §11.5). The client is notified.
     public func peerUnreachable(
         _ id: AllocationID, peer: TransportAddress, icmp: StunICMP, transaction: TransactionID, at now: MonotonicTime
     ) -> [TurnAction] {

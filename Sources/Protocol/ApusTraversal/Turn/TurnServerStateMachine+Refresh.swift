@@ -12,7 +12,7 @@ extension TurnServerStateMachine {
         }
         if let id = byFlow[request.flow], let allocation = allocations[id] {
             guard allocation.username == request.caller.username else { return [refusal(request, .wrongCredentials)] }
-            // The Refresh that brought it here once more, whose answer was lost, has the same answer.
+            // A retransmission of the Refresh that moved the allocation here has the same answer.
             if allocation.transaction == request.message.transaction {
                 return [.reply(request.flow, allocation.answer)]
             }
@@ -23,7 +23,7 @@ extension TurnServerStateMachine {
             return [refusal(request, .allocationMismatch)]
         }
         guard configuration.isMobilityAllowed else { return [refusal(request, .mobilityForbidden)] }
-        // A flow on which an allocation is being opened or looked for cannot have another.
+        // A flow on which an allocation is being opened or looked up cannot have another.
         guard openingByFlow[request.flow] == nil, claimByFlow[request.flow] == nil else { return [] }
         guard let content = sealer.open(value), Int64(content.expiry) > unixSeconds(at: now) else {
             return [refusal(request, .badRequest)]
@@ -51,15 +51,15 @@ extension TurnServerStateMachine {
         }
         if asked == 0 {
             let answer = success(request) { $0.add(.lifetime, number: UInt32(0)) }
-            // Nothing passes any more once the client has its answer.
+            // Nothing is relayed any more once the client has its answer.
             return end(id, .deleted, at: now) + [answer]
         }
-        // A node that leaves has its clients go on elsewhere while it still lives.
+        // A draining node redirects its clients while it is still up.
         if isDraining, allocations[id]?.ticket != nil, let answer = elsewhere(request) { return [answer] }
         let lifetime = bounded(lifetime(askedFor: asked), at: now)
         allocations[id]?.extend(family, to: now + lifetime)
         reschedule(id)
-        // The ticket that counts comes with the answer, so that an answer that was lost loses no ticket.
+        // The valid ticket is in every answer, so a lost answer loses no ticket.
         let held = request.message.has(.mobilityTicket) ? allocations[id]?.ticket : nil
         let ticket = held.map { seal($0, of: request.caller) } ?? []
         let answer = success(request) { writer in

@@ -2,11 +2,11 @@ public import ApusCore
 
 // Rules that an operator changes while the relay runs (D8).
 extension TurnServerStateMachine {
-    /// Takes other secrets, users and rules for peers, of the same realm. No allocation ends.
+    /// Replaces the secrets, users and rules for peers, of the same realm. No allocation ends.
     ///
-    /// What allocations have is judged anew, in steps (``judgeMore()``): channels, permissions and TCP connections to
-    /// peers that are refused now are taken back. A client whose user or secret is gone is refused at its next request;
-    /// its allocation ends with its lifetime.
+    /// Existing allocations are checked again, in steps (``judgeMore()``): channels, permissions and TCP connections to
+    /// peers that are refused now are removed. A client whose user or secret was removed is refused at its next
+    /// request. Its allocation ends with its lifetime.
     public mutating func rulesChanged(
         credentials: RelayCredentials, users: StaticUsers, peers: PeerPolicy, at now: MonotonicTime
     ) -> [TurnAction] {
@@ -15,8 +15,8 @@ extension TurnServerStateMachine {
         return peersChanged(peers)
     }
 
-    /// Takes other rules for peers; what allocations have is judged anew as
-    /// ``rulesChanged(credentials:users:peers:at:)`` does.
+    /// Replaces the rules for peers. Existing allocations are checked again as in
+    /// ``rulesChanged(credentials:users:peers:at:)``.
     public mutating func peersChanged(_ peers: PeerPolicy) -> [TurnAction] {
         let before = configuration.peers
         configuration.peers = peers
@@ -24,23 +24,24 @@ extension TurnServerStateMachine {
         return judgeAnew()
     }
 
-    /// Channels, permissions and connections that one step judges, at least; a step ends with an allocation.
+    /// The number of channels, permissions and connections after which a step ends. A step always completes an
+    /// allocation.
     static let judgedPerStep = 256
 
-    /// Whether allocations wait to be judged by rules that have changed; ``judgeMore()`` is due then.
+    /// True if allocations wait to be checked against changed rules. ``judgeMore()`` is then due.
     public var isJudging: Bool { !toJudge.isEmpty }
 
-    /// Begins to bring what allocations have in line with the rules for peers, which have changed, and does the first
-    /// step. New requests are judged by the new rules at once.
+    /// Starts to check existing allocations against the changed rules for peers, and does the first step. New requests
+    /// are checked against the new rules at once.
     mutating func judgeAnew() -> [TurnAction] {
-        // Where rules change faster than all can be judged, those that waited for the last ones go first.
+        // If rules change before all are checked, allocations that still wait are checked first.
         let waiting = Set(toJudge)
         let others = allocations.keys.filter { !waiting.contains($0) }.sorted { $0.rawValue > $1.rawValue }
         toJudge = others + toJudge
         return judgeMore()
     }
 
-    /// One step: the rules may have 512 entries and a node 65,536 allocations, which together take seconds.
+    /// Does one step. The rules may have 512 entries and a node 65,536 allocations, which together take seconds.
     public mutating func judgeMore() -> [TurnAction] {
         var actions: [TurnAction] = []
         var count = 0

@@ -1,15 +1,15 @@
 public import ApusCore
 
-// What operators see of allocations, and end (D13).
+// Operators' view of allocations, and their commands to end them (D13).
 extension TurnServerStateMachine {
-    /// Allocations that are meant, the oldest first, at most so many; `count` is of all.
+    /// The selected allocations, the oldest first, up to the given number; `count` is the number of all selected ones.
     public func sessions(_ selection: RelaySelection, countMax: Int, at now: MonotonicTime) -> RelaySessions {
         let ids = selected(selection)
         let sessions = ids.prefix(countMax).compactMap { id in allocations[id].map { session($0, at: now) } }
         return RelaySessions(count: ids.count, sessions: sessions)
     }
 
-    /// Ends the allocations that are meant. Their clients may allocate anew as long as their credentials are good.
+    /// Ends the selected allocations. Their clients may allocate again as long as their credentials are valid.
     public mutating func end(
         _ selection: RelaySelection, at now: MonotonicTime
     ) -> (count: Int, actions: [TurnAction]) {

@@ -1,13 +1,14 @@
 public import ApusCore
 
-// Allocations that come from another node: mirrors, claims and what becomes of them (D8).
+// Allocations from other nodes: mirrors and claims (D8).
 //
-// Each node tells its standby of every allocation that has a ticket. A client whose node died, or sent it away, brings
-// its ticket to any node: one that holds the mirror goes on at once; another asks the rest of the cluster, and whoever
-// has the allocation or its mirror gives it up. So at most one node goes on with it, but for a mirror that went out of
-// date at a standby of earlier days: its client alone can use it, and gains a second allocation of its own by that.
+// Each node mirrors every allocation with a ticket to its standby. A client whose node died, or redirected it, presents
+// its ticket to any node. A node with the mirror continues the allocation at once. Any other node asks the rest of the
+// cluster, and the node that has the allocation or its mirror surrenders it. At most one node therefore continues it.
+// The exception is an outdated mirror at a former standby: only its client can use it, and gains a second allocation of
+// its own.
 extension TurnServerStateMachine {
-    /// Keeps the state of an allocation of another node, for the case that its client comes with its ticket.
+    /// Stores the state of an allocation of another node, in case its client comes with its ticket.
     public mutating func adopt(_ state: AllocationMirror, replacing old: MobilityTicket?, at now: MonotonicTime) {
         if let old { mirrors[old] = nil }
         guard state.remaining > .zero, mirrors[state.ticket] != nil || mirrors.count < configuration.mirrorsMax else {
@@ -19,24 +20,24 @@ extension TurnServerStateMachine {
         compactHeap()
     }
 
-    /// The allocation of another node ended there, or goes on elsewhere.
+    /// The allocation of another node ended there, or continues elsewhere.
     public mutating func forget(_ ticket: MobilityTicket) { mirrors[ticket] = nil }
 
-    /// The allocations of other nodes that are kept.
+    /// The number of stored mirrors.
     public var mirrorCount: Int { mirrors.count }
 
-    /// What the standby is to have of the allocations here, in the order of their numbers.
+    /// The state of all allocations for the standby, in the order of their numbers.
     public func mirrorsOfAll(at now: MonotonicTime) -> [AllocationMirror] {
         allocations.keys.sorted { $0.rawValue < $1.rawValue }.compactMap { allocations[$0]?.mirror(at: now) }
     }
 
-    /// Another node goes on with an allocation of this one: it ends here. Nothing where it has ended already.
+    /// Another node continues an allocation of this one. It ends here; no effect if it has ended already.
     public mutating func movedAway(_ ticket: MobilityTicket, at now: MonotonicTime) -> [TurnAction] {
         byTicket[ticket].map { end($0, .movedAway, at: now) } ?? []
     }
 
-    /// Gives up what this node has of a ticket to another node whose client proved that it is its own: a mirror, or
-    /// an allocation that lives here and ends. Nil where there is neither.
+    /// Surrenders the allocation of a ticket to another node, whose client proved that it is its own: a mirror, or a
+    /// live allocation, which ends. The state is nil if there is neither.
     public mutating func surrender(
         _ ticket: MobilityTicket, username: String, at now: MonotonicTime
     ) -> (state: AllocationMirror?, actions: [TurnAction]) {
@@ -50,7 +51,7 @@ extension TurnServerStateMachine {
         return (allocation.mirror(at: now), end(id, .movedAway, at: now))
     }
 
-    /// A client with an authentic ticket of its own whose allocation does not live here.
+    /// Handles a client with an authentic ticket of its own whose allocation is not at this node.
     mutating func goOn(
         _ content: MobilityTicketSealer.Content, _ request: Request, _ asked: UInt32?, at now: MonotonicTime
     ) -> [TurnAction] {
@@ -58,7 +59,7 @@ extension TurnServerStateMachine {
         if let kept = mirrors[content.ticket], kept.expiry > now {
             return revive(kept.state, home: content.home, request, asked, at: now)
         }
-        // What this life of this node made and has no more has ended, or moved under a newer ticket.
+        // An allocation that this incarnation created and no longer has ended, or moved under a newer ticket.
         guard configuration.hasPeers, content.home != configuration.node else {
             return [refusal(request, .badRequest)]
         }
@@ -70,10 +71,10 @@ extension TurnServerStateMachine {
         return [.claim(lastClaim, content.ticket, username: request.caller.username)]
     }
 
-    /// What the other nodes said to a claim: the allocation's state, which is this node's now, or that nobody has it.
+    /// The result of a claim: the allocation's state, which this node now owns, or nil if no node has it.
     public mutating func claimed(_ number: UInt32, _ state: AllocationMirror?, at now: MonotonicTime) -> [TurnAction] {
         guard let claim = takeClaim(number) else {
-            // Its time was over; the client asks again and finds the state here.
+            // The claim timed out. The client retransmits and finds the state here.
             if let state { adopt(state, replacing: nil, at: now) }
             return []
         }
@@ -89,8 +90,9 @@ extension TurnServerStateMachine {
         return claim
     }
 
-    /// A client whose node died goes on here: its relayed address is opened again, at the same port where it is free.
-    /// The answer tells the new relayed address, which RFC 8016 does not foresee and our own clients read.
+    /// Continues a client's allocation after its node died. The relayed address is opened again, at the same port if it
+    /// is free. The answer contains the new relayed address, which RFC 8016 does not provide for and our own clients
+    /// read.
     private mutating func revive(
         _ state: AllocationMirror, home: UInt64, _ request: Request, _ asked: UInt32?, at now: MonotonicTime
     ) -> [TurnAction] {
@@ -111,12 +113,12 @@ extension TurnServerStateMachine {
             request: request, families: families, lifetime: lifetime(askedFor: asked), isTCP: false, wantsTicket: true,
             reservation: nil, revived: Revived(state: state, home: home), secondFamilyError: nil)
         let actions = open(opening, isEvenPort: false, reservesNext: false, at: now)
-        // Refused by a quota or a bound: the client may ask again.
+        // Refused by a quota or a limit. The client may try again.
         if openingByFlow[request.flow] == nil { adopt(state, replacing: nil, at: now) }
         return actions
     }
 
-    /// Permissions and channels as they were. Each peer is judged again: this node's addresses are others.
+    /// Restores permissions and channels. Each peer is checked again, since this node has other addresses.
     mutating func restore(_ state: AllocationMirror, into id: AllocationID, at now: MonotonicTime) -> [TurnAction] {
         var actions: [TurnAction] = []
         for host in state.permissions.prefix(configuration.permissionsMax)
@@ -136,7 +138,7 @@ extension TurnServerStateMachine {
         return actions
     }
 
-    /// Tells the standby of an allocation that a client can take elsewhere; others cannot be moved.
+    /// Mirrors an allocation to the standby if the client can move it. Others are not mirrored.
     func mirror(_ id: AllocationID, replacing old: MobilityTicket?, at now: MonotonicTime) -> [TurnAction] {
         guard let state = allocations[id]?.mirror(at: now) else { return [] }
         return [.mirror(state, replacing: old)]

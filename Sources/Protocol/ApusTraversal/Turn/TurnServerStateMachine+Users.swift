@@ -1,37 +1,35 @@
 import ApusCore
 
-/// What one user has at this node, while it has anything.
+/// The state of one user at this node, while it has any.
 struct TurnUser: Sendable {
-    /// Allocations that live or are being opened.
+    /// Allocations that are live or being opened.
     var allocationCount = 0
-    /// New peers that may still be named; refilled as time goes by.
+    /// New peers that may still be named. They are refilled with time.
     var peerTokens: Double
     var refilledAt: MonotonicTime
 }
 
-// Quotas: how many allocations a user has, in the cluster too, and how fast it names new peers (D8, D13).
+// Quotas: allocations per user, also in the cluster, and the rate of new peers (D8, D13).
 extension TurnServerStateMachine {
-    /// Allocations of one user that live or are being opened here.
+    /// The number of allocations of one user that are live or being opened here.
     public func allocationCount(of user: String) -> Int { users[user]?.allocationCount ?? 0 }
 
-    /// Users that have an allocation here, with how many, in the order of their names.
+    /// Users with an allocation here and their numbers, in the order of their names.
     public var usage: [(user: String, count: Int)] {
         users.keys.sorted().map { ($0, users[$0]?.allocationCount ?? 0) }
     }
 
-    /// Users whose number of allocations changed since this was asked last, in the order of their names.
+    /// Users whose number of allocations changed since the last call, in the order of their names.
     public mutating func takeUsageChanges() -> [(user: String, count: Int)] {
         defer { changedUsers = [] }
         return changedUsers.sorted().map { ($0, allocationCount(of: $0)) }
     }
 
-    /// What users have at the other nodes that live, by name: told about once a second, and replaced whole. Between two
-    /// tellings a user can exceed its quota of the cluster by what it begins elsewhere meanwhile, never the one of a
-    /// node.
+    /// Replaces the users' allocation counts at the other live nodes, by name. Called about once a second. Between two
+    /// calls a user can exceed its cluster quota by what it allocates elsewhere, but never the quota of a node.
     public mutating func othersHave(_ counts: [String: Int]) { allocationsElsewhere = counts }
 
-    /// False where a user has as many allocations as it may have, here or in the cluster. One that comes from another
-    /// node was counted there.
+    /// False if a user is at its limit, here or in the cluster. An allocation from another node was counted there.
     func mayAllocate(_ user: String, isRevived: Bool) -> Bool {
         let count = allocationCount(of: user)
         guard count < configuration.allocationsPerUserMax else { return false }
@@ -56,7 +54,7 @@ extension TurnServerStateMachine {
         }
     }
 
-    /// Takes leave for so many new peers; false where the user names them faster than it may.
+    /// Takes permission for a number of new peers. Returns false if the user names them too fast.
     mutating func takeNewPeers(_ count: Int, of user: String, at now: MonotonicTime) -> Bool {
         guard configuration.newPeersPerSecond > 0, count > 0, var entry = users[user] else { return true }
         let earned = max(0, (now - entry.refilledAt).milliseconds / 1000) * configuration.newPeersPerSecond

@@ -1,24 +1,24 @@
 public import ApusCore
 
-/// A STUN and TURN server without a socket: messages and events in, actions out (RFC 8489, 8656, 8016, 6062; D8).
+/// A STUN and TURN server without sockets: messages and events in, actions out (RFC 8489, 8656, 8016, 6062; D8).
 ///
 /// One machine serves all planes of a node, on one thread. It holds allocations, permissions, channels, reservations
-/// and the mirrors of other nodes' allocations, and each of these is bounded by ``TurnServerConfiguration``. Packets of
-/// data never come here, except a Send indication that the plane finds unusual.
+/// and the mirrors of other nodes' allocations. ``TurnServerConfiguration`` limits each of these. Data packets never
+/// come here, except a Send indication that the plane cannot handle.
 ///
-/// Whoever sends from an address that is not his gets nothing here that is worth having: until a request shows a nonce
-/// that was sent to its address, nothing is remembered of it, each answer is about as small as the question, and
-/// answers are limited per source. A request is checked in the order of its cost: shape, nonce, name, code; and a
-/// source whose codes were wrong too often has none of them looked at for a while. See ``SourceBounds``.
+/// A sender with a forged address gains nothing: until a request shows a nonce that was sent to its address, nothing is
+/// stored for it, each answer is about as small as the request, and answers are limited per source. A request is
+/// checked in the order of cost: form, nonce, name, MAC. If a source has sent too many wrong MACs, none of its MACs is
+/// checked for a while. See ``SourceBounds``.
 ///
-/// The life of an allocation: `allocate` → opening (a question to the shell) → live → ended, by Refresh 0, by expiry,
-/// by its stream's end (unless it has a ticket), or by the node. When this node dies, its allocations end here and go
-/// on at another for clients that hold a ticket: see `adopt`, and `claimed` for what other nodes hold. When it
-/// leaves, ``drain(to:at:)`` sends new clients elsewhere (ALTERNATE-SERVER) and those that are here after them.
+/// States of an allocation: `allocate` → opening (a request to the shell) → live → ended, by Refresh 0, by expiry, by
+/// its stream's end (unless it has a ticket), or by the node. When this node dies, its allocations end, and clients
+/// with a ticket continue at another node: see `adopt`, and `claimed` for allocations held by other nodes. When it
+/// drains, ``drain(to:at:)`` redirects new clients (ALTERNATE-SERVER), and later the existing ones.
 ///
-/// Time, wall clock and chance are passed in. Not safe to share; its owner is one thread or actor.
+/// Time, wall clock and randomness are passed in. Not thread-safe: its owner is one thread or actor.
 public struct TurnServerStateMachine: Sendable {
-    /// What a timer of the heap is for.
+    /// The subject of a timer in the heap.
     enum Subject: Hashable, Sendable {
         case allocation(AllocationID)
         case opening(UInt32)
@@ -29,7 +29,7 @@ public struct TurnServerStateMachine: Sendable {
         case claim(UInt32)
     }
 
-    /// Who sent a request, once it is proven.
+    /// The authenticated sender of a request.
     struct Caller: Sendable {
         let username: String
         let user: String
@@ -37,7 +37,7 @@ public struct TurnServerStateMachine: Sendable {
         let integrity: StunIntegrity.Algorithm
     }
 
-    /// A request with all that an answer to it needs.
+    /// A request with everything that its answer needs.
     struct Request: Sendable {
         let message: StunMessage
         let flow: RelayFlow
@@ -52,21 +52,21 @@ public struct TurnServerStateMachine: Sendable {
         let isTCP: Bool
         let wantsTicket: Bool
         let reservation: UInt64?
-        /// The allocation of another node that goes on here.
+        /// The allocation of another node that continues here.
         let revived: Revived?
-        /// Why the second family is missing already.
+        /// The reason for which the second family is missing already.
         let secondFamilyError: StunErrorCode?
-        /// The token under which the next port is kept.
+        /// The token under which the next port is reserved.
         var reservesNextAs: UInt64?
     }
 
-    /// An allocation of another node that goes on here, and the life of that node.
+    /// An allocation of another node that continues here, and the incarnation of that node.
     struct Revived: Sendable {
         let state: AllocationMirror
         let home: UInt64
     }
 
-    /// A client whose allocation the other nodes are asked for.
+    /// A client whose allocation is being looked up at other nodes.
     struct Claim: Sendable {
         let request: Request
         let asked: UInt32?
@@ -78,13 +78,13 @@ public struct TurnServerStateMachine: Sendable {
         let expiry: MonotonicTime
     }
 
-    /// An allocation that has ended and whose last counters are waited for.
+    /// An ended allocation whose last counters are awaited.
     struct Ending: Sendable {
         let life: AllocationLife
         var countersBefore: RelayCounters
-        /// The last of its plane, once it was told.
+        /// The last counters of its plane, once reported.
         var counted: RelayCounters?
-        /// Its data connections whose end has not been told (RFC 6062).
+        /// Its data connections whose end has not been reported (RFC 6062).
         var connectionCount: Int
     }
 
@@ -96,7 +96,7 @@ public struct TurnServerStateMachine: Sendable {
     var configuration: TurnServerConfiguration
     let nonce: StatelessNonce
     let sealer: MobilityTicketSealer
-    /// PASSWORD-ALGORITHMS as it is offered, the better one first (RFC 8489 §14.11).
+    /// The offered PASSWORD-ALGORITHMS, the stronger one first (RFC 8489 §14.11).
     static let passwordAlgorithms: [UInt8] = [0, 2, 0, 0, 0, 1, 0, 0]
 
     var random: any RandomNumberGenerator & Sendable
@@ -120,23 +120,23 @@ public struct TurnServerStateMachine: Sendable {
     var lastClaim: UInt32 = 0
     var users: [String: TurnUser] = [:]
     var allocationsElsewhere: [String: Int] = [:]
-    /// Bounded by what asks for it once a second.
+    /// Bounded, because it is read once a second.
     var changedUsers: Set<String> = []
     var endings: [AllocationID: Ending] = [:]
     var connections: [UInt32: TurnConnection] = [:]
-    /// Allocations that rules for peers which have changed are yet to judge, the next one last.
+    /// Allocations that must still be checked against changed rules for peers, the next one last.
     var toJudge: [AllocationID] = []
     var heap = DeadlineHeap<Subject>()
     var lastAllocation: UInt32 = 0
     var lastOpening: UInt32 = 0
-    /// When the last allocation ends where this node leaves; nil while it stays.
+    /// The end of the last allocation if this node drains; nil if it does not.
     var drainedAt: MonotonicTime?
     var alternate: RelayAlternate?
-    /// Whose credentials are taken no more.
+    /// True for user names whose credentials are revoked.
     var isRevoked: @Sendable (_ username: String) -> Bool = { _ in false }
 
     /// - Parameters:
-    ///   - random: Makes tickets and tokens; in a server it must be the system's.
+    ///   - random: Makes tickets and tokens. A server must use the system's generator.
     ///   - unixSeconds: The wall clock at `now`; see ``wallClockRead(seconds:at:)``.
     public init(
         _ configuration: TurnServerConfiguration, random: any RandomNumberGenerator & Sendable, unixSeconds: Int64,
@@ -164,26 +164,27 @@ public struct TurnServerStateMachine: Sendable {
         wallReadAt = now
     }
 
-    /// Allocations that live here.
+    /// The number of live allocations.
     public var allocationCount: Int { allocations.count }
 
-    /// Allocations that were refused because their user had as many as it may have, since the start.
+    /// Allocations that were refused by a user's limit, since the start.
     public internal(set) var limitedAllocationCount: UInt64 = 0
 
-    /// Peers that were refused because their user named them faster than it may, since the start.
+    /// Peers that were refused because their user named them too fast, since the start.
     public internal(set) var limitedPeerCount: UInt64 = 0
 
-    /// Challenges and refusals (401, 438, 400) that were not sent because their source had had enough, since the start.
+    /// Challenges and refusals (401, 438, 400) that were not sent because of their source's limit, since the start.
     public var limitedChallengeCount: UInt64 { challenges.refusedCount }
 
-    /// Requests that were dropped because their source, or the allocation of their flow, had shown too many wrong
+    /// Requests that were dropped because their source, or the allocation of their flow, had sent too many wrong
     /// credentials, since the start.
     public internal(set) var limitedProofCount: UInt64 = 0
 
-    /// Answers to Binding requests that were not sent because their source had had enough, since the start.
+    /// Answers to Binding requests that were not sent because of their source's limit, since the start.
     public var limitedBindingCount: UInt64 { bindings.refusedCount }
 
-    /// The wall clock, which decides about credentials and nonces; told now and then, since clocks are set.
+    /// Sets the wall clock, by which credentials and nonces are validated. Called from time to time, since clocks are
+    /// adjusted.
     public mutating func wallClockRead(seconds: Int64, at now: MonotonicTime) {
         wallSeconds = seconds
         wallReadAt = now
@@ -193,9 +194,9 @@ public struct TurnServerStateMachine: Sendable {
 
     // MARK: Messages
 
-    /// A STUN message that came from a client.
+    /// A STUN message arrived from a client.
     ///
-    /// What cannot be read, has a wrong FINGERPRINT, or is an answer, is dropped without a word.
+    /// Malformed messages, those with a wrong FINGERPRINT, and responses are dropped silently.
     public mutating func receive(_ bytes: [UInt8], on flow: RelayFlow, at now: MonotonicTime) -> [TurnAction] {
         guard let message = try? StunMessage(bytes), message.isFingerprintRight != false else { return [] }
         switch (message.kind, message.method) {
@@ -208,7 +209,7 @@ public struct TurnServerStateMachine: Sendable {
         }
     }
 
-    /// RFC 8489 §12.1: tells a client which address it is seen from. Needs no credential.
+    /// RFC 8489 §12.1: returns the client's address as seen by the server. Needs no credential.
     private mutating func binding(_ message: StunMessage, _ flow: RelayFlow, at now: MonotonicTime) -> [TurnAction] {
         guard flow.transport.isStream || bindings.take(flow.remote, at: now) else { return [] }
         let unknown = message.unknownAttributes(known: Self.known + [.priority, .useCandidate])
@@ -220,8 +221,8 @@ public struct TurnServerStateMachine: Sendable {
 
     private mutating func request(_ message: StunMessage, _ flow: RelayFlow, at now: MonotonicTime) -> [TurnAction] {
         if message.attributes.isEmpty || (message.method == .allocate && !message.has(.requestedTransport)) {
-            // No challenge. Over UDP the sender may be another than it says: it gets no more bytes than came, so that a
-            // bare header is not answered at all.
+            // No challenge. Over UDP the sender's address may be forged, so it gets no more bytes than it sent. A bare
+            // header is therefore not answered.
             let answer = refusal(message, flow, .badRequest)
             if flow.transport == .udp, case .reply(_, let bytes) = answer, bytes.count > message.bytes.count {
                 return []
@@ -263,7 +264,7 @@ public struct TurnServerStateMachine: Sendable {
         }
     }
 
-    /// Attributes that a server of ours understands in requests.
+    /// The attributes that this server understands in requests.
     static let known: [StunAttribute] = [
         .mappedAddress, .username, .messageIntegrity, .realm, .nonce, .messageIntegritySHA256, .passwordAlgorithm,
         .userhash, .channelNumber, .lifetime, .xorPeerAddress, .data, .requestedAddressFamily, .evenPort,
@@ -279,7 +280,7 @@ extension TurnServerStateMachine {
         case refused([TurnAction])
     }
 
-    /// The long-term credential mechanism (RFC 8489 §9.2.4), with the nonce before the code, since it is the cheaper.
+    /// The long-term credential mechanism (RFC 8489 §9.2.4). The nonce is checked before the MAC, since it is cheaper.
     mutating func authenticate(_ message: StunMessage, _ flow: RelayFlow, at now: MonotonicTime) -> Verdict {
         guard let integrity = message.integrity else { return challenge(message, flow, .unauthenticated, at: now) }
         let seconds = unixSeconds(at: now)
@@ -300,7 +301,8 @@ extension TurnServerStateMachine {
             return challenge(message, flow, .staleNonce, at: now)
         }
         guard mayProve(flow, at: now) else { return .refused([]) }
-        // Long names cost more to prepare than all the rest: of senders that showed where they are, and bounded.
+        // Long names are the most expensive to prepare. Only senders with a verified address get this far, and the
+        // length is bounded.
         let prepared = usernameText.flatMap(OpaqueString.prepare)
         guard (usernameText == nil) == (prepared == nil) else {
             countFailure(flow, at: now)
@@ -311,7 +313,8 @@ extension TurnServerStateMachine {
             let (expiry, user) = configuration.identity(of: username)
         else { return notProven(message, flow, at: now) }
         guard !isRevoked(username) else { return notProven(message, flow, at: now) }
-        // What lives may be refreshed for a while after its credential has ended; nothing new begins with it.
+        // A live allocation may be refreshed for a while after its credential has expired. Nothing new may be created
+        // with it.
         let isNew = message.method == .allocate || message.has(.mobilityTicket)
         let grace = isNew ? 0 : configuration.credentialGrace.components.seconds
         guard seconds < expiry || seconds - expiry < grace else { return notProven(message, flow, at: now) }
@@ -328,8 +331,9 @@ extension TurnServerStateMachine {
         return notProven(message, flow, at: now)
     }
 
-    /// The algorithm that the request chose; MD5 where it chose none. Our nonces always offer the choice, so one half
-    /// of the choice, another offer than ours, or an algorithm that we did not offer, is refused (RFC 8489 §9.2.4).
+    /// The algorithm that the request chose; MD5 if it chose none. Our nonces always offer the choice. A request is
+    /// therefore refused if it has only one of the two attributes, a different offer, or an algorithm that was not
+    /// offered (RFC 8489 §9.2.4).
     private func passwordAlgorithm(of message: StunMessage) throws(ApusError) -> StunPasswordAlgorithm? {
         let chosen = try message.passwordAlgorithm()
         guard let offered = message.value(of: .passwordAlgorithms) else { return chosen == nil ? .md5 : nil }
@@ -337,16 +341,16 @@ extension TurnServerStateMachine {
         return chosen
     }
 
-    /// 401 or 438 with what the client needs to ask again (RFC 8489 §9.2.4); nothing where the source had enough.
+    /// 401 or 438 with what the client needs to try again (RFC 8489 §9.2.4). No answer if the source is at its limit.
     private mutating func challenge(
         _ message: StunMessage, _ flow: RelayFlow, _ code: StunErrorCode, at now: MonotonicTime
     ) -> Verdict {
         .refused(unauthenticatedAnswer(challengeAnswer(message, flow, code, at: now), to: message, flow, at: now))
     }
 
-    /// An answer to a source that has shown nothing. One that is no longer than its question makes nothing larger,
-    /// whoever is said to have sent it: it is bounded by nothing but control's second place, so that nobody who forges
-    /// a client's address keeps its 438 from it, which what it has depends on. Others are counted for their source.
+    /// An answer to an unauthenticated source. An answer that is no longer than its request cannot be used for
+    /// amplification, so it is not limited per source: otherwise a sender that forges a client's address could use up
+    /// the 438 on which the client's allocation depends. Longer answers are counted for their source.
     private mutating func unauthenticatedAnswer(
         _ answer: TurnAction, to message: StunMessage, _ flow: RelayFlow, at now: MonotonicTime
     ) -> [TurnAction] {
@@ -365,14 +369,14 @@ extension TurnServerStateMachine {
         return finish(&writer, to: message, flow, nil)
     }
 
-    /// Whether a source may have an answer that it has not authenticated for. Only over UDP can it be another than it
-    /// says: a handshake or a cookie has proven the others.
+    /// True if a source may have an unauthenticated answer. Only over UDP can its address be forged: on other
+    /// transports a handshake or a cookie has verified it.
     private mutating func mayAnswer(_ flow: RelayFlow, at now: MonotonicTime) -> Bool {
         challenges.take(flow.remote, isAddressProven: flow.transport != .udp, at: now)
     }
 
-    /// Whether the credential of a request with a fresh nonce is looked at: wrong ones are limited per source, and
-    /// those on the flow of an allocation by themselves, so that nobody's neighbour ends what lives.
+    /// True if the credential of a request with a fresh nonce may be checked. Wrong ones are limited per source, and
+    /// separately on the flow of an allocation, so that a neighbour cannot end a live allocation.
     private mutating func mayProve(_ flow: RelayFlow, at now: MonotonicTime) -> Bool {
         let bounds = configuration.allocationProofFailures
         let isAllowed =
@@ -386,8 +390,8 @@ extension TurnServerStateMachine {
         return isAllowed
     }
 
-    /// 401 for a wrong credential with a fresh nonce, which has shown where its sender is: it is counted as a failed
-    /// proof, not as a challenge.
+    /// 401 for a wrong credential with a fresh nonce. The nonce has verified the sender's address, so it counts as a
+    /// failed authentication, not as a challenge.
     private mutating func notProven(_ message: StunMessage, _ flow: RelayFlow, at now: MonotonicTime) -> Verdict {
         countFailure(flow, at: now)
         return .refused([challengeAnswer(message, flow, .unauthenticated, at: now)])
@@ -410,12 +414,12 @@ extension TurnServerStateMachine {
         .refused(unauthenticatedAnswer(refusal(message, flow, code), to: message, flow, at: now))
     }
 
-    /// An error answer to a proven caller.
+    /// An error answer to an authenticated caller.
     func refusal(_ request: Request, _ code: StunErrorCode) -> TurnAction {
         refusal(request.message, request.flow, code, caller: request.caller)
     }
 
-    /// An error answer, without a sentence, so that it stays small.
+    /// An error answer, without a reason, to keep it small.
     func refusal(
         _ message: StunMessage, _ flow: RelayFlow, _ code: StunErrorCode, caller: Caller? = nil,
         unknown: [StunAttribute] = []
@@ -433,7 +437,7 @@ extension TurnServerStateMachine {
         return finish(&writer, to: request.message, request.flow, request.caller)
     }
 
-    /// Integrity as the question had it, and a fingerprint where it had one.
+    /// Adds the integrity that the request used, and a fingerprint if it had one.
     func finish(
         _ writer: inout StunWriter, to message: StunMessage, _ flow: RelayFlow, _ caller: Caller?
     ) -> TurnAction {

@@ -8,7 +8,7 @@
 // For information on using the generated types, please see the documentation:
 //   https://github.com/apple/swift-protobuf/
 
-/// What nodes say to each other on the media lane, beside the media frames themselves (D7).
+/// Messages between nodes on the media lane, in addition to media frames (D7).
 
 public import SwiftProtobuf
 
@@ -61,10 +61,10 @@ public nonisolated struct ChannelSubscribe: Sendable {
 
   public var source: UInt32 = 0
 
-  /// the shard's epoch that the asker knows
+  /// the shard's epoch in the sender's map
   public var epoch: UInt32 = 0
 
-  /// absent: from the last key frame
+  /// absent: starts at the last key frame
   public var after: ChannelPosition {
     get {_after ?? ChannelPosition()}
     set {_after = newValue}
@@ -74,7 +74,7 @@ public nonisolated struct ChannelSubscribe: Sendable {
   /// Clears the value of `after`. Subsequent reads from it will return its default value.
   public mutating func clearAfter() {self._after = nil}
 
-  /// whose share of the channels it is
+  /// the account whose share is used
   public var account: String = String()
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -94,7 +94,7 @@ public nonisolated struct ChannelSubscribed: Sendable {
 
   public var term: UInt32 = 0
 
-  /// live joins begin at a key frame no earlier than this; absent: not known
+  /// earliest key frame for live joins; absent: unknown
   public var liveFrom: ChannelPosition {
     get {_liveFrom ?? ChannelPosition()}
     set {_liveFrom = newValue}
@@ -124,7 +124,7 @@ public nonisolated struct ChannelUnsubscribe: Sendable {
   public init() {}
 }
 
-/// ---- 3 Ingest: a publisher's door opens the channel at the primary
+/// ---- 3 Ingest: the publisher's node opens the channel at the primary
 public nonisolated struct ChannelIngest: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -134,7 +134,7 @@ public nonisolated struct ChannelIngest: Sendable {
 
   public var source: UInt32 = 0
 
-  /// the publisher's epoch; 0: it wants one
+  /// the publisher's epoch; 0: it requests one
   public var epoch: UInt32 = 0
 
   public var instance: UInt64 = 0
@@ -142,16 +142,16 @@ public nonisolated struct ChannelIngest: Sendable {
   /// the oldest sequence that the publisher still holds
   public var oldest: UInt64 = 0
 
-  /// correlation of the media frames that the door will send
+  /// correlation of the media frames that the sender will send
   public var stream: UInt32 = 0
 
-  /// `epoch` was given to this instance by the cluster
+  /// the cluster assigned `epoch` to this instance
   public var resumes: Bool = false
 
-  /// whose share of the channels it is
+  /// the account whose share is used
   public var account: String = String()
 
-  /// the device's owner was not asked yet: only the run that is known may go on
+  /// the device's owner has not confirmed the session: only a known run may continue
   public var unconfirmed: Bool = false
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -164,15 +164,15 @@ public nonisolated struct ChannelIngesting: Sendable {
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  /// the sequence to go on from
+  /// the sequence number to continue from
   public var next: UInt64 = 0
 
-  /// a standby takes the frames too
+  /// a standby has the frames too
   public var protected: Bool = false
 
   public var term: UInt32 = 0
 
-  /// the frames' epoch; 0: as it was asked for
+  /// the frames' epoch; 0: as requested
   public var epoch: UInt32 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -193,7 +193,7 @@ public nonisolated struct ChannelEndIngest: Sendable {
   public init() {}
 }
 
-/// ---- 5 Acknowledged: tell, primary to the publisher's door
+/// ---- 5 Acknowledged: tell, primary to the publisher's node
 public nonisolated struct ChannelAcknowledged: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -210,7 +210,7 @@ public nonisolated struct ChannelAcknowledged: Sendable {
   public init() {}
 }
 
-/// ---- 6 Resume: tell, primary to the publisher's door: send again from `next`
+/// ---- 6 Resume: tell, primary to the publisher's node: send again from `next`
 public nonisolated struct ChannelResume: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -245,7 +245,7 @@ public nonisolated struct ChannelReplicate: Sendable {
   /// correlation of the media frames that the primary will send
   public var stream: UInt32 = 0
 
-  /// live joins begin at a key frame no earlier than this; absent: not known
+  /// earliest key frame for live joins; absent: unknown
   public var liveFrom: ChannelPosition {
     get {_liveFrom ?? ChannelPosition()}
     set {_liveFrom = newValue}
@@ -255,7 +255,7 @@ public nonisolated struct ChannelReplicate: Sendable {
   /// Clears the value of `liveFrom`. Subsequent reads from it will return its default value.
   public mutating func clearLiveFrom() {self._liveFrom = nil}
 
-  /// whose share of the channels it is
+  /// the account whose share is used
   public var account: String = String()
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -297,7 +297,7 @@ public nonisolated struct ChannelReplicated: Sendable {
 
   public var epoch: UInt32 = 0
 
-  /// every sequence below is held
+  /// every lower sequence number is held
   public var next: UInt64 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -305,7 +305,7 @@ public nonisolated struct ChannelReplicated: Sendable {
   public init() {}
 }
 
-/// ---- 10 PublisherChanged: tell, primary to standby: whose frames follow
+/// ---- 10 PublisherChanged: tell, primary to standby: the publisher of the next frames
 public nonisolated struct ChannelPublisherChanged: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -322,7 +322,7 @@ public nonisolated struct ChannelPublisherChanged: Sendable {
   public init() {}
 }
 
-/// ---- 11 CopyRefused: tell, standby to primary: it takes the copy of this term no more
+/// ---- 11 CopyRefused: tell, standby to primary: it no longer accepts the copy of this term
 public nonisolated struct ChannelCopyRefused: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -337,7 +337,7 @@ public nonisolated struct ChannelCopyRefused: Sendable {
   public init() {}
 }
 
-/// ---- 12 WorkedOff: tell: bytes of media frames that this side has worked off since the link is open
+/// ---- 12 WorkedOff: tell: bytes of media frames that this side has processed since the link opened
 public nonisolated struct ChannelWorkedOff: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -350,7 +350,7 @@ public nonisolated struct ChannelWorkedOff: Sendable {
   public init() {}
 }
 
-/// ---- 9 IngestEnded: tell, primary to the publisher's door: the stream is no longer taken
+/// ---- 9 IngestEnded: tell, primary to the publisher's node: the stream is no longer accepted
 public nonisolated struct ChannelIngestEnded: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for

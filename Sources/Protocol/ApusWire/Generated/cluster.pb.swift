@@ -8,7 +8,7 @@
 // For information on using the generated types, please see the documentation:
 //   https://github.com/apple/swift-protobuf/
 
-/// What nodes say to each other on the control lane.
+/// Messages between nodes on the control lane.
 
 #if canImport(FoundationEssentials)
 public import FoundationEssentials
@@ -187,7 +187,7 @@ public nonisolated struct ClusterMapValue: Sendable {
 
   public var cluster: String = String()
 
-  /// the slot of a member is its index
+  /// a member's index is its slot
   public var members: [ClusterMember] = []
 
   /// 4096 × u16 slot, big endian, 0xffff: none
@@ -199,10 +199,10 @@ public nonisolated struct ClusterMapValue: Sendable {
   /// 4096 × u32, big endian
   public var epochs: Data = Data()
 
-  /// 4096 revisions in which the standby was named for want of another, 0: by a planned move; empty: all are 0
+  /// 4096 revisions of the map that named the standby without a planned move, 0: a planned move; empty: all are 0
   public var standbyNamedIn: [UInt64] = []
 
-  /// as standby_named_in, when the owner was the standby
+  /// as standby_named_in, for the owner
   public var ownerNamedIn: [UInt64] = []
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -236,10 +236,10 @@ public nonisolated struct ClusterHandoverPrepare: Sendable {
 
   public var entities: [ClusterEntityState] = []
 
-  /// no further parts
+  /// the last part
   public var last: Bool = false
 
-  /// replaces what earlier tries left
+  /// replaces the parts of earlier attempts
   public var first: Bool = false
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()

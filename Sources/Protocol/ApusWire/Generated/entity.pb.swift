@@ -8,7 +8,7 @@
 // For information on using the generated types, please see the documentation:
 //   https://github.com/apple/swift-protobuf/
 
-/// What an entity's state is, as it goes to the standby, through a hand-over and into a record (D15).
+/// An entity's state, as it is replicated, handed over and recorded (D15).
 
 #if canImport(FoundationEssentials)
 public import FoundationEssentials
@@ -38,7 +38,7 @@ public nonisolated struct EntityState: Sendable {
   /// Requests that were carried out, oldest first; their changes are in the content.
   public var answered: [EntityAnsweredRequest] = []
 
-  /// What the entity is to be reminded of, in the order in which it was asked for.
+  /// The pending reminders, in the order in which they were set.
   public var reminders: [EntityStoredReminder] = []
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -76,7 +76,7 @@ public nonisolated struct EntityAnsweredRequest: Sendable {
 
   public var idLow: UInt64 = 0
 
-  /// Neither: the answer was too long to keep.
+  /// Neither: the answer was too long to store.
   public var answer: EntityAnsweredRequest.OneOf_Answer? = nil
 
   public var reply: Data {
@@ -97,7 +97,7 @@ public nonisolated struct EntityAnsweredRequest: Sendable {
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
-  /// Neither: the answer was too long to keep.
+  /// Neither: the answer was too long to store.
   public nonisolated enum OneOf_Answer: Equatable, Sendable {
     case reply(Data)
     case failure(EntityAnsweredRequest.Failure)
@@ -121,7 +121,7 @@ public nonisolated struct EntityAnsweredRequest: Sendable {
   public init() {}
 }
 
-/// Delivers a reminder to its entity; within one node. Its request id is the reminder's.
+/// Delivers a reminder to its entity, within one node. Its request id is the reminder's.
 public nonisolated struct EntityReminded: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -139,7 +139,7 @@ public nonisolated struct EntityReminded: Sendable {
   public init() {}
 }
 
-/// The entity has carried out what it was reminded of.
+/// The entity has carried out the reminder.
 public nonisolated struct EntityReminderTaken: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for

@@ -8,7 +8,7 @@
 // For information on using the generated types, please see the documentation:
 //   https://github.com/apple/swift-protobuf/
 
-/// Messages to the probe entities, which serve measurements and tests and nothing else.
+/// Messages to the probe entities, for measurements and tests only.
 
 #if canImport(FoundationEssentials)
 public import FoundationEssentials
@@ -27,7 +27,7 @@ fileprivate nonisolated struct _GeneratedWithProtocGenSwiftVersion: SwiftProtobu
   typealias Version = _2
 }
 
-/// 0x0f01: answered with the same content; 64 bytes where the name has 18 and the data 32.
+/// 0x0f01: answered with the same content; 64 bytes if the name has 18 and the data 32.
 public nonisolated struct ProbeEcho: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -44,7 +44,7 @@ public nonisolated struct ProbeEcho: Sendable {
   public init() {}
 }
 
-/// 0x0f02, tell: the entity keeps count and checks the order.
+/// 0x0f02, tell: the entity counts it and checks the order.
 public nonisolated struct ProbeCount: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -57,7 +57,7 @@ public nonisolated struct ProbeCount: Sendable {
   public init() {}
 }
 
-/// 0x0f03: what was counted.
+/// 0x0f03: returns the counts.
 public nonisolated struct ProbeReport: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for

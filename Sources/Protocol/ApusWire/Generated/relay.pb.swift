@@ -8,8 +8,8 @@
 // For information on using the generated types, please see the documentation:
 //   https://github.com/apple/swift-protobuf/
 
-/// What the relays of a cluster say to each other on the control lane (D8). Addresses are 4 or 16 bytes and two of the
-/// port, all in network order; tickets are the 16 bytes by which nodes name an allocation that can move.
+/// Messages between the relays of a cluster on the control lane (D8). Addresses are 4 or 16 bytes, then two of the port,
+/// in network order. Tickets are the 16 bytes that identify a movable allocation between nodes.
 
 #if canImport(FoundationEssentials)
 public import FoundationEssentials
@@ -28,7 +28,7 @@ fileprivate nonisolated struct _GeneratedWithProtocGenSwiftVersion: SwiftProtobu
   typealias Version = _2
 }
 
-/// ---- 0x0051: the allocations of the sender changed; the receiver stands by for them
+/// ---- 0x0051: the allocations of the sender changed; the receiver is their standby
 public nonisolated struct RelayWireMirrored: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -65,7 +65,7 @@ public nonisolated struct RelayWireMirror: Sendable {
 
   public var relayed: [Data] = []
 
-  /// of the lifetime, when it was sent
+  /// remaining lifetime at the time of sending
   public var remainingMs: UInt64 = 0
 
   public var permissions: [Data] = []
@@ -91,7 +91,7 @@ public nonisolated struct RelayWireChannel: Sendable {
   public init() {}
 }
 
-/// ---- 0x0052: a client proved that this ticket is its own: whoever has the allocation or its mirror gives it up
+/// ---- 0x0052: a client proved that this ticket is its own: the node with the allocation or its mirror surrenders it
 public nonisolated struct RelayWireClaim: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -127,7 +127,7 @@ public nonisolated struct RelayWireClaimed: Sendable {
   fileprivate var _mirror: RelayWireMirror? = nil
 }
 
-/// ---- 0x0053: a tell, an allocation of the receiver goes on at the sender
+/// ---- 0x0053: a tell, an allocation of the receiver continues at the sender
 public nonisolated struct RelayWireMovedAway: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -150,7 +150,7 @@ public nonisolated struct RelayWireMovedAwayTaken: Sendable {
   public init() {}
 }
 
-/// ---- 0x0054: a tell, once a second: the sender's relay
+/// ---- 0x0054: a tell, once a second: the report about the sender's relay
 public nonisolated struct RelayWireTidings: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -158,7 +158,7 @@ public nonisolated struct RelayWireTidings: Sendable {
 
   public var doors: [RelayWireDoor] = []
 
-  /// the name in the certificate of its TLS doors
+  /// the name in the certificate of its TLS listeners
   public var domain: String = String()
 
   public var draining: Bool = false
@@ -166,19 +166,19 @@ public nonisolated struct RelayWireTidings: Sendable {
   /// users with allocations
   public var users: [String] = []
 
-  /// how many, as `users`; 0: none any more
+  /// their allocations, in the order of `users`; 0: none any more
   public var counts: [UInt32] = []
 
-  /// `users` are all of them; otherwise those that changed
+  /// true: all users; false: those that changed
   public var whole: Bool = false
 
-  /// HOST:PORT that clients are told of it; empty: the first of `doors`
+  /// HOST:PORT for clients; empty: the first of `doors`
   public var advertised: String = String()
 
-  /// of the machine, for which the port says nothing: no peers but at relays' ports
+  /// of the machine, ports ignored: peers only at relays' ports
   public var addresses: [Data] = []
 
-  /// where its allocations are; absent: wherever `addresses` and `doors` say
+  /// addresses with allocations; absent: all `addresses` and `doors`
   public var relays: [Data] = []
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()

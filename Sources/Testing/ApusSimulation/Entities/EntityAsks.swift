@@ -1,7 +1,7 @@
 import ApusCluster
 import ApusCore
 
-/// Requests of clients on their way through the nodes that they asked, sent and repeated as ``EntityRef`` does.
+/// Requests of clients in transit through the nodes that they asked, sent and repeated as ``EntityRef`` does.
 final class EntityAsks {
     private struct Ask {
         var call: SimulatedCall
@@ -20,9 +20,9 @@ final class EntityAsks {
 
     init(world: EntityWorkload) { self.world = world }
 
-    /// Has a node ask an entity.
+    /// Lets a node call an entity.
     ///
-    /// - Parameter completion: called where the node has an answer, until the request is ended.
+    /// - Parameter completion: called when the node has an answer, until the request is ended.
     /// - Returns: the request's number, for ``end(_:)``.
     func begin(
         _ call: SimulatedCall, at node: EntityNode, until deadline: MonotonicTime,
@@ -37,7 +37,7 @@ final class EntityAsks {
         return number
     }
 
-    /// Nobody waits for it any more; what is on its way is carried out all the same.
+    /// No client waits for it any more. What is in flight is still carried out.
     func end(_ number: Int) { asks[number] = nil }
 
     private func send(_ number: Int) {

@@ -3,12 +3,12 @@ import ApusCore
 
 /// Clients that send entities one request after the other, each until it is answered.
 ///
-/// A request with an id is sent again, through another node, when its answer does not come or says that nothing is
-/// certain. One without an id is sent once.
+/// A request with an id is sent again, through another node, if its answer does not come or is uncertain. One without
+/// an id is sent once.
 final class EntityClients {
     private struct Client {
         var call: SimulatedCall?
-        /// Counts the attempts of all its requests, so that none takes the answer to another.
+        /// Counts the attempts of all its requests, to match answers to attempts.
         var attempt = 0
         var ask: Int?
     }
@@ -21,7 +21,7 @@ final class EntityClients {
         clients = Array(repeating: Client(), count: world.settings.clientCount)
     }
 
-    /// The first request that is not answered; nil where none is under way.
+    /// The first unanswered request; nil if there is none.
     var unanswered: SimulatedCall? { clients.lazy.compactMap(\.call).first }
 
     func begin() {
@@ -73,7 +73,7 @@ final class EntityClients {
         later(client, after: patience) { $0.again(client, attempt) }
     }
 
-    /// The answer to an attempt did not come, or was none.
+    /// The answer to an attempt did not come, or was an error.
     private func again(_ client: Int, _ attempt: Int) {
         guard let call = clients[client].call, clients[client].attempt == attempt else { return }
         if let ask = clients[client].ask { world.asks.end(ask) }

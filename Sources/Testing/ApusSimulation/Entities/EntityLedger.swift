@@ -1,16 +1,16 @@
 import ApusCluster
 import ApusCore
 
-/// What really happened, for the checks: every number that an entity may have in its content, and what its caller was
-/// told.
+/// What actually happened, for the checks: every number that an entity's content may have, and the answer of its
+/// caller.
 struct EntityLedger {
-    /// Why an entity carries something out.
+    /// Why an entity carried something out.
     enum Cause: Equatable {
-        /// A client asked; without an id it asks once.
+        /// A client's request. Without an id it is sent once.
         case request(hasID: Bool)
-        /// Another entity told it, by this request.
+        /// Another entity's message, caused by this request.
         case telling(Int)
-        /// It is reminded, as this request wanted.
+        /// A reminder that this request set.
         case reminder(Int)
     }
 
@@ -18,11 +18,11 @@ struct EntityLedger {
         var entity: EntityAddress
         var cause: Cause
         var operation: SimulatedCall.Operation
-        /// What its caller was answered, and under which epoch.
+        /// The answer to its caller, and its epoch.
         var answer: (bytes: [UInt8], epoch: Epoch)?
-        /// Its handler threw, as the caller was told.
+        /// Its handler threw, and its caller received the error.
         var hasThrown = false
-        /// Of a telling: under which epoch it left.
+        /// Of a message to another entity: the epoch under which it was sent.
         var leftUnder: Epoch?
         /// Of a reminder: itself.
         var reminder: Reminder?
@@ -31,7 +31,7 @@ struct EntityLedger {
     private(set) var entries: [Entry] = []
     /// Acknowledged numbers by entity.
     private(set) var acknowledged: [EntityAddress: [Int]] = [:]
-    /// By shard, the newest epoch whose owner said that changes may be missing.
+    /// By shard, the newest epoch whose owner reported that changes may be missing.
     private(set) var lossEpochs: [ShardID: Epoch] = [:]
     private(set) var acknowledgedCount = 0
 
@@ -44,7 +44,7 @@ struct EntityLedger {
     mutating func wasSet(_ reminder: Reminder, as number: Int) { entries[number].reminder = reminder }
     mutating func threw(_ number: Int) { entries[number].hasThrown = true }
 
-    /// A caller was told that its change is made.
+    /// A caller received the acknowledgement of its change.
     mutating func acknowledge(_ number: Int, _ bytes: [UInt8], epoch: Epoch) {
         entries[number].answer = (bytes, epoch)
         acknowledged[entries[number].entity, default: []].append(number)
@@ -55,21 +55,21 @@ struct EntityLedger {
         lossEpochs[shard] = max(lossEpochs[shard] ?? 0, epoch)
     }
 
-    /// The change may be missing: a later owner of its shard said so.
+    /// True if the change may be missing: a later owner of its shard reported a loss.
     func isExcused(_ number: Int) -> Bool {
         let entry = entries[number]
         guard !entry.entity.isRecorded, let loss = lossEpochs[entry.entity.shard] else { return false }
         return (entry.answer?.epoch ?? entry.leftUnder ?? 0) < loss
     }
 
-    /// The first acknowledged change of the entity that is not among these, though nobody reported a loss.
+    /// The first acknowledged change of the entity that is not among these, although no loss was reported.
     func missing(from numbers: [Int], of entity: EntityAddress) -> Int? {
         guard let acknowledged = acknowledged[entity] else { return nil }
         let held = Set(numbers)
         return acknowledged.first { !held.contains($0) && !isExcused($0) }
     }
 
-    /// The message of an entity may come from a change that is missing: a later owner of its shard said so.
+    /// True if the message of an entity may come from a missing change: a later owner of its shard reported a loss.
     func isExcused(telling number: Int) -> Bool {
         guard case .telling(let request) = entries[number].cause, !entries[request].entity.isRecorded,
             let loss = lossEpochs[entries[request].entity.shard]

@@ -8,7 +8,7 @@ struct RecordWork {
     var completion: ([Result<[UInt64], ApusError>]) -> Void
 }
 
-/// The states of a node's entities: as ``RecordedStates`` and ``GroupCommit`` keep those of recorded kinds.
+/// The states of a node's entities, stored as ``RecordedStates`` and ``GroupCommit`` do for recorded kinds.
 extension EntityNode {
     private var unknown: ApusError { ApusError(.storageFailed, "the outcome is unknown") }
 

@@ -29,7 +29,7 @@ extension EntityNode {
         for isRecorded in [true, false] { handle(.tick, isRecorded) }
     }
 
-    /// An entity has set, cancelled or carried out reminders, and that is safe.
+    /// An entity has set, cancelled or carried out reminders, and that is durable.
     func note(_ changes: [ReminderChange], of entity: EntityAddress) {
         guard world.mutant != .forgetsReminders else { return }
         for change in changes {

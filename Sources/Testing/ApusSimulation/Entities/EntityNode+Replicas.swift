@@ -6,7 +6,7 @@ import NIOCore
 extension EntityNode {
     // MARK: Shards
 
-    /// Shards that came are opened soon after.
+    /// Opens gained shards soon after.
     func openLater(_ shards: [ShardID]) {
         guard !shards.isEmpty else { return }
         let isNew = unopened.isEmpty
@@ -23,7 +23,7 @@ extension EntityNode {
         for wait in waiting { wait() }
     }
 
-    /// Harmless where the shard is open, or not this node's.
+    /// Has no effect if the shard is open, or is not at this node.
     func open(_ shard: ShardID) {
         let epoch = process.view[shard].epoch
         guard isLocal(shard, epoch: epoch), owner.canOpen(shard, epoch: epoch),
@@ -49,7 +49,7 @@ extension EntityNode {
 
     func loadReplica(_ cell: SimulatedCell) {
         let (shard, key) = (cell.address.shard, ReplicaKey(kind: cell.address.kind, key: cell.address.key))
-        // The message came before the shard was opened.
+        // The message arrived before the shard was opened.
         if owner.position(of: shard, epoch: cell.epoch) == nil { open(shard) }
         do throws(ApusError) {
             let found =

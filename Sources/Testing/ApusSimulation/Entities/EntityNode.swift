@@ -3,15 +3,15 @@ import ApusCore
 import ApusStorage
 import DequeModule
 
-/// The entities of one process, driven as ``EntityHost``, ``EntityCell`` and their like drive the machines.
+/// The entities of one process. It drives the machines as ``EntityHost``, ``EntityCell`` and other shells do.
 ///
-/// Whatever happens to it ends with ``settle()``: what waits for it is told, and what is to be sent leaves.
+/// Every event ends with ``settle()``, which calls waiting completions and sends what is to be sent.
 final class EntityNode {
     typealias Machine = SimulatedCell.Machine
 
     unowned let world: EntityWorkload
     let process: SimulatedProcess
-    /// Who waits for changes, to be told when the event is over.
+    /// Completions to call at the end of the event.
     var completions: Deque<() -> Void> = []
     private var isSettling = false
 
@@ -28,7 +28,7 @@ final class EntityNode {
     var lastWaiter = 0
     var nextExpiry = MonotonicTime.zero
     var unopened: [ShardID] = []
-    /// Reads of reminders that wait until nothing is to be opened.
+    /// Reads of reminders that wait until all shards are open.
     var whenOpen: [() -> Void] = []
 
     // Records.
@@ -37,7 +37,7 @@ final class EntityNode {
 
     // Reminders.
     var owned = OwnedShards()
-    /// When the shards came that this node owns.
+    /// When the owned shards were gained.
     var gainedAt: [ShardID: MonotonicTime] = [:]
     var replicatedReminders = ReplicatedReminders()
     var reminders: [Bool: ReminderStateMachine]
@@ -61,7 +61,7 @@ final class EntityNode {
     var now: MonotonicTime { world.simulation.now }
     var wallMilliseconds: Int64 { world.wallMilliseconds }
 
-    /// Ends an event: tells whoever waits, and sends what is to be sent.
+    /// Ends an event: calls completions, and sends what is to be sent.
     func settle() {
         guard !isSettling else { return }
         isSettling = true
@@ -70,7 +70,7 @@ final class EntityNode {
         isSettling = false
     }
 
-    /// Does something at this process later.
+    /// Runs something at this process later.
     func later(_ kind: UInt64, after delay: Duration, _ body: @escaping () -> Void) {
         let work = SimulationWork(kind: kind) {
             body()
@@ -79,7 +79,7 @@ final class EntityNode {
         world.simulation.later(.work(work), process: process.index, after: delay)
     }
 
-    /// Does something at another process when a message has come there.
+    /// Runs something at another process when a message has arrived there.
     func send(to node: EntityNode, _ kind: UInt64, _ body: @escaping () -> Void) {
         let work = SimulationWork(kind: kind) {
             body()
@@ -99,7 +99,7 @@ final class EntityNode {
         process.view.owner(of: shard)?.id == id && process.view[shard].epoch == epoch && process.view.isAlive(id)
     }
 
-    /// A newer map: the replicas first, then the entities, then those who deliver reminders.
+    /// A newer map: first the replicas, then the entities, then the reminders.
     func adopted(_ map: ClusterMap) {
         standby.mapChanged(map)
         settle(owner.mapChanged(map))
@@ -118,7 +118,7 @@ final class EntityNode {
 
     // MARK: Calls
 
-    /// Lets a call in where its shard is here under the epoch.
+    /// Admits a call if its shard is at this node under the epoch.
     func admit(_ call: SimulatedCall, epoch: Epoch) -> Bool {
         let shard = call.entity.shard
         guard isLocal(shard, epoch: epoch), !held.contains(shard), process.isMember else { return false }
@@ -132,7 +132,7 @@ final class EntityNode {
     func hold(_ shard: ShardID) { held.insert(shard) }
     func release(_ shard: ShardID) { held.remove(shard) }
     func isQuiet(_ shard: ShardID) -> Bool { (cells[shard] ?? [:]).values.allSatisfy { $0.runningCount == 0 } }
-    /// Nothing is on its way to where states are kept.
+    /// True if nothing is in flight to where states are stored.
     var isIdle: Bool {
         cells.values.allSatisfy { $0.values.allSatisfy(\.machine.isIdle) } && commits.waitingStepCount == 0
     }
@@ -174,7 +174,7 @@ final class EntityNode {
             return
         }
         later(5, after: time) {
-            // The turn of an activation that is over was cancelled; nothing of it leaves.
+            // The turn of an ended activation was cancelled. Nothing of it is sent.
             let result =
                 cell.machine.isOver
                 ? Machine.Result(content: nil, ending: SimulatedEnding(call: call))
@@ -189,7 +189,7 @@ final class EntityNode {
         if case .reminded(let reminder) = call.operation,
             !cell.machine.state.reminders.contains(where: { $0.id == reminder.id })
         {
-            // Cancelled or replaced while it was on its way, as ``EntityDefinition/onReminder(_:)`` finds it.
+            // Cancelled or replaced in transit, as ``EntityDefinition/onReminder(_:)`` detects.
             ending.answer = SimulatedContent.bytes(of: content.count)
             return Machine.Result(
                 content: content, answer: ending.answer.map { .reply($0) }, reminders: [], ending: ending)
@@ -222,7 +222,7 @@ final class EntityNode {
             ending: ending)
     }
 
-    /// The change is confirmed: its answer leaves, and what it sends to others.
+    /// The change is confirmed. Sends its answer and its messages to others.
     private func finish(_ ending: SimulatedEnding, _ cell: SimulatedCell) {
         note(ending.reminders, of: cell.address)
         end(ending.call, ending.answer.map { .answered($0, cell.epoch) } ?? .threw, cell)
@@ -241,7 +241,7 @@ final class EntityNode {
         let view = process.view
         guard let owner = view.owner(of: target.shard)?.id, let node = world.node(of: owner) else { return }
         let epoch = view[target.shard].epoch
-        // Another way than that of the answers: it may be much later.
+        // On another path than the answers: it may be much later.
         let delay = world.simulation.chance(0.1) ? world.simulation.span(50...1500) : world.simulation.span(0...5)
         node.later(6, after: delay) { node.isTold(call, epoch: epoch, sender) }
     }
@@ -252,11 +252,11 @@ final class EntityNode {
         world.toldCount += 1
         if sender.epoch < process.view[sender.shard].epoch {
             world.fail(
-                "\(id) takes what was sent for shard \(sender.shard) under epoch \(sender.epoch), and knows a later")
+                "\(id) accepts a message of shard \(sender.shard) under epoch \(sender.epoch), and knows a later")
         }
     }
 
-    /// A call that was let in has its outcome.
+    /// An admitted call has its outcome.
     private func end(_ call: SimulatedCall, _ outcome: SimulatedOutcome, _ cell: SimulatedCell) {
         cell.runningCount -= 1
         switch call.origin {

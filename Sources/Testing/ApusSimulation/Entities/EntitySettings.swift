@@ -5,7 +5,7 @@ import ApusCore
 struct EntitySettings {
     /// Entities of each kind.
     var entityCount = 6
-    /// The shards that they live in.
+    /// The shards that they belong to.
     var shardCount = 8
     var clientCount = 4
     /// A client's longest pause between two requests, in milliseconds.
@@ -15,10 +15,10 @@ struct EntitySettings {
     var replication = ReplicaConfiguration()
     var replicatedReminders = ReminderStateMachine.Configuration()
     var recordedReminders = ReminderStateMachine.Configuration.records
-    /// Steps and reads that the record store's client reports as failed, of all, while the store is well; every second
-    /// of these steps is made nevertheless.
+    /// The share of steps and reads that the record store's client reports as failed while the store is up. Every
+    /// second of these steps is made nevertheless.
     var recordFailureRate = 0.0
-    /// What a promotion or a load has is compared with all that was acknowledged.
+    /// If true, what a promotion or a load returns is compared with everything acknowledged.
     var checksEachOwner = true
 
     init(profile: SimulationProfile, random: inout SeededRandom) {

@@ -1,23 +1,24 @@
 import ApusCore
 
-/// A simulated cluster whose nodes carry entities: the machines that keep an entity's word, over the cluster's own
-/// (D4, D5, D15, D16, D18).
+/// A simulated cluster whose nodes have entities: the machines for the entities' durability, on top of the cluster's
+/// own (D4, D5, D15, D16, D18).
 ///
-/// On each process run, besides membership, ownership and hand-over, the machines that a node composes:
+/// Each process runs, besides membership, ownership and hand-over, the machines that a node composes:
 /// ``EntityStateMachine`` for each activation, the owner's and the standby's side of replication, group commit to a
 /// record store that all share, and ``ReminderStateMachine`` for entities of both strengths. Clients send requests,
-/// most of them with an id under which they are repeated: changes, turns that last, reminders, messages to other
-/// entities, and such as throw. Every change adds a number to its entity's content that no other has.
+/// most of them with an id under which they are repeated: changes, turns that take time, reminders, messages to other
+/// entities, and requests that throw. Every change adds a unique number to its entity's content.
 ///
-/// Besides what ``ClusterSimulation`` does to the processes, the record store is slow, down, stopped or cut off from a
-/// node, and reports steps as failed that it has made, or makes later.
+/// In addition to the faults of ``ClusterSimulation``, the record store is slow, down, stopped or cut off from a node.
+/// It reports steps as failed that it has made, or makes later.
 ///
-/// **Checked:** what was acknowledged is in every later owner's state, unless one of them said that changes may be
-/// missing; nothing is done twice; a handler that threw has changed nothing; no reminder comes before its time, each
-/// comes once, and within 1 s of its time when the cluster is at rest; the records take nothing of a former owner;
-/// index entries match the records, and reminders their entities; what an entity tells others follows from a change
-/// that was made, and nobody takes it under an older epoch than it knows. **In runs of kills**, where each node dies
-/// when every copy is complete: no owner reports a loss, and reminders come within 1 s of the take-over.
+/// **Checked:** everything acknowledged is in every later owner's state, unless one of them reported that changes may
+/// be missing. Nothing is done twice. A handler that threw has changed nothing. No reminder is delivered before its
+/// time, each is delivered once, and within 1 s of its time when the cluster is stable. The records accept nothing of a
+/// former owner. Index entries match the records, and reminders match their entities. A message of an entity follows
+/// from a change that was made, and no receiver accepts it under an older epoch than it knows. **In runs of kills**,
+/// where each node dies when every copy is complete: no owner reports a loss, and reminders are delivered within 1 s of
+/// the take-over.
 package struct EntitySimulation {
     private let cluster: ClusterSimulation
     private let workload: EntityWorkload
@@ -26,10 +27,10 @@ package struct EntitySimulation {
     /// Runs one seed to its end, or to its first failure.
     ///
     /// - Parameters:
-    ///   - profile: `entities` or `kills`; without it every fourth seed has kills.
+    ///   - profile: `entities` or `kills`; by default every fourth seed has kills.
     ///   - killCount: of a run of kills.
-    ///   - isLarge: 10,000 entities in place of a dozen.
-    ///   - isTraced: keep the ``story``; it changes nothing else.
+    ///   - isLarge: 10,000 entities instead of a dozen.
+    ///   - isTraced: true to keep the ``story``; it changes nothing else.
     package static func run(
         seed: UInt64, mutant: EntityMutant = .none, profile: SimulationProfile? = nil, killCount: Int? = nil,
         isLarge: Bool = false, isTraced: Bool = false
@@ -50,7 +51,7 @@ package struct EntitySimulation {
     }
 
     package var isFailed: Bool { cluster.isFailed }
-    /// The failures of the run and how to see it again.
+    /// The failures of the run and how to repeat it.
     package var report: String {
         "seed \(cluster.seed) (\(cluster.profile.rawValue), a node that \(mutant.rawValue)): "
             + cluster.failures.joined(separator: "; ")
@@ -58,24 +59,24 @@ package struct EntitySimulation {
     package var story: [String] { cluster.story }
     package var traceHash: UInt64 { cluster.traceHash }
     package var eventCount: Int { cluster.eventCount }
-    /// How long the cluster took to come to rest after the last fault.
+    /// The time from the last fault until the cluster was stable.
     package var settleTime: Duration { cluster.settleTime }
     package var deathCount: Int { cluster.deathCount }
     package var killCount: Int { cluster.killCount }
     package var handoverCount: Int { cluster.handoverCount }
     /// Changes that were acknowledged.
     package var acknowledgedCount: Int { workload.ledger.acknowledgedCount }
-    /// Shards that an owner took over, and those of which it said that changes may be missing.
+    /// Shards that an owner took over, and those for which it reported that changes may be missing.
     package var promotionCount: Int { workload.promotionCount }
     package var lossCount: Int { workload.lossCount }
-    /// Acknowledged changes that are gone, each after such a loss was reported.
+    /// Acknowledged changes that are lost, each after such a report.
     package var lostCount: Int { workload.lostCount }
     /// Reminders that entities carried out, at least once each.
     package var firedCount: Int { workload.firedCount }
-    /// Messages of entities that others took.
+    /// Messages between entities that were accepted.
     package var toldCount: Int { workload.toldCount }
-    /// Answers that told a client that its change is not certain.
+    /// Answers to clients that their change is uncertain.
     package var refusalCount: Int { workload.refusalCount }
-    /// Steps of the record store whose outcome its client was not told.
+    /// Steps of the record store whose client did not receive the outcome.
     package var uncertainCount: Int { workload.records.uncertainCount }
 }

@@ -2,14 +2,14 @@ import ApusCluster
 import ApusCore
 import ApusStorage
 
-/// What must hold for the entities after every step, and what in the end.
+/// The invariants of the entities after every step, and at the end.
 extension EntityWorkload {
-    /// How late a reminder may be, after its time or the moment when its shard came, in milliseconds.
+    /// The most that a reminder may be late, after its time or after its shard was gained, in milliseconds.
     private static let latenessMax: Int64 = 1000
 
     // MARK: On the way
 
-    /// Of a message that is about to be carried out.
+    /// Checks a message that is about to be carried out.
     func checkRun(_ call: SimulatedCall, _ content: SimulatedContent, at node: EntityNode) {
         let numbers = content.numbers
         if numbers.contains(call.number) { fail("\(node.id) does \(call.number) to \(call.entity) twice") }
@@ -18,7 +18,7 @@ extension EntityWorkload {
         if settings.checksEachOwner, simulation.store.map[shard].epoch == epoch, node.isLocal(shard, epoch: epoch),
             let missing = ledger.missing(from: numbers, of: call.entity)
         {
-            fail("\(node.id) goes on with \(call.entity) without \(missing), which was acknowledged")
+            fail("\(node.id) continues \(call.entity) without \(missing), which was acknowledged")
         }
         guard case .reminded(let reminder) = call.operation else { return }
         firedCount += 1
@@ -29,7 +29,7 @@ extension EntityWorkload {
         if lateness > Self.latenessMax { fail("\(node.id) reminds \(call.entity) \(lateness) ms too late") }
     }
 
-    /// Of the states that a node takes a shard over with.
+    /// Checks the states with which a node takes over a shard.
     func checkPromotion(
         _ promotion: ReplicaStandbyStateMachine.Promotion, of shard: ShardID, epoch: Epoch, at node: EntityNode
     ) {
@@ -51,15 +51,15 @@ extension EntityWorkload {
         }
     }
 
-    /// Of the state that an activation begins with.
+    /// Checks the initial state of an activation.
     func checkLoad(_ stored: Stored?, of cell: SimulatedCell, at node: EntityNode) {
         guard settings.checksEachOwner, simulation.store.map[cell.address.shard].epoch == cell.epoch,
             let missing = ledger.missing(from: stored?.content.numbers ?? [], of: cell.address)
         else { return }
-        fail("\(node.id) begins with \(cell.address) without \(missing), which was acknowledged")
+        fail("\(node.id) starts \(cell.address) without \(missing), which was acknowledged")
     }
 
-    /// Of a step that the records took.
+    /// Checks a step that the records accepted.
     func checkStep(_ step: RecordStep) {
         for write in step.writes {
             guard case .unsigned(let shard)? = write.id.key.parts?.first else { continue }
@@ -77,7 +77,7 @@ extension EntityWorkload {
     func unrest(mapIsAtRestSince: MonotonicTime) -> String? {
         if let call = clients.unanswered { return "\(call.number) to \(call.entity) is not answered" }
         if let shard = unsafeShard { return "shard \(shard) has no complete copy" }
-        if let node = busyNode { return "\(node.id) has changes that are not safe" }
+        if let node = busyNode { return "\(node.id) has changes that are not confirmed" }
         let restedSince = Int64(max(mapIsAtRestSince, simulation.healedAt).nanoseconds / 1_000_000)
         for entity in entities {
             guard let reminder = truth(of: entity)?.reminders.min(by: { $0.due < $1.due }) else { continue }
@@ -142,13 +142,13 @@ extension EntityWorkload {
         }
     }
 
-    /// What an entity was told comes from a change that was made.
+    /// A message to an entity comes from a change that was made.
     private func checkTellings(_ numbers: [Int], of entity: EntityAddress, _ contents: [EntityAddress: [Int]]) {
         for number in numbers {
             guard case .telling(let request) = ledger.entries[number].cause else { continue }
             let source = ledger.entries[request].entity
             guard contents[source]?.contains(request) != true, !ledger.isExcused(telling: number) else { continue }
-            fail("\(entity) was told \(number) by \(source), which has no change \(request)")
+            fail("\(entity) received \(number) from \(source), which has no change \(request)")
         }
     }
 
@@ -173,7 +173,7 @@ extension EntityWorkload {
         }
     }
 
-    /// The records of reminders are those that the entities' states have.
+    /// The reminder records match the reminders in the entities' states.
     private func checkReminderRecords() {
         var held: Set<RequestID> = []
         for entity in entities where entity.isRecorded {

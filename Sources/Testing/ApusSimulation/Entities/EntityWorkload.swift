@@ -3,10 +3,10 @@ import ApusCore
 import ApusStorage
 import NIOCore
 
-/// Entities on the simulated cluster: clients that send them requests, the nodes' parts that keep their word, and a
-/// record store that all nodes share (D15, D16, D18).
+/// Entities on the simulated cluster: clients that send them requests, the nodes' machines for durability, and a record
+/// store that all nodes share (D15, D16, D18).
 final class EntityWorkload: SimulationWorkload {
-    /// An entity's state as it is kept.
+    /// An entity's stored state.
     struct Stored {
         var content: SimulatedContent
         var memory: RequestMemory
@@ -25,7 +25,7 @@ final class EntityWorkload: SimulationWorkload {
     let settings: EntitySettings
     let mutant: EntityMutant
     let isLarge: Bool
-    /// What the nodes keep records by; a deliberate error may be in it.
+    /// The collection of the nodes' records, possibly with a deliberate error.
     let collection: EntityCollection<SimulatedContent>
     let records: SimulatedRecordStore
     let entities: [EntityAddress]
@@ -66,7 +66,7 @@ final class EntityWorkload: SimulationWorkload {
         }
     }
 
-    /// The records of entities, found by what they did last, and by how much.
+    /// The records of entities, indexed by their last change and by their number of changes.
     static func makeCollection(_ mutant: EntityMutant) -> EntityCollection<SimulatedContent> {
         @Sendable func last(_ content: SimulatedContent) -> [OrderedKey] {
             content.last.map { [OrderedKey(.unsigned(UInt64($0)))] } ?? []
@@ -105,7 +105,7 @@ final class EntityWorkload: SimulationWorkload {
 
     // MARK: Records
 
-    /// The steps that a node commits, for one that its machine wants.
+    /// The steps that a node commits for a step of its machine.
     func altered(_ step: RecordStep) -> RecordStep {
         var step = step
         switch mutant {
@@ -207,7 +207,7 @@ final class EntityWorkload: SimulationWorkload {
         return Stored(content: content, memory: entity.memory, reminders: entity.reminders)
     }
 
-    /// The owner that the newest map names, where it runs and has opened the shard.
+    /// The owner in the newest map, if it runs and has opened the shard.
     func owner(of shard: ShardID) -> EntityNode? {
         let map = simulation.store.map
         guard let id = map.owner(of: shard)?.id, let node = node(of: id),
@@ -216,7 +216,7 @@ final class EntityWorkload: SimulationWorkload {
         return node
     }
 
-    /// The state that the entity's next message is carried out on; nil where it has none.
+    /// The state for the entity's next message; nil if it has none.
     func truth(of entity: EntityAddress) -> Stored? {
         if entity.isRecorded {
             let id = RecordID(collection.name, EntityCollection<SimulatedContent>.key(of: entity))
@@ -227,7 +227,7 @@ final class EntityWorkload: SimulationWorkload {
         return owner(of: entity.shard)?.owner.state(of: key, in: entity.shard).flatMap { Self.stored($0, of: entity) }
     }
 
-    /// Every node of the map goes by the newest map, and every shard's standby has all of it.
+    /// True if every node has the newest map, and every shard's standby has everything of it.
     var isSafe: Bool {
         let map = simulation.store.map
         let haveSeen = simulation.processes.allSatisfy {
@@ -246,6 +246,6 @@ final class EntityWorkload: SimulationWorkload {
         }
     }
 
-    /// A node whose entities have something on its way to where it is kept.
+    /// A node whose entities have something in flight to where it is stored.
     var busyNode: EntityNode? { nodes.lazy.compactMap { $0 }.first { !$0.isIdle } }
 }

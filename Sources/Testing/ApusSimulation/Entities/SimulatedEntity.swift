@@ -4,13 +4,13 @@ import ApusStorage
 import Foundation
 import SwiftProtobuf
 
-/// What a simulated entity knows: the numbers of all requests that it carried out, in their order, four bytes each.
+/// The state of a simulated entity: the numbers of all requests that it carried out, in order, four bytes each.
 ///
-/// A number that is missing was lost, and one that stands there twice was done twice.
+/// A missing number was lost, and a duplicate was done twice.
 typealias SimulatedContent = Google_Protobuf_BytesValue
 
 extension SimulatedContent: EntityContentMessage {
-    /// What it carried out, first to last.
+    /// The numbers that it carried out, first to last.
     var numbers: [Int] {
         var numbers: [Int] = []
         numbers.reserveCapacity(value.count / 4)
@@ -26,7 +26,7 @@ extension SimulatedContent: EntityContentMessage {
 
     var count: Int { value.count / 4 }
 
-    /// The number of what was carried out last; nil: nothing yet.
+    /// The number that was carried out last; nil: none yet.
     var last: Int? { value.isEmpty ? nil : Self.number(of: Array(value.suffix(4))) }
 
     /// Before that.
@@ -42,26 +42,26 @@ extension SimulatedContent: EntityContentMessage {
 }
 
 extension EntityAddress {
-    /// Its changes are acknowledged as records.
+    /// True if its changes are acknowledged as records.
     var isRecorded: Bool { kind == .recordedProbe }
 }
 
-/// A message to a simulated entity, with the way of its answer.
+/// A message to a simulated entity, with the path of its answer.
 struct SimulatedCall: Sendable {
     enum Operation: Sendable, Equatable {
         case change
-        /// Asks others, as it were: its turn lasts for so long.
+        /// Simulates calls to others: its turn lasts for this time.
         case turn(Duration)
         /// Throws, and changes nothing.
         case fail
         /// Sets the reminder of a name, due after so many milliseconds.
         case remind(name: String, after: Int64)
         case cancelReminder(name: String)
-        /// Tells another entity.
+        /// Sends a message to another entity.
         case tell(EntityAddress)
-        /// It is told.
+        /// A message from another entity.
         case told
-        /// It is reminded.
+        /// A reminder.
         case reminded(Reminder)
     }
 
@@ -73,7 +73,7 @@ struct SimulatedCall: Sendable {
     }
 
     var entity: EntityAddress
-    /// What its change is called in the entity's content.
+    /// The number that its change adds to the entity's content.
     var number: Int
     var id: RequestID?
     var operation: Operation
@@ -81,17 +81,17 @@ struct SimulatedCall: Sendable {
     var chain = CallChain()
 }
 
-/// What leaves a simulated entity once a change is confirmed.
+/// What a simulated entity sends once a change is confirmed.
 struct SimulatedEnding: Sendable {
     var call: SimulatedCall
-    /// The position of its change among the entity's; nil where it threw.
+    /// The position of its change among the entity's; nil if it threw.
     var answer: [UInt8]?
     var reminders: [ReminderChange] = []
     /// A message to another entity, under its number.
     var telling: (target: EntityAddress, number: Int)?
 }
 
-/// What became of a call.
+/// The outcome of a call.
 enum SimulatedOutcome {
     /// With the epoch of the owner that answered.
     case answered([UInt8], Epoch)
@@ -106,9 +106,9 @@ final class SimulatedCell {
     let address: EntityAddress
     let epoch: Epoch
     var machine: Machine
-    /// Of the state that was read or written last.
+    /// The version of the state that was read or written last.
     var version: UInt64 = 0
-    /// Calls that were let in and are not answered.
+    /// Admitted calls that are not answered.
     var runningCount = 0
 
     init(_ address: EntityAddress, epoch: Epoch) {

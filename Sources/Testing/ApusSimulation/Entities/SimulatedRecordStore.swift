@@ -2,20 +2,20 @@ import ApusCluster
 import ApusCore
 import ApusStorage
 
-/// The record store that all nodes share, as its clients see it: slow, down, stopped, cut off from a node, and not
-/// sure of what it did.
+/// The record store that all nodes share, as its clients see it: slow, down, stopped, cut off from a node, and with
+/// uncertain outcomes.
 ///
-/// What is reported as failed may have been made, or be made later, as a server does that works off what came before
-/// its connection broke.
+/// A request that is reported as failed may have been carried out, or may be later, like at a server that completes
+/// requests after their connection broke.
 final class SimulatedRecordStore {
     private unowned let simulation: ClusterSimulation
     private let failureRate: Double
     var tables = MemoryRecordTables()
     var slowUntil = MonotonicTime.zero
     var downUntil = MonotonicTime.zero
-    /// Takes requests and answers none of them until then.
+    /// Accepts requests and answers none of them until this time.
     var stoppedUntil = MonotonicTime.zero
-    /// By name, a node does not reach it until then.
+    /// By name, the time until which a node does not reach it.
     var cutUntil = Array(repeating: MonotonicTime.zero, count: ClusterSimulation.names.count)
     private(set) var uncertainCount = 0
 
@@ -28,9 +28,9 @@ final class SimulatedRecordStore {
         for name in cutUntil.indices { cutUntil[name] = .zero }
     }
 
-    /// Has something done to the tables.
+    /// Runs a request on the tables.
     ///
-    /// - Parameter completion: called once at the process, unless that ends; nil where the outcome is unknown.
+    /// - Parameter completion: called once at the process, unless that ends; nil if the outcome is unknown.
     func request<Answer>(
         by process: SimulatedProcess, _ body: @escaping (inout MemoryRecordTables) -> Answer,
         then completion: @escaping (Answer?) -> Void
@@ -59,7 +59,7 @@ final class SimulatedRecordStore {
             return later(after: wait) { self.make(body, by: process, completion, latency) }
         }
         let made = body(&tables)
-        // The answer is lost where the store went, or the way to it.
+        // The answer is lost if the store is down, or cut off.
         let isLost = isUnreachable(from: process)
         if isLost { uncertainCount += 1 }
         answer(isLost ? nil : made, to: process, after: latency, completion)

@@ -9,10 +9,10 @@ import Glibc
 import Musl
 #endif
 
-/// Makes the steps of many callers one durable commit after the other (``GroupCommitStateMachine``).
+/// Groups the steps of many callers into durable commits, one at a time (``GroupCommitStateMachine``).
 ///
-/// Concurrency model: callers are called back; commits run on a dispatch queue of their own, never on the Swift
-/// pool. The machine sits behind a `Mutex`.
+/// Concurrency model: results are delivered by callbacks. Commits run on a dispatch queue of their own, never on the
+/// Swift pool. A `Mutex` guards the machine.
 final class GroupCommit: Sendable {
     typealias Outcome = Result<[UInt64], ApusError>
     typealias Completion = @Sendable ([Outcome]) -> Void
@@ -22,7 +22,7 @@ final class GroupCommit: Sendable {
         var completion: Completion
     }
 
-    /// How long a commit waits for those whom the last one answered: a part of that one's time, and at most this.
+    /// The longest wait for the callers of the last commit. The actual wait is a part of that commit's duration.
     private static let waitMax = Duration.microseconds(500)
     private static let waitPart = 4
 
@@ -32,15 +32,16 @@ final class GroupCommit: Sendable {
     private let machine: Mutex<GroupCommitStateMachine<Item>>
     private let metrics = RecordMetrics()
 
-    /// - Parameter execute: Commits the steps as one transaction and answers each one's outcome; throws where nothing
-    ///   of it is known to be done. Called on one thread at a time.
+    /// - Parameter execute: Commits the steps as one transaction and returns their outcomes. It throws if the
+    ///   transaction is not known to be committed. Called on one thread at a time.
     init(limits: RecordStoreLimits, execute: @escaping @Sendable ([RecordStep]) throws(ApusError) -> [Outcome]) {
         self.limits = limits
         self.execute = execute
         machine = Mutex(GroupCommitStateMachine(limits: limits))
     }
 
-    /// Makes the steps with those of others. Completions are called on the queue of the commits, in their order.
+    /// Commits the steps together with those of other callers. Completions are called on the queue of the commits, in
+    /// order.
     func commit(_ steps: [RecordStep], then completion: @escaping Completion) {
         let refusals = steps.map { $0.refusal(limits) }
         guard refusals.contains(where: { $0 != nil }) else {
@@ -54,7 +55,7 @@ final class GroupCommit: Sendable {
         if sound.isEmpty { merge([]) } else { submit(Item(steps: sound, completion: merge)) }
     }
 
-    /// Waits until all that was handed in is committed; takes nothing from then on.
+    /// Waits until all submitted steps are committed. No steps are accepted from then on.
     func close() async {
         machine.withLock { $0.closed() }
         await withCheckedContinuation { done in queue.async { done.resume() } }

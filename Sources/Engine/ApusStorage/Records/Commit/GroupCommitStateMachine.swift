@@ -1,18 +1,20 @@
 import DequeModule
 
-/// Decides which steps become one commit, and which must be refused.
+/// Decides which steps become one commit, and which are refused.
 ///
-/// One commit at a time. What comes while it runs waits, in order, and is the next one. So a commit takes as many steps
-/// as there are callers, and a lone caller waits for nobody. Callers that were answered together come back together:
-/// the next commit waits a moment for them (``isWorthWaiting``), beside those who wait already. Else the first one back
-/// would have a commit of its own, or two halves of the callers would take turns. Pure; `Item` is what the shell keeps
-/// of some steps.
+/// There is one commit at a time. Steps that arrive while it runs wait, in order, and form the next one. A commit thus
+/// has as many steps as there are callers, and a single caller does not wait for others. Callers that were answered
+/// together usually return together, so the next commit waits a moment for them (``isWorthWaiting``), beside those that
+/// wait already. Otherwise the first one to return would have a commit of its own, or two halves of the callers would
+/// alternate.
+///
+/// Pure value. `Item` is what the shell stores for some steps.
 package struct GroupCommitStateMachine<Item> {
-    /// What becomes of steps that were handed in.
+    /// The result of a submission.
     package enum OnSubmit: Equatable {
-        /// They wait for the commit that runs.
+        /// They wait for the current commit.
         case waits
-        /// They wait, and nobody commits: the shell is to.
+        /// They wait, and no commit runs: the shell must start one.
         case waitsForRun
         /// Too many wait.
         case refused
@@ -38,12 +40,12 @@ package struct GroupCommitStateMachine<Item> {
     package private(set) var waitingByteCount = 0
     /// Callers of the commit that began last.
     private var callerCount = 0
-    /// Those who are waiting once all whom the last commit answered have handed in more.
+    /// The number of waiting callers once all callers of the last commit have submitted again.
     private var expectedCount = 0
 
     package init(limits: RecordStoreLimits) { self.limits = limits }
 
-    /// Steps came that are to be committed in one commit, each on its own.
+    /// Steps were submitted. They go into one commit, and each succeeds or fails on its own.
     package mutating func submitted(_ item: Item, stepCount: Int, byteCount: Int) -> OnSubmit {
         switch state {
         case .closed: return .isClosed
@@ -60,7 +62,7 @@ package struct GroupCommitStateMachine<Item> {
         return .waitsForRun
     }
 
-    /// The commit before this one is over, or there was none: the next one, or nil where nothing waits.
+    /// The last commit has ended, or there was none. Returns the next commit; nil if nothing waits.
     package mutating func nextCommit() -> [Item]? {
         var items: [Item] = []
         var stepCount = 0
@@ -75,19 +77,19 @@ package struct GroupCommitStateMachine<Item> {
         return nil
     }
 
-    /// The commit that ``nextCommit()`` gave is durable, and its callers are about to be answered.
+    /// The commit from ``nextCommit()`` is durable, and its callers are about to be answered.
     package mutating func committed() {
         guard callerCount > 1, case .committing = state else { return }
         expectedCount = waiting.count + callerCount
     }
 
-    /// The commit that just ended had several callers, and not all of them are back: they are about to hand in more.
+    /// True if the commit that just ended had several callers, and some have not submitted again yet.
     package var isWorthWaiting: Bool {
         guard case .committing = state else { return false }
         return waiting.count < expectedCount && waitingStepCount < limits.batchStepCountMax
     }
 
-    /// A commit failed whole: what waits would wait for the same again, and fails with it.
+    /// A commit failed as a whole. The waiting steps would meet the same failure, and fail with it.
     package mutating func commitFailed() -> [Item] {
         defer {
             waiting = []
@@ -96,7 +98,7 @@ package struct GroupCommitStateMachine<Item> {
         return waiting.map(\.item)
     }
 
-    /// Nothing is taken from now on; what waits is still committed.
+    /// No steps are accepted from now on. Waiting steps are still committed.
     package mutating func closed() { state = .closed }
 
     private mutating func remove(_ removed: Waiting) {

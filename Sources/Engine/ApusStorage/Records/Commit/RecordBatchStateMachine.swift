@@ -1,13 +1,13 @@
 import ApusCore
 
-/// Decides the writes of one commit: which steps are made, and what the rows and entries are afterwards.
+/// Decides the writes of one commit: which steps are made, and the resulting rows and entries.
 ///
-/// A store hands in the steps in their order, with a way to the heads of the records as they are in the transaction,
-/// and then writes ``changes``. A step is judged whole before anything of it counts, so a refused one leaves nothing,
-/// and the transaction needs no savepoints. Each step sees those before it. A record that several steps write is
-/// written once.
+/// A store passes the steps in their order, with a function that reads the heads of records in the transaction, and
+/// then writes ``changes``. A step is checked as a whole before any part of it counts. A refused step therefore leaves
+/// nothing, and the transaction needs no savepoints. Each step sees those before it. A record that several steps write
+/// is written once.
 ///
-/// All stores decide by this machine, so they agree. Pure.
+/// All stores use this machine, so they agree. Pure value.
 struct RecordBatchStateMachine {
     /// A record without its body.
     struct Head: Equatable, Sendable {
@@ -15,30 +15,30 @@ struct RecordBatchStateMachine {
         var fence: RecordFence
         var isRemoved: Bool
         var entries: [RecordEntry]
-        /// Of its body.
+        /// The size of its body.
         var byteCount = 0
     }
 
-    /// A record as it is to be stored; the body is nil where it is removed.
+    /// A record to store. The body is nil if the record is removed.
     struct Row: Equatable, Sendable {
         var head: Head
         var body: [UInt8]?
     }
 
-    /// What a record was and is to be; nil: there is none.
+    /// A record before and after; nil stands for no record.
     struct Change: Equatable, Sendable {
         var id: RecordID
         var before: Head?
         var after: Row?
 
-        /// Entries that are to go.
+        /// Entries to remove.
         var removedEntries: [RecordEntry] {
             guard let before, before.entries != after?.head.entries else { return [] }
             let kept = Set(after?.head.entries ?? [])
             return before.entries.filter { !kept.contains($0) }
         }
 
-        /// Entries that are to come.
+        /// Entries to add.
         var addedEntries: [RecordEntry] {
             guard let after, after.head.entries != before?.entries else { return [] }
             let known = Set(before?.entries ?? [])
@@ -46,21 +46,21 @@ struct RecordBatchStateMachine {
         }
     }
 
-    /// A record that a step touches.
+    /// A record that a step uses.
     private struct Slot {
         var id: RecordID
         var before: Head?
-        /// As the steps until now make it, where one of them writes it.
+        /// The record after the steps so far, if one of them writes it.
         var written: Row??
 
         var head: Head? { if let written { written?.head } else { before } }
     }
 
-    /// By collection, the newest layout that its indexes were made by.
+    /// By collection, the newest layout of its indexes.
     private let layouts: [String: UInt32]
-    /// Records of clients may grow.
+    /// True if client records may grow.
     private let hasRoom: Bool
-    /// Each record is looked up once for each write; all else goes by its place in `slots`.
+    /// Each record is looked up once for each write. Everything else uses its index in `slots`.
     private var indexes: [RecordID: Int] = [:]
     private var slots: [Slot] = []
     /// The slots of records that were written, in the order of their first write.
@@ -73,14 +73,14 @@ struct RecordBatchStateMachine {
         slots.reserveCapacity(countMin)
     }
 
-    /// What is to be written, in the order of the first write of each record.
+    /// The changes to write, in the order of the first write of each record.
     var changes: [Change] {
         order.map { Change(id: slots[$0].id, before: slots[$0].before, after: slots[$0].written ?? nil) }
     }
 
-    /// Makes the step whole, and answers the new versions of its writes, or makes nothing of it.
+    /// Applies a step as a whole and returns the new versions of its writes, or applies nothing and returns the error.
     ///
-    /// - Parameter head: A record as it is in the transaction, nil where there is none; asked once for each record.
+    /// - Parameter head: Reads a record in the transaction, nil if there is none. Called once for each record.
     mutating func apply(
         _ step: RecordStep, head: (RecordID) throws -> Head?
     ) rethrows -> Result<[UInt64], ApusError> {
@@ -140,7 +140,7 @@ struct RecordBatchStateMachine {
         return ApusError(.versionConflict, "the record \(write.id) is not as expected: \(found)")
     }
 
-    /// What the write makes of the record; nil: there is none any more.
+    /// The row after the write; nil if the record no longer exists.
     private static func row(_ write: RecordWrite, after head: Head?) -> Row? {
         let version = (head?.version ?? 0) + 1
         switch write.change {

@@ -1,7 +1,7 @@
 import ApusCore
 import CoreMetrics
 
-/// What a record store measures.
+/// The metrics of a record store.
 struct RecordMetrics: Sendable {
     /// Commits that were made durable.
     let commits = Counter(label: "apus_records_commits_total")
@@ -9,11 +9,11 @@ struct RecordMetrics: Sendable {
     let steps = Counter(label: "apus_records_steps_total")
     /// Steps that were refused by a fence or a condition.
     let conflicts = Counter(label: "apus_records_conflicts_total")
-    /// Steps that were refused since too much waited, or since the store is nearly full (10007).
+    /// Steps that were refused because too many waited, or the store is nearly full (10007).
     let refused = Counter(label: "apus_records_refused_total")
-    /// Commits that failed whole (10021).
+    /// Commits that failed as a whole (10021).
     let failed = Counter(label: "apus_records_commits_failed_total")
-    /// How long a commit takes, the wait for other processes included.
+    /// The duration of a commit, including the wait for other processes.
     let duration = CoreMetrics.Timer(label: "apus_records_commit_seconds")
     /// Steps that wait for a commit, as of the last one.
     let waitingSteps = Gauge(label: "apus_records_waiting_steps")

@@ -1,9 +1,9 @@
 package import ApusCore
 import Synchronization
 
-/// Records in memory, for tests and for nodes that keep nothing; lost with the process.
+/// Records in memory, for tests and for nodes without durable state. They are lost with the process.
 ///
-/// Concurrency model: the tables sit behind a `Mutex`; a step is one turn of it.
+/// Concurrency model: a `Mutex` guards the tables; each step holds it once.
 package final class MemoryRecordStore: RecordStore {
     private struct State {
         var tables: MemoryRecordTables

@@ -2,11 +2,11 @@ package import ApusCore
 
 /// The records of a ``MemoryRecordStore`` with their indexes, by the rules of ``RecordStore``.
 ///
-/// A value, so that a simulation can run it as a store of its own.
+/// A value, so that a simulation can use it as a store.
 package struct MemoryRecordTables: Sendable {
     fileprivate typealias Row = RecordBatchStateMachine.Row
 
-    /// Where an entry of an index, or a key, leads.
+    /// An entry of an index, or a key, and the key of its record.
     fileprivate struct Place: Comparable {
         var value: OrderedKey
         var key: OrderedKey
@@ -16,7 +16,7 @@ package struct MemoryRecordTables: Sendable {
 
     fileprivate struct Index: Hashable {
         var collection: String
-        /// Nil: the order of the keys.
+        /// Nil stands for the order of the keys.
         var name: String?
     }
 
@@ -28,7 +28,7 @@ package struct MemoryRecordTables: Sendable {
 
     package init(limits: RecordStoreLimits = RecordStoreLimits()) { self.limits = limits }
 
-    /// Makes the step whole, and answers the new versions of its writes, or makes nothing of it.
+    /// Applies the step as a whole and returns the new versions of its writes, or applies nothing.
     package mutating func commit(_ step: RecordStep) -> Result<[UInt64], ApusError> {
         if let refusal = step.refusal(limits) { return .failure(refusal) }
         var machine = RecordBatchStateMachine(layouts: layouts)
@@ -41,13 +41,13 @@ package struct MemoryRecordTables: Sendable {
         return outcome
     }
 
-    /// The record; nil where there is none.
+    /// The record; nil if there is none.
     package func record(_ id: RecordID) -> StoredRecord? {
         guard let row = rows[id], let body = row.body else { return nil }
         return StoredRecord(key: id.key, version: row.head.version, fence: row.head.fence, body: body)
     }
 
-    /// One page of a collection, as of ``RecordStore/page(_:)``.
+    /// One page of a collection, as ``RecordStore/page(_:)``.
     package func page(_ scan: RecordScan) -> RecordPage {
         let places = places[Index(collection: scan.collection, name: scan.index)] ?? []
         let lower =
@@ -75,7 +75,7 @@ package struct MemoryRecordTables: Sendable {
         return page
     }
 
-    /// Every entry of an index with the key that it leads to, in order, whether there is a record or not.
+    /// Every entry of an index with its record's key, in order, whether the record exists or not.
     package func entries(of collection: String, by index: String) -> [RecordToken] {
         (places[Index(collection: collection, name: index)] ?? []).map { RecordToken(value: $0.value, key: $0.key) }
     }
@@ -87,7 +87,7 @@ package struct MemoryRecordTables: Sendable {
         let wasThere = rows[id]?.body != nil
         let isThere = change.after?.body != nil
         rows[id] = change.after
-        // In the order of the keys a record's entry is its key.
+        // In the order of the keys, a record's entry is its key.
         let place = Place(value: id.key, key: id.key)
         if isThere && !wasThere { insert(nil, place, collection) }
         if wasThere && !isThere { remove(nil, place, collection) }
@@ -110,7 +110,7 @@ package struct MemoryRecordTables: Sendable {
 }
 
 extension Array {
-    /// The first index from which on all elements are in the second part; the array is sorted by that.
+    /// The first index whose element is in the second part, and so are all after it.
     fileprivate func partitioningIndex(_ isInSecondPart: (Element) -> Bool) -> Int {
         var (low, high) = (0, count)
         while low < high {

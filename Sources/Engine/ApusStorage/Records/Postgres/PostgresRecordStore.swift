@@ -3,13 +3,13 @@ import ApusPQ
 import Dispatch
 import Synchronization
 
-/// The bounds of a store in PostgreSQL (D13).
+/// The limits of a store in PostgreSQL (D13).
 package struct PostgresLimits: Sendable, Equatable {
-    /// How long one statement, or one attempt to connect, may take.
+    /// The time-out of one statement, and of one attempt to connect.
     package var timeout: Duration = .seconds(5)
-    /// Connections that read, at once.
+    /// The number of connections for reads.
     package var readerCountMax = 4
-    /// Tries of one commit: of two that make the same record at once, one is made anew.
+    /// Attempts of one commit. If two commits create the same record at once, one is repeated.
     package var attemptCountMax = 4
 
     package init() {}
@@ -17,9 +17,9 @@ package struct PostgresLimits: Sendable, Equatable {
 
 /// Records in a PostgreSQL database that the nodes of several machines share (D9, D16).
 ///
-/// One connection commits, several read. A connection that failed, or did not answer in time, is discarded; the next
-/// call connects again. A commit whose outcome is unknown fails with 10021; one that failed before it was asked for is
-/// made anew.
+/// One connection commits, several read. A connection that failed or timed out is discarded, and the next call connects
+/// again. A commit whose outcome is unknown fails with 10021. A transaction that failed before its commit was requested
+/// is repeated.
 ///
 /// Concurrency model: each connection belongs to a dispatch queue of its own; callers only wait.
 package final class PostgresRecordStore: RecordStore {
@@ -28,10 +28,10 @@ package final class PostgresRecordStore: RecordStore {
     private let readers: [PostgresWorker]
     private let next = Atomic<Int>(0)
 
-    /// Connects, and makes the tables where they are missing.
+    /// Connects, and creates the tables if they are missing.
     ///
-    /// - Parameter url: As libpq takes it; `sslmode=verify-full` and a certificate for a server on another machine.
-    /// - Throws: 10020 where the tables are another cluster's, 10021 where the server cannot be used.
+    /// - Parameter url: In libpq's format. For a server on another machine use `sslmode=verify-full` and a certificate.
+    /// - Throws: 10020 if the tables are another cluster's, 10021 if the server cannot be used.
     package init(
         url: String, cluster: ClusterID, catalogue: RecordCatalogue = RecordCatalogue([]),
         limits: RecordStoreLimits = RecordStoreLimits(), connections: PostgresLimits = PostgresLimits()
@@ -73,10 +73,10 @@ package final class PostgresRecordStore: RecordStore {
     }
 }
 
-/// A connection and the queue that it belongs to.
+/// A connection and its queue.
 ///
-/// Concurrency model: work runs on the queue, or on the one thread of ``GroupCommit``; the connection sits behind a
-/// `Mutex` that is held while it works.
+/// Concurrency model: work runs on the queue, or on the one thread of ``GroupCommit``. A `Mutex` guards the connection
+/// and is held while it works.
 final class PostgresWorker: Sendable {
     private enum State {
         case disconnected
@@ -91,7 +91,7 @@ final class PostgresWorker: Sendable {
 
     init(url: String, limits: PostgresLimits) { (self.url, self.limits) = (url, limits) }
 
-    /// What may be done twice: once more on a new connection where the old one turns out to be broken.
+    /// Runs an operation that may be repeated: once more, on a new connection, if the old one is broken.
     func run<Value: Sendable>(
         _ body: @escaping @Sendable (PostgresSession) throws -> Value
     ) async throws(ApusError) -> Value {
@@ -101,7 +101,7 @@ final class PostgresWorker: Sendable {
         return try outcome.get()
     }
 
-    /// One transaction, on this thread. It is made anew where it failed before its commit was asked for.
+    /// Runs one transaction, on this thread. It is repeated if it failed before its commit was requested.
     func transaction<Value: Sendable>(
         _ body: @escaping @Sendable (PostgresSession) throws -> Value
     ) throws(ApusError) -> Value {
@@ -116,7 +116,7 @@ final class PostgresWorker: Sendable {
                 return value
             },
             until: { failure in
-                // Once the commit was asked for, only a conflict says that it was not made: a server that ends the
+                // Once the commit was requested, only a conflict proves that it was not made. A server that ends the
                 // connection may have made it.
                 !isAsked.withLock { $0 } || (failure.isConflict && !failure.isConnectionLost)
             })
@@ -170,7 +170,7 @@ final class PostgresWorker: Sendable {
             do {
                 return try body(PostgresSession(connection: connection, timeout: limits.timeout))
             } catch {
-                // A failed statement leaves a transaction behind; a new connection is simpler than to know which.
+                // A failed statement leaves a transaction open. A new connection is simpler than to find out its state.
                 state = .disconnected
                 throw error
             }
@@ -179,11 +179,11 @@ final class PostgresWorker: Sendable {
 }
 
 extension PostgresFailure {
-    /// Another transaction came between: a record that both made, a deadlock, or a serialization failure.
+    /// Conflict with another transaction: both created a record, a deadlock, or a serialization failure.
     var isConflict: Bool { ["23505", "40001", "40P01"].contains(state) }
 }
 
-/// A connection within one piece of work; never kept.
+/// A connection, for the duration of one piece of work. It must not be stored.
 struct PostgresSession {
     let connection: PostgresConnection
     let timeout: Duration

@@ -1,9 +1,9 @@
 import ApusCore
 import ApusPQ
 
-/// The tables of a PostgreSQL database in which records stand; as ``RecordTables`` of a SQLite file.
+/// The tables of a PostgreSQL database for records. They correspond to ``RecordTables`` of a SQLite file.
 enum PostgresTables {
-    /// The lock under which tables are made: two nodes that start at once would both make them.
+    /// The lock under which tables are created. Without it two nodes that start at once would both create them.
     private static let openingLock = 0x4170_7573
 
     // MARK: Opening
@@ -42,7 +42,7 @@ enum PostgresTables {
         """,
     ]
 
-    /// Commits read the layouts within their transaction, so none runs beside this.
+    /// Commits read the layouts within their transaction, so no commit runs in parallel to this.
     private static func adopt(_ catalogue: RecordCatalogue, _ session: PostgresSession) throws {
         let known = try layouts(session)
         let changed = catalogue.collections.filter { known[$0.name] ?? 0 < $0.layout }
@@ -172,7 +172,7 @@ enum PostgresTables {
         ]
     }
 
-    /// The rows were locked when they were read, so each must be there.
+    /// The rows were locked when they were read, so each must exist.
     private static func check(_ result: PostgresResult, _ count: Int) throws {
         guard result.changedCount == count else {
             throw ApusError(.storageFailed, "\(result.changedCount) of \(count) rows of a commit were written")
@@ -256,7 +256,7 @@ enum PostgresTables {
         return try page(result.rows, scan)
     }
 
-    /// The rows up to the first that exceeds the bytes of a page, each with the number of rows that there were.
+    /// The rows up to the first that exceeds the bytes of a page, each with the total number of rows.
     private static func bounded(_ query: String) -> String {
         """
         SELECT key, version, epoch, writer, body, value, total FROM (

@@ -2,25 +2,26 @@ package import ApusCore
 import Foundation
 import GRDB
 
-/// Copies of a records file: one made while the cluster runs, and one put back while it does not (`apus admin backup`,
-/// `restore`).
+/// Backup and restore of a records file (`apus admin backup`, `restore`). A backup is made while the cluster runs, a
+/// restore while it does not.
 ///
-/// A copy is what the file was at one moment: the copying connection holds a read transaction from the first page to
-/// the last, so commits of the nodes go on and begin nothing anew. The log grows meanwhile, as it is not written over.
+/// A backup is the file at one moment: the copying connection holds a read transaction from the first page to the last.
+/// Commits of the nodes continue and do not restart the copy. The log grows in the meantime, because it is not
+/// overwritten.
 package enum RecordBackup {
-    /// Pages of one step; the writers of the file are not held up by it.
+    /// Pages per step. The file's writers do not wait for it.
     private static let stepPageCount: CInt = 256
 
-    /// What a copy holds.
+    /// The contents of a backup.
     package struct Summary: Sendable, Equatable {
         package var byteCount: Int
         package var recordCount: Int
     }
 
-    /// Copies the records to a new file, which is whole and synced once it has its name.
+    /// Copies the records to a new file. The file gets its name when it is complete and synced.
     ///
-    /// - Throws: 10020 where the records are another cluster's, or `target` exists; 10021 where one of the files cannot
-    ///   be used.
+    /// - Throws: 10020 if the records are another cluster's, or `target` exists; 10021 if one of the files cannot be
+    ///   used.
     package static func make(
         of path: String, cluster: ClusterID, to target: String
     ) async throws(ApusError) -> Summary {
@@ -41,10 +42,10 @@ package enum RecordBackup {
         return try outcome.get()
     }
 
-    /// Puts a copy in the place of the records. What stood there is kept beside it, with `.replaced` after its name.
+    /// Replaces the records by a backup. The old file is kept beside it, with `.replaced` after its name.
     ///
-    /// - Throws: 10020 where the copy is damaged, or another cluster's; 10021 where a process uses the records, or a
-    ///   file cannot be used.
+    /// - Throws: 10020 if the backup is damaged, or another cluster's; 10021 if a process uses the records, or a file
+    ///   cannot be used.
     package static func restore(
         _ copy: String, to path: String, cluster: ClusterID
     ) async throws(ApusError) -> Summary {
@@ -57,7 +58,7 @@ package enum RecordBackup {
                 let use = try WriteLock.use(path + "-lock", isAlone: true)
                 defer { withExtendedLifetime(use) {} }
                 discard(partial)
-                // Nothing is left of it where it fails.
+                // Removed if the restore fails.
                 defer { discard(partial) }
                 try FileManager.default.copyItem(atPath: copy, toPath: partial)
                 let summary = try check(partial, cluster: cluster)
@@ -91,7 +92,7 @@ package enum RecordBackup {
         }
     }
 
-    /// Reads every page, and makes the file one that needs no log.
+    /// Reads every page, and changes the file's journal mode so that it needs no log.
     private static func check(_ path: String, cluster: ClusterID) throws -> Summary {
         chmod(path, 0o600)
         let queue = try DatabaseQueue(path: path)
@@ -110,15 +111,15 @@ package enum RecordBackup {
         return Summary(byteCount: size?.intValue ?? 0, recordCount: count)
     }
 
-    /// Gives what stands there a second name. The file keeps its own one until the copy takes it, so that there is one
-    /// of the two after a crash at any moment, and never none: a node would begin with an empty one.
+    /// Gives the old file a second name. It keeps its first one until the backup takes it, so after a crash at any
+    /// moment there is a file of that name. Otherwise a node would start with an empty one.
     private static func keep(_ path: String) throws {
         let files = FileManager.default
         for suffix in ["", "-wal", "-shm"] where files.fileExists(atPath: path + ".replaced" + suffix) {
             try files.removeItem(atPath: path + ".replaced" + suffix)
         }
         guard files.fileExists(atPath: path) else { return }
-        // Its newest changes go from the log into the file. Where it is damaged, they stay in the log.
+        // The newest changes move from the log into the file. If the file is damaged, they stay in the log.
         if let queue = try? DatabaseQueue(path: path) {
             try? queue.writeWithoutTransaction { try $0.execute(sql: "PRAGMA wal_checkpoint(TRUNCATE)") }
             try? queue.close()

@@ -1,12 +1,12 @@
 import GRDB
 
-/// What is known of the records that were written last, so that a commit need not look for them.
+/// A cache of the heads of recently written records, so that a commit need not read them.
 ///
-/// It holds what the last transaction of this connection saw and made. SQLite says whether another connection has
-/// committed since (`PRAGMA data_version`): then all is forgotten. So it is of use where one process writes, and costs
-/// one look where several do.
+/// It holds what the last transaction of this connection read and wrote. SQLite reports whether another connection has
+/// committed since (`PRAGMA data_version`); then the cache is cleared. It is effective if one process writes, and costs
+/// one query if several do.
 struct RecordHeadMemory {
-    /// Records that are remembered; where one more comes, all are forgotten.
+    /// The most cached records. When another is added, all are dropped.
     static let countMax = 16_384
 
     /// A nil head: there is no such record.
@@ -14,14 +14,14 @@ struct RecordHeadMemory {
     private var layouts: [String: UInt32]?
     private var dataVersion: Int64?
 
-    /// A transaction begins: forgets what another connection may have changed since the last one.
+    /// A transaction begins. Clears the cache if another connection has committed since the last one.
     mutating func begin(_ database: Database) throws {
         let now = try Int64.fetchOne(database.cachedStatement(sql: "PRAGMA data_version"))
         if now == nil || now != dataVersion { forget() }
         dataVersion = now
     }
 
-    /// The record's head, which `read` reads where it is not remembered.
+    /// The record's head; `read` is called if it is not cached.
     mutating func head(
         _ id: RecordID, read: () throws -> RecordBatchStateMachine.Head?
     ) rethrows -> RecordBatchStateMachine.Head? {

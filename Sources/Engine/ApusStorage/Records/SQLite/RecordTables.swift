@@ -2,11 +2,10 @@ import ApusCore
 import Foundation
 import GRDB
 
-/// The tables of a SQLite file in which records stand.
+/// The tables of a SQLite file for records.
 ///
-/// `records` holds the rows; a removed one has no body. Its entries stand in the row once more, so that a write finds
-/// what to take out of `record_entries` without a further index. `record_layouts` has the newest layout of each
-/// collection.
+/// `records` holds the rows; a removed record has no body. A row repeats the record's entries, so a write finds what to
+/// remove from `record_entries` without a further index. `record_layouts` holds the newest layout of each collection.
 enum RecordTables {
     static let migration = "1 records"
 
@@ -39,12 +38,12 @@ enum RecordTables {
 
     // MARK: Writing
 
-    /// Makes the steps, each on its own, within the transaction that runs.
+    /// Applies the steps, each on its own, within the current transaction.
     ///
     /// - Parameters:
-    ///   - hasRoom: Records of clients may grow.
-    ///   - memory: Of what the transaction sees; what is read for the steps is added.
-    /// - Returns: Each step's outcome, and what has changed once the transaction is committed.
+    ///   - hasRoom: True if client records may grow.
+    ///   - memory: The cache of what the transaction sees. What is read for the steps is added.
+    /// - Returns: Each step's outcome, and the changes once the transaction is committed.
     static func make(
         _ steps: [RecordStep], hasRoom: Bool, _ memory: inout RecordHeadMemory, _ database: Database
     ) throws -> (outcomes: [GroupCommit.Outcome], changes: [RecordBatchStateMachine.Change]) {
@@ -88,7 +87,8 @@ enum RecordTables {
                 .execute(arguments: [collection, key])
             return
         }
-        // Not an update in place: pages that removed bodies leave nearly empty would not become room for others.
+        // Not an update in place: the space on pages that removed bodies leave nearly empty would not be used by other
+        // rows.
         try database.cachedStatement(
             sql: """
                 INSERT OR REPLACE INTO records (collection, key, version, epoch, writer, entries, body)
@@ -192,8 +192,8 @@ enum RecordTables {
 
     // MARK: Opening
 
-    /// Brings the file to what this program's services declare: tables of earlier releases become records, and where
-    /// the indexes of a collection changed, the entries of all its records are made anew.
+    /// Updates the file to what this program's services declare. Tables of earlier releases become records. If the
+    /// indexes of a collection changed, the entries of all its records are created again.
     static func adopt(_ catalogue: RecordCatalogue, _ database: Database) throws {
         for collection in catalogue.collections {
             let known = try layouts(database)[collection.name] ?? 0
@@ -223,7 +223,7 @@ enum RecordTables {
         } while token != nil
     }
 
-    /// A row that is older than the record that stands is left out: a node of an earlier release wrote it meanwhile.
+    /// A row that is older than the existing record is skipped: a node of an earlier release wrote it in the meantime.
     private static func take(_ old: RecordImport, _ database: Database) throws {
         let rows = try Row.fetchAll(database, sql: "SELECT * FROM \(old.table.quotedDatabaseIdentifier)")
         let writes = try old.convert(rows.map { values(of: $0) })

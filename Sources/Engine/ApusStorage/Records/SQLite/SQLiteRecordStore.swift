@@ -11,13 +11,13 @@ package final class SQLiteRecordStore: RecordStore {
     private let file: SQLiteFile
     private let commits: GroupCommit
 
-    /// Opens the file, or makes it, and brings it to what the catalogue declares: tables of earlier releases become
-    /// records, and changed indexes are made anew, in one transaction.
+    /// Opens or creates the file, and updates it to the catalogue: tables of earlier releases become records, and
+    /// changed indexes are created again, in one transaction.
     ///
     /// - Parameters:
-    ///   - mark: Who uses it (``RecordWriter/mark(of:)``); 0 for a program that is no node.
-    /// - Throws: 10020 where it is something else or belongs to another cluster, 10021 where it cannot be used; the
-    ///   message names the path.
+    ///   - mark: Identifies the user (``RecordWriter/mark(of:)``); 0 for a program that is not a node.
+    /// - Throws: 10020 if it is something else or belongs to another cluster, 10021 if it cannot be used; the message
+    ///   contains the path.
     package init(
         path: String, cluster: ClusterID, catalogue: RecordCatalogue = RecordCatalogue([]),
         limits: RecordStoreLimits = RecordStoreLimits(), files: SQLiteLimits = SQLiteLimits(), mark: UInt64 = 0
@@ -28,7 +28,7 @@ package final class SQLiteRecordStore: RecordStore {
         self.file = file
         let memory = Mutex(RecordHeadMemory())
         commits = GroupCommit(limits: limits) { steps throws(ApusError) in
-            // Held through the commit, which is one at a time anyway.
+            // Held through the commit. There is one commit at a time.
             try memory.withLock { memory throws(ApusError) in
                 do throws(ApusError) {
                     let made = try file.commit { database in
@@ -72,10 +72,10 @@ package final class SQLiteRecordStore: RecordStore {
 
     package func lockHolder() async -> RecordLockHolder? { await file.lockHolder() }
 
-    /// Keeps all other processes from writing for a time, as one that is stopped in a commit does; for tests of that.
+    /// Blocks all other writers for a time, as a process that is stopped in a commit does. For tests of that.
     ///
-    /// - Parameter inTransaction: SQLite's own lock is held too.
-    /// - Throws: 10021 where another one keeps the lock for too long.
+    /// - Parameter inTransaction: True to hold SQLite's own lock too.
+    /// - Throws: 10021 if another process holds the lock for too long.
     package func holdLock(
         for time: Duration, inTransaction: Bool = true, began: @escaping @Sendable () -> Void
     ) async throws(ApusError) {

@@ -14,35 +14,50 @@ import Glibc
 import Musl
 #endif
 
-/// The door for operators and their tools: `/healthz`, `/metrics`, `/v1/status`, `/v1/admin/…`, and for clients that
-/// need no more than leave to use the relay: `/v1/relay/credentials`.
+/// The HTTP listener: the services' requests over REST and WebSocket (`/v1/…`, `/v1/ws`), and for operators and their
+/// tools `/healthz`, `/metrics`, `/v1/status` and `/v1/admin/…`.
 ///
-/// A service: ``run()`` binds, serves, and on graceful shutdown finishes what is under way. Plain HTTP;
-/// its default address is the machine's own, and a proxy in front gives it TLS where others must reach it.
+/// A service: ``run()`` binds, serves, and on graceful shutdown finishes what is under way. Over plain HTTP, tokens are
+/// taken from this machine alone; over TLS from anywhere.
 ///
 /// Concurrency: sockets on the group's event loops, handlers on the cooperative pool.
-package struct HTTPDoor: Service {
+package struct HTTPListener: Service {
     private let configuration: HTTPConfiguration
     private let sources: HTTPSources
     private let group: any EventLoopGroup
     private let onListening: @Sendable (HostPort) -> Void
     private let logger: Logger
     private let limited: LogLimiter
+    /// Nil over plain HTTP.
+    private let certificate: HTTPCertificate?
+    /// Nil where the node has no clients.
+    private let webSockets: WebSockets?
 
     /// - Parameters:
     ///   - limited: for messages that unauthenticated clients can cause; its owner reports what was left out.
     ///   - onListening: called once with the bound address, when requests are taken.
+    /// - Throws: 10022 where the certificate cannot be read.
     package init(
         configuration: HTTPConfiguration, sources: HTTPSources, group: any EventLoopGroup, logger: Logger,
         limited: LogLimiter? = nil, onListening: @escaping @Sendable (HostPort) -> Void = { _ in }
-    ) {
+    ) throws(ApusError) {
         self.configuration = configuration
         self.sources = sources
         self.group = group
         self.logger = logger
-        self.limited = limited ?? LogLimiter(logger)
+        let limited = limited ?? LogLimiter(logger)
+        self.limited = limited
+        certificate = try configuration.tls.map { files throws(ApusError) in try HTTPCertificate(files) }
         self.onListening = onListening
+        webSockets = sources.clients.flatMap { clients in
+            clients.sessions.map {
+                WebSockets(clients, sessions: $0, configuration: configuration, limited: limited)
+            }
+        }
     }
+
+    /// Reads the certificate anew; connections that are open keep theirs. Throws 10022, and nothing changes then.
+    package func reloadCertificate() throws(ApusError) { try certificate?.reload() }
 
     /// Serves until graceful shutdown or cancellation.
     ///
@@ -53,20 +68,24 @@ package struct HTTPDoor: Service {
         quiet.logLevel = max(logger.logLevel, .warning)
         let bind = configuration.bind
         let onListening = onListening
+        let webSockets = webSockets
         let reserve = ReservedDescriptors(count: configuration.descriptorsReserved)
         let limited = limited
         let deadlines = ConnectionDeadlines(
             connectionsMax: configuration.connectionsMax, timeout: configuration.requestTimeout)
         let application = Application(
-            responder: HTTPRoutes(
-                sources: sources, bodyByteCountMax: configuration.bodyByteCountMax,
-                isTokenTakenFromAnywhere: configuration.isTokenTakenFromAnywhere, logger: logger,
-                limited: limited
-            ).router().buildResponder(),
-            server: .http1(configuration: channelConfiguration(deadlines)),
+            responder: HTTPRoutes(sources: sources, configuration: configuration, logger: logger, limited: limited)
+                .responder(),
+            server: HTTPServerBuilder { [configuration, certificate, webSockets] responder in
+                HTTPChannel(
+                    responder: responder, configuration: configuration, certificate: certificate,
+                    deadlines: deadlines, webSockets: webSockets)
+            },
             configuration: ApplicationConfiguration(
                 address: .hostname(bind.host, port: bind.port), serverName: "apus",
-                availableConnectionsDelegate: MaximumAvailableConnections(configuration.connectionsMax, logger: quiet)),
+                availableConnectionsDelegate: MaximumAvailableConnections(
+                    configuration.connectionsMax + (webSockets == nil ? 0 : configuration.webSocketsMax), logger: quiet)
+            ),
             onServerRunning: { channel in
                 // The first handler: errors of the listener come to it before any other.
                 try? await channel.pipeline.addHandler(
@@ -77,19 +96,19 @@ package struct HTTPDoor: Service {
             },
             eventLoopGroupProvider: .shared(group), logger: quiet)
         do {
-            try await application.run()
+            try await withGracefulShutdownHandler {
+                try await withThrowingDiscardingTaskGroup { group in
+                    group.addTask { await webSockets?.run() }
+                    try await application.run()
+                    webSockets?.close()
+                }
+            } onGracefulShutdown: {
+                webSockets?.close()
+            }
         } catch let error as IOError where error.errnoCode == EADDRINUSE {
             throw ApusError(.addressInUse, "the HTTP address \(bind) is in use by another process")
         } catch let error as IOError {
             throw ApusError(.internalFailure, "the HTTP address \(bind) cannot be bound: \(error)")
         }
-    }
-
-    private func channelConfiguration(_ deadlines: ConnectionDeadlines) -> HTTP1Channel.Configuration {
-        HTTP1Channel.Configuration(
-            additionalChannelHandlers: [deadlines.handler()],
-            httpDecoderConfiguration: HTTP1Channel.Configuration.DecoderConfiguration(
-                maxHeaderFieldSize: configuration.headerByteCountMax,
-                maxHeaderListSize: configuration.headerByteCountMax, maxHeaderFieldCount: 64))
     }
 }

@@ -1,10 +1,14 @@
+import ApusClientAPI
+import ApusContract
 import ApusCore
 import ApusHTTP
+import ApusSessions
 import Foundation
 import Logging
 import NIOCore
 import NIOPosix
 import ServiceLifecycle
+import SwiftProtobuf
 import Synchronization
 import Testing
 
@@ -12,8 +16,8 @@ import Testing
 import FoundationNetworking
 #endif
 
-@Suite("HTTP door", .timeLimit(.minutes(1)))
-struct HTTPDoorTests {
+@Suite("HTTP listener", .timeLimit(.minutes(1)))
+struct HTTPListenerTests {
     private final class Node: Sendable {
         let healthy = Mutex(true)
         let drained = Mutex(0)
@@ -36,20 +40,59 @@ struct HTTPDoorTests {
                     }
                 },
                 drain: { [self] () throws(ApusError) in drained.withLock { $0 += 1 } },
-                relayCredentials: { token throws(ApusError) in
-                    switch token {
-                    case "good": Self.servers
-                    case "old": throw ApusError(.tokenExpired)
-                    case "busy": throw ApusError(.overloaded)
-                    case "alone": throw ApusError(.unavailable)
-                    default: throw ApusError(.tokenInvalid)
-                    }
-                })
+                clients: clients)
         }
 
-        static let servers = IceServers([
-            .init(urls: ["turn:192.0.2.1:3478?transport=udp"], username: "9:ann", credential: "secret")
-        ])
+        /// One request that is there over REST alone, and refuses by the token.
+        var clients: HTTPClients {
+            let log = Logger(label: "test") { _ in SwiftLogNoOpLogHandler() }
+            var api = ClientAPI()
+            api.addSchemas(clientSchemas)
+            api.on(ClientRelayCredentialsRequest.self) { _, call throws(ApusError) in
+                switch call.session.access.rawValue {
+                case "busy": throw ApusError(.overloaded)
+                case "alone": throw ApusError(.unavailable)
+                default:
+                    return .with {
+                        $0.iceServers = [
+                            .with {
+                                $0.urls = ["turn:192.0.2.1:3478?transport=udp"]
+                                ($0.username, $0.credential) = ("9:ann", "secret")
+                            }
+                        ]
+                    }
+                }
+            }
+            api.on(ClientGetDeviceRequest.self) { request, _ throws(ApusError) in
+                guard request.device != "none" else { throw ApusError(.targetUnknown, "no such device") }
+                return .with { $0.device = request.device }
+            }
+            api.on(ClientListDevicesRequest.self) { request, _ throws(ApusError) in
+                .with { $0.nextPageToken = "\(request.account)/\(request.pageSize)/\(request.pageToken)" }
+            }
+            api.on(ClientDrainNodeRequest.self) { request, _ throws(ApusError) in ClientDrainNodeResponse() }
+            api.on(ClientRevokeTokensRequest.self) { request, _ throws(ApusError) in
+                guard request.tokenID == "7" || request.all else { throw ApusError(.badParameter) }
+                return ClientRevokeTokensResponse()
+            }
+            var bounds = ClientAPIConfiguration()
+            bounds.requestsPerSecondEach = 5
+            return HTTPClients(
+                services: ClientServices(api, topics: nil, configuration: bounds, audit: AuditLog(log)),
+                session: { token throws(ApusError) in
+                    switch token {
+                    case "old": throw ApusError(.tokenExpired)
+                    case "good", "busy", "alone", "many", "operator": break
+                    default: throw ApusError(.tokenInvalid)
+                    }
+                    guard let access = AccessID(rawValue: token), let account = AccountID(rawValue: token) else {
+                        throw ApusError(.tokenInvalid)
+                    }
+                    return Session(
+                        id: "-", role: token == "operator" ? .admin : .app, access: access, account: account,
+                        device: nil, sinceMilliseconds: 0, token: TokenMark(tag: 0, issuedAt: 0, expires: .max))
+                })
+        }
 
         static let status = NodeStatus(
             name: "n1", incarnation: 3, state: "up",
@@ -59,17 +102,17 @@ struct HTTPDoorTests {
     }
 
     /// Serves on a free port of the loopback while `body` runs.
-    private func withDoor(
+    private func withListener(
         _ node: Node = Node(), change: (inout HTTPConfiguration) -> Void = { _ in },
         body: @Sendable (HostPort) async throws -> Void
     ) async throws {
         var configuration = HTTPConfiguration(bind: HostPort(host: "127.0.0.1", port: 0))
         change(&configuration)
         let (addresses, found) = AsyncStream.makeStream(of: HostPort.self)
-        let door = HTTPDoor(
+        let listener = try HTTPListener(
             configuration: configuration, sources: node.sources, group: MultiThreadedEventLoopGroup.singleton,
             logger: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() }, onListening: { found.yield($0) })
-        let group = ServiceGroup(services: [door], logger: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })
+        let group = ServiceGroup(services: [listener], logger: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })
         try await withThrowingTaskGroup(of: Void.self) { tasks in
             tasks.addTask { try await group.run() }
             var iterator = addresses.makeAsyncIterator()
@@ -88,6 +131,7 @@ struct HTTPDoorTests {
         request.httpMethod = method
         request.httpBody = body
         if let token { request.setValue("\(scheme) \(token)", forHTTPHeaderField: "Authorization") }
+        if body != nil { request.setValue("application/json", forHTTPHeaderField: "Content-Type") }
         let (data, response) = try await URLSession(configuration: .ephemeral).data(for: request)
         let http = try #require(response as? HTTPURLResponse)
         return (
@@ -99,7 +143,7 @@ struct HTTPDoorTests {
         "The scheme of a bearer token is taken in any case, with any number of spaces (RFC 9110 §11.1)",
         arguments: ["Bearer", "bearer", "BEARER", "bEaReR", "bearer  "])
     func bearerScheme(scheme: String) async throws {
-        try await withDoor { address in
+        try await withListener { address in
             let drained = try await Self.fetch(
                 address, "/v1/admin/drain", method: "POST", token: "good", scheme: scheme)
             #expect(drained.status == 202, "\(drained.body)")
@@ -114,7 +158,7 @@ struct HTTPDoorTests {
             "Basic", "Bearergood", "Bearer:", "xBearer",
         ])
     func otherScheme(scheme: String) async throws {
-        try await withDoor { address in
+        try await withListener { address in
             let answer = try await Self.fetch(address, "/v1/relay/credentials", token: "good", scheme: scheme)
             #expect(answer.status == 401, "\(answer.body)")
         }
@@ -123,7 +167,7 @@ struct HTTPDoorTests {
     @Test("/healthz says 200 while the node serves and 503 with the reason when it does not")
     func health() async throws {
         let node = Node()
-        try await withDoor(node) { address in
+        try await withListener(node) { address in
             let good = try await Self.fetch(address, "/healthz")
             #expect(good.status == 200)
             #expect(good.body == "{\"conditions\":[],\"healthy\":true,\"state\":\"up\"}\n")
@@ -136,7 +180,7 @@ struct HTTPDoorTests {
 
     @Test("/v1/status is the node's status as JSON")
     func status() async throws {
-        try await withDoor { address in
+        try await withListener { address in
             let answer = try await Self.fetch(address, "/v1/status")
             #expect(answer.type == "application/json")
             #expect(try JSONDecoder().decode(NodeStatus.self, from: Data(answer.body.utf8)) == Node.status)
@@ -145,12 +189,14 @@ struct HTTPDoorTests {
 
     @Test("/metrics is Prometheus text 0.0.4 with the process's own numbers")
     func metrics() async throws {
-        try await withDoor { address in
+        try await withListener { address in
             let answer = try await Self.fetch(address, "/metrics")
             #expect(answer.type == "text/plain; version=0.0.4; charset=utf-8")
             #expect(answer.body.hasPrefix("# TYPE a_total counter\na_total 1\n"))
-            #expect(answer.body.contains("\nprocess_resident_memory_bytes "))
-            #expect(answer.body.contains("\nprocess_open_fds "))
+            for name in ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"] {
+                #expect(answer.body.contains("\n# HELP \(name) "))
+                #expect(answer.body.contains("\n\(name) "))
+            }
         }
     }
 
@@ -159,7 +205,7 @@ struct HTTPDoorTests {
         arguments: [(nil, 401, 12_001), ("bad", 401, 12_001), ("old", 401, 12_002), ("app", 403, 12_004)])
     func adminRefused(token: String?, status: Int, code: Int) async throws {
         let node = Node()
-        try await withDoor(node) { address in
+        try await withListener(node) { address in
             let answer = try await Self.fetch(address, "/v1/admin/drain", method: "POST", token: token)
             #expect(answer.status == status)
             #expect(answer.body.contains("\"code\":\(code)"))
@@ -170,7 +216,7 @@ struct HTTPDoorTests {
     @Test("Drain is taken with 202 and reaches the node once")
     func drain() async throws {
         let node = Node()
-        try await withDoor(node) { address in
+        try await withListener(node) { address in
             let answer = try await Self.fetch(address, "/v1/admin/drain", method: "POST", token: "good")
             #expect(answer.status == 202)
             #expect(answer.body == "{\"state\":\"draining\"}\n")
@@ -182,13 +228,13 @@ struct HTTPDoorTests {
         "A client with a valid token is given credentials of the relay as browsers take them, by GET and by POST (D8)",
         arguments: ["GET", "POST"])
     func relayCredentials(method: String) async throws {
-        try await withDoor { address in
+        try await withListener { address in
             let answer = try await Self.fetch(address, "/v1/relay/credentials", method: method, token: "good")
             #expect(answer.status == 200 && answer.type == "application/json")
             let expected =
-                #"{"iceServers":[{"credential":"secret","urls":["turn:192.0.2.1:3478?transport=udp"],"#
-                + #""username":"9:ann"}]}"#
-            #expect(answer.body == expected + "\n")
+                #"{"iceServers":[{"urls":["turn:192.0.2.1:3478?transport=udp"],"#
+                + #""username":"9:ann","credential":"secret"}]}"#
+            #expect(answer.body == expected)
         }
     }
 
@@ -199,7 +245,7 @@ struct HTTPDoorTests {
             ("alone", 503, 21_025),
         ])
     func relayCredentialsRefused(token: String?, status: Int, code: Int) async throws {
-        try await withDoor { address in
+        try await withListener { address in
             let answer = try await Self.fetch(address, "/v1/relay/credentials", token: token)
             #expect(answer.status == status)
             #expect(answer.body.contains("\"code\":\(code)"))
@@ -212,7 +258,7 @@ struct HTTPDoorTests {
             try System.enumerateDevices().compactMap { $0.address?.ipAddress }
                 .first { !$0.hasPrefix("127.") && !$0.contains(":") }, "the machine has no address but its loopback")
         for (isTaken, status) in [(false, 403), (true, 200)] {
-            try await withDoor(
+            try await withListener(
                 change: {
                     $0.bind.host = outer
                     $0.isTokenTakenFromAnywhere = isTaken
@@ -225,9 +271,97 @@ struct HTTPDoorTests {
         }
     }
 
+    // MARK: REST
+
+    @Test("A field of the path, of the query and of the body reaches the request")
+    func restFields() async throws {
+        try await withListener { address in
+            let device = try await Self.fetch(address, "/v1/devices/front%2Ddoor", token: "good")
+            #expect(device.status == 200 && device.body == #"{"device":"front-door"}"#)
+            let page = try await Self.fetch(
+                address, "/v1/devices?account=a&pageSize=7&page_token=x%20y", token: "good")
+            #expect(page.body == #"{"nextPageToken":"a/7/x y"}"#)
+            let drained = try await Self.fetch(address, "/v1/nodes/n1/drain", method: "POST", token: "operator")
+            #expect(drained.status == 200 && drained.body == "{}")
+            let revoked = try await Self.fetch(
+                address, "/v1/tokens/revoke", method: "POST", token: "operator",
+                body: Data(#"{"tokenId":"7"}"#.utf8))
+            #expect(revoked.status == 200, "\(revoked.body)")
+        }
+    }
+
+    @Test(
+        "A request that is not valid is refused with problem details that name its number (RFC 9457)",
+        arguments: [
+            ("GET", "/v1/devices?nothing=1", "good", "", 400, 21_031),
+            ("GET", "/v1/devices?pageSize=many", "good", "", 400, 10_001),
+            ("GET", "/v1/devices?pageSize=1&pageSize=2", "good", "", 400, 21_031),
+            ("GET", "/v1/devices/none", "good", "", 404, 8002),
+            ("DELETE", "/v1/devices/cam", "good", "", 405, 10_004),
+            ("POST", "/v1/tokens/revoke", "good", "{}", 403, 12_004),
+            ("POST", "/v1/tokens/revoke", "operator", "{", 400, 10_001),
+            ("POST", "/v1/tokens/revoke", "operator", #"{"some":1}"#, 400, 10_001),
+            ("POST", "/v1/nodes/n1/drain", "operator", #"{"node":"n2"}"#, 400, 21_031),
+            ("GET", "/v1/nothing", "good", "", 404, 8002),
+        ])
+    func restRefused(
+        method: String, path: String, token: String, body: String, status: Int, code: Int
+    ) async throws {
+        try await withListener { address in
+            let answer = try await Self.fetch(
+                address, path, method: method, token: token, body: body.isEmpty ? nil : Data(body.utf8))
+            #expect(answer.status == status, "\(answer.body)")
+            #expect(answer.type == "application/problem+json")
+            #expect(answer.body.contains("\"code\":\(code)"), "\(answer.body)")
+            #expect(answer.body.contains("\"status\":\(status)"))
+        }
+    }
+
+    @Test("An account that asks too often is refused with 429 and 10007, and no other account with it")
+    func restQuota() async throws {
+        try await withListener { address in
+            var statuses: [Int] = []
+            for _ in 0..<14 {
+                statuses.append(try await Self.fetch(address, "/v1/devices/cam", token: "many").status)
+            }
+            #expect(statuses.prefix(10).allSatisfy { $0 == 200 })
+            #expect(statuses.suffix(2).contains(429))
+            #expect(try await Self.fetch(address, "/v1/devices/cam", token: "good").status == 200)
+        }
+    }
+
+    @Test("A page of an allowed origin may read answers, and one of another may not")
+    func cors() async throws {
+        try await withListener(change: { $0.corsOrigins = ["https://app.example"] }) { address in
+            for (origin, isAllowed) in [("https://app.example", true), ("https://evil.example", false)] {
+                var request = URLRequest(url: try #require(URL(string: "http://\(address)/v1/devices/cam")))
+                request.setValue(origin, forHTTPHeaderField: "Origin")
+                request.setValue("Bearer good", forHTTPHeaderField: "Authorization")
+                let (_, response) = try await URLSession(configuration: .ephemeral).data(for: request)
+                let allowed = (response as? HTTPURLResponse)?
+                    .value(forHTTPHeaderField: "Access-Control-Allow-Origin")
+                #expect(allowed == (isAllowed ? origin : nil))
+            }
+        }
+    }
+
+    @Test("The OpenAPI document names each request with its path, and the fields of its messages with their comments")
+    func openAPI() async throws {
+        try await withListener { address in
+            let answer = try await Self.fetch(address, "/v1/openapi.json")
+            let document = try #require(
+                try JSONSerialization.jsonObject(with: Data(answer.body.utf8)) as? [String: Any])
+            #expect(document["openapi"] as? String == "3.1.0")
+            let paths = try #require(document["paths"] as? [String: [String: Any]])
+            #expect(paths["/v1/devices/{device}"]?["get"] != nil)
+            #expect(paths["/v1/relay/credentials"]?.keys.sorted() == ["get", "post"])
+            #expect(answer.body.contains("The account whose devices are listed."))
+        }
+    }
+
     @Test("A body over the bound is refused with 413 before anything else is looked at")
     func largeBody() async throws {
-        try await withDoor { address in
+        try await withListener { address in
             let answer = try await Self.fetch(
                 address, "/v1/admin/drain", method: "POST", token: "good", body: Data(repeating: 1, count: 70_000))
             #expect(answer.status == 413)
@@ -236,7 +370,7 @@ struct HTTPDoorTests {
 
     @Test("An unknown path is 404")
     func unknownPath() async throws {
-        try await withDoor { address in
+        try await withListener { address in
             let answer = try await Self.fetch(address, "/nothing")
             #expect(answer.status == 404)
         }
@@ -244,8 +378,8 @@ struct HTTPDoorTests {
 
     @Test("An address in use is named in the error (10019)")
     func addressInUse() async throws {
-        try await withDoor { address in
-            let second = HTTPDoor(
+        try await withListener { address in
+            let second = try HTTPListener(
                 configuration: HTTPConfiguration(bind: address), sources: Node().sources,
                 group: MultiThreadedEventLoopGroup.singleton,
                 logger: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })
@@ -271,7 +405,7 @@ struct HTTPDoorTests {
 
     @Test("As many half requests as there are places do not keep /healthz from anybody")
     func halfRequests() async throws {
-        try await withDoor(change: { $0.connectionsMax = 16 }) { address in
+        try await withListener(change: { $0.connectionsMax = 16 }) { address in
             let channels = try await Self.openHalf(40, to: address)
             let began = ContinuousClock.now
             #expect(try await Self.fetch(address, "/healthz").status == 200)
@@ -282,7 +416,7 @@ struct HTTPDoorTests {
 
     @Test("A request that comes byte by byte is closed after http.request_timeout, however often a byte comes")
     func slowRequest() async throws {
-        try await withDoor(change: { $0.requestTimeout = .milliseconds(500) }) { address in
+        try await withListener(change: { $0.requestTimeout = .milliseconds(500) }) { address in
             let began = ContinuousClock.now
             let channel = try await Self.openHalf(1, to: address)[0]
             let drip = channel.eventLoop.scheduleRepeatedTask(initialDelay: .zero, delay: .milliseconds(50)) { _ in
@@ -297,7 +431,7 @@ struct HTTPDoorTests {
 
     @Test("A connection that is asked again and again stays, longer than http.request_timeout")
     func keptAlive() async throws {
-        try await withDoor(change: { $0.requestTimeout = .seconds(2) }) { address in
+        try await withListener(change: { $0.requestTimeout = .seconds(2) }) { address in
             let request = "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
             let channel = try await ClientBootstrap(group: MultiThreadedEventLoopGroup.singleton)
                 .connect(host: address.host, port: address.port).get()

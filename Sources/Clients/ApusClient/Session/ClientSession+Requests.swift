@@ -1,0 +1,249 @@
+public import ApusContract
+public import ApusCore
+import ApusWire
+import Foundation
+import NIOCore
+import SwiftProtobuf
+import Synchronization
+
+// What a session asks and hears beside streams (D17). The messages say what is asked: each request and each event of
+// the cluster is a type of `ApusContract`, and services of others add theirs.
+
+extension ClientSession {
+    /// Asks the cluster, at the node that this session is connected to, and waits for the answer.
+    ///
+    ///     let page = try await session.ask(ClientListDevicesRequest())
+    ///
+    /// A cancelled task cancels the request.
+    ///
+    /// - Parameter timeout: how long to wait; the cluster waits no longer either.
+    /// - Throws: 21023 where no node is connected, 21002 where there is no answer in time, 10008 where the connection
+    ///   broke meanwhile, 10006 where the task was cancelled, or the error that the cluster answered.
+    public func ask<M: ClientRequestMessage>(
+        _ message: M, timeout: Duration = .seconds(5)
+    ) async throws(ApusError) -> M.Reply {
+        let pending = PendingRequest()
+        let result: Result<ByteBuffer, ApusError> = await withTaskCancellationHandler {
+            await withCheckedContinuation { continuation in
+                pending.set { continuation.resume(returning: $0) }
+                eventLoop.execute { self.send(message, timeout, pending) }
+            }
+        } onCancel: {
+            eventLoop.execute { pending.cancel() }
+        }
+        let bytes = try result.get()
+        guard let reply = try? M.Reply(serializedBytes: Array(bytes.readableBytesView)) else {
+            throw ApusError(.malformed, "the answer cannot be read")
+        }
+        return reply
+    }
+
+    private func send(_ message: some ClientRequestMessage, _ timeout: Duration, _ pending: PendingRequest) {
+        guard let active else { return pending.end(.failure(ApusError(.notConnected))) }
+        let call = active.ask(type(of: message).info.number, message, timeout: timeout) { pending.end($0) }
+        guard let call else { return }
+        let alarm = eventLoop.assumeIsolated().scheduleTask(in: TimeAmount(timeout + Self.answerSlack)) {
+            active.cancel(call)
+            pending.end(.failure(ApusError(.answerTimedOut)))
+        }
+        pending.started(alarm) { active.cancel(call) }
+    }
+
+    /// The node ends a request when its time is over, and says so.
+    private static let answerSlack = Duration.milliseconds(500)
+
+    /// The events of a topic, such as `presence/front-door`, from now on and through changes of the node.
+    ///
+    ///     for try await event in session.events(of: "presence/front-door", as: ClientPresence.self) { … }
+    ///
+    /// The session resumes the topic after the last event that it heard, where the topic keeps events; otherwise what
+    /// was published while it was not connected is missed. Ends when its consumer ends, with ``close()``, and with the
+    /// error of the cluster where the topic may not be heard. One sequence of a topic is heard at a time: a second one
+    /// ends the first with 10006.
+    ///
+    /// - Parameters:
+    ///   - type: events of other messages are left out.
+    ///   - bufferMax: events that wait for the consumer; then the oldest is dropped.
+    public func events<M: ClientEventMessage>(
+        of topic: String, as type: M.Type = M.self, bufferMax: Int = 256
+    ) -> AsyncThrowingStream<TopicEvent<M>, any Error> {
+        let (stream, feed) = AsyncThrowingStream<TopicEvent<M>, any Error>.makeStream(
+            bufferingPolicy: .bufferingNewest(bufferMax))
+        let subscription = TopicSubscription(
+            heard: { event in
+                guard event.type == M.info.number, let message = try? M(serializedBytes: event.message) else { return }
+                feed.yield(TopicEvent(message: message, cursor: event.cursor, missed: event.missed))
+            },
+            ended: { feed.finish(throwing: $0) })
+        feed.onTermination = { [weak self, eventLoop] _ in
+            eventLoop.execute { [weak self] in self?.unsubscribe(topic, subscription) }
+        }
+        eventLoop.execute { [self] in
+            topics.updateValue(subscription, forKey: topic)?.ended(ApusError(.cancelled))
+            if let active { subscribe(topic, on: active) }
+        }
+        return stream
+    }
+
+    /// An event of a topic.
+    public struct TopicEvent<M: ClientEventMessage>: Sendable {
+        public let message: M
+        /// Where it stands in its topic; empty where the topic keeps no events.
+        public let cursor: String
+        /// Events before it were missed.
+        public let missed: Bool
+    }
+
+    // MARK: - On the loop
+
+    func subscribe(_ topic: String, on connection: ClientConnection) {
+        guard let subscription = topics[topic] else { return }
+        let request = ClientSubscribeRequest.with {
+            $0.topic = topic
+            $0.after = subscription.cursor
+        }
+        connection.ask(ClientSubscribeRequest.info.number, request, timeout: nil) { [weak self] result in
+            guard let self, case .failure(let error) = result, topics[topic] === subscription else { return }
+            if Self.isLasting(error) {
+                topics[topic] = nil
+                subscription.ended(error)
+            } else if connection === active {
+                // The owner of the topic may be on its way to another node.
+                eventLoop.assumeIsolated().scheduleTask(in: Self.subscribeAgain) { [weak self] in
+                    guard let self, connection === active else { return }
+                    subscribe(topic, on: connection)
+                }
+            }
+        }
+    }
+
+    private static let subscribeAgain = TimeAmount.milliseconds(500)
+
+    /// Asking again would be answered the same.
+    private static func isLasting(_ error: ApusError) -> Bool {
+        let passing: [ErrorCode] = [
+            .notConnected, .linkLost, .deadlineExceeded, .overloaded, .moved, .noRoute, .noOwnership, .shuttingDown,
+            .staleEpoch, .cancelled, .internalFailure, .storageFailed,
+        ]
+        return !passing.contains(error.code)
+    }
+
+    private func unsubscribe(_ topic: String, _ subscription: TopicSubscription) {
+        guard topics[topic] === subscription else { return }
+        topics[topic] = nil
+        active?.ask(
+            ClientUnsubscribeRequest.info.number, ClientUnsubscribeRequest.with { $0.topic = topic }, timeout: nil
+        ) { _ in }
+    }
+
+    func heard(_ payload: ByteBuffer) {
+        guard let event = try? ClientEvent(bounded: payload), let subscription = topics[event.topic] else { return }
+        if !event.cursor.isEmpty { subscription.cursor = event.cursor }
+        subscription.heard(event)
+    }
+
+    // MARK: - Presence and the relay
+
+    /// Hears of a device's presence from now on (IV-B9, IV-D9); the first call comes with the state now. The callback
+    /// is called on the event loop.
+    public func subscribe(to device: DeviceID, onChange: @escaping @Sendable (Presence) -> Void) {
+        let topic = "presence/\(device.rawValue)"
+        let subscription = TopicSubscription(
+            heard: { event in
+                guard let message = try? ClientPresence(serializedBytes: event.message) else { return }
+                onChange(Presence(online: message.online, time: message.time))
+            }, ended: { _ in })
+        eventLoop.execute { [self] in
+            topics.updateValue(subscription, forKey: topic)?.ended(ApusError(.cancelled))
+            if let active { subscribe(topic, on: active) }
+        }
+    }
+
+    /// A device's presence as the cluster tells it.
+    public struct Presence: Sendable, Hashable {
+        /// 0 offline, 1 online, 2 asleep.
+        public var online: UInt32
+        /// Unix seconds of the change.
+        public var time: Int64
+    }
+
+    /// Access to the relays of the cluster for a time, for a peer connection of the caller's (D8).
+    public struct RelayCredentials: Sendable, Hashable {
+        /// Relays of the node that was asked, then of others: RFC 7065, as an ICE stack takes them.
+        public var urls: [String]
+        public var username: String
+        public var credential: String
+        /// From the answer on; ask again before it is over.
+        public var lifetime: Duration
+    }
+
+    /// Asks the cluster for credentials of its relays.
+    ///
+    /// - Throws: as ``ask(_:timeout:)``; 10007 where it was asked too often, 21025 where no relay takes clients.
+    public func relayCredentials() async throws(ApusError) -> RelayCredentials {
+        let answer = try await ask(ClientRelayCredentialsRequest())
+        return RelayCredentials(
+            urls: answer.urls, username: answer.username, credential: answer.credential,
+            lifetime: .seconds(Int64(answer.lifetimeSeconds)))
+    }
+}
+
+/// A topic that a session hears; confined to the session's event loop.
+final class TopicSubscription: @unchecked Sendable {  // SAFETY: `cursor` is confined to the event loop.
+    var cursor = ""
+    let heard: @Sendable (ClientEvent) -> Void
+    let ended: @Sendable (ApusError) -> Void
+
+    init(heard: @escaping @Sendable (ClientEvent) -> Void, ended: @escaping @Sendable (ApusError) -> Void) {
+        (self.heard, self.ended) = (heard, ended)
+    }
+}
+
+/// The first end of a request counts; confined to the session's event loop, but for what is set before it is sent.
+private final class PendingRequest: Sendable {
+    private struct State: Sendable {
+        var take: (@Sendable (Result<ByteBuffer, ApusError>) -> Void)?
+        var alarm: Scheduled<Void>?
+        var cancel: (@Sendable () -> Void)?
+        var isCancelled = false
+    }
+
+    private let state = Mutex(State())
+
+    func set(_ take: @escaping @Sendable (Result<ByteBuffer, ApusError>) -> Void) {
+        let isCancelled = state.withLock { state in
+            if !state.isCancelled { state.take = take }
+            return state.isCancelled
+        }
+        if isCancelled { take(.failure(ApusError(.cancelled))) }
+    }
+
+    func started(_ alarm: Scheduled<Void>, cancel: @escaping @Sendable () -> Void) {
+        let isOver = state.withLock { state in
+            (state.alarm, state.cancel) = (alarm, cancel)
+            return state.take == nil
+        }
+        if isOver {
+            alarm.cancel()
+            cancel()
+        }
+    }
+
+    func end(_ result: Result<ByteBuffer, ApusError>) {
+        let (take, alarm) = state.withLock { state in
+            defer { (state.take, state.alarm, state.cancel) = (nil, nil, nil) }
+            return (state.take, state.alarm)
+        }
+        alarm?.cancel()
+        take?(result)
+    }
+
+    func cancel() {
+        let cancel = state.withLock { state in
+            state.isCancelled = true
+            return state.cancel
+        }
+        cancel?()
+        end(.failure(ApusError(.cancelled)))
+    }
+}

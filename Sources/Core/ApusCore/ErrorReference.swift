@@ -1,0 +1,168 @@
+extension ErrorCode {
+    /// What the reference says of an error beside its number and its sentence.
+    package struct Explanation: Sendable {
+        /// Who receives the error.
+        package enum Receiver: String, Sendable {
+            /// A device or an app, over the network.
+            case client
+            /// The program that uses the SDK: the error arises in the client itself.
+            case sdk = "SDK"
+            /// Another node.
+            case node
+            /// Who runs nodes and commands.
+            case `operator`
+            /// The contract reserves the number, and nothing returns it.
+            case nobody
+        }
+
+        package let code: ErrorCode
+        /// The name in the sources: the constant of ``ErrorCode``.
+        package let name: String
+        package let receivers: [Receiver]
+        /// What the receiver should do.
+        package let action: String
+
+        fileprivate init(_ code: ErrorCode, _ name: String, _ receivers: [Receiver], _ action: String) {
+            self.code = code
+            self.name = name
+            self.receivers = receivers
+            self.action = action
+        }
+    }
+
+    /// Every error, in the order of ``all``. docs/reference/errors.md is made from this table, and a tidy test compares
+    /// it with the constants.
+    package static let explanations: [Explanation] = contractErrors + generalErrors + userErrors + sdkErrors
+
+    private static let contractErrors: [Explanation] = [
+        Explanation(
+            .targetOffline, "targetOffline", [.nobody], "Reserved by the contract; this release does not return it."),
+        Explanation(
+            .targetUnknown, "targetUnknown", [.client, .operator],
+            "Check the id. A device is unknown until it has connected for the first time."),
+        Explanation(
+            .illegalRelation, "illegalRelation", [.client], "Use a token of the account that the device belongs to."),
+        Explanation(
+            .boundToThisUser, "boundToThisUser", [.nobody], "Reserved by the contract; this release does not return it."
+        ),
+        Explanation(
+            .boundToOtherUser, "boundToOtherUser", [.client],
+            "Use a token of the account that the device is bound to."),
+    ]
+
+    private static let generalErrors: [Explanation] = [
+        Explanation(
+            .malformed, "malformed", [.client, .node],
+            "Do not retry: fix the sender. The connection may be closed."),
+        Explanation(
+            .frameTooLarge, "frameTooLarge", [.client, .node],
+            "Send less, or raise the limit that the message names, such as `gateway.device_frame_bytes_max`."),
+        Explanation(
+            .versionUnsupported, "versionUnsupported", [.client, .node], "Update the older side."),
+        Explanation(
+            .methodUnknown, "methodUnknown", [.client, .node],
+            "Do not retry at this node: it runs a release without this request."),
+        Explanation(
+            .deadlineExceeded, "deadlineExceeded", [.client, .node, .operator],
+            "Retry a request that may be repeated: it may have been carried out."),
+        Explanation(.cancelled, "cancelled", [.client, .node], "None: the caller cancelled the request."),
+        Explanation(
+            .overloaded, "overloaded", [.client, .node, .operator],
+            "Retry later, with growing and jittered delays."),
+        Explanation(
+            .linkLost, "linkLost", [.client, .node, .sdk],
+            "Retry a request that may be repeated: it may have been carried out. The SDK reconnects by itself."),
+        Explanation(.moved, "moved", [.node], "Ask the owner that the answer names. Clients do not see this error."),
+        Explanation(
+            .noRoute, "noRoute", [.client, .node],
+            "Retry. If it lasts, check with `apus cluster status` that every shard has an owner."),
+        Explanation(
+            .wrongCluster, "wrongCluster", [.node, .operator],
+            "Correct the address or the key `cluster`: the nodes belong to different clusters."),
+        Explanation(
+            .noOwnership, "noOwnership", [.node, .operator],
+            "Make the ownership store readable again. Until then no shard moves; sessions and channels continue."),
+        Explanation(
+            .staleEpoch, "staleEpoch", [.node],
+            "Discard the change and read the newest map: another node owns the shard under a higher term."),
+        Explanation(
+            .handshakeTimeout, "handshakeTimeout", [.client, .node],
+            "Reconnect. If it repeats, check the network, or raise `gateway.handshake_timeout`."),
+        Explanation(
+            .idleTimeout, "idleTimeout", [.client, .node],
+            "Reconnect. If it repeats, send keepalives more often, or raise `gateway.idle_timeout`."),
+        Explanation(
+            .slowReader, "slowReader", [.client],
+            "Reconnect, and play fewer streams or at a lower rate: the client does not read what it requested."),
+        Explanation(
+            .shuttingDown, "shuttingDown", [.client, .node],
+            "Connect to another node. The SDK does so by itself."),
+        Explanation(
+            .internalFailure, "internalFailure", [.client, .node, .operator],
+            "Read the node's log, and report the error if the log does not explain it. A retry may succeed."),
+        Explanation(
+            .addressInUse, "addressInUse", [.operator],
+            "Stop the program that uses the port, or choose another address."),
+        Explanation(
+            .stateForeign, "stateForeign", [.operator, .node],
+            "Use the directory or store that belongs to this cluster and node. For the ownership store, run "
+                + "`apus admin ownership restore`."),
+        Explanation(
+            .storageFailed, "storageFailed", [.client, .node, .operator],
+            "Check disk space, permissions and the path. A client retries: nothing is known to be durable."),
+        Explanation(
+            .configurationInvalid, "configurationInvalid", [.operator],
+            "Correct the key that the message names; [configuration.md](configuration.md) lists all keys."),
+        Explanation(
+            .tooManyStreams, "tooManyStreams", [.client],
+            "Close a stream, open a second connection, or raise `gateway.streams_per_connection_max`."),
+        Explanation(
+            .stalePublisher, "stalePublisher", [.client],
+            "Publish again under a higher publisher epoch. The SDK does so by itself."),
+        Explanation(
+            .fenced, "fenced", [.node, .operator],
+            "None: the node was declared dead and restarts as a new incarnation by itself."),
+        Explanation(
+            .mediaUnreadable, "mediaUnreadable", [.sdk],
+            "Use a file, stream or codec that the machine's libavcodec supports; the message names the problem."),
+        Explanation(
+            .callCycle, "callCycle", [.client, .node],
+            "Do not retry: entities ask each other in a circle. Change the service so that one of them sends instead."),
+        Explanation(
+            .versionConflict, "versionConflict", [.client, .node, .operator],
+            "Read the record again, apply the change to it, and retry."),
+    ]
+
+    private static let userErrors: [Explanation] = [
+        Explanation(
+            .tokenInvalid, "tokenInvalid", [.client, .operator],
+            "Request a new token: this one is malformed, signed with another key, or revoked."),
+        Explanation(
+            .tokenExpired, "tokenExpired", [.client, .operator], "Request a new token, and check the clocks."),
+        Explanation(
+            .kicked, "kicked", [.client],
+            "Do not reconnect: a newer client of the same identity took its place."),
+        Explanation(
+            .notAllowed, "notAllowed", [.client, .node, .operator],
+            "Use a token whose role and claims allow the request."),
+    ]
+
+    private static let sdkErrors: [Explanation] = [
+        Explanation(
+            .answerTimedOut, "answerTimedOut", [.sdk, .operator],
+            "Retry a request that may be repeated: it may have been carried out."),
+        Explanation(
+            .tooManyConnections, "tooManyConnections", [.client],
+            "Connect to another node. The operator can raise `gateway.connections_max`."),
+        Explanation(
+            .connectFailed, "connectFailed", [.sdk, .operator],
+            "Check the address, the network and the certificate authority. The SDK tries the other nodes by itself."),
+        Explanation(.notConnected, "notConnected", [.sdk], "Wait until the session is connected, and retry."),
+        Explanation(
+            .unavailable, "unavailable", [.client, .operator],
+            "Retry later, or at a node that provides the service, such as one with a relay."),
+        Explanation(
+            .badParameter, "badParameter", [.client, .operator],
+            "Do not retry: correct the parameter that the message names."),
+    ]
+}

@@ -1,0 +1,28 @@
+extension MetricCatalogue {
+    private static let request = MetricDescription.Label("request", "name of the request, such as `devices.list`")
+
+    /// Requests and events of clients, over the native protocol, WebSocket and REST.
+    static let api: [MetricDescription] = [
+        .counter(
+            "apus_api_requests_total", "requests", [request, .init("outcome", "`answered`, `failed`")],
+            "Requests of clients that were carried out."),
+        .histogram(
+            "apus_api_request_seconds", "seconds", [request],
+            "Time from the start of a request's handler to its answer."),
+        .counter(
+            "apus_api_quota_refused_total", "requests",
+            "Requests that were refused because the account asked too often (10007)."),
+        .counter("apus_api_audited_total", "requests", "Requests of operators that were written to the audit log."),
+        .gauge("apus_http_websockets", "connections", "WebSockets that are open."),
+        .counter(
+            "apus_http_websockets_refused_total", "connections",
+            "WebSockets that were refused because of `http.websockets_max` or plain HTTP."),
+        .gauge("apus_topics", "topics", "Topics, beside presence, that clients of this node hear."),
+        .gauge("apus_topic_subscriptions", "subscriptions", "Subscriptions of clients of this node to these topics."),
+        .counter("apus_topic_published_total", "events", "Events that this node published to topics."),
+        .counter("apus_topic_delivered_total", "events", "Events that were handed to connections of clients."),
+        .counter(
+            "apus_topic_reads_total", "reads",
+            "Questions to the owners of topics for events that a client had not got."),
+    ]
+}

@@ -1,0 +1,98 @@
+extension MetricCatalogue {
+    static let entities: [MetricDescription] = [
+        .gauge("apus_entities_active", "entities", "Entities that are active on this node."),
+        .counter("apus_entities_activated_total", "entities", "Entities that were activated on this node."),
+        .counter(
+            "apus_entities_refused_total", "entities",
+            "Entities that were not activated because the node has `cluster.entities_max` of them (10007)."),
+        .counter("apus_reminders_delivered_total", "reminders", "Reminders that their entities have carried out."),
+        .counter("apus_reminders_failed_total", "deliveries", "Deliveries of reminders that failed and are retried."),
+        .counter(
+            "apus_reminder_reads_failed_total", "reads", "Reads of due reminders from the records that failed."),
+        .gauge(
+            "apus_reminders_held", "reminders", [.init("strength", "`replicated`, `recorded`")],
+            "Reminders that are in memory because they are due soon."),
+        .counter(
+            "apus_reminders_unreadable_total", "records",
+            "Records that were skipped because they contain no reminder that this release can read."),
+    ]
+
+    static let replication: [MetricDescription] = [
+        .counter(
+            "apus_replication_changes_total", "changes", "Changes of entities that this node replicated as owner."),
+        .counter(
+            "apus_replication_acknowledged_alone_total", "changes",
+            "Changes that were acknowledged by this node alone because the map named no standby."),
+        .counter(
+            "apus_replication_refused_total", "changes",
+            "Changes that were refused: they exceed a bound (10002, 10007) or carry an outdated term (10013)."),
+        .counter("apus_replication_messages_total", "messages", "Replication messages that were sent to other nodes."),
+        .counter(
+            "apus_replication_batches_total", "batches",
+            "Batches in replication messages; each contains the changes of one shard."),
+        .counter("apus_replication_bytes_total", "bytes", "Bytes of replication messages that were sent."),
+        .counter(
+            "apus_replication_messages_lost_total", "messages",
+            "Replication messages that were not answered in time or could not be sent."),
+        .counter(
+            "apus_replication_streams_restarted_total", "streams",
+            "Replication streams that restarted at the request of their standby."),
+        .counter(
+            "apus_replication_batches_overloaded_total", "batches",
+            "Batches from other nodes that were refused because this node has no room for copies."),
+        .counter(
+            "apus_replication_batches_stray_total", "batches",
+            "Batches from nodes that do not own the shard under its current term in this node's map."),
+        .counter(
+            "apus_replication_confirmations_timed_out_total", "changes",
+            "Changes whose caller received 10005 because no confirmation arrived in time."),
+        .counter("apus_replication_promotions_total", "shards", "Shards that this node took over as their standby."),
+        .counter(
+            "apus_replication_promotions_incomplete_total", "shards",
+            "Shards that this node took over without a complete copy; acknowledged changes may be missing."),
+        .counter(
+            "apus_replication_malformed_total", "messages",
+            "Replication messages from other nodes that could not be read."),
+        .gauge("apus_replication_waiting", "changes", "Changes that are not acknowledged yet."),
+        .gauge("apus_replication_waiting_bytes", "bytes", "Bytes of the changes that are not acknowledged yet."),
+        .gauge("apus_replication_shards", "shards", "Shards that this node replicates as their owner."),
+        .gauge(
+            "apus_replication_shards_alone", "shards",
+            "Shards whose changes this node acknowledges alone because the map names no standby."),
+        .gauge("apus_replication_shard_entities_max", "entities", "Entities in the largest shard of this node."),
+        .gauge(
+            "apus_replication_shard_bytes_max", "bytes", "Bytes of entity states in the largest shard of this node."),
+        .gauge(
+            "apus_replication_silent_peers", "nodes", "Nodes that did not answer the last message in time."),
+        .gauge("apus_replication_entities", "entities", "Entities whose states this node holds as owner."),
+        .gauge(
+            "apus_replication_entity_bytes", "bytes", "Bytes of the entity states that this node holds as owner."),
+        .gauge("apus_replication_copies", "entities", "Entities whose states this node holds as copies."),
+        .gauge("apus_replication_copy_bytes", "bytes", "Bytes of the entity states that this node holds as copies."),
+    ]
+
+    static let storage: [MetricDescription] = [
+        .counter("apus_records_commits_total", "commits", "Commits of records that became durable."),
+        .counter("apus_records_steps_total", "changes", "Changes of records that became durable."),
+        .counter(
+            "apus_records_conflicts_total", "changes",
+            "Changes of records that were refused by a fence (10013) or a condition (10030)."),
+        .counter(
+            "apus_records_refused_total", "changes",
+            "Changes of records that were refused because too many waited or the store is nearly full (10007)."),
+        .counter("apus_records_commits_failed_total", "commits", "Commits of records that failed as a whole (10021)."),
+        .histogram(
+            "apus_records_commit_seconds", "seconds",
+            "Duration of a commit of records, including the wait for other processes."),
+        .gauge(
+            "apus_records_waiting_steps", "changes", "Changes of records that waited for a commit at the last commit."),
+        .gauge(
+            "apus_records_waiting_bytes", "bytes",
+            "Bytes of the changes of records that waited for a commit at the last commit."),
+        .gauge("apus_records_log_bytes", "bytes", "Size of the write-ahead log beside the file of records."),
+        .counter("apus_blobs_puts_total", "blobs", "Blobs that were written."),
+        .counter(
+            "apus_blobs_refused_total", "blobs", "Blobs and calls that were refused by a bound (10002, 10007)."),
+        .gauge("apus_blobs_bytes", "bytes", "Bytes of all blobs when they were last counted."),
+    ]
+}

@@ -1,0 +1,94 @@
+import ApusCore
+import HummingbirdCore
+import Logging
+import NIOCore
+import NIOHTTP1
+import NIOHTTPTypes
+import NIOHTTPTypesHTTP1
+import NIOSSL
+import NIOWebSocket
+
+/// A connection of the HTTP listener: TLS where there is a certificate, then HTTP/1.1, or a WebSocket where its first
+/// request asks for `/v1/ws` (RFC 6455 §4).
+struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
+    enum Kind: Sendable {
+        case http(NIOAsyncChannel<HTTPRequestPart, HTTPResponsePart>)
+        case webSocket
+    }
+
+    struct Value: ServerChildChannelValue {
+        let kind: EventLoopFuture<Kind>
+        let channel: any Channel
+    }
+
+    let responder: HTTPChannelHandler.Responder
+    let configuration: HTTPConfiguration
+    let certificate: HTTPCertificate?
+    let deadlines: ConnectionDeadlines
+    /// Nil where this node has no WebSockets.
+    let webSockets: WebSockets?
+
+    func setup(channel: any Channel, logger: Logger) -> EventLoopFuture<Value> {
+        channel.eventLoop.makeCompletedFuture {
+            let pipeline = channel.pipeline.syncOperations
+            if let certificate { try pipeline.addHandler(NIOSSLServerHandler(context: certificate.context)) }
+            let deadline = deadlines.handler()
+            try pipeline.addHandler(deadline)
+            let bound = NIOLoopBound(deadline, eventLoop: channel.eventLoop)
+            let upgraders = webSockets.map { [upgrader($0, deadline: bound)] } ?? []
+            let upgrade = NIOTypedHTTPServerUpgradeConfiguration<Kind>(
+                upgraders: upgraders, notUpgradingCompletionHandler: { Self.http($0, logger) })
+            var http = NIOUpgradableHTTPServerPipelineConfiguration<Kind>(upgradeConfiguration: upgrade)
+            // Requests are pipelined by the asynchronous channel, and Hummingbird answers errors.
+            http.enablePipelining = false
+            http.enableErrorHandling = false
+            http.enableResponseHeaderValidation = false
+            http.decoderConfiguration.maxHeaderFieldSize = configuration.headerByteCountMax
+            http.decoderConfiguration.maxHeaderListSize = configuration.headerByteCountMax
+            http.decoderConfiguration.maxHeaderFieldCount = 64
+            let kind = try pipeline.configureUpgradableHTTPServerPipeline(configuration: http)
+            return Value(kind: kind, channel: channel)
+        }
+    }
+
+    func handle(value: Value, logger: Logger) async {
+        // A connection that ends before its first request has no kind.
+        guard case .http(let channel)? = try? await value.kind.get() else { return }
+        await handleHTTP(asyncChannel: channel, logger: logger)
+    }
+
+    private static func http(_ channel: any Channel, _ logger: Logger) -> EventLoopFuture<Kind> {
+        channel.eventLoop.makeCompletedFuture {
+            let pipeline = channel.pipeline.syncOperations
+            try pipeline.addHandler(HTTP1ToHTTPServerCodec(secure: false))
+            try pipeline.addHandler(HTTPConnectionStateHandler(logger: logger))
+            return .http(
+                try NIOAsyncChannel(
+                    wrappingChannelSynchronously: channel, configuration: .init(isOutboundHalfClosureEnabled: true)))
+        }
+    }
+
+    private func upgrader(
+        _ webSockets: WebSockets, deadline: NIOLoopBound<any RemovableChannelHandler>
+    ) -> NIOTypedWebSocketServerUpgrader<Kind> {
+        NIOTypedWebSocketServerUpgrader(
+            maxFrameSize: configuration.bodyByteCountMax,
+            shouldUpgrade: { channel, head in
+                let path = head.uri.prefix { $0 != "?" }
+                let isTaken = path == "/v1/ws" && webSockets.isAdmitted(channel)
+                return channel.eventLoop.makeSucceededFuture(isTaken ? [:] : nil)
+            },
+            upgradePipelineHandler: { channel, _ in
+                channel.eventLoop.makeCompletedFuture {
+                    let pipeline = channel.pipeline.syncOperations
+                    pipeline.removeHandler(deadline.value, promise: nil)
+                    try pipeline.addHandler(
+                        NIOWebSocketFrameAggregator(
+                            minNonFinalFragmentSize: 0, maxAccumulatedFrameCount: 64,
+                            maxAccumulatedFrameSize: configuration.bodyByteCountMax))
+                    try pipeline.addHandler(try webSockets.connection(on: channel))
+                    return .webSocket
+                }
+            })
+    }
+}

@@ -1,0 +1,63 @@
+package import ApusClientAPI
+package import ApusContract
+package import ApusCore
+package import ApusSessions
+import Synchronization
+
+/// What REST and WebSocket need of a node to serve clients.
+///
+/// Isolation: closures are called from any thread.
+package struct HTTPClients: Sendable {
+    package var services: ClientServices
+    /// The bearer of a token, as a session that lasts for one request; throws 12001 and 12002.
+    package var session: @Sendable (_ token: String) throws(ApusError) -> Session
+    /// Opens the session of a WebSocket; nil where this node has no sessions.
+    package var sessions: SessionService?
+    /// What a WebSocket's client is told of this node in its welcome.
+    package var welcome: @Sendable (OpenedSession) -> ClientWelcome
+
+    package init(
+        services: ClientServices, sessions: SessionService? = nil,
+        session: @escaping @Sendable (_ token: String) throws(ApusError) -> Session,
+        welcome: @escaping @Sendable (OpenedSession) -> ClientWelcome = { _ in ClientWelcome() }
+    ) {
+        (self.services, self.sessions, self.session, self.welcome) = (services, sessions, session, welcome)
+    }
+}
+
+/// Bearers whose tokens were checked already: a signature is checked once, its expiry and its revocation each time.
+///
+/// Isolation: any thread.
+package final class BearerCache: Sendable {
+    /// Tokens that are kept; then all are forgotten.
+    private static let countMax = 8192
+
+    private let known = Mutex<[String: Session]>([:])
+    private let verify: @Sendable (String) throws(ApusError) -> Session
+    private let isValid: @Sendable (Session) throws(ApusError) -> Void
+
+    /// - Parameters:
+    ///   - verify: checks signature and names.
+    ///   - isValid: throws 12001 and 12002 where the token is revoked or has ended.
+    package init(
+        verify: @escaping @Sendable (String) throws(ApusError) -> Session,
+        isValid: @escaping @Sendable (Session) throws(ApusError) -> Void
+    ) {
+        (self.verify, self.isValid) = (verify, isValid)
+    }
+
+    /// Throws 12001 and 12002.
+    package func session(_ token: String) throws(ApusError) -> Session {
+        if let session = known.withLock({ $0[token] }) {
+            try isValid(session)
+            return session
+        }
+        let session = try verify(token)
+        try isValid(session)
+        known.withLock { known in
+            if known.count >= Self.countMax { known.removeAll(keepingCapacity: true) }
+            known[token] = session
+        }
+        return session
+    }
+}

@@ -1,0 +1,60 @@
+import ApusClientAPI
+import ApusCore
+import HTTPTypes
+import Hummingbird
+import NIOCore
+
+/// A refusal as problem details (RFC 9457), with its number from the catalogue (docs/errors.md).
+struct Problem {
+    let error: ApusError
+    let status: HTTPResponse.Status
+
+    init(_ error: ApusError) { self.init(error, Self.status(of: error.code)) }
+
+    init(_ error: ApusError, _ status: HTTPResponse.Status) { (self.error, self.status) = (error, status) }
+
+    var json: JSON {
+        .object([
+            ("type", .string("urn:apus:error:\(error.code.number)")), ("title", .string(error.code.summary)),
+            ("status", .int(status.code)), ("detail", .string(error.message)), ("code", .int(Int(error.code.number))),
+        ])
+    }
+
+    var response: Response {
+        var response = Response(
+            status: status, headers: [.contentType: "application/problem+json", .cacheControl: "no-store"],
+            body: ResponseBody(byteBuffer: ByteBuffer(string: json.text)))
+        if status == .unauthorized { response.headers[.wwwAuthenticate] = "Bearer" }
+        if status == .tooManyRequests || status == .serviceUnavailable { response.headers[.retryAfter] = "1" }
+        return response
+    }
+
+    /// The status that says of an error what HTTP clients act on (RFC 9110 §15).
+    static func status(of code: ErrorCode) -> HTTPResponse.Status {
+        switch code {
+        case .malformed, .badParameter: .badRequest
+        case .tokenInvalid, .tokenExpired: .unauthorized
+        case .notAllowed, .illegalRelation: .forbidden
+        case .targetUnknown, .methodUnknown: .notFound
+        case .kicked, .versionConflict, .boundToOtherUser, .boundToThisUser: .conflict
+        case .frameTooLarge: .contentTooLarge
+        case .overloaded, .tooManyConnections, .tooManyStreams: .tooManyRequests
+        case .deadlineExceeded, .answerTimedOut: .gatewayTimeout
+        case .linkLost, .moved, .noRoute, .noOwnership, .shuttingDown, .unavailable, .targetOffline, .staleEpoch,
+            .storageFailed:
+            .serviceUnavailable
+        default: .internalServerError
+        }
+    }
+}
+
+extension HTTPField.Name {
+    static let idempotencyKey = Self(unchecked: "Idempotency-Key")
+    static let prefer = Self(unchecked: "Prefer")
+
+    /// - Precondition: the text is a field name.
+    private init(unchecked text: String) {
+        guard let name = Self(text) else { preconditionFailure("\(text) is no field name") }
+        self = name
+    }
+}

@@ -1,0 +1,201 @@
+import ApusClientAPI
+import ApusCluster
+import ApusContract
+import ApusCore
+import ApusSessions
+import Crypto
+import Foundation
+import HTTPTypes
+import Hummingbird
+import NIOCore
+
+/// The services' requests over REST (D17): paths and queries become the request's message in protobuf's JSON form, and
+/// errors problem details (RFC 9457).
+///
+/// Isolation: immutable; called on the cooperative pool, once a request.
+struct RESTResponder: Sendable {
+    /// A path with the request that it means.
+    private struct Route: Sendable {
+        let operation: ClientOperation
+        let rule: HTTPRule
+        /// By their names in the proto file, and their JSON names.
+        let fields: [String: ProtoField]
+    }
+
+    private let clients: HTTPClients
+    private let configuration: HTTPConfiguration
+    /// By the number of the path's parts.
+    private let routes: [Int: [Route]]
+
+    init(_ clients: HTTPClients, configuration: HTTPConfiguration) {
+        (self.clients, self.configuration) = (clients, configuration)
+        let schemas = ProtoSchemas(clients.services.api.schemas)
+        var routes: [Int: [Route]] = [:]
+        for operation in clients.services.api.operations {
+            for rule in [operation.info.path, operation.info.alias].compactMap({ $0 }) {
+                let route = Route(
+                    operation: operation, rule: rule, fields: schemas.fields(of: operation.inputName))
+                routes[rule.parts.count, default: []].append(route)
+            }
+        }
+        self.routes = routes
+    }
+
+    /// Nil where no request has this path.
+    func respond(_ request: Request, _ context: HTTPContext) async -> Response? {
+        let parts = request.uri.path.split(separator: "/")
+        let matching = routes[parts.count]?.filter { Self.matches($0.rule.parts, parts) } ?? []
+        guard !matching.isEmpty else { return nil }
+        guard let route = matching.first(where: { $0.rule.method.rawValue == request.method.rawValue }) else {
+            var response = Problem(ApusError(.methodUnknown, "the path has no such method"), .methodNotAllowed).response
+            response.headers[.allow] = matching.map(\.rule.method.rawValue).joined(separator: ", ")
+            return response
+        }
+        let result: Result<ByteBuffer, ApusError>
+        do throws(ApusError) {
+            result = try await carryOut(route, parts, request, context)
+        } catch {
+            result = .failure(error)
+        }
+        switch result {
+        case .success(let body):
+            return Response(
+                status: .ok, headers: [.contentType: "application/json", .cacheControl: "no-store"],
+                body: ResponseBody(byteBuffer: body))
+        case .failure(let error): return Problem(error).response
+        }
+    }
+
+    private static func matches(_ pattern: [HTTPRule.Part], _ parts: [Substring]) -> Bool {
+        for (expected, part) in zip(pattern, parts) {
+            if case .literal(let text) = expected, text != part { return false }
+        }
+        return true
+    }
+
+    private func carryOut(
+        _ route: Route, _ parts: [Substring], _ request: Request, _ context: HTTPContext
+    ) async throws(ApusError) -> Result<ByteBuffer, ApusError> {
+        let session = try authorized(request, context)
+        let services = clients.services
+        try services.quotas.take(route.operation.info, of: session.account)
+        let message = try await message(route, parts, request)
+        let work = try route.operation.read(message, .json)
+        let call = ClientCall(
+            session: session, deadline: services.deadline(asked: Self.wait(request)),
+            request: try Self.requestID(request), topics: services.api.topics)
+        return await services.carryOut(route.operation, work, call)
+    }
+
+    /// Who asks. Throws 12001, 12002, and 12004 where the token crossed a network in the clear.
+    private func authorized(_ request: Request, _ context: HTTPContext) throws(ApusError) -> Session {
+        guard context.isEncrypted || context.isFromThisMachine || configuration.isTokenTakenFromAnywhere else {
+            throw ApusError(
+                .notAllowed, "tokens are taken over plain HTTP from this machine alone: set http.tls, or use a proxy")
+        }
+        guard let token = BearerToken.of(request.headers) else {
+            throw ApusError(.tokenInvalid, "this needs a bearer token")
+        }
+        return try clients.session(token)
+    }
+
+    /// How long the client waits: `Prefer: wait=SECONDS` (RFC 7240 §4.3).
+    private static func wait(_ request: Request) -> Duration? {
+        guard let text = request.headers[.prefer], let range = text.range(of: "wait="),
+            let seconds = Int64(text[range.upperBound...].prefix { $0.isNumber }), (1...3600).contains(seconds)
+        else { return nil }
+        return .seconds(seconds)
+    }
+
+    /// `Idempotency-Key`: 1 to 255 bytes that the client chooses.
+    private static func requestID(_ request: Request) throws(ApusError) -> ApusCluster.RequestID? {
+        guard let key = request.headers[.idempotencyKey] else { return nil }
+        guard (1...255).contains(key.utf8.count) else {
+            throw ApusError(.badParameter, "Idempotency-Key has 1 to 255 bytes")
+        }
+        let numbers = SHA256.hash(data: Array(key.utf8)).prefix(16).reduce(into: [UInt64](repeating: 0, count: 2)) {
+            ($0[0], $0[1]) = ($0[0] << 8 | $0[1] >> 56, $0[1] << 8 | UInt64($1))
+        }
+        return ApusCluster.RequestID(high: numbers[0], low: numbers[1])
+    }
+
+    // MARK: - Messages
+
+    /// The request's message in JSON.
+    private func message(_ route: Route, _ parts: [Substring], _ request: Request) async throws(ApusError) -> ByteBuffer
+    {
+        var given: [(String, JSON)] = []
+        for (pattern, part) in zip(route.rule.parts, parts) {
+            guard case .field(let name) = pattern else { continue }
+            guard let text = part.removingPercentEncoding, !text.isEmpty else {
+                throw ApusError(.badParameter, "\(name) in the path is not UTF-8")
+            }
+            given.append((name, try value([text], route.fields[name], name)))
+        }
+        guard route.rule.method == .post else {
+            return ByteBuffer(string: JSON.object(try query(request, route) + given).text)
+        }
+        let body = try await self.body(request)
+        guard !given.isEmpty else { return body }
+        return try Self.merged(body, given)
+    }
+
+    private func query(_ request: Request, _ route: Route) throws(ApusError) -> [(String, JSON)] {
+        let parameters = request.uri.queryParameters
+        var values: [(String, JSON)] = []
+        for key in Set(parameters.map(\.key)).sorted() {
+            let name = String(key)
+            guard let field = route.fields[name], !route.rule.fields.contains(field.name) else {
+                throw ApusError(.badParameter, "there is no parameter \(ForeignText.escaped(String(name.prefix(64))))")
+            }
+            values.append((name, try value(parameters.getAll(name).map { String($0) }, field, name)))
+        }
+        return values
+    }
+
+    private func value(_ texts: [String], _ field: ProtoField?, _ name: String) throws(ApusError) -> JSON {
+        let one: (String) throws(ApusError) -> JSON = { text throws(ApusError) in
+            guard field?.isBool ?? false else { return .string(text) }
+            guard text == "true" || text == "false" else {
+                throw ApusError(.badParameter, "\(name) is neither true nor false")
+            }
+            return .bool(text == "true")
+        }
+        guard field?.isRepeated ?? false else {
+            guard texts.count == 1 else { throw ApusError(.badParameter, "\(name) is given twice") }
+            return try one(texts[0])
+        }
+        var items: [JSON] = []
+        for text in texts { items.append(try one(text)) }
+        return .array(items)
+    }
+
+    /// Throws 10001 for a body that is not JSON by its type, 10002 for one that is too long.
+    private func body(_ request: Request) async throws(ApusError) -> ByteBuffer {
+        let buffer: ByteBuffer
+        do {
+            buffer = try await request.body.collect(upTo: configuration.bodyByteCountMax)
+        } catch {
+            throw ApusError(.frameTooLarge)
+        }
+        guard buffer.readableBytes > 0 else { return buffer }
+        let type = request.headers[.contentType]?.split(separator: ";").first.map { $0.lowercased() } ?? ""
+        guard type == "application/json" else {
+            throw ApusError(.malformed, "the body's Content-Type must be application/json")
+        }
+        return buffer
+    }
+
+    /// The body with the fields of the path, which it must not have itself.
+    private static func merged(_ body: ByteBuffer, _ given: [(String, JSON)]) throws(ApusError) -> ByteBuffer {
+        guard body.readableBytes > 0 else { return ByteBuffer(string: JSON.object(given).text) }
+        var fields: [(String, JSON)] = []
+        for (name, value) in try JSONFields.of(Array(body.readableBytesView)) {
+            guard !given.contains(where: { $0.0 == name }) else {
+                throw ApusError(.badParameter, "\(name) is in the path already")
+            }
+            fields.append((name, .raw(value)))
+        }
+        return ByteBuffer(string: JSON.object(fields + given).text)
+    }
+}

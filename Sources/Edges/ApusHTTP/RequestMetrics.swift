@@ -1,0 +1,34 @@
+import ApusCore
+import CoreMetrics
+import Hummingbird
+
+/// Counts requests by route and status, and measures how long their answers take.
+///
+/// The label is the route's pattern, never the path of a request: clients choose paths, and each would be a series.
+struct RequestMetrics: RouterMiddleware {
+    typealias Context = HTTPContext
+    /// The label of a request that no route takes.
+    static let noRoute = "none"
+
+    func handle(
+        _ request: Request, context: Context, next: @concurrent (Request, Context) async throws -> Response
+    ) async throws -> Response {
+        let start = MonotonicTime.now()
+        do {
+            let response = try await next(request, context)
+            count(context, response.status.code, since: start)
+            return response
+        } catch {
+            count(context, (error as? any HTTPResponseError)?.status.code ?? 500, since: start)
+            throw error
+        }
+    }
+
+    private func count(_ context: Context, _ status: Int, since start: MonotonicTime) {
+        // The router has no pattern, or a word of its own, for a path that nobody serves.
+        let route = context.endpointPath.flatMap { $0.hasPrefix("/") ? $0 : nil } ?? Self.noRoute
+        Counter(label: "apus_http_requests_total", dimensions: [("route", route), ("status", "\(status)")]).increment()
+        CoreMetrics.Timer(label: "apus_http_request_seconds", dimensions: [("route", route)])
+            .recordNanoseconds((MonotonicTime.now() - start).nanoseconds)
+    }
+}

@@ -1,0 +1,273 @@
+import ApusClientAPI
+import ApusCluster
+import ApusContract
+import ApusCore
+import ApusSessions
+import ApusTransport
+import Foundation
+import Logging
+import NIOCore
+import NIOWebSocket
+import SwiftProtobuf
+import Synchronization
+
+/// One WebSocket: a session with its requests and events, in JSON texts (D17). `docs/reference/asyncapi.json` has the
+/// texts.
+///
+/// Concurrency model: confined to the channel's event loop, but for what ``ClientLink`` and ``ClientConnection`` let
+/// others call, which hops to it.
+final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  // SAFETY: confined to the event loop.
+    typealias InboundIn = WebSocketFrame
+    typealias OutboundOut = WebSocketFrame
+
+    private enum State {
+        case awaitingHello
+        case opening
+        case open(Session)
+        case closed
+    }
+
+    let eventLoop: any EventLoop
+    private let service: WebSockets
+    private let executor: LoopTaskExecutor
+    private let channel: any Channel
+    private var state = State.awaitingHello
+    private var lastHeard = MonotonicTime.now()
+    private var behindSince: MonotonicTime?
+    private var timer: Scheduled<Void>?
+    private var events: ClientEventQueue
+    private let hasEnded = Atomic(false)
+    private lazy var calls = ClientCalls(
+        service.clients.services, on: eventLoop, spawn: { [service, executor] in service.run(executor, $0) },
+        answer: { [weak self] in self?.answer($0, $1) })
+
+    private static let helloTimeout = Duration.seconds(5)
+    /// Pings without an answer after which the client is gone.
+    private static let silentPings = 3
+    private static let slowReaderTimeout = Duration.seconds(10)
+    private static let lookInterval = TimeAmount.seconds(1)
+
+    init(_ service: WebSockets, channel: any Channel, executor: LoopTaskExecutor) {
+        (self.service, self.channel, self.executor) = (service, channel, executor)
+        eventLoop = channel.eventLoop
+        events = ClientEventQueue(eventsMax: service.clients.services.configuration.eventsMax)
+    }
+
+    // MARK: - The channel
+
+    func handlerAdded(context: ChannelHandlerContext) {
+        let high = service.configuration.webSocketOutboundByteCountMax
+        channel.setOption(ChannelOptions.writeBufferWaterMark, value: .init(low: high / 4, high: high))
+            .whenFailure { _ in }
+        look(since: .now())
+    }
+
+    func handlerRemoved(context: ChannelHandlerContext) { gone() }
+
+    func channelInactive(context: ChannelHandlerContext) {
+        gone()
+        context.fireChannelInactive()
+    }
+
+    func errorCaught(context: ChannelHandlerContext, error: any Error) { close(ApusError(.malformed, "\(error)")) }
+
+    func channelWritabilityChanged(context: ChannelHandlerContext) {
+        behindSince = channel.isWritable ? nil : behindSince ?? .now()
+        if channel.isWritable {
+            let waiting = events.becameWritable()
+            for event in waiting.events { send(event) }
+            for topic in waiting.topics { service.clients.services.topics?.writable(self, topic) }
+        }
+        context.fireChannelWritabilityChanged()
+    }
+
+    func channelRead(context: ChannelHandlerContext, data: NIOAny) {
+        let frame = unwrapInboundIn(data)
+        lastHeard = .now()
+        switch frame.opcode {
+        case .text: received(frame.unmaskedData)
+        case .ping: write(.pong, frame.unmaskedData)
+        case .connectionClose: finish(code: .normalClosure)
+        case .binary: close(ApusError(.malformed, "texts are expected"))
+        default: break
+        }
+    }
+
+    // MARK: - Texts
+
+    private func received(_ text: ByteBuffer) {
+        do throws(ApusError) {
+            let fields = try Fields(Array(text.readableBytesView))
+            switch state {
+            case .awaitingHello: try open(fields)
+            case .opening: throw ApusError(.malformed, "the hello is not answered yet")
+            case .open(let session): try serve(fields, session)
+            case .closed: break
+            }
+        } catch {
+            close(error)
+        }
+    }
+
+    private struct Fields {
+        private let values: [(name: String, value: String)]
+
+        init(_ bytes: [UInt8]) throws(ApusError) { values = try JSONFields.of(bytes) }
+
+        func raw(_ name: String) -> String? {
+            values.first { $0.name == name }?.value.trimmingCharacters(in: .whitespaces)
+        }
+
+        /// A text without escapes.
+        func text(_ name: String) -> String? {
+            guard let raw = raw(name), raw.count >= 2, raw.hasPrefix("\""), raw.hasSuffix("\""), !raw.contains("\\")
+            else { return nil }
+            return String(raw.dropFirst().dropLast())
+        }
+
+        func number(_ name: String) -> UInt32? { raw(name).flatMap { UInt32($0) } }
+    }
+
+    private func open(_ fields: Fields) throws(ApusError) {
+        guard let text = fields.raw("hello"), let read = try? ClientHello(jsonString: text) else {
+            throw ApusError(.malformed, "a hello is expected first")
+        }
+        let hello = ClientHello.with {
+            ($0.version, $0.versionMin, $0.role, $0.agent) = (1, 1, read.role, read.agent)
+            ($0.token, $0.ticket, $0.instance) = (read.token, read.ticket, read.instance)
+        }
+        state = .opening
+        service.run(executor) { [self] in
+            let result = await service.sessions.open(hello, link: self)
+            eventLoop.execute { [self] in opened(result) }
+        }
+    }
+
+    private func opened(_ result: Result<OpenedSession, ApusError>) {
+        switch (result, state) {
+        case (.failure(let error), _): close(error)
+        case (.success(let opened), .opening):
+            state = .open(opened.session)
+            service.sessions.chosen(opened.session, link: self)
+            let welcome = service.clients.welcome(opened)
+            if let text = try? welcome.jsonString(options: clientJSON) { write("{\"welcome\":\(text)}") }
+        case (.success(let opened), _): service.sessions.close(opened.session, link: self)
+        }
+    }
+
+    private func serve(_ fields: Fields, _ session: Session) throws(ApusError) {
+        if let id = fields.number("cancel") { return calls.cancelled(id) }
+        guard let id = fields.number("id") else { throw ApusError(.malformed, "a request has a number as its id") }
+        do throws(ApusError) {
+            guard let name = fields.text("request") else { throw ApusError(.malformed, "the request has no name") }
+            let services = service.clients.services
+            let operation = try services.api.operation(named: name)
+            let time = fields.number("timeoutMs").map { Duration.milliseconds(Int64($0)) }
+            calls.received(
+                id, operation, ByteBuffer(string: fields.raw("body") ?? ""), .json,
+                ClientCall(
+                    session: session, deadline: services.deadline(asked: time), connection: self,
+                    topics: services.api.topics))
+        } catch {
+            answer(id, .failure(error))
+        }
+    }
+
+    private func answer(_ id: UInt32, _ result: Result<ByteBuffer, ApusError>) {
+        switch result {
+        case .success(let body):
+            var text = ByteBuffer(string: "{\"id\":\(id),\"response\":")
+            text.writeImmutableBuffer(body)
+            text.writeString("}")
+            write(.text, text)
+        case .failure(let error): write("{\"id\":\(id),\"error\":\(Problem(error).json.text)}")
+        }
+    }
+
+    private func send(_ event: ClientEventFrame) {
+        write(.text, event.json(service.clients.services.api.event(number: event.type)))
+    }
+
+    private func write(_ text: String) { write(.text, ByteBuffer(string: text)) }
+
+    private func write(_ opcode: WebSocketOpcode, _ data: ByteBuffer) {
+        if case .closed = state { return }
+        channel.writeAndFlush(WebSocketFrame(fin: true, opcode: opcode, data: data), promise: nil)
+    }
+
+    // MARK: - Time and the end
+
+    private func look(since: MonotonicTime) {
+        timer = eventLoop.assumeIsolated().scheduleTask(in: Self.lookInterval) { [weak self] in self?.looked(since) }
+    }
+
+    private func looked(_ since: MonotonicTime) {
+        let now = MonotonicTime.now()
+        let ping = service.configuration.webSocketPing
+        switch state {
+        case .awaitingHello, .opening:
+            if now - since > Self.helloTimeout { return close(ApusError(.handshakeTimeout)) }
+        case .open(let session):
+            if session.token.hasEnded(at: service.sessions.view.clock.wallSeconds()) {
+                return close(ApusError(.tokenExpired))
+            }
+            if now - lastHeard > ping * Self.silentPings { return close(ApusError(.idleTimeout)) }
+            if let behindSince, now - behindSince > Self.slowReaderTimeout { return close(ApusError(.slowReader)) }
+            if now - lastHeard > ping { write(.ping, ByteBuffer()) }
+        case .closed: return
+        }
+        look(since: since)
+    }
+
+    /// Tells the client why and closes.
+    private func close(_ error: ApusError) {
+        if case .closed = state { return }
+        service.limited.log(
+            .info, "A client's connection is closed by this node.", metadata: Logger.facts(of: error))
+        write("{\"goodbye\":\(Problem(error).json.text)}")
+        finish(code: error.code == .shuttingDown ? .goingAway : .policyViolation)
+    }
+
+    private func finish(code: WebSocketErrorCode) {
+        var data = ByteBuffer()
+        data.write(webSocketErrorCode: code)
+        write(.connectionClose, data)
+        gone()
+        channel.close(promise: nil)
+    }
+
+    private func gone() {
+        timer?.cancel()
+        let state = state
+        self.state = .closed
+        guard !hasEnded.exchange(true, ordering: .acquiringAndReleasing) else { return }
+        calls.closed()
+        if case .open(let session) = state {
+            service.clients.services.topics?.ended(self)
+            service.sessions.close(session, link: self)
+        }
+        service.ended(self)
+    }
+}
+
+extension WebSocketConnection: ClientLink {
+    func end(_ error: ApusError) { eventLoop.execute { [self] in close(error) } }
+
+    /// Nothing here waits for that: only what a device publishes does.
+    func confirmed() {}
+
+    func presenceChanged(_ device: DeviceID, _ presence: Presence) { send([.presence(device, presence)]) }
+}
+
+extension WebSocketConnection: ClientConnection {
+    var isClosed: Bool { hasEnded.load(ordering: .acquiring) }
+
+    func received(_ event: ClientEventFrame) {
+        guard case .open = state else { return }
+        switch events.received(event, isWritable: channel.isWritable) {
+        case .send: send(event)
+        case .readLater: service.clients.services.topics?.notSent(self, event)
+        case .wait, .drop: break
+        }
+    }
+}

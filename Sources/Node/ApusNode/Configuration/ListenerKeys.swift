@@ -1,0 +1,52 @@
+import ApusClientAPI
+import ApusCore
+import ApusHTTP
+
+extension HTTPConfiguration {
+    /// Reads the keys under `http.`.
+    ///
+    /// - Parameter clients: the certificate of the clients' listener, which this one shows too where it has none of its
+    ///   own.
+    mutating func read(
+        _ reader: inout ConfigurationReader, _ path: (String) -> String, clients: HTTPCertificateFiles
+    ) throws(ApusError) {
+        isTokenTakenFromAnywhere =
+            try reader.choice("http.tokens_from", of: ["loopback", "anywhere"], default: "loopback") == "anywhere"
+        if try reader.choice("http.tls", of: ["on", "off"], default: "off") == "on" {
+            let certificate = try reader.string("http.certificate", default: "")
+            let key = try reader.string("http.key", default: "")
+            guard certificate.isEmpty == key.isEmpty else {
+                throw reader.invalid("http.key", "http.certificate and http.key belong together")
+            }
+            tls = certificate.isEmpty ? clients : .init(certificate: path(certificate), key: path(key))
+        } else {
+            _ = try reader.string("http.certificate", default: "")
+            _ = try reader.string("http.key", default: "")
+        }
+        connectionsMax = try reader.int("http.connections_max", default: connectionsMax, in: 2...65_536)
+        webSocketsMax = try reader.int("http.websockets_max", default: webSocketsMax, in: 0...1_000_000)
+        requestTimeout = try reader.duration("http.request_timeout", default: requestTimeout)
+        headerByteCountMax = try reader.bytes("http.header_bytes_max", default: headerByteCountMax)
+        bodyByteCountMax = try reader.bytes("http.body_bytes_max", default: bodyByteCountMax)
+        corsOrigins = try reader.string("http.cors_origins", default: "").split(separator: " ").map(String.init)
+        webSocketPing = try reader.duration("http.websocket_ping", default: webSocketPing)
+        webSocketOutboundByteCountMax = try reader.bytes(
+            "http.websocket_outbound_bytes_max", default: webSocketOutboundByteCountMax)
+    }
+}
+
+extension ClientAPIConfiguration {
+    /// Reads the keys under `api.`.
+    mutating func read(_ reader: inout ConfigurationReader) throws(ApusError) {
+        requestsPerConnectionMax = try reader.int(
+            "api.requests_per_connection_max", default: requestsPerConnectionMax, in: 1...4096)
+        requestTimeout = try reader.duration("api.request_timeout", default: requestTimeout)
+        requestTimeoutMax = try reader.duration("api.request_timeout_max", default: requestTimeoutMax)
+        requestsPerSecond = try reader.int("api.requests_per_second", default: requestsPerSecond, in: 1...1_000_000)
+        requestsPerSecondEach = try reader.int(
+            "api.requests_per_second_each", default: requestsPerSecondEach, in: 1...1_000_000)
+        eventsMax = try reader.int("api.events_max", default: eventsMax, in: 1...65_536)
+        topicsMax = try reader.int("api.topics_max", default: topicsMax, in: 1...10_000_000)
+        subscriptionsMax = try reader.int("api.subscriptions_max", default: subscriptionsMax, in: 1...1_000_000)
+    }
+}

@@ -1,0 +1,143 @@
+// The requests of the cluster itself. Services add their own where their messages are (docs/services.md).
+
+extension ClientSubscribeRequest: ClientRequestMessage {
+    public typealias Reply = ClientSubscribeResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(5, "topics.subscribe", roles: .all, "Hear the events of a topic over this connection.")
+    }
+}
+
+extension ClientUnsubscribeRequest: ClientRequestMessage {
+    public typealias Reply = ClientUnsubscribeResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(6, "topics.unsubscribe", roles: .all, "Hear the events of a topic no more.")
+    }
+}
+
+extension ClientSleepRequest: ClientRequestMessage {
+    public typealias Reply = ClientSleepResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(7, "devices.sleep", roles: .device, "Say that this device goes to sleep, or wakes.")
+    }
+}
+
+extension ClientRelayCredentialsRequest: ClientRequestMessage {
+    public typealias Reply = ClientRelayCredentialsResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            8, "relay.credentials", .post("/v1/relay/credentials"), alias: .get("/v1/relay/credentials"),
+            roles: [.device, .app], "Get credentials of the cluster's relays for a time.")
+    }
+}
+
+extension ClientAcknowledgeRequest: ClientRequestMessage {
+    public typealias Reply = ClientAcknowledgeResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            9, "topics.acknowledge", roles: .all, "Acknowledge all events of a topic up to a cursor.")
+    }
+}
+
+// MARK: - Devices
+
+extension ClientListDevicesRequest: ClientRequestMessage {
+    public typealias Reply = ClientListDevicesResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            20, "devices.list", .get("/v1/devices"), roles: [.app, .admin], "List the devices of an account.")
+    }
+}
+
+extension ClientGetDeviceRequest: ClientRequestMessage {
+    public typealias Reply = ClientDevice
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(21, "devices.get", .get("/v1/devices/{device}"), roles: [.app, .admin], "Get a device.")
+    }
+}
+
+extension ClientGetPresenceRequest: ClientRequestMessage {
+    public typealias Reply = ClientPresence
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            22, "presence.get", .get("/v1/devices/{device}/presence"), roles: .app,
+            "Get whether a device is online, offline or asleep.")
+    }
+}
+
+// MARK: - Operators
+
+extension ClientIssueTokenRequest: ClientRequestMessage {
+    public typealias Reply = ClientIssueTokenResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            30, "tokens.issue", .post("/v1/tokens"), roles: .admin, isIdempotent: false, isAudited: true,
+            "Sign a token for a device, an app or an operator.")
+    }
+}
+
+extension ClientRevokeTokensRequest: ClientRequestMessage {
+    public typealias Reply = ClientRevokeTokensResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            31, "tokens.revoke", .post("/v1/tokens/revoke"), roles: .admin, isAudited: true,
+            "Revoke a token, an identity's tokens, or those of a whole account.")
+    }
+}
+
+extension ClientListNodesRequest: ClientRequestMessage {
+    public typealias Reply = ClientListNodesResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(32, "nodes.list", .get("/v1/nodes"), roles: .admin, "List the nodes of the cluster.")
+    }
+}
+
+extension ClientDrainNodeRequest: ClientRequestMessage {
+    public typealias Reply = ClientDrainNodeResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            33, "nodes.drain", .post("/v1/nodes/{node}/drain"), roles: .admin, isAudited: true,
+            "Move a node's shards and clients to the other nodes.")
+    }
+}
+
+extension ClientListShardsRequest: ClientRequestMessage {
+    public typealias Reply = ClientListShardsResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            34, "shards.list", .get("/v1/shards"), roles: .admin, "List shards with their owners and standbys.")
+    }
+}
+
+extension ClientListSessionsRequest: ClientRequestMessage {
+    public typealias Reply = ClientListSessionsResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            35, "sessions.list", .get("/v1/sessions"), roles: .admin, "List the sessions of a node, or of all nodes.")
+    }
+}
+
+extension ClientEndSessionRequest: ClientRequestMessage {
+    public typealias Reply = ClientEndSessionResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            36, "sessions.end", .delete("/v1/sessions/{session}"), roles: .admin, isAudited: true,
+            "End a session. Its client may sign in again; revoke its token to keep it out.")
+    }
+}
+
+extension ClientListChannelsRequest: ClientRequestMessage {
+    public typealias Reply = ClientListChannelsResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            37, "channels.list", .get("/v1/channels"), roles: .admin,
+            "List the media channels of a node, or of all nodes, with their viewers.")
+    }
+}
+
+// MARK: - Events
+
+extension ClientPresence: ClientEventMessage {
+    public static var info: ClientEventInfo {
+        ClientEventInfo(1, "presence", "A device went online, offline or to sleep.")
+    }
+}

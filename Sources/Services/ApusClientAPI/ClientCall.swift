@@ -1,0 +1,103 @@
+package import ApusContract
+package import ApusCore
+package import ApusSessions
+package import NIOCore
+package import ApusCluster
+
+/// What the handler of a request knows of who makes it, and how (D17).
+package struct ClientCall: Sendable {
+    /// Who asks. Over REST it is no session of this node: it lasts for this request and has the id `-`.
+    package let session: Session
+    /// When the client stops waiting.
+    package let deadline: MonotonicTime
+    /// Names the request where the client may send it again; nil where it gave none.
+    package let request: RequestID?
+    /// The connection that events can go over; nil over REST.
+    package let connection: (any ClientConnection)?
+    /// The kinds of topics that there are.
+    let topics: [any ClientTopicKind]
+
+    package init(
+        session: Session, deadline: MonotonicTime, request: RequestID? = nil,
+        connection: (any ClientConnection)? = nil, topics: [any ClientTopicKind] = []
+    ) {
+        (self.session, self.deadline, self.request) = (session, deadline, request)
+        (self.connection, self.topics) = (connection, topics)
+    }
+
+    /// How long the client waits on.
+    ///
+    /// - Throws: 10005 where it has stopped waiting.
+    package func timeLeft(now: MonotonicTime = .now()) throws(ApusError) -> Duration {
+        guard now < deadline else { throw ApusError(.deadlineExceeded) }
+        return deadline - now
+    }
+
+    /// What an entity is told of the request: who asks, and its id, so that a repetition is carried out once.
+    package var entityCall: EntityCall {
+        var call = EntityCall()
+        call.identity = session.access.rawValue
+        call.request = request
+        return call
+    }
+
+    /// The account that a request names, which only an operator may name another than its own. Throws 12004, 21031.
+    package func account(named name: String) throws(ApusError) -> AccountID {
+        guard !name.isEmpty, name != session.account.rawValue else { return session.account }
+        guard session.role == .admin else { throw ApusError(.notAllowed, "that is another account") }
+        guard let account = AccountID(rawValue: name) else {
+            throw ApusError(.badParameter, "the account is not valid")
+        }
+        return account
+    }
+}
+
+/// A client's connection, as far as events concern it: the port that the native protocol and WebSocket implement.
+///
+/// Isolation: ``received(_:)`` is called on ``eventLoop``, the rest from anywhere.
+package protocol ClientConnection: AnyObject, Sendable {
+    var eventLoop: any EventLoop { get }
+    /// Nothing is sent any more.
+    var isClosed: Bool { get }
+    /// Sends events after all that were sent before; see ``ClientEventQueue`` for what the socket does not take.
+    func received(_ event: ClientEventFrame)
+}
+
+extension ClientConnection {
+    /// Sends events from anywhere, in order.
+    package func send(_ events: [ClientEventFrame]) {
+        eventLoop.execute { for event in events { self.received(event) } }
+    }
+}
+
+extension ClientEventFrame {
+    /// Sends an event to connections of any loops.
+    package static func send(_ event: ClientEventFrame, to connections: [any ClientConnection]) {
+        guard connections.count > 1 else {
+            connections.first?.send([event])
+            return
+        }
+        var loops: [(loop: any EventLoop, connections: [any ClientConnection])] = []
+        for connection in connections {
+            if let index = loops.firstIndex(where: { $0.loop === connection.eventLoop }) {
+                loops[index].connections.append(connection)
+            } else {
+                loops.append((connection.eventLoop, [connection]))
+            }
+        }
+        for (loop, connections) in loops {
+            loop.execute { for connection in connections { connection.received(event) } }
+        }
+    }
+}
+
+extension Session.Role {
+    /// As requests name who may make them.
+    package var roles: ClientRoles {
+        switch self {
+        case .device: .device
+        case .app: .app
+        case .admin: .admin
+        }
+    }
+}

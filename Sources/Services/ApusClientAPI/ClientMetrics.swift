@@ -1,0 +1,35 @@
+package import ApusContract
+import ApusCore
+import CoreMetrics
+
+/// Requests by name and by how they ended.
+package struct ClientMetrics: Sendable {
+    private struct Each: Sendable {
+        let time: Timer
+        let answered: Counter
+        let failed: Counter
+    }
+
+    private let byNumber: [UInt16: Each]
+
+    package init(_ api: ClientAPI) {
+        byNumber = Dictionary(
+            api.operations.map { operation in
+                let name = [("request", operation.info.name)]
+                return (
+                    operation.info.number,
+                    Each(
+                        time: Timer(label: "apus_api_request_seconds", dimensions: name),
+                        answered: Counter(
+                            label: "apus_api_requests_total", dimensions: name + [("outcome", "answered")]),
+                        failed: Counter(label: "apus_api_requests_total", dimensions: name + [("outcome", "failed")]))
+                )
+            }, uniquingKeysWith: { first, _ in first })
+    }
+
+    package func ended(_ info: ClientRequestInfo, after time: Duration, isFailure: Bool) {
+        guard let each = byNumber[info.number] else { return }
+        each.time.recordNanoseconds(time.nanoseconds)
+        if isFailure { each.failed.increment() } else { each.answered.increment() }
+    }
+}

@@ -1,0 +1,91 @@
+import ApusContract
+package import ApusCore
+package import ApusSessions
+package import ApusStorage
+import ApusWire
+import Foundation
+import SwiftProtobuf
+
+// Tokens, by operators. A node issues tokens only where it was given the key that signs them.
+
+extension ClientAPI {
+    /// Adds the requests that issue and revoke tokens.
+    ///
+    /// - Parameters:
+    ///   - signer: nil where this node has no key to sign with; a token cannot be issued here then (21025).
+    ///   - wallSeconds: the cluster's time, in Unix seconds.
+    package mutating func addTokenRequests(
+        records: any RecordStore, signer: TokenSigner?, cluster: ClusterID,
+        wallSeconds: @escaping @Sendable () -> Int64
+    ) {
+        let records = SessionRecords(records)
+        on(ClientRevokeTokensRequest.self) { request, _ throws(ApusError) in
+            let now = wallSeconds()
+            let keep = request.keepSeconds == 0 ? 400 * 86_400 : request.keepSeconds
+            try await records.revoke(
+                RevocationRecord(try request.subject(now: now), expires: now + keep), wallSeconds: now)
+            return ClientRevokeTokensResponse()
+        }
+        on(ClientIssueTokenRequest.self) { request, _ throws(ApusError) in
+            guard let signer else {
+                throw ApusError(.unavailable, "this node has no key to sign tokens with (keys.token_private)")
+            }
+            let claims = try request.claims(cluster: cluster, now: wallSeconds())
+            let token = try await signer.sign(claims)
+            return .with {
+                ($0.token, $0.id, $0.access, $0.expires) = (token, claims.jti ?? "", claims.sub, claims.exp)
+            }
+        }
+    }
+}
+
+extension ClientRevokeTokensRequest {
+    fileprivate func subject(now: Int64) throws(ApusError) -> RevocationRecord.Subject {
+        if case .tokenID(let id)? = subject, !id.isEmpty { return .token(TokenMark.tag(of: id)) }
+        guard let account = AccountID(rawValue: account) else {
+            throw ApusError(.badParameter, "the account is missing or not valid")
+        }
+        let before = before == 0 ? now + 1 : before
+        switch subject {
+        case .identity(let identity)?:
+            guard AccessID(rawValue: identity) != nil else {
+                throw ApusError(.badParameter, "the identity is not valid")
+            }
+            return .identity(identity, account, issuedBefore: before)
+        case .all(true)?: return .account(account, issuedBefore: before)
+        default: throw ApusError(.badParameter, "tokenId, identity or all is expected")
+        }
+    }
+}
+
+extension ClientIssueTokenRequest {
+    fileprivate func claims(cluster: ClusterID, now: Int64) throws(ApusError) -> TokenClaims {
+        guard let role = Session.Role(rawValue: role) else {
+            throw ApusError(.badParameter, "the role is device, app or admin")
+        }
+        guard let account = AccountID(rawValue: account) else {
+            throw ApusError(.badParameter, "the account is missing or not valid")
+        }
+        let named = try devices.map { text throws(ApusError) in
+            guard let device = DeviceID(rawValue: text) else {
+                throw ApusError(.badParameter, "a device's id is not valid")
+            }
+            return device
+        }
+        guard role != .device || named.count == 1 else {
+            throw ApusError(.badParameter, "a device's token names exactly one device")
+        }
+        guard id.utf8.count <= 256 else { throw ApusError(.badParameter, "the id has at most 256 bytes") }
+        let name =
+            access.isEmpty
+            ? (role == .device ? named[0].rawValue : "\(role.rawValue)-\(UUID().uuidString.prefix(8))") : access
+        guard let access = AccessID(rawValue: name) else {
+            throw ApusError(.badParameter, "the access id is not valid")
+        }
+        return TokenClaims(
+            access: access, account: account, role: role, device: role == .device ? named[0] : nil,
+            devices: role == .device || named.isEmpty ? nil : named, issuedAt: now,
+            lifetime: .seconds(lifetimeSeconds == 0 ? 3600 : lifetimeSeconds), cluster: cluster,
+            id: id.isEmpty ? UUID().uuidString : id)
+    }
+}

@@ -1,0 +1,131 @@
+import ApusCluster
+import ApusCore
+import ApusWire
+import Foundation
+import SwiftProtobuf
+
+// A topic at its owner (docs/decisions/26). Topics that keep events are replicated, and others are not.
+
+extension EntityKind {
+    /// Topics that keep nothing.
+    static let topic = Self(rawValue: 3)
+    /// Topics whose events the standby has too.
+    static let keptTopic = Self(rawValue: 4)
+}
+
+extension TopicState: EntityContentMessage {}
+
+extension TopicPublish: EntityMessage {
+    typealias Reply = TopicPublished
+    static var method: UInt16 { 0x0111 }
+}
+
+/// Repeating it changes nothing.
+extension TopicListen: EntityMessage {
+    typealias Reply = TopicListening
+    static var method: UInt16 { 0x0112 }
+    static var isIdempotent: Bool { true }
+    package var isWithinBounds: Bool { incarnation <= WireNumber.incarnationMax }
+}
+
+extension TopicLeave: EntityMessage {
+    typealias Reply = TopicLeft
+    static var method: UInt16 { 0x0113 }
+    static var isIdempotent: Bool { true }
+    package var isWithinBounds: Bool { incarnation <= WireNumber.incarnationMax }
+}
+
+extension TopicRead: EntityMessage {
+    typealias Reply = TopicReadReply
+    static var method: UInt16 { 0x0114 }
+    static var isIdempotent: Bool { true }
+    static var interleaves: Bool { true }
+}
+
+/// The owner of a topic sends a node an event.
+extension TopicEvent: NodeMessage {
+    typealias Reply = TopicEventTaken
+    static var method: UInt16 { 0x0043 }
+}
+
+extension EntityDefinition<TopicState> {
+    /// Events of one answer to a ``TopicRead``.
+    private static var pageCountMax: Int { 64 }
+    /// A node that does not renew for so long is forgotten; it renews every 5 s.
+    private static var listenerMilliseconds: Int64 { 60_000 }
+    /// Nodes of one topic; more than a cluster has.
+    private static var listenersMax: Int { 1024 }
+
+    /// - Parameter retention: of a kind of topics, by its name.
+    static func topic(
+        _ kind: EntityKind, name: String, strength: EntityStrength,
+        retention: @escaping @Sendable (String) -> TopicRetention
+    ) -> Self {
+        var definition = Self(kind, name: name, strength: strength)
+        definition.on(TopicPublish.self) { topic, message, scope throws(ApusError) in
+            topic.begin()
+            let entry = TopicEntry.with {
+                $0.sequence = topic.next
+                $0.type = message.type
+                $0.message = message.message
+            }
+            topic.next += 1
+            topic.keep(entry, retention(scope.address.key))
+            topic.listeners.removeAll { $0.renewedMs < scope.wallMilliseconds - Self.listenerMilliseconds }
+            let event = TopicEvent.with {
+                ($0.topic, $0.log, $0.entry) = (scope.address.key, topic.log, entry)
+            }
+            for listener in topic.listeners {
+                if let name = NodeName(rawValue: listener.node) { try scope.tell(name, event) }
+            }
+            return .with { ($0.log, $0.sequence) = (topic.log, entry.sequence) }
+        }
+        definition.on(TopicListen.self) { topic, message, scope throws(ApusError) in
+            guard NodeName(rawValue: message.node) != nil else { throw ApusError(.malformed) }
+            topic.begin()
+            topic.listeners.removeAll { $0.node == message.node }
+            guard topic.listeners.count < Self.listenersMax else { throw ApusError(.overloaded) }
+            topic.listeners.append(
+                .with {
+                    ($0.node, $0.incarnation, $0.renewedMs) =
+                        (message.node, message.incarnation, scope.wallMilliseconds)
+                })
+            return .with { ($0.log, $0.next) = (topic.log, topic.next) }
+        }
+        definition.on(TopicLeave.self) { topic, message, _ throws(ApusError) in
+            topic.listeners.removeAll { $0.node == message.node && $0.incarnation <= message.incarnation }
+            return TopicLeft()
+        }
+        definition.onReading(TopicRead.self) { topic, message, _ throws(ApusError) in
+            topic.page(log: message.log, from: message.from, countMax: Self.pageCountMax)
+        }
+        return definition
+    }
+}
+
+extension TopicState {
+    /// A topic that nobody has published to or heard begins a sequence of its own.
+    fileprivate mutating func begin() {
+        if log == 0 { log = UInt64.random(in: 1...(.max)) }
+    }
+
+    fileprivate mutating func keep(_ entry: TopicEntry, _ retention: TopicRetention) {
+        guard retention.eventsMax > 0 else { return }
+        entries.append(entry)
+        var byteCount = entries.reduce(0) { $0 + $1.message.count }
+        while entries.count > retention.eventsMax || (byteCount > retention.byteCountMax && entries.count > 1) {
+            byteCount -= entries.removeFirst().message.count
+        }
+    }
+
+    fileprivate func page(log wanted: UInt64, from: UInt64, countMax: Int) -> TopicReadReply {
+        let first = entries.first?.sequence ?? next
+        let isHere = wanted == log && from <= next
+        let start = isHere ? max(from, first) : first
+        let found = entries.drop { $0.sequence < start }.prefix(countMax)
+        return .with {
+            ($0.log, $0.next, $0.entries) = (log, next, Array(found))
+            $0.missed = !isHere || from < first
+        }
+    }
+}

@@ -1,0 +1,272 @@
+package import ApusCluster
+package import ApusContract
+package import ApusCore
+import ApusTransport
+import ApusWire
+import CoreMetrics
+import Foundation
+import ServiceLifecycle
+import SwiftProtobuf
+import Synchronization
+
+/// Topics of this node's clients, and publishing from any node (D17, docs/decisions/26).
+///
+/// ``TopicEdgeStateMachine`` decides who reads and hears what; this asks the owners and hands events to connections.
+///
+/// Concurrency model: the machine sits behind a `Mutex`; one task a question, in ``run()``'s group.
+package final class TopicService: Service, Sendable {
+    typealias Machine = TopicEdgeStateMachine<Subscriber>
+
+    /// A connection, by its identity.
+    struct Subscriber: Hashable, Sendable {
+        let connection: any ClientConnection
+        static func == (left: Self, right: Self) -> Bool { left.connection === right.connection }
+        func hash(into hasher: inout Hasher) { hasher.combine(ObjectIdentifier(connection)) }
+    }
+
+    private struct State {
+        var machine: Machine
+        var epochs: [Epoch]
+    }
+
+    private let view: ClusterView
+    private let entities: EntityRegistry
+    private let state: Mutex<State>
+    private let retentions = Mutex<[String: TopicRetention]>([:])
+    private let work: AsyncStream<Machine.Action>
+    private let workFeed: AsyncStream<Machine.Action>.Continuation
+    private let topicGauge = Gauge(label: "apus_topics")
+    private let subscriptionGauge = Gauge(label: "apus_topic_subscriptions")
+    private let published = Counter(label: "apus_topic_published_total")
+    private let delivered = Counter(label: "apus_topic_delivered_total")
+    private let reads = Counter(label: "apus_topic_reads_total")
+
+    private static let lookInterval = Duration.milliseconds(100)
+    private static let askTimeout = Duration.seconds(3)
+
+    package init(configuration: ClientAPIConfiguration, view: ClusterView, entities: EntityRegistry) {
+        (self.view, self.entities) = (view, entities)
+        let map = view.map
+        var bounds = Machine.Configuration()
+        (bounds.topicsMax, bounds.subscriptionsMax) = (configuration.topicsMax, configuration.subscriptionsMax)
+        state = Mutex(State(machine: Machine(configuration: bounds), epochs: map.shards.map(\.epoch)))
+        // Bounded by the topics and subscriptions: each has one question under way.
+        (work, workFeed) = AsyncStream.makeStream()
+        view.observe { [weak self] _, map in self?.mapChanged(map) }
+    }
+
+    /// Makes this node able to own topics and to hear them.
+    package func register(with runtime: EntityRuntime, _ dispatcher: NodeDispatcher) {
+        let retention: @Sendable (String) -> TopicRetention = { [weak self] topic in
+            self?.retention(of: String(topic.prefix { $0 != "/" })) ?? .none
+        }
+        runtime.register(.topic(.topic, name: "topic", strength: .none, retention: retention))
+        runtime.register(.topic(.keptTopic, name: "kept topic", strength: .replicated, retention: retention))
+        dispatcher.onTell(TopicEvent.self) { [weak self] message in self?.received(message) }
+    }
+
+    func add(_ retention: TopicRetention, of kind: String) { retentions.withLock { $0[kind] = retention } }
+
+    private func retention(of kind: String) -> TopicRetention { retentions.withLock { $0[kind] } ?? .none }
+
+    private func address(_ topic: ClientTopic, _ retention: TopicRetention) -> EntityAddress {
+        EntityAddress(kind: retention.eventsMax > 0 ? .keptTopic : .topic, key: topic.description)
+    }
+
+    // MARK: - Publishing
+
+    /// Publishes an event to all who hear the topic, at whichever node.
+    ///
+    /// The event is in the topic when this returns; where the topic keeps events, the standby has it too, and no
+    /// subscriber misses it while it is kept.
+    ///
+    /// - Parameter request: names the event where the caller may publish it again.
+    /// - Throws: as ``EntityRef/ask(_:timeout:call:)``.
+    package func publish(
+        _ message: some ClientEventMessage, to topic: ClientTopic, request: RequestID? = nil,
+        timeout: Duration = .seconds(5)
+    ) async throws(ApusError) {
+        var call = EntityCall()
+        call.request = request
+        guard let bytes: [UInt8] = try? message.serializedBytes() else { throw ApusError(.internalFailure) }
+        let type = Swift.type(of: message).info.number
+        _ = try await entities.ref(EntityCell<TopicState>.self, address(topic, retention(of: topic.kind))).ask(
+            TopicPublish.with { ($0.type, $0.message) = (type, Data(bytes)) }, timeout: timeout, call: call)
+        published.increment()
+    }
+
+    // MARK: - Subscribers
+
+    func subscribe(
+        _ topic: ClientTopic, after: TopicPosition?, _ retention: TopicRetention, _ call: ClientCall
+    ) async throws(ApusError) {
+        guard let connection = call.connection else { throw ApusError(.badParameter, "there is no connection") }
+        let subscriber = Subscriber(connection: connection)
+        let name = topic.description
+        let error = state.withLock {
+            $0.machine.subscribing(
+                subscriber, name, after: after, keeps: retention.eventsMax > 0,
+                startsWithLast: retention.startsWithLast, window: retention.window, now: .now())
+        }
+        if let error { throw error }
+        let answer = await listen(topic, retention, timeout: try call.timeLeft())
+        perform(state.withLock { $0.machine.subscribed(subscriber, name, answer, now: .now()) })
+        // A connection that ended while its subscription was on its way.
+        if connection.isClosed { ended(connection) }
+        _ = try answer.get()
+    }
+
+    func unsubscribe(_ topic: ClientTopic, _ call: ClientCall) {
+        guard let connection = call.connection else { return }
+        perform(state.withLock { $0.machine.unsubscribed(Subscriber(connection: connection), topic.description) })
+    }
+
+    /// A client's connection is gone.
+    package func ended(_ connection: any ClientConnection) {
+        perform(state.withLock { $0.machine.ended(Subscriber(connection: connection)) })
+    }
+
+    /// A connection did not take an event.
+    package func notSent(_ connection: any ClientConnection, _ event: ClientEventFrame) {
+        guard let position = event.position else { return }
+        state.withLock {
+            $0.machine.notSent(
+                Subscriber(connection: connection), event.topic, sequence: position.next, missed: event.missed)
+        }
+    }
+
+    /// A connection takes events of the topic again.
+    package func writable(_ connection: any ClientConnection, _ topic: String) {
+        perform(state.withLock { $0.machine.writable(Subscriber(connection: connection), topic) })
+    }
+
+    /// A client has handled the events of a topic up to a cursor.
+    package func acknowledged(_ connection: any ClientConnection, _ topic: ClientTopic, _ position: TopicPosition) {
+        perform(
+            state.withLock {
+                $0.machine.acknowledged(Subscriber(connection: connection), topic.description, position)
+            })
+    }
+
+    // MARK: - Owners
+
+    private func received(_ message: TopicEvent) {
+        let event = Machine.Event(message.entry)
+        perform(state.withLock { $0.machine.received(message.topic, log: message.log, event) })
+    }
+
+    private func mapChanged(_ map: ClusterMap) {
+        let actions = state.withLock { state in
+            let epochs = map.shards.map(\.epoch)
+            defer { state.epochs = epochs }
+            let old = state.epochs
+            return state.machine.mapChanged(
+                { Int($0.rawValue) >= old.count || old[Int($0.rawValue)] != epochs[Int($0.rawValue)] }, now: .now())
+        }
+        perform(actions)
+    }
+
+    /// Asks owners and renews, until the node stops.
+    package func run() async throws {
+        await withGracefulShutdownHandler {
+            await withDiscardingTaskGroup { group in
+                group.addTask { await self.watchTime() }
+                for await action in work { group.addTask { await self.ask(action) } }
+                group.cancelAll()
+            }
+        } onGracefulShutdown: {
+            self.workFeed.finish()
+        }
+    }
+
+    private func watchTime() async {
+        while (try? await Task.sleep(for: Self.lookInterval)) != nil {
+            let (actions, topics, subscriptions) = state.withLock {
+                ($0.machine.tick(now: .now()), $0.machine.topicCount, $0.machine.subscriptionCount)
+            }
+            topicGauge.record(topics)
+            subscriptionGauge.record(subscriptions)
+            perform(actions)
+        }
+    }
+
+    private func perform(_ actions: [Machine.Action]) {
+        for action in actions {
+            if case .deliver(let topic, let event, let log, let missed, let subscribers) = action {
+                deliver(topic, event, log: log, missed: missed, to: subscribers)
+            } else {
+                workFeed.yield(action)
+            }
+        }
+    }
+
+    private func deliver(
+        _ topic: String, _ event: Machine.Event, log: UInt64, missed: Bool, to subscribers: [Subscriber]
+    ) {
+        let isKept = retention(of: String(topic.prefix { $0 != "/" })).eventsMax > 0
+        let frame = ClientEventFrame(
+            topic: topic, type: event.type, message: event.message,
+            position: isKept ? TopicPosition(log: log, next: event.sequence) : nil, missed: missed)
+        delivered.increment(by: Int64(subscribers.count))
+        ClientEventFrame.send(frame, to: subscribers.map(\.connection))
+    }
+
+    private func ask(_ action: Machine.Action) async {
+        switch action {
+        case .listen(let name):
+            guard let topic = try? ClientTopic(name) else { return }
+            let answer = await listen(topic, retention(of: topic.kind), timeout: Self.askTimeout)
+            perform(state.withLock { $0.machine.listened(name, answer, now: .now()) })
+        case .leave(let name):
+            guard let topic = try? ClientTopic(name) else { return }
+            let message = TopicLeave.with {
+                ($0.node, $0.incarnation) = (view.local.name.rawValue, view.local.incarnation)
+            }
+            // An owner that misses it forgets this node a minute later.
+            _ = try? await ref(topic).ask(message, timeout: Self.askTimeout)
+        case .read(let name, let subscriber, let position):
+            guard let topic = try? ClientTopic(name) else { return }
+            reads.increment()
+            let answer = await read(topic, position)
+            perform(state.withLock { $0.machine.read(subscriber, name, answer, now: .now()) })
+        case .deliver: perform([action])
+        }
+    }
+
+    private func ref(_ topic: ClientTopic) -> EntityRef<EntityCell<TopicState>> {
+        entities.ref(EntityCell<TopicState>.self, address(topic, retention(of: topic.kind)))
+    }
+
+    private func listen(
+        _ topic: ClientTopic, _ retention: TopicRetention, timeout: Duration
+    ) async -> Result<TopicPosition, ApusError> {
+        do throws(ApusError) {
+            let message = TopicListen.with {
+                ($0.node, $0.incarnation) = (view.local.name.rawValue, view.local.incarnation)
+            }
+            let answer = try await ref(topic).ask(message, timeout: min(timeout, Self.askTimeout))
+            return .success(TopicPosition(log: answer.log, next: answer.next))
+        } catch {
+            return .failure(error)
+        }
+    }
+
+    private func read(_ topic: ClientTopic, _ position: TopicPosition) async -> Result<Machine.Page, ApusError> {
+        do throws(ApusError) {
+            let message = TopicRead.with { ($0.log, $0.from) = (position.log, position.next) }
+            let answer = try await ref(topic).ask(message, timeout: Self.askTimeout)
+            return .success(
+                Machine.Page(
+                    head: TopicPosition(log: answer.log, next: answer.next),
+                    events: answer.entries.map { Machine.Event($0) }, missed: answer.missed))
+        } catch {
+            return .failure(error)
+        }
+    }
+}
+
+extension TopicEdgeStateMachine.Event {
+    init(_ entry: TopicEntry) {
+        self.init(sequence: entry.sequence, type: entry.type, message: Array(entry.message))
+    }
+}

@@ -1,0 +1,127 @@
+import Foundation
+
+#if canImport(Glibc)
+import Glibc
+#endif
+
+/// One connection to an HTTP listener, one request at a time (RFC 9112), with a socket of its own: hundreds of threads
+/// can each have one.
+final class PlainHTTP {
+    struct Answer {
+        var status: Int
+        var body: String
+    }
+
+    private let socket: CInt
+    private var buffered: [UInt8] = []
+
+    /// Nil where nobody listens.
+    init?(port: Int) {
+        guard let socket = NodeView.connect(port) else { return nil }
+        self.socket = socket
+        var limit = timeval(tv_sec: 15, tv_usec: 0)
+        setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, socklen_t(MemoryLayout<timeval>.size))
+    }
+
+    deinit { close(socket) }
+
+    /// Nil where the connection broke.
+    func exchange(_ method: String, _ path: String, token: String, id: String? = nil, body: String? = nil) -> Answer? {
+        var text = "\(method) \(path) HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \(token)\r\n"
+        if let id { text += "Idempotency-Key: \(id)\r\n" }
+        if let body { text += "Content-Type: application/json\r\nContent-Length: \(body.utf8.count)\r\n" }
+        guard send(text + "\r\n" + (body ?? "")) else { return nil }
+        guard let head = readHead() else { return nil }
+        let lines = head.split(separator: "\r\n")
+        guard let status = lines.first?.split(separator: " ").dropFirst().first.flatMap({ Int($0) }) else { return nil }
+        let length =
+            lines.lazy.compactMap { line -> Int? in
+                let parts = line.split(separator: ":", maxSplits: 1)
+                guard parts.count == 2, parts[0].lowercased() == "content-length" else { return nil }
+                return Int(parts[1].trimmingCharacters(in: .whitespaces))
+            }.first ?? 0
+        guard let content = read(length) else { return nil }
+        return Answer(status: status, body: String(decoding: content, as: UTF8.self))
+    }
+
+    /// Sends bytes as they are.
+    func send(_ text: String) -> Bool { send(Array(text.utf8)) }
+
+    func send(_ bytes: [UInt8]) -> Bool {
+        Glibc.send(socket, bytes, bytes.count, CInt(MSG_NOSIGNAL)) == bytes.count
+    }
+
+    /// What stands before the empty line; nil where the connection ends first.
+    func readHead() -> String? {
+        let end = Array("\r\n\r\n".utf8)
+        while true {
+            if let index = buffered.indices.first(where: { buffered[$0...].starts(with: end) }) {
+                let head = String(decoding: buffered[..<index], as: UTF8.self)
+                buffered.removeFirst(index + end.count)
+                return head
+            }
+            guard receive() else { return nil }
+        }
+    }
+
+    /// Exactly so many bytes; nil where the connection ends first.
+    func read(_ count: Int) -> [UInt8]? {
+        while buffered.count < count { guard receive() else { return nil } }
+        defer { buffered.removeFirst(count) }
+        return Array(buffered.prefix(count))
+    }
+
+    private func receive() -> Bool {
+        var part = [UInt8](repeating: 0, count: 16_384)
+        let count = recv(socket, &part, part.count, 0)
+        guard count > 0 else { return false }
+        buffered += part[..<count]
+        return true
+    }
+}
+
+/// A WebSocket over such a connection (RFC 6455): texts out and in.
+final class PlainWebSocket {
+    private let http: PlainHTTP
+
+    /// Nil where the node does not take it.
+    init?(port: Int) {
+        guard let http = PlainHTTP(port: port) else { return nil }
+        self.http = http
+        let request =
+            "GET /v1/ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            + "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        guard http.send(request), let head = http.readHead(), head.hasPrefix("HTTP/1.1 101") else { return nil }
+    }
+
+    /// Sends one text of at most 65,535 bytes, masked (§5.3).
+    func send(_ text: String) -> Bool {
+        let payload = Array(text.utf8)
+        let mask: [UInt8] = [1, 2, 3, 4]
+        var frame: [UInt8] = [0x81]
+        if payload.count < 126 {
+            frame.append(0x80 | UInt8(payload.count))
+        } else {
+            frame += [0x80 | 126, UInt8(payload.count >> 8), UInt8(payload.count & 0xff)]
+        }
+        frame += mask
+        frame += payload.enumerated().map { $0.element ^ mask[$0.offset % 4] }
+        return http.send(frame)
+    }
+
+    /// The next text; nil where the connection ends, or nothing comes.
+    func receive() -> [String: Any]? {
+        while let head = http.read(2) {
+            var length = Int(head[1] & 0x7f)
+            guard length != 127 else { return nil }
+            if length == 126 {
+                guard let long = http.read(2) else { return nil }
+                length = Int(long[0]) << 8 | Int(long[1])
+            }
+            guard let payload = http.read(length) else { return nil }
+            guard head[0] & 0x0f == 1 else { continue }
+            return (try? JSONSerialization.jsonObject(with: Data(payload))) as? [String: Any]
+        }
+        return nil
+    }
+}
