@@ -150,7 +150,7 @@ let package = Package(
             "Services", "ApusClientAPI",
             [
                 "ApusCore", "ApusThreads", "ApusWire", "ApusContract", "ApusTransport", "ApusStorage", "ApusCluster",
-                "ApusSessions", nioCore, protobuf, orderedCollections, dequeModule, crypto, lifecycle, log, coreMetrics,
+                "ApusSessions", nioCore, protobuf, orderedCollections, dequeModule, lifecycle, log, coreMetrics,
             ]),
 
         // Edges: sockets for devices, apps and operators.
@@ -255,7 +255,7 @@ let package = Package(
         test(
             "ApusClientAPITests",
             [
-                "ApusCore", "ApusThreads", "ApusContract", "ApusSessions", "ApusClientAPI", "ApusTestKit", nioCore,
+                "ApusCore", "ApusThreads", "ApusContract", "ApusSessions", "ApusClientAPI", nioCore,
                 nioPosix, protobuf, log,
             ]),
         test(
@@ -293,7 +293,7 @@ let package = Package(
         .testTarget(
             name: "RelayClientTests", dependencies: ["ApusTestKit", nioCore, nioPosix],
             path: "Tests/RelayClientTests", exclude: ["Clients"], swiftSettings: apusSettings),
-        test("TidyTests", ["ApusCore"]),
+        test("TidyTests", ["ApusCore", "ApusNode"]),
         test("ApusWireTests", ["ApusCore", "ApusWire", "ApusTestKit", nioCore]),
         test(
             "ApusClusterTests",

@@ -14,7 +14,6 @@ promotion_lost, the acknowledged changes that are gone. quiet_pause_ms is the lo
 """
 import argparse
 import asyncio
-import base64
 import json
 import os
 import random
@@ -30,24 +29,36 @@ SHARDS = 4096
 
 
 class Client:
-    """One request at a time over one connection."""
+    """One request at a time over one connection, by REST."""
 
-    def __init__(self, port):
-        self.port = port
+    def __init__(self, port, token):
+        self.port, self.token = port, token
 
     async def open(self):
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
 
     async def ask(self, door, what):
-        request = {"door": f"door-{door}", "id": base64.b64encode(os.urandom(16)).decode(), what: {}}
-        self.writer.write(json.dumps(request).encode() + b"\n")
-        return json.loads(await self.reader.readline())
+        head = f"Host: localhost\r\nAuthorization: Bearer {self.token}\r\n"
+        if what == "pass":
+            body = '{"quiet":true}'
+            head += f"Idempotency-Key: {os.urandom(16).hex()}\r\nContent-Type: application/json\r\n"
+            request = f"POST /v1/doors/door-{door}/pass HTTP/1.1\r\n{head}Content-Length: {len(body)}\r\n\r\n{body}"
+        else:
+            request = f"GET /v1/doors/door-{door} HTTP/1.1\r\n{head}\r\n"
+        self.writer.write(request.encode())
+        answer = await self.reader.readuntil(b"\r\n\r\n")
+        length = next(
+            int(line.split(b":")[1]) for line in answer.split(b"\r\n") if line.lower().startswith(b"content-length:")
+        )
+        fields = json.loads(await self.reader.readexactly(length))
+        return {"error": fields.get("code")} if b" 200 " not in answer.split(b"\r\n")[0] else fields
 
 
 class Load:
     """Clients that pass random doors, and what they were acknowledged."""
 
-    def __init__(self, ports, options):
+    def __init__(self, ports, options, tokens):
+        self.tokens = tokens
         self.ports, self.count, self.entities = ports, options.clients, options.entities
         self.think = options.think_ms / 1000
         self.passes = {}
@@ -57,10 +68,10 @@ class Load:
         self.stopped = False
 
     async def run(self):
-        await asyncio.gather(*(self.client(self.ports[n % len(self.ports)]) for n in range(self.count)))
+        await asyncio.gather(*(self.client(n) for n in range(self.count)))
 
-    async def client(self, port):
-        client = Client(port)
+    async def client(self, number):
+        client = Client(self.ports[number % len(self.ports)], self.tokens[number])
         await client.open()
         while not self.stopped:
             await asyncio.sleep(self.think)
@@ -87,7 +98,7 @@ async def fill(ports, entities, load):
     """Makes every door known: somebody passes each."""
 
     async def part(number, count):
-        client = Client(ports[number % len(ports)])
+        client = Client(ports[number % len(ports)], load.tokens[number])
         await client.open()
         for door in range(number, entities, count):
             while (await client.ask(door, "pass")).get("error"):
@@ -100,17 +111,20 @@ async def fill(ports, entities, load):
 async def lost(port, load):
     """Acknowledged passes that their doors do not know."""
 
-    async def part(doors):
-        client = Client(port)
+    async def part(number, doors):
+        client = Client(port, load.tokens[number])
         await client.open()
         missing = 0
         for door in doors:
-            state = (await client.ask(door, "look")).get("state", {})
+            state = await client.ask(door, "look")
+            while state.get("error"):
+                await asyncio.sleep(0.05)
+                state = await client.ask(door, "look")
             missing += max(0, load.passes[door] - int(state.get("passes", 0)))
         return missing
 
     doors = list(load.passes)
-    return sum(await asyncio.gather(*(part(doors[number::32]) for number in range(32))))
+    return sum(await asyncio.gather(*(part(number, doors[number::32]) for number in range(32))))
 
 
 async def command(*arguments):
@@ -126,15 +140,24 @@ async def measure(options, directory):
     def say(line):
         print(line, file=sys.stderr)
 
-    ports = [options.base_port + 10 * node + 9 for node in range(3)]
+    ports = [options.base_port + 10 * node + 2 for node in range(3)]
     await apus("up", "--nodes", "3", "--base-port", str(options.base_port))
     try:
-        everything = Load(ports, options)
+        # Accounts of their own, so that no quota is in the way.
+        tokens = [
+            subprocess.check_output(
+                [options.doors, "admin", "token", "--dir", directory, "--role", "app", "--account", f"bench-{n}"]
+                + ["--ttl", "12h"],
+                text=True,
+            ).strip()
+            for n in range(max(48, options.clients))
+        ]
+        everything = Load(ports, options, tokens)
         say(f"{options.entities} entities")
         await fill(ports, options.entities, everything)
 
         say("a node hands its shards over")
-        load = Load(ports[1:], options)
+        load = Load(ports[1:], options, tokens)
         load.passes = everything.passes
         running = asyncio.create_task(load.run())
         await asyncio.sleep(3)
@@ -156,7 +179,7 @@ async def measure(options, directory):
         await apus("up")
 
         say("a node is killed")
-        again = Load(ports[:1] + ports[2:], options)
+        again = Load(ports[:1] + ports[2:], options, tokens)
         again.passes = everything.passes
         running = asyncio.create_task(again.run())
         await asyncio.sleep(3)

@@ -38,7 +38,7 @@ struct DescriptorBudgetTests {
         do throws(ApusError) {
             _ = try DescriptorBudget.split(limit: 100, fixed: 100, shares: shares)
         } catch {
-            #expect(error.message.contains("is 100") && error.message.contains("needs 140"), "\(error)")
+            #expect(error.message.contains("is 100") && error.message.contains("needs at least 140"), "\(error)")
         }
     }
 

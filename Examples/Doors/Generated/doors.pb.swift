@@ -115,6 +115,9 @@ nonisolated struct DoorPassRequest: Sendable {
   /// The door's state is in the records; otherwise it is replicated.
   var recorded: Bool = false
 
+  /// Nobody hears of it.
+  var quiet: Bool = false
+
   var unknownFields = SwiftProtobuf.UnknownStorage()
 
   init() {}
@@ -336,7 +339,7 @@ nonisolated extension DoorLook: SwiftProtobuf.Message, SwiftProtobuf._MessageImp
 
 nonisolated extension DoorPassRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   static let protoMessageName: String = _protobuf_package + ".PassRequest"
-  static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}door\0\u{1}recorded\0")
+  static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}door\0\u{1}recorded\0\u{1}quiet\0")
 
   mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -346,6 +349,7 @@ nonisolated extension DoorPassRequest: SwiftProtobuf.Message, SwiftProtobuf._Mes
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularStringField(value: &self.door) }()
       case 2: try { try decoder.decodeSingularBoolField(value: &self.recorded) }()
+      case 3: try { try decoder.decodeSingularBoolField(value: &self.quiet) }()
       default: break
       }
     }
@@ -358,12 +362,16 @@ nonisolated extension DoorPassRequest: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if self.recorded != false {
       try visitor.visitSingularBoolField(value: self.recorded, fieldNumber: 2)
     }
+    if self.quiet != false {
+      try visitor.visitSingularBoolField(value: self.quiet, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   static func ==(lhs: DoorPassRequest, rhs: DoorPassRequest) -> Bool {
     if lhs.door != rhs.door {return false}
     if lhs.recorded != rhs.recorded {return false}
+    if lhs.quiet != rhs.quiet {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

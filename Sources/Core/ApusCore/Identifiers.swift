@@ -43,7 +43,7 @@ extension IdentifierString {
     /// The longest identifier, in bytes.
     public static var byteCountMax: Int { 63 }
 
-    /// The limits as a person is told of them.
+    /// The limits, for error messages.
     public static var limits: String { "1 to \(byteCountMax) letters, digits, '-', '_' or '.'" }
 
     /// Makes the identifier; nil if the text violates the limits.

@@ -134,8 +134,8 @@ struct CorrelationTable {
         }
     }
 
-    /// Ends a call. If the caller waits, frees the slot and returns the continuation. Otherwise returns nil, and the slot
-    /// keeps the outcome.
+    /// Ends a call. If the caller waits, frees the slot and returns the continuation. Otherwise returns nil, and the
+    /// slot keeps the outcome.
     mutating func finish(_ correlation: UInt32, _ outcome: CallOutcome) -> Continuation? {
         guard let index = index(of: correlation) else { return nil }
         return finish(index, outcome)

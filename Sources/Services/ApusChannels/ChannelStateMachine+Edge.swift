@@ -128,7 +128,7 @@ extension ChannelStateMachine {
     }
 
     /// Where an edge that is not fed lets its frames begin: some frames before what its first receiver wants, because
-    /// receivers that lost another door together come one after the other, and each had a little more or less.
+    /// receivers that lost another node together come one after the other, and each had a little more or less.
     private static func before(_ position: FramePosition) -> FramePosition {
         FramePosition(epoch: position.epoch, sequence: position.sequence - min(position.sequence, leadFrameCount))
     }

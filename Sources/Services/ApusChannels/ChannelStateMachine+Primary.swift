@@ -32,7 +32,7 @@ extension ChannelStateMachine {
 
     // MARK: - The publisher
 
-    /// A publisher, here or at another node's door, wants to send (IV-C1).
+    /// A publisher, connected here or to another node, wants to send (IV-C1).
     ///
     /// ``PublisherEpoch`` says which epoch it gets, or 10024. While a publisher is attached, another instance takes
     /// its place with its first frame: the one before then hears 10024, and hears it only from one that sends.
@@ -148,7 +148,7 @@ extension ChannelStateMachine {
 
     // MARK: - Acknowledgements
 
-    /// What the publisher may be told now, and whether the standby owes for too long.
+    /// The acknowledgements that are due to the publisher, and whether the standby has been late for too long.
     mutating func acknowledgements(of primary: inout Primary, now: MonotonicTime) -> [Action] {
         guard let publisher, let last = ring.last, last.epoch == publisher.epoch else { return [] }
         let safe = safeCount(of: &primary, epoch: publisher.epoch, held: last.sequence + 1, now: now)

@@ -53,7 +53,7 @@ extension ChannelStateMachine {
         let id: IngestID
         /// What came before this number is gone for good: the publisher itself no longer holds it.
         let startsAt: UInt64
-        /// A gap was told to the publisher, which is to go on from here.
+        /// The publisher was notified of a gap, and is to go on from here.
         var askedToResumeAt: UInt64?
     }
 

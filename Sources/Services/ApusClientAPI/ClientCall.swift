@@ -4,7 +4,7 @@ package import ApusSessions
 package import NIOCore
 package import ApusCluster
 
-/// What the handler of a request knows of who makes it, and how (D17).
+/// Who makes a request, and how: what its handler receives beside the message (D17).
 package struct ClientCall: Sendable {
     /// Who asks. Over REST it is no session of this node: it lasts for this request and has the id `-`.
     package let session: Session
@@ -33,7 +33,7 @@ package struct ClientCall: Sendable {
         return deadline - now
     }
 
-    /// What an entity is told of the request: who asks, and its id, so that a repetition is carried out once.
+    /// What an entity receives with the request: who asks, and its id, so that a repetition is carried out once.
     package var entityCall: EntityCall {
         var call = EntityCall()
         call.identity = session.access.rawValue

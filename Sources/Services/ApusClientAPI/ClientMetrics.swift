@@ -8,23 +8,20 @@ package struct ClientMetrics: Sendable {
         let time: Timer
         let answered: Counter
         let failed: Counter
+
+        init(_ name: String) {
+            time = Timer(label: "apus_api_request_seconds", dimensions: [("request", name)])
+            answered = Counter(
+                label: "apus_api_requests_total", dimensions: [("request", name), ("outcome", "answered")])
+            failed = Counter(label: "apus_api_requests_total", dimensions: [("request", name), ("outcome", "failed")])
+        }
     }
 
     private let byNumber: [UInt16: Each]
 
     package init(_ api: ClientAPI) {
         byNumber = Dictionary(
-            api.operations.map { operation in
-                let name = [("request", operation.info.name)]
-                return (
-                    operation.info.number,
-                    Each(
-                        time: Timer(label: "apus_api_request_seconds", dimensions: name),
-                        answered: Counter(
-                            label: "apus_api_requests_total", dimensions: name + [("outcome", "answered")]),
-                        failed: Counter(label: "apus_api_requests_total", dimensions: name + [("outcome", "failed")]))
-                )
-            }, uniquingKeysWith: { first, _ in first })
+            api.operations.map { ($0.info.number, Each($0.info.name)) }, uniquingKeysWith: { first, _ in first })
     }
 
     package func ended(_ info: ClientRequestInfo, after time: Duration, isFailure: Bool) {

@@ -132,7 +132,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
 
     /// Sends a request of any number.
     ///
-    /// - Parameter timeout: what the node is told that the caller waits; nil: the node's own.
+    /// - Parameter timeout: how long the caller waits, sent to the node; nil: the node's own time.
     /// - Returns: names the request for ``cancel(_:)``; nil where it was not sent.
     @discardableResult
     func ask(

@@ -54,7 +54,7 @@ extension ClientSession {
 
     /// The events of a topic, such as `presence/front-door`, from now on and through changes of the node.
     ///
-    ///     for try await event in session.events(of: "presence/front-door", as: ClientPresence.self) { … }
+    ///     for try await event in session.events(of: "presence/camera-1", as: ClientPresence.self) { … }
     ///
     /// The session resumes the topic after the last event that it heard, where the topic keeps events; otherwise what
     /// was published while it was not connected is missed. Ends when its consumer ends, with ``close()``, and with the

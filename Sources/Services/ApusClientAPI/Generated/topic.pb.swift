@@ -62,6 +62,9 @@ package nonisolated struct TopicEntry: Sendable {
 
   package var message: Data = Data()
 
+  /// Unix milliseconds of the cluster's clock.
+  package var publishedMs: Int64 = 0
+
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
   package init() {}
@@ -290,7 +293,7 @@ nonisolated extension TopicState: SwiftProtobuf.Message, SwiftProtobuf._MessageI
 
 nonisolated extension TopicEntry: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".Entry"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}sequence\0\u{1}type\0\u{1}message\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}sequence\0\u{1}type\0\u{1}message\0\u{3}published_ms\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -301,6 +304,7 @@ nonisolated extension TopicEntry: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       case 1: try { try decoder.decodeSingularUInt64Field(value: &self.sequence) }()
       case 2: try { try decoder.decodeSingularUInt32Field(value: &self.type) }()
       case 3: try { try decoder.decodeSingularBytesField(value: &self.message) }()
+      case 4: try { try decoder.decodeSingularInt64Field(value: &self.publishedMs) }()
       default: break
       }
     }
@@ -316,6 +320,9 @@ nonisolated extension TopicEntry: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if !self.message.isEmpty {
       try visitor.visitSingularBytesField(value: self.message, fieldNumber: 3)
     }
+    if self.publishedMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.publishedMs, fieldNumber: 4)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -323,6 +330,7 @@ nonisolated extension TopicEntry: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if lhs.sequence != rhs.sequence {return false}
     if lhs.type != rhs.type {return false}
     if lhs.message != rhs.message {return false}
+    if lhs.publishedMs != rhs.publishedMs {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -16,7 +16,7 @@ package struct ClientEventQueue {
         case wait
         /// It was sent already, or an earlier one of its topic must come first.
         case drop
-        /// The topic's service is told, with ``TopicService/notSent(_:_:_:)``.
+        /// The topic's service is notified, with ``TopicService/notSent(_:_:_:)``.
         case readLater
     }
 

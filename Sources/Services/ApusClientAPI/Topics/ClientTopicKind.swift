@@ -48,13 +48,19 @@ package struct TopicRetention: Sendable, Hashable {
     package var eventsMax: Int
     /// The bytes of all kept events of a topic together.
     package var byteCountMax: Int
+    /// Events of a topic to which nothing was published for so long are dropped. One minute at least.
+    package var idleTime: Duration
     /// A subscriber without a cursor hears the newest event first.
     package var startsWithLast: Bool
     /// So many events of a topic are sent to a subscriber before it acknowledges the first; 0: acknowledgement is not
     /// asked for.
     package var window: Int
 
-    package init(eventsMax: Int, byteCountMax: Int = 64 << 10, startsWithLast: Bool = false, window: Int = 0) {
+    package init(
+        eventsMax: Int, byteCountMax: Int = 64 << 10, idleTime: Duration = .seconds(3600),
+        startsWithLast: Bool = false, window: Int = 0
+    ) {
+        self.idleTime = max(idleTime, .seconds(60))
         (self.eventsMax, self.byteCountMax) = (min(max(0, eventsMax), 256), byteCountMax)
         (self.startsWithLast, self.window) = (startsWithLast, window)
     }

@@ -19,7 +19,7 @@ package struct TopicPosition: Sendable, Hashable {
 /// once. One with a later number, or a later head in the owner's answer to a renewal, shows that something is missing:
 /// the subscriber reads it from the owner. It also reads after it resumed with a cursor, after its connection took no
 /// more bytes, and after it acknowledged events where as many were unacknowledged as may be. So it has every event
-/// once, in order, or is told that some are lost.
+/// once, in order, or learns that some are lost.
 ///
 /// **A subscriber of any other topic** has each event that reaches the node, and no position.
 ///
@@ -195,7 +195,7 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
 
     // MARK: - The owner
 
-    /// The owner has answered that it knows of this node, or did not answer.
+    /// The owner has answered that it has this node as a listener, or did not answer.
     package mutating func listened(
         _ name: String, _ answer: Result<TopicPosition, ApusError>, now: MonotonicTime
     ) -> [Action] {

@@ -49,6 +49,7 @@ extension TopicEvent: NodeMessage {
 }
 
 extension EntityDefinition<TopicState> {
+    private static var idle: String { "idle" }
     /// Events of one answer to a ``TopicRead``.
     private static var pageCountMax: Int { 64 }
     /// A node that does not renew for so long is forgotten; it renews every 5 s.
@@ -68,9 +69,14 @@ extension EntityDefinition<TopicState> {
                 $0.sequence = topic.next
                 $0.type = message.type
                 $0.message = message.message
+                $0.publishedMs = scope.wallMilliseconds
             }
             topic.next += 1
-            topic.keep(entry, retention(scope.address.key))
+            let retention = retention(scope.address.key)
+            topic.keep(entry, retention)
+            if retention.eventsMax > 0, scope.reminders.isEmpty {
+                try scope.remind(Self.idle, at: scope.wallMilliseconds + Int64(retention.idleTime.milliseconds))
+            }
             topic.listeners.removeAll { $0.renewedMs < scope.wallMilliseconds - Self.listenerMilliseconds }
             let event = TopicEvent.with {
                 ($0.topic, $0.log, $0.entry) = (scope.address.key, topic.log, entry)
@@ -95,6 +101,14 @@ extension EntityDefinition<TopicState> {
         definition.on(TopicLeave.self) { topic, message, _ throws(ApusError) in
             topic.listeners.removeAll { $0.node == message.node && $0.incarnation <= message.incarnation }
             return TopicLeft()
+        }
+        // What nobody publishes to any more takes no memory. Its next event begins a new sequence.
+        definition.onReminder { topic, _, scope throws(ApusError) in
+            let idleSince = topic.entries.last?.publishedMs ?? 0
+            let due = idleSince + Int64(retention(scope.address.key).idleTime.milliseconds)
+            if due > scope.wallMilliseconds { return try scope.remind(Self.idle, at: due) }
+            topic = TopicState()
+            scope.isDone = true
         }
         definition.onReading(TopicRead.self) { topic, message, _ throws(ApusError) in
             topic.page(log: message.log, from: message.from, countMax: Self.pageCountMax)
