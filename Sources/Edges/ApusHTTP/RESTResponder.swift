@@ -43,13 +43,21 @@ struct RESTResponder: Sendable {
 
     /// Nil where no request has this path.
     func respond(_ request: Request, _ context: HTTPContext) async -> Response? {
+        let start = MonotonicTime.now()
+        guard let (response, path) = await answer(request, context) else { return nil }
+        RequestMetrics.count(path, response.status.code, since: start)
+        return response
+    }
+
+    /// The answer, with the pattern of its path.
+    private func answer(_ request: Request, _ context: HTTPContext) async -> (Response, path: String)? {
         let parts = request.uri.path.split(separator: "/")
         let matching = routes[parts.count]?.filter { Self.matches($0.rule.parts, parts) } ?? []
         guard !matching.isEmpty else { return nil }
         guard let route = matching.first(where: { $0.rule.method.rawValue == request.method.rawValue }) else {
             var response = Problem(ApusError(.methodUnknown, "the path has no such method"), .methodNotAllowed).response
             response.headers[.allow] = matching.map(\.rule.method.rawValue).joined(separator: ", ")
-            return response
+            return (response, matching[0].rule.path)
         }
         let result: Result<ByteBuffer, ApusError>
         do throws(ApusError) {
@@ -59,10 +67,11 @@ struct RESTResponder: Sendable {
         }
         switch result {
         case .success(let body):
-            return Response(
+            let response = Response(
                 status: .ok, headers: [.contentType: "application/json", .cacheControl: "no-store"],
                 body: ResponseBody(byteBuffer: body))
-        case .failure(let error): return Problem(error).response
+            return (response, route.rule.path)
+        case .failure(let error): return (Problem(error).response, route.rule.path)
         }
     }
 

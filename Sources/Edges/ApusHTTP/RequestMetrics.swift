@@ -26,7 +26,13 @@ struct RequestMetrics: RouterMiddleware {
 
     private func count(_ context: Context, _ status: Int, since start: MonotonicTime) {
         // The router has no pattern, or a word of its own, for a path that nobody serves.
-        let route = context.endpointPath.flatMap { $0.hasPrefix("/") ? $0 : nil } ?? Self.noRoute
+        Self.count(context.endpointPath.flatMap { $0.hasPrefix("/") ? $0 : nil } ?? Self.noRoute, status, since: start)
+    }
+
+    /// Counts an answer.
+    ///
+    /// - Parameter route: the route's pattern.
+    static func count(_ route: String, _ status: Int, since start: MonotonicTime) {
         Counter(label: "apus_http_requests_total", dimensions: [("route", route), ("status", "\(status)")]).increment()
         CoreMetrics.Timer(label: "apus_http_request_seconds", dimensions: [("route", route)])
             .recordNanoseconds((MonotonicTime.now() - start).nanoseconds)
