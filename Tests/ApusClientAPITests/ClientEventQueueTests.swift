@@ -61,4 +61,21 @@ struct ClientEventQueueTests {
             return
         }
     }
+
+    @Test("A client that subscribes again from an earlier cursor gets the events from there, and no later one first")
+    func again() {
+        var queue = ClientEventQueue(eventsMax: 2)
+        guard case .send = queue.received(event("d/1", 7), isWritable: true) else {
+            Issue.record("the first event is not sent")
+            return
+        }
+        queue.begin("d/1", at: TopicPosition(log: 1, next: 4))
+        guard case .drop = queue.received(event("d/1", 8), isWritable: true),
+            case .send = queue.received(event("d/1", 4), isWritable: true),
+            case .send = queue.received(event("d/1", 5), isWritable: true)
+        else {
+            Issue.record("the events after the cursor are not sent in order")
+            return
+        }
+    }
 }

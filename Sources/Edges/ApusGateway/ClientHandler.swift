@@ -346,6 +346,8 @@ extension ClientHandler: ClientLink {
 extension ClientHandler: ClientConnection {
     var isClosed: Bool { hasEnded.load(ordering: .acquiring) }
 
+    func begin(_ topic: String, at position: TopicPosition?) { events.begin(topic, at: position) }
+
     func received(_ event: ClientEventFrame) {
         guard machine.isOpen else { return }
         switch events.received(event, isWritable: door.isWritable) {

@@ -262,6 +262,8 @@ extension WebSocketConnection: ClientLink {
 extension WebSocketConnection: ClientConnection {
     var isClosed: Bool { hasEnded.load(ordering: .acquiring) }
 
+    func begin(_ topic: String, at position: TopicPosition?) { events.begin(topic, at: position) }
+
     func received(_ event: ClientEventFrame) {
         guard case .open = state else { return }
         switch events.received(event, isWritable: channel.isWritable) {

@@ -61,6 +61,8 @@ package protocol ClientConnection: AnyObject, Sendable {
     var isClosed: Bool { get }
     /// Sends events after all that were sent before; see ``ClientEventQueue`` for what the socket does not take.
     func received(_ event: ClientEventFrame)
+    /// The client subscribes to a topic from this position on (``ClientEventQueue/begin(_:at:)``). On ``eventLoop``.
+    func begin(_ topic: String, at position: TopicPosition?)
 }
 
 extension ClientConnection {

@@ -33,43 +33,6 @@ package protocol RelayIssuer: Sendable {
     func endRevoked(_ isRevoked: @escaping @Sendable (_ user: String, _ expires: Int64) -> Bool) -> Bool
 }
 
-/// How often each identity is given credentials: a token bucket of each, in a table of bounded size (D13).
-///
-/// A bucket is one time, that at which it will be full again; one that is full needs no row (GCRA, ITU-T I.371 A.1).
-///
-/// Pure: time comes in.
-package struct IssueLimiter: Sendable {
-    private let burst: Int
-    private let interval: Duration
-    private let identitiesMax: Int
-    private var fullAt: [String: MonotonicTime] = [:]
-
-    /// - Parameters:
-    ///   - perMinute: how often each may be given some; as many at once.
-    ///   - identitiesMax: identities that are counted at once; one more waits.
-    package init(perMinute: Int, identitiesMax: Int = 65_536) {
-        burst = max(1, perMinute)
-        interval = .seconds(60) / burst
-        self.identitiesMax = max(1, identitiesMax)
-    }
-
-    /// Identities whose bucket is not full, as far as was looked.
-    package var count: Int { fullAt.count }
-
-    /// Takes one; false where the identity has had enough, or too many others are counted.
-    package mutating func take(_ identity: String, at now: MonotonicTime) -> Bool {
-        let known = fullAt[identity]
-        if known == nil, fullAt.count >= identitiesMax {
-            fullAt = fullAt.filter { $0.value > now }
-            guard fullAt.count < identitiesMax else { return false }
-        }
-        let next = max(known ?? now, now) + interval
-        guard next - now <= interval * burst else { return false }
-        fullAt[identity] = next
-        return true
-    }
-}
-
 /// Credentials of the cluster's relays, for sessions and for bearers of a token.
 extension SessionService {
     /// What the client needs to use the relays. Fails with 10007 for one that asks too often, with 21025 where this

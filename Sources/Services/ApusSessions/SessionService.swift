@@ -78,7 +78,7 @@ package final class SessionService: Service, Sendable {
     let log: Logger
     /// Nil where the node relays nothing.
     let relayIssuer: (any RelayIssuer)?
-    let issues: Mutex<IssueLimiter>
+    let issues: Mutex<RateLimiter<String>>
     let state: Mutex<State>
     let work: AsyncStream<Work>
     let workFeed: AsyncStream<Work>.Continuation
@@ -98,7 +98,8 @@ package final class SessionService: Service, Sendable {
         self.sealer = sealer
         self.revocations = revocations
         self.relayIssuer = relayIssuer
-        issues = Mutex(IssueLimiter(perMinute: configuration.relayCredentialsPerMinute))
+        let perMinute = configuration.relayCredentialsPerMinute
+        issues = Mutex(RateLimiter(perMinute, per: .seconds(60), burst: perMinute))
         state = Mutex(State(configuration))
         self.log = log
         // Bounded by the sessions and identities: each is in here at most once.

@@ -75,9 +75,11 @@ package struct ClientEventQueue {
         return (events, topics)
     }
 
-    /// The client subscribes to the topic anew.
-    package mutating func forget(_ topic: String) {
-        next[topic] = nil
+    /// The client subscribes to the topic, perhaps again and from an earlier place.
+    ///
+    /// - Parameter position: of the first event that it is to get; nil: the one that comes first.
+    package mutating func begin(_ topic: String, at position: TopicPosition?) {
+        next[topic] = position
         blocked.removeAll { $0 == topic }
     }
 }

@@ -107,6 +107,13 @@ extension EntityDefinition<TopicState> {
             let idleSince = topic.entries.last?.publishedMs ?? 0
             let due = idleSince + Int64(retention(scope.address.key).idleTime.milliseconds)
             if due > scope.wallMilliseconds { return try scope.remind(Self.idle, at: due) }
+            topic.listeners.removeAll { $0.renewedMs < scope.wallMilliseconds - Self.listenerMilliseconds }
+            guard topic.listeners.isEmpty else {
+                // Who listens has every event: the sequence goes on, so that nobody is said to have missed one.
+                topic.entries = []
+                let next = scope.wallMilliseconds + Int64(retention(scope.address.key).idleTime.milliseconds)
+                return try scope.remind(Self.idle, at: next)
+            }
             topic = TopicState()
             scope.isDone = true
         }

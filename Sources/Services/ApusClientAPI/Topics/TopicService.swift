@@ -5,6 +5,7 @@ import ApusTransport
 import ApusWire
 import CoreMetrics
 import Foundation
+import NIOCore
 import ServiceLifecycle
 import SwiftProtobuf
 import Synchronization
@@ -109,8 +110,9 @@ package final class TopicService: Service, Sendable {
                 startsWithLast: retention.startsWithLast, window: retention.window, now: .now())
         }
         if let error { throw error }
+        connection.eventLoop.execute { connection.begin(name, at: after) }
         let answer = await listen(topic, retention, timeout: try call.timeLeft())
-        perform(state.withLock { $0.machine.subscribed(subscriber, name, answer, now: .now()) })
+        advance { $0.subscribed(subscriber, name, answer, now: .now()) }
         // A connection that ended while its subscription was on its way.
         if connection.isClosed { ended(connection) }
         _ = try answer.get()
@@ -118,12 +120,12 @@ package final class TopicService: Service, Sendable {
 
     func unsubscribe(_ topic: ClientTopic, _ call: ClientCall) {
         guard let connection = call.connection else { return }
-        perform(state.withLock { $0.machine.unsubscribed(Subscriber(connection: connection), topic.description) })
+        advance { $0.unsubscribed(Subscriber(connection: connection), topic.description) }
     }
 
     /// A client's connection is gone.
     package func ended(_ connection: any ClientConnection) {
-        perform(state.withLock { $0.machine.ended(Subscriber(connection: connection)) })
+        advance { $0.ended(Subscriber(connection: connection)) }
     }
 
     /// A connection did not take an event.
@@ -137,33 +139,30 @@ package final class TopicService: Service, Sendable {
 
     /// A connection takes events of the topic again.
     package func writable(_ connection: any ClientConnection, _ topic: String) {
-        perform(state.withLock { $0.machine.writable(Subscriber(connection: connection), topic) })
+        advance { $0.writable(Subscriber(connection: connection), topic) }
     }
 
     /// A client has handled the events of a topic up to a cursor.
     package func acknowledged(_ connection: any ClientConnection, _ topic: ClientTopic, _ position: TopicPosition) {
-        perform(
-            state.withLock {
-                $0.machine.acknowledged(Subscriber(connection: connection), topic.description, position)
-            })
+        advance { $0.acknowledged(Subscriber(connection: connection), topic.description, position) }
     }
 
     // MARK: - Owners
 
     private func received(_ message: TopicEvent) {
         let event = Machine.Event(message.entry)
-        perform(state.withLock { $0.machine.received(message.topic, log: message.log, event) })
+        advance { $0.received(message.topic, log: message.log, event) }
     }
 
     private func mapChanged(_ map: ClusterMap) {
-        let actions = state.withLock { state in
-            let epochs = map.shards.map(\.epoch)
+        let epochs = map.shards.map(\.epoch)
+        let old = state.withLock { state in
             defer { state.epochs = epochs }
-            let old = state.epochs
-            return state.machine.mapChanged(
-                { Int($0.rawValue) >= old.count || old[Int($0.rawValue)] != epochs[Int($0.rawValue)] }, now: .now())
+            return state.epochs
         }
-        perform(actions)
+        advance { machine in
+            machine.mapChanged({ old[Int($0.rawValue)] != epochs[Int($0.rawValue)] }, now: .now())
+        }
     }
 
     /// Asks owners and renews, until the node stops.
@@ -181,13 +180,18 @@ package final class TopicService: Service, Sendable {
 
     private func watchTime() async {
         while (try? await Task.sleep(for: Self.lookInterval)) != nil {
-            let (actions, topics, subscriptions) = state.withLock {
-                ($0.machine.tick(now: .now()), $0.machine.topicCount, $0.machine.subscriptionCount)
-            }
+            advance { $0.tick(now: .now()) }
+            let (topics, subscriptions) = state.withLock { ($0.machine.topicCount, $0.machine.subscriptionCount) }
             topicGauge.record(topics)
             subscriptionGauge.record(subscriptions)
-            perform(actions)
         }
+    }
+
+    /// Changes the machine and performs what it says before anybody else changes it.
+    ///
+    /// Events reach each event loop in the order in which the machine released them. Nothing here waits.
+    private func advance(_ body: (inout Machine) -> [Machine.Action]) {
+        state.withLock { perform(body(&$0.machine)) }
     }
 
     private func perform(_ actions: [Machine.Action]) {
@@ -216,7 +220,7 @@ package final class TopicService: Service, Sendable {
         case .listen(let name):
             guard let topic = try? ClientTopic(name) else { return }
             let answer = await listen(topic, retention(of: topic.kind), timeout: Self.askTimeout)
-            perform(state.withLock { $0.machine.listened(name, answer, now: .now()) })
+            advance { $0.listened(name, answer, now: .now()) }
         case .leave(let name):
             guard let topic = try? ClientTopic(name) else { return }
             let message = TopicLeave.with {
@@ -228,8 +232,8 @@ package final class TopicService: Service, Sendable {
             guard let topic = try? ClientTopic(name) else { return }
             reads.increment()
             let answer = await read(topic, position)
-            perform(state.withLock { $0.machine.read(subscriber, name, answer, now: .now()) })
-        case .deliver: perform([action])
+            advance { $0.read(subscriber, name, answer, now: .now()) }
+        case .deliver: break  // Performed at once, in `perform`.
         }
     }
 

@@ -1,14 +1,13 @@
 import ApusCore
-import ApusSessions
 import Testing
 
-@Suite("How often an identity is given credentials of the relay (D13)")
-struct IssueLimiterTests {
+@Suite("How often each of many may do something (D13)")
+struct RateLimiterTests {
     private let start = MonotonicTime(nanoseconds: 5_000_000_000)
 
     @Test("A minute's worth comes at once, then one after the other; another identity is not held up")
     func rate() {
-        var limiter = IssueLimiter(perMinute: 6)
+        var limiter = RateLimiter<String>(6, per: .seconds(60), burst: 6)
         func taken(_ identity: String, _ count: Int, after span: Duration = .zero) -> Int {
             (0..<count).count { _ in limiter.take(identity, at: start + span) }
         }
@@ -21,7 +20,7 @@ struct IssueLimiterTests {
 
     @Test("The table is bounded: one identity more waits until the bucket of another is full again")
     func bounded() {
-        var limiter = IssueLimiter(perMinute: 6, identitiesMax: 2)
+        var limiter = RateLimiter<String>(6, per: .seconds(60), burst: 6, keysMax: 2)
         func isTaken(_ identity: String, after span: Duration = .zero) -> Bool {
             limiter.take(identity, at: start + span)
         }
