@@ -110,8 +110,8 @@ struct RESTResponder: Sendable {
     /// `Idempotency-Key`: 1 to 255 bytes that the client chooses.
     private static func requestID(_ request: Request) throws(ApusError) -> ApusCluster.RequestID? {
         guard let key = request.headers[.idempotencyKey] else { return nil }
-        guard (1...255).contains(key.utf8.count) else {
-            throw ApusError(.badParameter, "Idempotency-Key has 1 to 255 bytes")
+        guard (1...255).contains(key.utf8.count), key.utf8.allSatisfy({ (0x21...0x7e).contains($0) }) else {
+            throw ApusError(.badParameter, "Idempotency-Key has 1 to 255 printable characters without spaces")
         }
         let numbers = SHA256.hash(data: Array(key.utf8)).prefix(16).reduce(into: [UInt64](repeating: 0, count: 2)) {
             ($0[0], $0[1]) = ($0[0] << 8 | $0[1] >> 56, $0[1] << 8 | UInt64($1))

@@ -55,7 +55,7 @@ struct OperatorRequests: Sendable {
         api.on(ClientListShardsRequest.self) { [self] request, _ throws(ApusError) in
             let map = cluster.view.map
             guard request.owner.isEmpty || NodeName(rawValue: request.owner).flatMap({ map.member(named: $0) }) != nil
-            else { throw ApusError(.badParameter, "there is no node of this name") }
+            else { throw ApusError(.targetUnknown, "there is no node of this name") }
             guard let first = request.pageToken.isEmpty ? 0 : Int(request.pageToken), first >= 0 else {
                 throw ApusError(.badParameter, "the page token is not one of this cluster")
             }
