@@ -102,13 +102,7 @@ package struct OpenAPIDocument {
             "description",
             .string("Names the request, so that it may be sent again where the service remembers requests.")
         ),
-        (
-            "schema",
-            .object([
-                ("type", .string("string")), ("minLength", .int(1)), ("maxLength", .int(255)),
-                ("pattern", .string("^[A-Za-z0-9._~-]+$")),
-            ])
-        ),
+        ("schema", .object([("type", .string("string")), ("pattern", .string("^[!-~]{1,255}$"))])),
     ])
 
     private func parameter(
