@@ -9,8 +9,11 @@ struct Apus: AsyncParsableCommand {
         abstract: "A cluster for cameras and doorbells, and for the apps that watch and talk to them.",
         subcommands: [
             NodeCommand.self, ClusterCommand.self, DeviceCommand.self, WatchCommand.self, DemoCommand.self,
-            AdminCommand.self, RelayCommand.self,
+            AdminCommand.self, RelayCommand.self, StatusCommand.self, DrainCommand.self, SessionsCommand.self,
+            ChannelsCommand.self, DevicesCommand.self, RevokeCommand.self,
         ])
+
+    @OptionGroup var server: ServerOptions
 }
 
 /// What a binary with Apus in it calls: all verbs, and nodes that carry services of the binary's own.

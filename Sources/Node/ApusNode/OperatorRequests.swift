@@ -89,6 +89,7 @@ struct OperatorRequests: Sendable {
             $0.http = member.addresses.http.description
             $0.ownedShards = UInt32(map.shards.count { $0.owner == slot })
             $0.standbyShards = UInt32(map.shards.count { $0.standby == slot })
+            $0.drained = map.isDrained(member.id)
         }
     }
 
