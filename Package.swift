@@ -224,7 +224,7 @@ let package = Package(
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTraversal", "ApusThreads", "ApusTransport",
                 "ApusStorage", "ApusCluster", "ApusSessions", "ApusClient", "ApusLocal", nioCore, nioPosix, nioHTTP1,
-                nioFoundationCompat, unixSignals, log, arguments,
+                nioWebSocket, nioFoundationCompat, hummingbird, httpTypes, protobuf, unixSignals, log, arguments,
             ]),
         .executableTarget(
             name: "apus-bench", dependencies: ["ApusBench"], path: "Sources/Command/apus-bench",
