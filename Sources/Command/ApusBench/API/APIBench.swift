@@ -66,7 +66,7 @@ struct BenchAPICommand: AsyncParsableCommand {
     func run() async throws {
         let directory = "\(NSTemporaryDirectory())/apus-api-\(getpid())"
         let stage = try await APIStage(
-            executable: try BenchPrograms.apus(), directory: directory, basePort: basePort, clients: clients)
+            executable: try BenchPrograms.doors(), directory: directory, basePort: basePort, clients: clients)
         defer { stage.down() }
         let floors = try APIFloors(directory: directory, ports: (basePort + 90, basePort + 91))
         defer { floors.end() }

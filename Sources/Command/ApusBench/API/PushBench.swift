@@ -8,9 +8,22 @@ import NIOCore
 import NIOPosix
 import Synchronization
 
-/// Events to many sessions of three nodes: the presence of one device, which goes to sleep and wakes.
+// The messages of the example service (proto/apus/doors.proto), as a client of it has them.
+extension DoorPassRequest: ClientRequestMessage {
+    typealias Reply = DoorPassed
+    static var info: ClientRequestInfo {
+        ClientRequestInfo(1000, "doors.pass", roles: [.app, .admin], "Pass a door.")
+    }
+}
+
+extension DoorPassEvent: ClientEventMessage {
+    static var info: ClientEventInfo { ClientEventInfo(1000, "doors.passed", "Somebody passed the door.") }
+}
+
+/// Events to many sessions of three nodes: who passes a door of the example service. The topic keeps its events, so
+/// each is at the standby too before it is sent.
 ///
-/// Times are from the device's request to each session's event. The sessions are native ones, over TLS.
+/// Times are from the request of who passes to each session's event. The sessions are native ones, over TLS.
 final class PushBench {
     struct Outcome {
         var line: String
@@ -21,16 +34,16 @@ final class PushBench {
     private final class Heard: Sendable {
         private let times = Mutex<[Double]>([])
         private let sentAt = Mutex(MonotonicTime.zero)
-        private let expected = Mutex<UInt32>(0)
+        private let expected = Mutex<UInt64>(0)
 
-        func begin(_ online: UInt32) {
+        func begin(_ passes: UInt64) {
             times.withLock { $0.removeAll(keepingCapacity: true) }
-            expected.withLock { $0 = online }
+            expected.withLock { $0 = passes }
             sentAt.withLock { $0 = .now() }
         }
 
-        func note(_ online: UInt32) {
-            guard expected.withLock({ $0 == online }) else { return }
+        func note(_ passes: UInt64) {
+            guard expected.withLock({ $0 == passes }) else { return }
             let since = sentAt.withLock { MonotonicTime.now() - $0 }
             times.withLock { $0.append(Double(since.nanoseconds) / 1_000_000) }
         }
@@ -48,38 +61,39 @@ final class PushBench {
     }
 
     func run() async throws -> Outcome {
-        let device = DeviceID(unchecked: "pushed")
-        let account = AccountID(unchecked: "pushed")
-        let token = try await stage.local.mint(
-            role: .device, access: AccessID(unchecked: "pushed"), account: account, device: device,
-            lifetime: .seconds(3600))
-        let camera = try await stage.session(token, .device, at: stage.local.mark.nodes[0].name)
         var sessions: [ClientSession] = []
         defer {
-            camera.close()
             for session in sessions { session.close() }
         }
-        for number in 0..<sessionCount {
-            let token = try await stage.local.mint(
-                role: .app, access: AccessID(unchecked: "hears-\(number)"), account: account)
-            let node = stage.local.mark.nodes[number % stage.local.mark.nodes.count].name
-            let session = try await stage.session(token, .app, at: node)
-            let heard = heard
-            session.subscribe(to: device) { heard.note($0.online) }
-            sessions.append(session)
+        let heard = heard
+        return try await withThrowingTaskGroup(of: Void.self) { group in
+            for number in 0..<sessionCount {
+                let token = try await stage.local.mint(
+                    role: .app, access: AccessID(unchecked: "hears-\(number)"),
+                    account: AccountID(unchecked: "hears-\(number / 100)"))
+                let node = stage.local.mark.nodes[number % stage.local.mark.nodes.count].name
+                let session = try await stage.session(token, .app, at: node)
+                sessions.append(session)
+                group.addTask {
+                    for try await event in session.events(of: "doors/bench", as: DoorPassEvent.self) {
+                        heard.note(event.message.passes)
+                    }
+                }
+            }
+            try await Task.sleep(for: .seconds(3))
+            let outcome = try await push(sessions[0])
+            group.cancelAll()
+            return outcome
         }
-        try await Task.sleep(for: .seconds(3))
-        return try await push(camera)
     }
 
-    private func push(_ camera: ClientSession) async throws -> Outcome {
+    private func push(_ session: ClientSession) async throws -> Outcome {
         var times: [Double] = []
         var missing = 0
         let busy = try busySeconds()
         for number in 0..<eventCount {
-            let isAsleep = number % 2 == 0
-            heard.begin(isAsleep ? 2 : 1)
-            _ = try await camera.ask(ClientSleepRequest.with { $0.asleep = isAsleep })
+            heard.begin(UInt64(number + 1))
+            _ = try await session.ask(DoorPassRequest.with { $0.door = "bench" })
             let deadline = MonotonicTime.now() + .seconds(5)
             while heard.all.count < sessionCount, MonotonicTime.now() < deadline {
                 try await Task.sleep(for: .milliseconds(20))

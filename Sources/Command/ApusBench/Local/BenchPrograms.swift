@@ -19,6 +19,18 @@ enum BenchPrograms {
         return path
     }
 
+    /// `apus-doors`, whose nodes have the example service: the one beside `apus`.
+    ///
+    /// - Throws: 10022 where there is none.
+    static func doors() throws(ApusError) -> String {
+        let path = URL(fileURLWithPath: try apus()).deletingLastPathComponent().path + "/apus-doors"
+        guard FileManager.default.isExecutableFile(atPath: path) else {
+            throw ApusError(
+                .configurationInvalid, "\(path) is missing: build it with `swift build -c release --product apus-doors`")
+        }
+        return path
+    }
+
     /// This program, for the parts of a measurement that have processes of their own.
     static var own: String { NodeProcess.executable }
 
