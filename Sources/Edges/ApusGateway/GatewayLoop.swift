@@ -41,7 +41,7 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
         self.service = service
         clock = service.channels.clock(of: eventLoop)
         executor = LoopTaskExecutor(eventLoop)
-        // Bounded by the connections: each has at most one piece of work in the stream.
+        // Bounded: each connection limits the requests that it has in progress.
         (work, workFeed) = AsyncStream.makeStream()
         keepalives = KeepaliveClock(keepalive: service.configuration.streamKeepalive)
     }
