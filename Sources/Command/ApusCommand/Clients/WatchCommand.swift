@@ -54,7 +54,7 @@ struct WatchCommand: AsyncParsableCommand {
                     case .live: log.info("Frames are arriving")
                     case .waiting: log.notice("No frames are arriving")
                     case .skipped(let count):
-                        log.warning("Frames were skipped: this viewer is too slow", metadata: [LogKey.count: "\(count)"])
+                        log.warning("Frames were skipped: too slow", metadata: [LogKey.count: "\(count)"])
                     case .ended(let error): ending.end(error)
                     }
                 })

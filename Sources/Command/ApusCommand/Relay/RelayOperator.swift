@@ -76,7 +76,7 @@ struct RelayOperator: Sendable {
     func ask<Answer: Decodable>(_ method: HTTPMethod, _ path: String, as type: Answer.Type) async throws -> Answer {
         let answer = try await HTTPFetch.send(method, path, to: address, token: token, timeout: Self.timeout)
         guard (200...299).contains(answer.status) else {
-            throw ApusError(.unavailable, "\(name) refused the request (\(answer.status)): \(String(buffer: answer.body))")
+            throw ApusError(.unavailable, "\(name) refused (\(answer.status)): \(String(buffer: answer.body))")
         }
         guard let value = try? JSONDecoder().decode(type, from: Data(buffer: answer.body)) else {
             throw ApusError(.malformed, "\(name) did not answer as a relay")
