@@ -31,7 +31,7 @@ extension ReplicaConfiguration {
             throw reader.invalid("replication.window_bytes", "at least replication.message_bytes_max is expected")
         }
         guard resendAfter >= .milliseconds(20), retryDelay >= .milliseconds(1) else {
-            throw reader.invalid("replication.resend_after", "at least 20ms is expected, 1ms for replication.retry_delay")
+            throw reader.invalid("replication.resend_after", "at least 20ms is expected; replication.retry_delay: 1ms")
         }
         confirmTimeout = try reader.duration("replication.confirm_timeout", default: d.confirmTimeout)
     }
