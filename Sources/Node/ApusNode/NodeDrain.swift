@@ -36,7 +36,7 @@ final class NodeDrain: Sendable {
             running.withLock { $0 = false }
             throw error
         }
-        // At most one runs at a time. It ends when the node has no clients, or after a timeout.
+        // At most one runs at a time, until the clients have left or the wait for them times out.
         Task { await self.finish() }
     }
 

@@ -1,6 +1,6 @@
 /// Decides whether to kill a process that keeps others from writing records (docs/decisions/21).
 /// A running process holds the lock for one commit. A process that was declared dead is stopped if it holds the lock
-/// for the same turn at two successive checks. Each check starts anew: the dead process may hold the gate while a live
+/// for the same turn at two successive checks. The checks continue: the dead process may hold the gate while a live
 /// one holds the lock, or take the lock when it resumes for a moment, long after its death. A dead process that is
 /// running out takes one turn after the other, and is left alone.
 /// **Memory.** The newest ``deadCountMax`` deaths. Pure.

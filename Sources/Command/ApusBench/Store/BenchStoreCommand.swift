@@ -25,9 +25,9 @@ struct BenchStoreCommand: AsyncParsableCommand {
     var kind: Kind
     @Argument(help: "Use this directory or file, which is created if it is missing.") var path: String
     @Option(help: "Make this number of writes; 0 means until --seconds are over.") var count = 200
-    @Option(help: "Run this number of concurrent writers, for records and sqlite.") var batch = 1
+    @Option(help: "Commit this number of concurrent writes at once, for records and sqlite.") var batch = 1
     @Option(help: "Write as the node NAME#INCARNATION, for records and lock.") var node: String?
-    @Option(help: "Write the log back after this number of pages.") var checkpointPages = 1000
+    @Option(help: "Write the log back after this number of pages, for records and lock.") var checkpointPages = 1000
     @Flag(help: "Continue after a refused write and print its error, for records.") var keepGoing = false
     @Flag(help: "Lock outside a transaction, so that SQLite holds no lock.") var bare = false
     @Option(help: "Set the store's cluster.") var cluster = "bench"

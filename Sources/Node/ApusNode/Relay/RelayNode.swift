@@ -36,7 +36,7 @@ package struct RelayNode: Sendable {
     private let operatorToken: String
     private let started = MonotonicTime.now()
 
-    /// Without an address of a listener for operators there is none.
+    /// If `door` is nil, there is no listener for operators.
     ///
     /// - Parameters:
     ///   - metrics: the process's metrics, already installed in the `MetricsSystem`.
