@@ -30,8 +30,8 @@ struct AdminRestore: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "restore", abstract: "Restore a copy of the records, while no node is running.",
         discussion: """
-            The copy is checked first. The old file is kept with the suffix `.replaced`. The copy does not contain what \
-            was written after the backup: tokens that were revoked since are valid again.
+            The copy is checked first. The old file is kept with the suffix `.replaced`. Later changes are not in \
+            the copy: tokens that were revoked after the backup are valid again.
             """)
 
     @OptionGroup var records: RecordsOption
