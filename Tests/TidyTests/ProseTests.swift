@@ -26,8 +26,9 @@ struct ProseTests {
 
     /// What is not converted yet. This list only becomes shorter.
     static let notConverted = [
-        "Sources/Command/", "Sources/Edges/ApusGateway/", "Sources/Edges/ApusHTTP/", "Sources/Node/",
-        "Sources/Services/ApusChannels/ChannelStateMachine.swift", "Sources/Services/ApusSessions/",
+        // The values of --kinds name doors.
+        "Sources/Command/ApusBench/Failover/FailoverBench.swift",
+        "Sources/Services/ApusChannels/ChannelStateMachine.swift",
     ]
 
     private static let converted = SourceTree.files.filter { file in

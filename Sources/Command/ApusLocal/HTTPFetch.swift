@@ -4,9 +4,9 @@ package import NIOHTTP1
 import NIOPosix
 package import NIOSSL
 
-/// One HTTP/1.1 request to a node's HTTP listener, with a deadline and a bound on the answer.
+/// One HTTP/1.1 request to a node's HTTP listener, with a deadline and a limit of the answer's size.
 package enum HTTPFetch {
-    /// A whole answer.
+    /// A complete answer.
     package struct Answer: Sendable {
         /// The status code.
         package var status: Int
@@ -14,17 +14,17 @@ package enum HTTPFetch {
         package var body: ByteBuffer
     }
 
-    /// The largest answer that is read, in bytes.
+    /// The maximum size of an answer, in bytes.
     package static let answerByteCountMax = 16 << 20
 
     /// Sends a request, and waits for the answer.
-    ///
     /// - Parameters:
-    ///   - body: JSON; nil: the request has none.
-    ///   - tls: for HTTPS; nil: plain HTTP.
-    ///   - token: goes into the header `Authorization`; nil: none does.
-    ///   - timeout: of connecting, and then of the answer.
-    /// - Throws: 21022 where the connection fails, 10005 after the deadline, 10001 where the answer is not one.
+    ///   - body: JSON; nil for none.
+    ///   - tls: for HTTPS; nil for plain HTTP.
+    ///   - token: the bearer token of the header `Authorization`; nil for none.
+    ///   - timeout: the time-out of the connection, and then of the answer.
+    /// - Throws: 21022 if the connection fails, 10005 after the deadline, 10001 if the answer is not HTTP, 10002 if it
+    ///   is too large.
     package static func send(
         _ method: HTTPMethod, _ path: String, to address: HostPort, token: String? = nil, body: ByteBuffer? = nil,
         tls: NIOSSLContext? = nil, timeout: Duration
@@ -59,12 +59,12 @@ package enum HTTPFetch {
         } catch let error as ApusError {
             throw error
         } catch {
-            throw ApusError(.connectFailed, "\(address) does not answer: \(error)")
+            throw ApusError(.connectFailed, "\(address) did not answer: \(error)")
         }
     }
 }
 
-/// Sends the request when the connection is there and gathers the answer. Loop-confined.
+/// Sends the request once connected, and collects the answer. Confined to the event loop.
 private final class FetchHandler: ChannelInboundHandler {
     typealias InboundIn = HTTPClientResponsePart
     typealias OutboundOut = HTTPClientRequestPart
@@ -116,7 +116,7 @@ private final class FetchHandler: ChannelInboundHandler {
         fail(context, ApusError(.malformed, "the answer is not HTTP: \(error)"))
     }
 
-    /// The last thing that a handler is told, also where the connection never came to be.
+    /// Called last, even if the connection was never established.
     func handlerRemoved(context: ChannelHandlerContext) {
         answer.fail(ApusError(.linkLost))
     }
