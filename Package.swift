@@ -208,14 +208,14 @@ let package = Package(
             "Command", "ApusLocal",
             [
                 "ApusCore", "ApusSessions", "ApusTransport", "ApusTraversal", "ApusNode", "CApusTLS", nioCore, nioPosix,
-                nioHTTP1, nioFoundationCompat, crypto,
+                nioHTTP1, nioSSL, nioFoundationCompat, crypto,
             ]),
         layer(
             "Command", "ApusCommand",
             [
                 "ApusCore", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster", "ApusSessions", "ApusNode",
                 "ApusClient", "ApusDevice", "ApusTraversal", "ApusLocal", "CApusThreads", nioCore, nioPosix, nioHTTP1,
-                nioFoundationCompat, unixSignals, log, coreMetrics, arguments,
+                nioSSL, nioFoundationCompat, protobuf, unixSignals, log, coreMetrics, arguments,
             ]),
         .executableTarget(
             name: "apus", dependencies: ["ApusCommand"], path: "Sources/Command/apus", swiftSettings: apusSettings),
@@ -224,7 +224,7 @@ let package = Package(
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTraversal", "ApusThreads", "ApusTransport",
                 "ApusStorage", "ApusCluster", "ApusSessions", "ApusClient", "ApusLocal", nioCore, nioPosix, nioHTTP1,
-                nioFoundationCompat, unixSignals, log, arguments,
+                nioWebSocket, nioFoundationCompat, hummingbird, httpTypes, protobuf, unixSignals, log, arguments,
             ]),
         .executableTarget(
             name: "apus-bench", dependencies: ["ApusBench"], path: "Sources/Command/apus-bench",

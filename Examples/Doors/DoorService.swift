@@ -28,7 +28,7 @@ extension DoorPassRequest: ClientRequestMessage, BoundedMessage {
     static var info: ClientRequestInfo {
         ClientRequestInfo(
             1000, "doors.pass", .post("/v1/doors/{door}/pass"), roles: [.app, .admin], isIdempotent: false,
-            "Pass a door.")
+            fields: ["door": .door], "Pass a door.")
     }
 }
 
@@ -37,15 +37,22 @@ extension DoorCloseRequest: ClientRequestMessage, BoundedMessage {
     static var info: ClientRequestInfo {
         ClientRequestInfo(
             1001, "doors.close", .post("/v1/doors/{door}/close"), roles: [.app, .admin], isIdempotent: false,
-            "Have a door close by itself.")
+            fields: ["door": .door, "after_ms": FieldRule(pattern: "^[0-9]{1,19}$")], "Have a door close by itself.")
     }
 }
 
 extension DoorGetRequest: ClientRequestMessage, BoundedMessage {
     typealias Reply = DoorState
     static var info: ClientRequestInfo {
-        ClientRequestInfo(1002, "doors.get", .get("/v1/doors/{door}"), roles: [.app, .admin], "Get what a door knows.")
+        ClientRequestInfo(
+            1002, "doors.get", .get("/v1/doors/{door}"), roles: [.app, .admin], fields: ["door": .door],
+            "Get what a door knows.")
     }
+}
+
+extension FieldRule {
+    /// With its kind a door's name is a topic, which has 63 bytes at most.
+    fileprivate static let door = Self(pattern: "^[A-Za-z0-9._-]{1,57}$", isRequired: true)
 }
 
 /// Step 5: what clients hear.
@@ -90,9 +97,8 @@ extension DoorService {
 extension EntityRegistry {
     /// Throws 21031 where this is no door's name.
     fileprivate func door(_ name: String, _ recorded: Bool) throws(ApusError) -> EntityRef<EntityCell<DoorState>> {
-        // With its kind it names a topic, which has 63 bytes at most.
-        guard (1...57).contains(name.utf8.count) else {
-            throw ApusError(.badParameter, "a door's name has 1 to 57 bytes")
+        guard name.utf8.count <= 57, DeviceID(rawValue: name) != nil else {
+            throw ApusError(.badParameter, "a door's name has 1 to 57 letters, digits, '-', '_' or '.'")
         }
         return ref(EntityCell<DoorState>.self, EntityAddress(kind: recorded ? .recordedDoor : .door, key: name))
     }

@@ -82,14 +82,14 @@ struct ClientCallsRunTests {
         try await withThrowingTaskGroup(of: Void.self) { group in
             group.addTask { await line.run() }
             let began = ContinuousClock.now
-            try await line.send(1, Self.request("slow"), within: .milliseconds(300))
+            try await line.send(1, Self.request("slow"), within: .seconds(3))
             try await line.send(2, Self.request("quick"))
             var answers = line.answers.makeAsyncIterator()
             let first = try #require(await answers.next())
             #expect(first.0 == 2 && Self.code(first.1) == nil)
             let second = try #require(await answers.next())
             #expect(second.0 == 1 && Self.code(second.1) == .deadlineExceeded)
-            #expect(ContinuousClock.now - began < .seconds(5))
+            #expect(ContinuousClock.now - began < .seconds(25))
             for _ in 0..<100 where cancelled.load(ordering: .relaxed) == 0 {
                 try await Task.sleep(for: .milliseconds(20))
             }

@@ -15,7 +15,7 @@ struct LimitTests {
             nodes: 1, basePort: 29_500, launcher: ["/bin/sh", "-c", "ulimit -n 256; exec \"$@\"", "sh"])
         defer { cluster.down() }
         let said = Cluster.text(cluster.file("n1/log"))
-        #expect(said.contains("Bounds are lowered to what the limit of open files allows"))
+        #expect(said.contains("Limits were lowered to fit the limit of open files"))
         #expect(said.contains("gateway.connections_max 15000 to "), "\(said)")
         let viewer = try await watched(cluster)
         // Allocations until there are no more; each check has two.

@@ -143,7 +143,7 @@ struct OwnershipFaultTests {
             #expect(try await Self.health(cluster, 2) == 503)
         }
         let shown = try cluster.run("admin", "ownership", "restore", "--dry-run")
-        #expect(shown.status == 0 && shown.output.contains("would be put back"), "\(shown.all)")
+        #expect(shown.status == 0 && shown.output.contains("would be restored"), "\(shown.all)")
         #expect(try await Self.health(cluster, 1) == 503)
         let restore = try cluster.run("admin", "ownership", "restore")
         #expect(restore.status == 0, "\(restore.all)")

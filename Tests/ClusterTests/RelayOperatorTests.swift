@@ -75,7 +75,7 @@ struct RelayOperatorTests {
             #expect(said != nil, "\(line)")
         }
         #expect(try isPeer("192.0.1.9:80"))
-        try await reload("192.0.1.0/24", "The relay has read its secrets")
+        try await reload("192.0.1.0/24", "The relay read its secrets")
         #expect(try !isPeer("192.0.1.9:80") && isPeer("192.0.3.9:80"))
         try await reload("192.0.1.0/33", "The relay cannot be reloaded; nothing has changed")
         #expect(try !isPeer("192.0.1.9:80"))

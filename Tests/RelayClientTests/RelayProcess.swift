@@ -62,7 +62,7 @@ final class RelayProcess: Sendable {
                 Issue.record("the relay ended: \(child.errors)")
                 throw CancellationError()
             }
-            return child.errors.contains("The relay is open.")
+            return child.errors.contains("The relay is open")
         }
     }
 

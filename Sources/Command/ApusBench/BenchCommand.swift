@@ -1,23 +1,23 @@
 import ArgumentParser
 
-/// The measurements of `docs/benchmarks.md`; `scripts/bench` builds what they need and calls them.
+/// The benchmarks of `docs/benchmarks.md`. `scripts/bench` builds what they need and runs them.
 struct BenchCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "apus-bench", abstract: "Measure Apus on this machine.",
         discussion: """
-            Nodes and clients are processes of the program apus in the same folder, or of the one that the environment's
-            APUS names.
+            Nodes and clients are processes of the program apus in the same folder, or of the program that the
+            variable APUS names.
             """,
         subcommands: [
             BenchTransportCommand.self, BenchTransportServerCommand.self, BenchTransportClientCommand.self,
             BenchEntitiesCommand.self, BenchFailoverCommand.self, BenchRelayFailoverCommand.self,
             BenchSignInCommand.self, BenchFaultsCommand.self, BenchEnduranceCommand.self, BenchHogCommand.self,
-            BenchStoreCommand.self,
+            BenchStoreCommand.self, BenchAPICommand.self, BenchBareHTTPCommand.self,
         ])
 }
 
-/// What the program `apus-bench` calls.
+/// The entry point of the program `apus-bench`.
 package enum BenchProgram {
-    /// Runs the measurement that the arguments name, and ends the process with its exit code where it fails.
+    /// Runs the benchmark that the arguments name. If it fails, the process ends with its exit code.
     package static func main() async { await BenchCommand.main() }
 }

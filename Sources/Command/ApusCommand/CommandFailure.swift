@@ -2,9 +2,9 @@ import ApusCore
 import ArgumentParser
 import Foundation
 
-/// How a verb reports an error: one line on standard error, with its number, and exit code 1.
+/// Reports a command's error: one line on standard error with the error's number, and exit code 1.
 enum CommandFailure {
-    /// Runs a verb's work. Other errors than ``ApusError`` are reported by the parser of the arguments.
+    /// Runs a command's work. The argument parser reports errors other than ``ApusError``.
     static func reported(_ body: () async throws -> Void) async throws {
         do {
             try await body()

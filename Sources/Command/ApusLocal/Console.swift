@@ -1,7 +1,7 @@
 import Foundation
 
-/// Lines for the person at the terminal.
+/// Output for the user at the terminal.
 package enum Console {
-    /// Writes a line to standard output at once, also where that is a pipe or a file.
+    /// Writes a line to standard output without buffering, including to a pipe or a file.
     package static func say(_ line: String) { FileHandle.standardOutput.write(Data((line + "\n").utf8)) }
 }

@@ -7,15 +7,14 @@ import Glibc
 import Musl
 #endif
 
-/// Starts programs that outlive this one: `posix_spawn` into a session of its own, so that neither the
-/// terminal's Ctrl-C nor its end reaches them. Foundation's Process cannot do that.
+/// Starts programs that outlive this one. `posix_spawn` gives them a session of their own, so neither the terminal's
+/// Ctrl-C nor its close reaches them. Foundation's Process cannot do that.
 enum DetachedProcess {
     /// `POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK` (spawn.h).
     private static let flags: Int16 = 0x80 | 0x08
 
-    /// Starts `executable` with standard output and error appended to a file, and nothing to read.
-    ///
-    /// - Returns: The process's number.
+    /// Starts `executable`. Standard output and error are appended to a file, and standard input is empty.
+    /// - Returns: the process id.
     /// - Throws: 10018 with the system's reason.
     static func start(
         executable: String, arguments: [String], environment: [String: String], output: String
@@ -31,14 +30,14 @@ enum DetachedProcess {
         posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0)
         posix_spawn_file_actions_addopen(&actions, 1, output, O_WRONLY | O_CREAT | O_APPEND, 0o600)
         posix_spawn_file_actions_adddup2(&actions, 1, 2)
-        // What this process has open, sockets above all, must not live on in the node.
+        // Descriptors of this process, sockets above all, must not stay open in the new process.
         for descriptor in OpenFiles.descriptors() { posix_spawn_file_actions_addclose(&actions, descriptor) }
         var mask = sigset_t()
         sigemptyset(&mask)
         posix_spawnattr_setsigmask(&attributes, &mask)
         posix_spawnattr_setflags(&attributes, flags)
 
-        // SAFETY: the copies live until the call returns, and are freed here.
+        // SAFETY: the copies are valid until the call returns, and are freed here.
         var argumentPointers: [UnsafeMutablePointer<CChar>?] = arguments.map { strdup($0) } + [nil]
         var variablePointers: [UnsafeMutablePointer<CChar>?] = environment.map { strdup("\($0)=\($1)") } + [nil]
         defer { for pointer in argumentPointers + variablePointers { free(pointer) } }
@@ -51,9 +50,9 @@ enum DetachedProcess {
     }
 }
 
-/// The files that this process has open, beside standard input, output and error.
+/// The open descriptors of this process, except standard input, output and error.
 enum OpenFiles {
-    /// Their numbers, as proc(5) lists them; one that closes meanwhile may be among them.
+    /// The descriptors that proc(5) lists. Some may be closed by now.
     static func descriptors() -> [CInt] {
         let names = (try? FileManager.default.contentsOfDirectory(atPath: "/proc/self/fd")) ?? []
         return names.compactMap { CInt($0) }.filter { $0 > 2 }

@@ -2,10 +2,11 @@ package import ApusCore
 package import NIOCore
 package import NIOHTTP1
 import NIOPosix
+package import NIOSSL
 
-/// One HTTP/1.1 request to a node's HTTP listener, with a deadline and a bound on the answer.
+/// One HTTP/1.1 request to a node's HTTP listener, with a deadline and a limit of the answer's size.
 package enum HTTPFetch {
-    /// A whole answer.
+    /// A complete answer.
     package struct Answer: Sendable {
         /// The status code.
         package var status: Int
@@ -13,19 +14,25 @@ package enum HTTPFetch {
         package var body: ByteBuffer
     }
 
-    /// The largest answer that is read, in bytes.
+    /// The maximum size of an answer, in bytes.
     package static let answerByteCountMax = 16 << 20
 
-    /// Sends a request without a body, and waits for the answer.
-    ///
+    /// Sends a request, and waits for the answer.
     /// - Parameters:
-    ///   - token: goes into the header `Authorization`; nil: none does.
-    ///   - timeout: of connecting, and then of the answer.
-    /// - Throws: 21022 where the connection fails, 10005 after the deadline, 10001 where the answer is not one.
+    ///   - body: JSON; nil for none.
+    ///   - tls: for HTTPS; nil for plain HTTP.
+    ///   - token: the bearer token of the header `Authorization`; nil for none.
+    ///   - timeout: the time-out of the connection, and then of the answer.
+    /// - Throws: 21022 if the connection fails, 10005 after the deadline, 10001 if the answer is not HTTP, 10002 if it
+    ///   is too large.
     package static func send(
-        _ method: HTTPMethod, _ path: String, to address: HostPort, token: String? = nil, timeout: Duration
+        _ method: HTTPMethod, _ path: String, to address: HostPort, token: String? = nil, body: ByteBuffer? = nil,
+        tls: NIOSSLContext? = nil, timeout: Duration
     ) async throws(ApusError) -> Answer {
-        var headers: HTTPHeaders = ["Host": address.description, "Connection": "close", "Content-Length": "0"]
+        var headers: HTTPHeaders = [
+            "Host": address.description, "Connection": "close", "Content-Length": "\(body?.readableBytes ?? 0)",
+        ]
+        if body != nil { headers.add(name: "Content-Type", value: "application/json") }
         if let token { headers.add(name: "Authorization", value: "Bearer \(token)") }
         let head = HTTPRequestHead(version: .http1_1, method: method, uri: path, headers: headers)
         let nanoseconds = timeout.nanoseconds
@@ -36,9 +43,15 @@ package enum HTTPFetch {
                     channel.eventLoop.makeCompletedFuture {
                         let answer = channel.eventLoop.makePromise(of: Answer.self)
                         let pipeline = channel.pipeline.syncOperations
+                        if let tls {
+                            // A name goes into the handshake, an address does not (RFC 6066 §3).
+                            let isAddress = (try? SocketAddress(ipAddress: address.host, port: 0)) != nil
+                            try pipeline.addHandler(
+                                NIOSSLClientHandler(context: tls, serverHostname: isAddress ? nil : address.host))
+                        }
                         try pipeline.addHTTPClientHandlers()
                         try pipeline.addHandler(
-                            FetchHandler(head: head, answer: answer, timeout: .nanoseconds(nanoseconds)))
+                            FetchHandler(head: head, body: body, answer: answer, timeout: .nanoseconds(nanoseconds)))
                         return answer.futureResult
                     }
                 }
@@ -46,23 +59,27 @@ package enum HTTPFetch {
         } catch let error as ApusError {
             throw error
         } catch {
-            throw ApusError(.connectFailed, "\(address) does not answer: \(error)")
+            throw ApusError(.connectFailed, "\(address) did not answer: \(error)")
         }
     }
 }
 
-/// Sends the request when the connection is there and gathers the answer. Loop-confined.
+/// Sends the request once connected, and collects the answer. Confined to the event loop.
 private final class FetchHandler: ChannelInboundHandler {
     typealias InboundIn = HTTPClientResponsePart
     typealias OutboundOut = HTTPClientRequestPart
 
     private let head: HTTPRequestHead
+    private let body: ByteBuffer?
     private let answer: EventLoopPromise<HTTPFetch.Answer>
     private let timeout: TimeAmount
     private var gathered = HTTPFetch.Answer(status: 0, body: ByteBuffer())
 
-    init(head: HTTPRequestHead, answer: EventLoopPromise<HTTPFetch.Answer>, timeout: TimeAmount) {
+    init(
+        head: HTTPRequestHead, body: ByteBuffer?, answer: EventLoopPromise<HTTPFetch.Answer>, timeout: TimeAmount
+    ) {
         self.head = head
+        self.body = body
         self.answer = answer
         self.timeout = timeout
     }
@@ -76,6 +93,7 @@ private final class FetchHandler: ChannelInboundHandler {
         }
         channel.closeFuture.whenComplete { _ in deadline.cancel() }
         context.write(wrapOutboundOut(.head(head)), promise: nil)
+        if let body { context.write(wrapOutboundOut(.body(.byteBuffer(body))), promise: nil) }
         context.writeAndFlush(wrapOutboundOut(.end(nil)), promise: nil)
     }
 
@@ -98,7 +116,7 @@ private final class FetchHandler: ChannelInboundHandler {
         fail(context, ApusError(.malformed, "the answer is not HTTP: \(error)"))
     }
 
-    /// The last thing that a handler is told, also where the connection never came to be.
+    /// Called last, even if the connection was never established.
     func handlerRemoved(context: ChannelHandlerContext) {
         answer.fail(ApusError(.linkLost))
     }

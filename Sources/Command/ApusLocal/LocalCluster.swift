@@ -2,46 +2,42 @@ package import ApusCore
 package import ApusSessions
 import Foundation
 
-/// A local cluster found by its state directory: its doors, its authority, and tokens for it.
-///
-/// What `apus device --dir`, `apus watch --dir` and the cluster verbs start from.
+/// A local cluster, found by its state directory: its endpoints, its authority, and tokens for it.
+/// `apus device --dir`, `apus watch --dir` and the cluster commands use it.
 package struct LocalCluster: Sendable {
-    /// Where its files are.
+    /// The cluster's files.
     package let directory: StateDirectory
-    /// Its name and its nodes.
+    /// The cluster's name and nodes.
     package let mark: StateDirectory.Mark
 
-    /// The account that tokens of a local cluster belong to, where none is named.
+    /// The default account of a local cluster's tokens.
     package static let account = AccountID(unchecked: "local")
 
     /// Opens the cluster of a state directory.
-    ///
-    /// - Throws: 10020 where the directory holds no local cluster.
+    /// - Throws: 10020 if the directory holds no local cluster.
     package init(directory path: String) throws(ApusError) {
         directory = StateDirectory(path)
         mark = try directory.requireMark()
     }
 
-    /// Its name, which every token and certificate carries.
+    /// The cluster's name, which is part of every token and certificate.
     package var cluster: ClusterID { ClusterID(unchecked: mark.cluster) }
-    /// The cluster's authority, PEM.
+    /// The certificate of the cluster's authority, PEM.
     package var authorityFile: String { directory.pki.authority }
-    /// Where devices and apps connect, in the order of the nodes.
+    /// The client endpoints, in the order of the nodes.
     package var doors: [HostPort] { mark.nodes.compactMap { HostPort($0.clients) } }
 
-    /// The door of one node, by index from 1 or by name.
-    ///
-    /// - Throws: 21031 where there is no such node.
+    /// The client endpoint of one node, by index from 1 or by name.
+    /// - Throws: 21031 if there is no such node.
     package func door(of node: String) throws(ApusError) -> HostPort {
         let found = try StateDirectory.node(node, in: mark)
         guard let door = HostPort(found.clients) else {
-            throw ApusError(.stateForeign, "\(directory.markFile) names no door for \(found.name)")
+            throw ApusError(.stateForeign, "\(directory.markFile) names no client endpoint of \(found.name)")
         }
         return door
     }
 
-    /// A token for this cluster, good for an hour unless said otherwise.
-    ///
+    /// Issues a token for this cluster, by default for an hour.
     /// - Throws: as ``PKIDirectory/mint(_:)``.
     package func mint(
         role: Session.Role, access: AccessID, account: AccountID = account, device: DeviceID? = nil,

@@ -2,15 +2,14 @@ package import ApusCore
 import NIOCore
 import NIOPosix
 
-/// Checks that a node's addresses are free before the node is started, so that the one in use is named.
+/// Checks that a node's addresses are free before the node is started, so that an error can name the one in use.
 package enum LocalPorts {
-    /// How long a port is waited for: threads of a process that was just killed hold its sockets a moment longer than
-    /// the process can be seen.
+    /// How long to wait for a port. After a process was killed, its threads hold its sockets for a moment after the
+    /// process has disappeared.
     private static let endingTimeout = Duration.seconds(3)
 
-    /// Checks every address of a node, on TCP and where it uses it on UDP.
-    ///
-    /// - Throws: 10019 with the address and what it was for.
+    /// Checks every address of a node over TCP, and over UDP if the node uses it.
+    /// - Throws: 10019 with the address and its purpose.
     package static func requireFree(_ node: StateDirectory.Node) async throws(ApusError) {
         for (purpose, text) in [
             ("node links", node.transport), ("devices and apps", node.clients), ("HTTP", node.http),
@@ -31,7 +30,7 @@ package enum LocalPorts {
         }
     }
 
-    /// True where this process could listen at the address on TCP.
+    /// True if this process could listen at the address over TCP.
     package static func isFree(_ address: HostPort) async -> Bool {
         let listener = try? await ServerBootstrap(group: MultiThreadedEventLoopGroup.singleton)
             .serverChannelOption(ChannelOptions.socketOption(.so_reuseaddr), value: 1)
@@ -56,7 +55,7 @@ package enum LocalPorts {
         } catch {
             throw ApusError(
                 .addressInUse,
-                "port \(address.port) of \(address.host), for the \(purpose) of \(node), is in use by another program; "
+                "port \(address.port) of \(address.host), for the \(purpose) of \(node), is in use by another program: "
                     + "stop it or choose other ports with --base-port (\(error))")
         }
     }

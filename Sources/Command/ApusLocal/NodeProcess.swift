@@ -8,39 +8,37 @@ package import Glibc
 package import Musl
 #endif
 
-/// An `apus` process that was started detached: a node of a local cluster, or a client beside one.
-///
-/// Its pid file is never trusted alone: before any signal, the process of that number must have exactly the name
-/// and arguments that ``start()`` gave it, so that a number that the system gave to another program is left alone.
-/// The name is given, not the file's: the binary may be called otherwise, or be another build than this one.
+/// A detached `apus` process: a node of a local cluster, or a client.
+/// The pid file alone is never trusted. Before any signal, the process with that id must have exactly the name and
+/// arguments of ``start()``, so that another program that got the same id is left alone. The name is an argument, not
+/// the file's name: the binary may have another name, or be another build.
 package struct NodeProcess: Sendable {
-    /// What the system says of the process.
+    /// The state of the process according to the system.
     package enum State: String, Codable, Sendable {
         case running, paused, stopped
     }
 
-    /// How often, and how far apart, the arguments of a process that has none are looked at.
+    /// How often, and at which interval, missing arguments of a process are read again.
     private static let argumentAttempts = 100
     private static let argumentWaitMicroseconds: UInt32 = 1000
-    /// The program's name among the arguments of every process, whatever its file is called.
+    /// The program's name in the arguments of every process, whatever the name of its file.
     private static let programName = "apus"
 
     /// A node's or a client's name, for messages.
     package let name: String
-    /// What follows the program's name.
+    /// The arguments after the program's name.
     package let arguments: [String]
-    /// Gets its standard output and error.
+    /// Receives the process's standard output and error.
     package let logFile: String
-    /// Holds its number, in digits.
+    /// Contains the process id, in digits.
     package let pidFile: String
-    /// A node's file; nil for another process.
+    /// A node's configuration; nil for other processes.
     private let configurationFile: String?
 
-    /// A process by what it is started with; nothing is started yet.
-    ///
+    /// Describes a process by its arguments. Nothing is started.
     /// - Parameters:
-    ///   - arguments: what follows the program's name.
-    ///   - configurationFile: a node's; nil for another process.
+    ///   - arguments: the arguments after the program's name.
+    ///   - configurationFile: a node's configuration; nil for other processes.
     package init(
         name: String, arguments: [String], logFile: String, pidFile: String, configurationFile: String? = nil
     ) {
@@ -59,7 +57,7 @@ package struct NodeProcess: Sendable {
             configurationFile: directory.configurationFile(name))
     }
 
-    /// The number of the living process; nil where there is none.
+    /// The id of the running process; nil if there is none.
     package var pid: pid_t? {
         guard let text = try? String(contentsOfFile: pidFile, encoding: .utf8),
             let pid = pid_t(text.trimmingCharacters(in: .whitespacesAndNewlines)), pid > 1, isOurs(pid)
@@ -67,20 +65,20 @@ package struct NodeProcess: Sendable {
         return pid
     }
 
-    /// Whether it runs, is paused by SIGSTOP, or is not there.
+    /// The state of the process: running, paused by SIGSTOP, or stopped.
     package var state: State {
         guard let pid else { return .stopped }
         return Self.statusLetter(pid) == "T" ? .paused : .running
     }
 
-    /// Sends a signal; false where there is no process.
+    /// Sends a signal. Returns false if there is no process.
     @discardableResult
     package func signal(_ number: CInt) -> Bool {
         guard let pid else { return false }
         return kill(pid, number) == 0
     }
 
-    /// Waits until the process is gone; false after the deadline.
+    /// Waits until the process is gone. Returns false after the deadline.
     package func waitUntilGone(_ timeout: Duration) async throws -> Bool {
         let deadline = ContinuousClock.now + timeout
         while pid != nil {
@@ -90,10 +88,10 @@ package struct NodeProcess: Sendable {
         return true
     }
 
-    /// Stops the process: SIGTERM, and SIGKILL after `grace`. A process that is not there is stopped.
+    /// Stops the process with SIGTERM, and with SIGKILL after `grace`. Does nothing if there is no process.
     package func stop(grace: Duration = .seconds(10)) async throws {
         guard signal(SIGTERM) else { return }
-        // A paused process takes no SIGTERM before it goes on.
+        // A paused process handles SIGTERM only after it continues.
         signal(SIGCONT)
         if try await !waitUntilGone(grace) {
             signal(SIGKILL)
@@ -101,13 +99,12 @@ package struct NodeProcess: Sendable {
         }
     }
 
-    /// Starts it detached: a session of its own, no terminal, output to its log.
-    ///
+    /// Starts the process detached: a session of its own, no terminal, output to its log.
     /// - Parameters:
-    ///   - program: the file of `apus`; this program's own where nil.
-    ///   - launcher: a program and its first arguments, which executes the file that follows in its own place, under
-    ///     this program's name; empty: none.
-    ///   - variables: of its environment, beside those of this process.
+    ///   - program: the file of `apus`; if nil, this program's own.
+    ///   - launcher: a program and its first arguments, which executes the file that follows in its own process, under
+    ///     this program's name; empty for none.
+    ///   - variables: additional environment variables.
     /// - Throws: 10018 with the system's reason.
     package func start(
         program: String? = nil, launcher: [String] = [], variables: [String: String] = [:]
@@ -117,7 +114,7 @@ package struct NodeProcess: Sendable {
         do {
             try FileManager.default.createDirectory(atPath: folder, withIntermediateDirectories: true)
         } catch {
-            throw ApusError(.storageFailed, "\(folder) cannot be made: \(error.localizedDescription)")
+            throw ApusError(.storageFailed, "\(folder) cannot be created: \(error.localizedDescription)")
         }
         let pid = try DetachedProcess.start(
             executable: launcher.first ?? program,
@@ -131,8 +128,8 @@ package struct NodeProcess: Sendable {
         }
     }
 
-    /// This process's variables, but for those that would override what the node's own file sets: an `APUS_DATA_DIR`
-    /// that was meant for something else would be the directory of all nodes.
+    /// This process's environment, without the variables that would override keys of the node's file. An
+    /// `APUS_DATA_DIR` for another purpose would otherwise be the directory of all nodes.
     private func environment() throws(ApusError) -> [String: String] {
         var environment = ProcessInfo.processInfo.environment
         guard let configurationFile else { return environment }
@@ -155,19 +152,19 @@ package struct NodeProcess: Sendable {
         return text.split(separator: "\n").suffix(lines)
     }
 
-    /// This program's own file.
+    /// The path of this program's file.
     package static var executable: String {
         (try? FileManager.default.destinationOfSymbolicLink(atPath: "/proc/self/exe")) ?? CommandLine.arguments[0]
     }
 
-    /// Ends the process and those that it started, such as a backtracer that holds its sockets open.
+    /// Kills the process and its children, such as a backtracer that holds its sockets open.
     package func killAll() {
         guard let pid else { return }
         for child in Self.children(of: pid) { kill(child, SIGKILL) }
         kill(pid, SIGKILL)
     }
 
-    /// Processes that another started (proc(5)).
+    /// The child processes of a process (proc(5)).
     private static func children(of pid: pid_t) -> [pid_t] {
         let names = (try? FileManager.default.contentsOfDirectory(atPath: "/proc")) ?? []
         return names.compactMap { pid_t($0) }.filter { child in
@@ -180,9 +177,9 @@ package struct NodeProcess: Sendable {
     }
 
     private func isOurs(_ pid: pid_t) -> Bool {
-        // The arguments are missing for a moment while a process becomes another program (execve(2)): a node that was
-        // just spawned, or that starts anew in place, is no dead one. They stay missing of one that is dead and not yet
-        // waited for, and of the kernel's own threads.
+        // The arguments are empty for a moment while a process executes another program (execve(2)), so a node that was
+        // just spawned, or that restarts in place, is not dead. They stay empty for zombies and for the kernel's own
+        // threads.
         var line = Data()
         for _ in 0..<Self.argumentAttempts {
             guard let found = FileManager.default.contents(atPath: "/proc/\(pid)/cmdline") else { return false }
@@ -195,7 +192,7 @@ package struct NodeProcess: Sendable {
         return found == [Self.programName] + arguments
     }
 
-    /// The state letter of `stat` (proc(5)): R, S, D running; T stopped. Nil: no such process.
+    /// The state letter of `stat` (proc(5)): R, S, D running; T stopped. Nil if there is no such process.
     private static func statusLetter(_ pid: pid_t) -> Character? {
         guard let data = FileManager.default.contents(atPath: "/proc/\(pid)/stat") else { return nil }
         let text = String(decoding: data, as: UTF8.self)

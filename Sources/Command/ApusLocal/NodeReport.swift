@@ -4,23 +4,23 @@ import NIOCore
 import NIOFoundationCompat
 import NIOHTTP1
 
-/// One node as `apus cluster status` shows it: its own status, and what its process is.
+/// One node in `apus cluster status`: its own status, and the state of its process.
 package struct NodeReport: Encodable, Sendable {
-    /// What the system says of the node's process.
+    /// The state of the node's process according to the system.
     package var process: NodeProcess.State
-    /// The process's number; nil where there is none.
+    /// The process id; nil if there is none.
     package var pid: Int32?
-    /// What the node says of itself.
+    /// The node's own status.
     package var status: NodeStatus
 
-    /// The node answered; otherwise `status` holds only its name, its addresses and a state.
+    /// True if the node answered. Otherwise `status` holds only its name, its addresses and a state.
     package var answered: Bool { status.incarnation > 0 }
 
     private enum Key: String, CodingKey {
         case process, pid
     }
 
-    /// The node's own status, with `process` and `pid` beside it.
+    /// Encodes the node's own status with `process` and `pid` added.
     package func encode(to encoder: any Encoder) throws {
         try status.encode(to: encoder)
         var container = encoder.container(keyedBy: Key.self)
@@ -28,7 +28,7 @@ package struct NodeReport: Encodable, Sendable {
         try container.encodeIfPresent(pid, forKey: .pid)
     }
 
-    /// Asks one node; a paused or stopped one is not waited for.
+    /// Asks one node. A paused or stopped node is not asked.
     package static func gather(
         _ node: StateDirectory.Node, in directory: StateDirectory, timeout: Duration = .seconds(2)
     ) async -> NodeReport {
@@ -46,7 +46,7 @@ package struct NodeReport: Encodable, Sendable {
         return report
     }
 
-    /// Asks all nodes at once; the order is the mark's.
+    /// Asks all nodes concurrently. The result has the mark's order.
     package static func gather(_ cluster: LocalCluster) async -> [NodeReport] {
         await withTaskGroup(of: (Int, NodeReport).self) { group in
             for (index, node) in cluster.mark.nodes.enumerated() {
@@ -68,9 +68,9 @@ package struct NodeReport: Encodable, Sendable {
     }
 }
 
-/// Rows as text, columns padded to their widest.
+/// Formats rows as text, with columns padded to the widest cell.
 package enum TextTable {
-    /// One line for each row. Cells may have text of others, such as the names of the relay's users.
+    /// One line per row. Cells are escaped, because they may contain foreign text, such as relay users' names.
     package static func lines(_ rows: [[String]]) -> [String] {
         let rows = rows.map { $0.map(ForeignText.escaped) }
         let columnCount = rows.map(\.count).max() ?? 0
@@ -90,7 +90,7 @@ package enum TextTable {
 }
 
 extension NodeReport {
-    /// The nodes' table, and the channels' where there are any.
+    /// The table of the nodes, and that of the channels if there are any.
     package static func table(_ reports: [NodeReport]) -> [String] {
         var nodes = [
             [
@@ -124,7 +124,7 @@ extension NodeReport {
         let conditions = reports.flatMap { report in
             (report.status.conditions ?? []).map { [report.status.name, $0.type, $0.message] }
         }
-        if !conditions.isEmpty { lines += [""] + TextTable.lines([["NODE", "CONDITION", "WHAT"]] + conditions) }
+        if !conditions.isEmpty { lines += [""] + TextTable.lines([["NODE", "CONDITION", "MESSAGE"]] + conditions) }
         return lines
     }
 }

@@ -4,15 +4,14 @@ import ApusTransport
 import Crypto
 import Foundation
 
-/// A cluster's keys and certificates in one directory, mode 0700; keys are mode 0600.
-///
+/// A cluster's keys and certificates in one directory with mode 0700; keys have mode 0600.
 /// `ca.pem`/`ca.key`, `NODE.pem`/`NODE.key`, `clients.pem`/`clients.key`, `cluster.key` (32 random bytes),
-/// `token.key`/`token.pub`. What exists is kept, so a node can be added later.
+/// `token.key`/`token.pub`. Existing files are kept, so a node can be added later.
 package struct PKIDirectory: Sendable {
     /// The directory, absolute.
     package let path: String
 
-    /// A directory by its path; nothing is read or made.
+    /// A directory by its path. Nothing is read or created.
     package init(path: String) { self.path = path }
 
     /// The authority's certificate, PEM.
@@ -22,11 +21,11 @@ package struct PKIDirectory: Sendable {
     /// The 32 bytes that the nodes share.
     package var clusterKey: String { "\(path)/cluster.key" }
 
-    /// Makes what is missing.
-    ///
-    /// - Parameter hosts: names and addresses under which nodes and doors are reached, beside the local ones.
-    /// - Returns: The files that were made.
-    /// - Throws: 10021 where a file cannot be written, 10022 where the existing authority cannot be read.
+    /// Creates missing files.
+    /// - Parameter hosts: names and addresses of nodes and client endpoints for the certificates, in addition to the
+    ///   local ones.
+    /// - Returns: the created files.
+    /// - Throws: 10021 if a file cannot be written, 10022 if the existing authority cannot be read.
     package func make(cluster: ClusterID, nodes: [NodeName], hosts: [String]) throws(ApusError) -> [String] {
         try makeFolder()
         var made: [String] = []
@@ -60,8 +59,7 @@ package struct PKIDirectory: Sendable {
     }
 
     /// Signs a token with the directory's token key.
-    ///
-    /// - Throws: 10021 where there is no key, 10022 where it is not one.
+    /// - Throws: 10021 if there is no key, 10022 if it is not valid.
     package func mint(_ claims: TokenClaims) async throws(ApusError) -> String {
         let key: String
         do {
@@ -78,7 +76,7 @@ package struct PKIDirectory: Sendable {
             try FileManager.default.createDirectory(
                 atPath: path, withIntermediateDirectories: true, attributes: [.posixPermissions: 0o700])
         } catch {
-            throw ApusError(.storageFailed, "\(path) cannot be made: \(error.localizedDescription)")
+            throw ApusError(.storageFailed, "\(path) cannot be created: \(error.localizedDescription)")
         }
     }
 

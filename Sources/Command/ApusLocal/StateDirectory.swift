@@ -1,11 +1,10 @@
 package import ApusCore
 import Foundation
 
-/// The state directory of a local cluster: what it holds and whose it is.
-///
+/// The state directory of a local cluster.
 /// `cluster.json` is its mark. A directory without the mark, or with another cluster's, is never written to.
 package struct StateDirectory: Sendable {
-    /// A node as `cluster.json` names it.
+    /// A node in `cluster.json`.
     package struct Node: Codable, Sendable, Equatable {
         /// Unique in the cluster.
         package var name: String
@@ -15,20 +14,20 @@ package struct StateDirectory: Sendable {
         package var clients: String
         /// HOST:PORT of the HTTP listener.
         package var http: String
-        /// Nil where the node relays nothing.
+        /// HOST:PORT of the relay; nil if the node has none.
         package var relay: String?
     }
 
     /// The content of `cluster.json`.
     package struct Mark: Codable, Sendable, Equatable {
-        /// Tells the file from another program's.
+        /// Distinguishes the file from those of other programs.
         package static let format = "apus-local-cluster"
         /// The layout of the directory.
         package static let version = 1
 
-        /// ``format`` of what wrote it.
+        /// The ``format`` of the writer.
         package var format = Self.format
-        /// ``version`` of what wrote it.
+        /// The ``version`` of the writer.
         package var version = Self.version
         /// The cluster's name.
         package var cluster: String
@@ -42,7 +41,8 @@ package struct StateDirectory: Sendable {
         }
     }
 
-    /// The default of `--dir`: `apus/local` in `XDG_STATE_HOME` where that is set and no cluster is in `~/.apus/local`.
+    /// The default of `--dir`: `apus/local` in `XDG_STATE_HOME` if that is set and there is no cluster in
+    /// `~/.apus/local`.
     package static let defaultPath = defaultPath(environment: ProcessInfo.processInfo.environment) {
         FileManager.default.fileExists(atPath: $0)
     }
@@ -55,8 +55,8 @@ package struct StateDirectory: Sendable {
         return "\(state)/apus/local"
     }
 
-    /// A path with `~` replaced by `HOME`, or by the user's directory of the system where that is not set. Foundation
-    /// takes the latter always.
+    /// Replaces `~` by `HOME`, or by the user's home directory of the system if `HOME` is not set. Foundation always
+    /// uses the latter.
     private static func expand(_ path: String, environment: [String: String]) -> String {
         guard path == "~" || path.hasPrefix("~/"), let home = environment["HOME"], home.hasPrefix("/") else {
             return NSString(string: path).expandingTildeInPath
@@ -64,10 +64,10 @@ package struct StateDirectory: Sendable {
         return home + path.dropFirst()
     }
 
-    /// Absolute.
+    /// The absolute path.
     package let path: String
 
-    /// A directory by its path; `~` is the user's own. Nothing is read or made.
+    /// A directory by its path; `~` is the user's home. Nothing is read or created.
     package init(_ path: String) {
         let expanded = Self.expand(path, environment: ProcessInfo.processInfo.environment)
         self.path = URL(fileURLWithPath: expanded).standardizedFileURL.path
@@ -81,14 +81,13 @@ package struct StateDirectory: Sendable {
     package func configurationFile(_ node: String) -> String { "\(path)/\(node).yaml" }
     /// A node's data directory.
     package func nodeFolder(_ node: String) -> String { "\(path)/\(node)" }
-    /// What a node wrote.
+    /// A node's output.
     package func logFile(_ node: String) -> String { "\(path)/\(node)/log" }
-    /// A node's process number.
+    /// The file with a node's process id.
     package func pidFile(_ node: String) -> String { "\(path)/\(node)/pid" }
 
-    /// The mark; nil where there is no directory, or one that is empty but for the lock.
-    ///
-    /// - Throws: 10020 where the directory belongs to something else.
+    /// The mark; nil if there is no directory, or it contains nothing except the lock.
+    /// - Throws: 10020 if the directory belongs to something else.
     package func mark() throws(ApusError) -> Mark? {
         guard let data = FileManager.default.contents(atPath: markFile) else {
             let names = (try? FileManager.default.contentsOfDirectory(atPath: path)) ?? []
@@ -96,34 +95,32 @@ package struct StateDirectory: Sendable {
             let exists = FileManager.default.fileExists(atPath: path, isDirectory: &isDirectory)
             guard !exists || (isDirectory.boolValue && names.allSatisfy { $0 == Self.lockName }) else {
                 throw ApusError(
-                    .stateForeign, "\(path) holds other things and no local cluster; give an empty directory with --dir"
+                    .stateForeign, "\(path) has other content and no local cluster; use an empty directory with --dir"
                 )
             }
             return nil
         }
         guard let mark = try? JSONDecoder().decode(Mark.self, from: data), mark.format == Mark.format else {
-            throw ApusError(.stateForeign, "\(markFile) is not the mark of a local cluster; give another --dir")
+            throw ApusError(.stateForeign, "\(markFile) is not the mark of a local cluster; use another --dir")
         }
         guard mark.version == Mark.version else {
             throw ApusError(
-                .stateForeign, "\(path) was made by another release (format \(mark.version)); give another --dir")
+                .stateForeign, "\(path) was created by another release (format \(mark.version)); use another --dir")
         }
         return mark
     }
 
-    /// The mark of a cluster that must be there.
-    ///
-    /// - Throws: 10020, also where there is no cluster.
+    /// The mark of a cluster that must exist.
+    /// - Throws: 10020, also if there is no cluster.
     package func requireMark() throws(ApusError) -> Mark {
         guard let mark = try mark() else {
             throw ApusError(
-                .stateForeign, "there is no local cluster in \(path); `apus cluster up --dir \(path)` makes one")
+                .stateForeign, "there is no local cluster in \(path); `apus cluster up --dir \(path)` creates one")
         }
         return mark
     }
 
-    /// Writes the mark, and the directory where it is missing.
-    ///
+    /// Writes the mark, and creates the directory if it is missing.
     /// - Throws: 10021.
     package func write(_ mark: Mark) throws(ApusError) {
         let encoder = JSONEncoder()
@@ -136,14 +133,13 @@ package struct StateDirectory: Sendable {
         }
     }
 
-    /// The node of an index from 1, or of a name.
-    ///
-    /// - Throws: 21031 with the names that there are.
+    /// The node with an index from 1, or with a name.
+    /// - Throws: 21031 with the existing names.
     package static func node(_ text: String, in mark: Mark) throws(ApusError) -> Node {
         if let index = Int(text), mark.nodes.indices.contains(index - 1) { return mark.nodes[index - 1] }
         if let node = mark.nodes.first(where: { $0.name == text }) { return node }
         let names = mark.nodes.map(\.name).joined(separator: ", ")
         throw ApusError(
-            .badParameter, "there is no node '\(text)' in this cluster; there are 1 to \(mark.nodes.count): \(names)")
+            .badParameter, "there is no node '\(text)'; the nodes are 1 to \(mark.nodes.count), \(names)")
     }
 }

@@ -7,20 +7,19 @@ import Glibc
 import Musl
 #endif
 
-/// The lock of a local cluster's state directory: of two commands that would start or stop its nodes, the second is
-/// refused. The system lets go of the lock when a command ends, however it ends.
+/// The lock of a local cluster's state directory. If two commands would start or stop its nodes, the second is refused.
+/// The system releases the lock when a command ends, also by a crash.
 extension StateDirectory {
-    /// Holds the number of the command that is at work, or was last.
+    /// Contains the process id of the current or the last command.
     package var lockFile: String { "\(path)/\(Self.lockName)" }
     /// The lock's name in the directory.
     package static let lockName = "cluster.lock"
     private static let lockAttempts = 10
 
-    /// Runs a body that no other command can run at the same time on this directory, which is made where it is
+    /// Runs a body that no other command can run on this directory at the same time. Creates the directory if it is
     /// missing.
-    ///
-    /// - Throws: 10007 where another command is at work, 10020 where the directory belongs to something else, 10021
-    ///   where it cannot be written; what the body throws.
+    /// - Throws: 10007 if another command is running, 10020 if the directory belongs to something else, 10021 if it
+    ///   cannot be written; the body's errors.
     package func locked<Value>(_ body: () async throws -> Value) async throws -> Value {
         let lock = try takeLock()
         defer { close(lock) }
@@ -28,8 +27,8 @@ extension StateDirectory {
     }
 
     private func takeLock() throws(ApusError) -> CInt {
-        // Whose the directory is comes first: nothing is written to another's. With a lock in it it is a cluster's,
-        // and what it holds is looked at when nobody else is at work there.
+        // The directory's mark is checked first: nothing is written to a foreign directory. A directory with a lock
+        // belongs to a cluster, and its content is checked under the lock.
         if !FileManager.default.fileExists(atPath: lockFile) { _ = try mark() }
         for _ in 0..<Self.lockAttempts {
             try? FileManager.default.createDirectory(atPath: path, withIntermediateDirectories: true)
@@ -41,8 +40,8 @@ extension StateDirectory {
                 close(file)
                 throw busy()
             }
-            // The number is for the message, and shows that the file is in its place: `down --purge` removes it under
-            // its own lock, and a lock on a removed file keeps nobody out.
+            // The id is for the message. It also shows that the file is still in its place: `down --purge` removes it
+            // under its own lock, and a lock on a removed file excludes no command.
             let number = "\(getpid())\n"
             ftruncate(file, 0)
             _ = pwrite(file, number, number.utf8.count, 0)
@@ -57,7 +56,7 @@ extension StateDirectory {
         let holder = text.trimmingCharacters(in: .whitespacesAndNewlines)
         return ApusError(
             .overloaded,
-            "another apus command\(holder.isEmpty ? "" : ", process \(holder),") starts or stops the nodes of \(path); "
-                + "run this one again when it has ended")
+            "another apus command\(holder.isEmpty ? "" : ", process \(holder),") is changing the nodes of \(path): "
+                + "run this one again after it has ended")
     }
 }

@@ -3,16 +3,16 @@ package import ApusTraversal
 import CApusTLS
 import Glibc
 
-/// What a probe comes to.
+/// An endpoint of a TURN server.
 package struct TurnDoor {
     /// The server's address.
     package var server: HostPort
-    /// How it is reached.
+    /// The transport to the server.
     package var transport: RelayFlow.Transport
-    /// Who may have signed the server's certificate, a PEM file: empty for the system's, nil to check nothing.
+    /// The authorities of the server's certificate, a PEM file: empty for the system's, nil to skip verification.
     package var authorityFile: String? = ""
 
-    /// An endpoint of a TURN server.
+    /// Describes an endpoint. Nothing is connected.
     package init(server: HostPort, transport: RelayFlow.Transport, authorityFile: String? = "") {
         self.server = server
         self.transport = transport
@@ -20,27 +20,26 @@ package struct TurnDoor {
     }
 }
 
-/// A client of TURN, for operators: it allocates, binds one channel, and exchanges data.
-///
-/// Every wait is bounded by ``answerTimeout``. Not safe to share.
+/// A TURN client for operators: it allocates, binds one channel, and exchanges data.
+/// Every wait is bounded by ``answerTimeout``. Not safe to share between threads.
 package final class TurnProbe {
-    /// How long one answer is waited for, repetitions included.
+    /// The time-out of one answer, including retransmissions.
     package static let answerTimeout = Duration.seconds(4)
-    /// How often a datagram's request is sent at most; the waits between are 0.5 s (RFC 8489 §6.2.1).
+    /// The maximum number of transmissions of a datagram's request, 0.5 s apart (RFC 8489 §6.2.1).
     private static let triesMax = 8
-    /// Messages with data that may wait while an answer is waited for; the oldest goes.
+    /// The maximum number of data messages that are kept while the client waits for an answer. The oldest is dropped.
     private static let waitingMax = 1024
-    /// The one channel that it binds.
+    /// The number of the one channel.
     package static let channel: UInt16 = 0x4000
 
-    /// Who is asked.
+    /// The server's address.
     package let server: HostPort
-    /// What takes the allocation to another address or node (RFC 8016); empty where it has none.
+    /// The ticket that moves the allocation to another address or node (RFC 8016); empty if there is none.
     package private(set) var ticket: [UInt8] = []
-    /// Where the server sent this client (300, ALTERNATE-SERVER), if it did.
+    /// The server to which this client was redirected (300, ALTERNATE-SERVER), if any.
     package private(set) var alternate: TransportAddress?
     private let isStream: Bool
-    // SAFETY: made in `init`, freed in `deinit`, of one owner.
+    // SAFETY: created in `init`, freed in `deinit`, with one owner.
     private let secure: OpaquePointer?
     private let username: String
     private let password: String
@@ -51,10 +50,9 @@ package final class TurnProbe {
     private var waiting: [[UInt8]] = []
     private var random = SystemRandomNumberGenerator()
 
-    /// Connects, with a handshake where the endpoint has one.
-    ///
-    /// - Throws: 10010 where the server's name has no address, 21022 where it takes no connection or its certificate is
-    ///   not taken.
+    /// Connects, with a TLS or DTLS handshake if the endpoint requires one.
+    /// - Throws: 10010 if the server's name has no address, 21022 if the connection is refused or the certificate is
+    ///   not trusted.
     package init(_ door: TurnDoor, username: String, password: String) throws(ApusError) {
         server = door.server
         isStream = door.transport.isStream
@@ -83,14 +81,13 @@ package final class TurnProbe {
                 Int32(answerTimeout.components.seconds), &reason, reason.count)
         else {
             let words = String(nullTerminated: reason)
-            throw ApusError(.connectFailed, "\(door.server) and this side find no handshake: \(words)")
+            throw ApusError(.connectFailed, "\(door.server) did not complete the handshake: \(words)")
         }
         return secure
     }
 
-    /// Asks for a relayed address, of the server's own family where that is seen from its address, and gives it.
-    ///
-    /// - Throws: 10005 without an answer, 12001 where the credentials are refused, 21025 for another refusal.
+    /// Requests a relayed address, of the IPv6 family if the server's address shows that, and returns it.
+    /// - Throws: 10005 without an answer, 12001 if the credentials are refused, 21025 for other refusals.
     package func allocate(withTicket: Bool = false) throws(ApusError) -> TransportAddress {
         let isV6 = server.host.contains(":")
         let answer = try ask(.allocate) {
@@ -100,20 +97,20 @@ package final class TurnProbe {
         }
         ticket = answer.value(of: .mobilityTicket).map { Array($0) } ?? []
         guard let relayed = try answer.xorAddress(.xorRelayedAddress) else {
-            throw ApusError(.malformed, "\(server) allocated and names no relayed address")
+            throw ApusError(.malformed, "\(server) allocated but sent no relayed address")
         }
         return relayed
     }
 
-    /// Goes on with another client's allocation, at this server: gives its relayed address, which is a new one where
-    /// the allocation comes from another node. Throws as ``allocate()``.
+    /// Takes over another client's allocation at this server. Returns its relayed address, which is new if the
+    /// allocation moves from another node. Throws as ``allocate()``.
     package func goOn(with ticket: [UInt8]) throws(ApusError) -> TransportAddress? {
         let answer = try ask(.refresh) { $0.add(.mobilityTicket, ticket) }
         self.ticket = answer.value(of: .mobilityTicket).map { Array($0) } ?? []
         return try answer.xorAddress(.xorRelayedAddress)
     }
 
-    /// Binds ``channel`` to a peer, which permits the peer too. Throws as ``allocate()``.
+    /// Binds ``channel`` to a peer, which also permits the peer. Throws as ``allocate()``.
     package func bind(_ peer: TransportAddress) throws(ApusError) {
         _ = try ask(.channelBind) {
             $0.add(channelNumber: Self.channel)
@@ -121,7 +118,7 @@ package final class TurnProbe {
         }
     }
 
-    /// Lets the allocation live on. Throws as ``allocate(withTicket:)``; where it is sent elsewhere, see ``alternate``.
+    /// Refreshes the allocation. Throws as ``allocate(withTicket:)``. If the server redirects, see ``alternate``.
     package func refresh() throws(ApusError) { _ = try ask(.refresh) { $0.add(.lifetime, number: UInt32(600)) } }
 
     /// Ends the allocation. Throws as ``allocate()``.
@@ -132,7 +129,7 @@ package final class TurnProbe {
         try write(ChannelDataHeader.streamMessage(channel: Self.channel, data: data))
     }
 
-    /// The next data of the channel; nil after the time.
+    /// The next data of the channel; nil after the time-out.
     package func receive(_ timeout: Duration) throws(ApusError) -> [UInt8]? {
         let deadline = MonotonicTime.now() + timeout
         while waiting.isEmpty {
@@ -144,7 +141,7 @@ package final class TurnProbe {
     // MARK: Requests
 
     private func ask(_ method: StunMethod, _ fill: (inout StunWriter) -> Void) throws(ApusError) -> StunMessage {
-        // The first question learns the realm and the nonce; a nonce that has aged is replaced once more.
+        // The first answer contains the realm and the nonce. A stale nonce is replaced once more.
         for _ in 0..<3 {
             let answer = try exchange(method, fill)
             guard answer.kind == .error else { return answer }
@@ -160,7 +157,7 @@ package final class TurnProbe {
             }
             challenge = (realm, nonce)
         }
-        throw ApusError(.tokenInvalid, "\(server) takes none of its own nonces")
+        throw ApusError(.tokenInvalid, "\(server) refused its own nonces")
     }
 
     private func exchange(_ method: StunMethod, _ fill: (inout StunWriter) -> Void) throws(ApusError) -> StunMessage {
@@ -189,7 +186,7 @@ package final class TurnProbe {
             }
             guard MonotonicTime.now() < deadline else { break }
         }
-        throw ApusError(.deadlineExceeded, "\(server) does not answer")
+        throw ApusError(.deadlineExceeded, "\(server) did not answer")
     }
 
     // MARK: Socket
@@ -206,7 +203,7 @@ package final class TurnProbe {
         }
     }
 
-    /// Reads what is there; false after the deadline.
+    /// Reads available bytes. Returns false after the deadline.
     private func read(until deadline: MonotonicTime) throws(ApusError) -> Bool {
         let milliseconds = (deadline - MonotonicTime.now()).milliseconds
         guard milliseconds > 0 else { return false }
@@ -217,7 +214,7 @@ package final class TurnProbe {
         var bytes = [UInt8](repeating: 0, count: 65_536)
         let count =
             secure.map { apus_tls_client_read($0, &bytes, bytes.count) } ?? recv(descriptor, &bytes, bytes.count, 0)
-        // libssl may want more than one piece before it has a whole record.
+        // libssl may need more than one read for a complete record.
         if secure != nil, count == 0 { return true }
         guard count > 0 || (count == 0 && !isStream) else { throw failure() }
         let received = Array(bytes.prefix(count))
@@ -239,7 +236,7 @@ package final class TurnProbe {
             waiting.append(data)
         case .channelData: break
         case .stun(let bytes):
-            // What is no answer is somebody else's matter.
+            // Messages that are not answers are ignored.
             guard let answer = try? StunMessage(bytes), answer.kind == .success || answer.kind == .error else { return }
             answers.append(answer)
         }
@@ -261,7 +258,7 @@ package final class TurnProbe {
         while let info = entry?.pointee {
             let descriptor = socket(info.ai_family, info.ai_socktype, info.ai_protocol)
             if descriptor >= 0 {
-                // Bounds the connecting as well (socket(7)).
+                // It also bounds the time to connect (socket(7)).
                 var limit = timeval(tv_sec: Int(answerTimeout.components.seconds), tv_usec: 0)
                 setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &limit, socklen_t(MemoryLayout<timeval>.size))
                 if Glibc.connect(descriptor, info.ai_addr, info.ai_addrlen) == 0 { return descriptor }
@@ -269,6 +266,6 @@ package final class TurnProbe {
             }
             entry = info.ai_next
         }
-        throw ApusError(.connectFailed, "\(server) takes no connection")
+        throw ApusError(.connectFailed, "\(server) refused the connection")
     }
 }

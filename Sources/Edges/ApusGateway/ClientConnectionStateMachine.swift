@@ -1,9 +1,8 @@
 package import ApusCore
 package import ApusWire
 
-/// What a client's connection may do next (D6): hello first, then frames, then goodbye.
-///
-/// Pure. Times come in; the handler runs what comes out.
+/// The protocol state of a client's connection (D6): first the hello, then frames, then the goodbye.
+/// Pure. Times are passed in; the handler carries out the results.
 package struct ClientConnectionStateMachine: Sendable {
     package struct Timing: Sendable {
         package var handshakeTimeout: Duration
@@ -24,21 +23,21 @@ package struct ClientConnectionStateMachine: Sendable {
         }
     }
 
-    /// What is to be done with a frame.
+    /// What the handler does with a frame.
     package enum OnFrame: Sendable, Equatable {
-        /// The hello: check who it is, then call ``admitted(now:)`` or ``closed()``.
+        /// The hello: authenticate the client, then call ``admitted(now:)`` or ``closed()``.
         case authenticate
-        /// Of an admitted client: serve it.
+        /// A frame of an admitted client: serve it.
         case serve
         case pong
         case ignore
         case close(ApusError)
     }
 
-    /// What is to be done when time went by.
+    /// What the handler does after time has passed.
     package enum OnTick: Sendable, Equatable {
         case nothing
-        /// Something is to be sent, so that the client knows that this node is there.
+        /// Send a frame, so that the client knows that this node is alive.
         case keepalive
         case close(ApusError)
     }
@@ -50,8 +49,8 @@ package struct ClientConnectionStateMachine: Sendable {
         case closed
     }
 
-    /// How many idle timeouts a client with a stream may be silent: it is sent something all the time, and the kernel
-    /// ends a connection whose peer does not acknowledge that (TCP_USER_TIMEOUT).
+    /// The number of idle timeouts that a client with a stream may be silent. The node sends to it all the time, and
+    /// the kernel ends a connection whose peer does not acknowledge the data (TCP_USER_TIMEOUT).
     package static let streamPatience = 6
 
     private let timing: Timing
@@ -59,9 +58,9 @@ package struct ClientConnectionStateMachine: Sendable {
     private let since: MonotonicTime
     private var lastHeard: MonotonicTime
     private var behindSince: MonotonicTime?
-    /// When the client's token ends, in Unix seconds.
+    /// The token's expiry, in Unix seconds.
     private var tokenExpires = Int64.max
-    /// Streams that are open; with one, the shorter keepalive and the longer idle timeout hold.
+    /// The number of open streams. With one or more, the shorter keepalive and the longer idle timeout apply.
     package private(set) var streamCount = 0
 
     package init(timing: Timing, now: MonotonicTime) {
@@ -105,9 +104,8 @@ package struct ClientConnectionStateMachine: Sendable {
         }
     }
 
-    /// The client is who it says; frames are served from here on.
-    ///
-    /// - Parameter tokenExpires: when its token ends, in Unix seconds of the cluster's clock.
+    /// Notes that the client was authenticated. From now on its frames are served.
+    /// - Parameter tokenExpires: the token's expiry, in Unix seconds of the cluster's clock.
     package mutating func admitted(now: MonotonicTime, tokenExpires: Int64 = .max) {
         guard isAuthenticating else { return }
         state = .open
@@ -117,7 +115,8 @@ package struct ClientConnectionStateMachine: Sendable {
 
     package mutating func closed() { state = .closed }
 
-    /// Streams were opened or ended. With the last of them the longer idle timeout ends, and the shorter one begins.
+    /// Notes that streams were opened or ended. The end of the last one ends the longer idle timeout and starts the
+    /// shorter one.
     package mutating func streamsChanged(count: Int, now: MonotonicTime) {
         if streamCount > 0, count == 0 { lastHeard = max(lastHeard, now) }
         streamCount = count
@@ -127,13 +126,13 @@ package struct ClientConnectionStateMachine: Sendable {
         behindSince = isWritable ? nil : (behindSince ?? now)
     }
 
-    /// The cluster's clock shows so many Unix seconds. Closes an admitted client with 12002 where its token has ended
-    /// (IV-A6).
+    /// Processes a reading of the cluster's clock, in Unix seconds. Closes an admitted client with 12002 if its token
+    /// has expired (IV-A6).
     package func wallClockRead(seconds: Int64) -> OnTick {
         isOpen && seconds >= tokenExpires ? .close(ApusError(.tokenExpired)) : .nothing
     }
 
-    /// Time has passed; `lastSent` is when this node last sent something.
+    /// Processes the passing of time. `lastSent` is the time at which this node last sent something.
     package mutating func tick(now: MonotonicTime, lastSent: MonotonicTime) -> OnTick {
         switch state {
         case .awaitingHello, .authenticating:

@@ -9,7 +9,7 @@ import NIOCore
 import SwiftProtobuf
 
 extension ClientHandler {
-    /// Answers a request. Streams are this protocol's own; every other request is the services'
+    /// Answers a request. This protocol answers requests about streams; the services answer all others
     /// (``ApusClientAPI/ClientAPI``).
     func serve(_ frame: LinkFrame) {
         let call = frame.correlation
@@ -40,7 +40,7 @@ extension ClientHandler {
                 topics: clients.api.topics))
     }
 
-    /// Where ``ClientCalls`` answers.
+    /// Sends the answer of ``ClientCalls``.
     func answer(_ call: UInt32, _ result: Result<ByteBuffer, ApusError>) {
         switch result {
         case .success(let payload): write(LinkFrame(kind: .response, correlation: call, payload: payload))
@@ -63,8 +63,8 @@ extension ClientHandler {
         guard let source = UInt16(exactly: request.source) else { return fail(call, ApusError(.badParameter)) }
         guard hasRoomForStream else { return fail(call, ApusError(.tooManyStreams)) }
         let channel = ChannelID(device: device, source: source)
-        // A session that was resumed may be a superseded one. Until its owner answers it goes on with the run that it
-        // has, so that a flight from a dead node costs no question; whatever is new waits.
+        // A resumed session may have been superseded. Until the owner of its identity answers, it continues only the
+        // run that it already has, so a failover from a dead node needs no request to the owner. Anything new waits.
         guard isConfirmed || (request.resumes && request.epoch != 0) else { return hold(request, call) }
         let offer = PublishOffer(
             epoch: request.epoch, instance: request.instance, oldest: request.oldest, resumes: request.resumes,
@@ -89,12 +89,12 @@ extension ClientHandler {
         guard session != nil else { return }
         guard !isConfirmed else { return publish(request, call) }
         guard held.count < gateway.configuration.streamsPerConnectionMax else {
-            return fail(call, ApusError(.overloaded, "too many requests of this connection wait for an answer"))
+            return fail(call, ApusError(.overloaded, "this connection has too many requests in progress"))
         }
         held.append((request, call))
     }
 
-    /// The owner of the session's identity knows it as the newest: what waited for that goes on.
+    /// Notes that the owner of the identity has confirmed this session as the newest, and resumes what waited for that.
     func ownerConfirmed() {
         guard !isConfirmed else { return }
         isConfirmed = true
@@ -121,7 +121,7 @@ extension ClientHandler {
         paceReceiving()
     }
 
-    /// Tells the metrics how many streams this connection has now.
+    /// Updates the stream metrics of this connection.
     func countStreams() {
         let now = (played: played.count, published: published.count)
         gateway.service.metrics.streamsChanged(from: counted, to: now)
@@ -144,12 +144,12 @@ extension ClientHandler {
         let after =
             request.hasAfter
             ? FramePosition(epoch: request.after.epoch, sequence: request.after.sequence) : nil
-        // A viewer that lost its node shows what it was given there, and need not wait for the owner.
+        // A viewer that lost its node presents the grant that it received there, and does not wait for the owner.
         if !request.grant.isEmpty, gateway.service.sessions.isGranted(Array(request.grant), session, device: device) {
             return start(channel, after: after, call)
         }
         guard openingCount < gateway.configuration.streamsPerConnectionMax else {
-            return fail(call, ApusError(.overloaded, "too many requests of this connection wait for an answer"))
+            return fail(call, ApusError(.overloaded, "this connection has too many requests in progress"))
         }
         openingCount += 1
         gateway.run { [self] in
@@ -169,7 +169,7 @@ extension ClientHandler {
         guard !played.values.contains(where: { $0.channel == channel }) else {
             return fail(call, ApusError(.badParameter, "this connection already plays that channel"))
         }
-        // The answer goes out before the first frame: the sink takes nothing until it is opened.
+        // The answer is sent before the first frame: the sink accepts no frame until it is opened.
         let sink = PlayedSink(handler: self, call: call, channel: channel)
         gateway.service.channels.play(channel, of: account, sink: sink, after: after) { [self] result in
             switch result {

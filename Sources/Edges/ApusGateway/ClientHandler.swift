@@ -12,10 +12,9 @@ import NIOCore
 import SwiftProtobuf
 import Synchronization
 
-/// One client's connection: frames in, frames out, its streams, and its session.
-///
-/// Concurrency model: confined to the channel's event loop, but for what ``ClientLink`` and ``ClientConnection`` let
-/// others call, which hops to it. Requests run in tasks of the gateway, beside each other.
+/// One client's connection: its incoming and outgoing frames, its streams and its session.
+/// Concurrency model: confined to the channel's event loop. The methods of ``ClientLink`` and ``ClientConnection`` may
+/// be called from elsewhere and hop to it. Requests run concurrently, in tasks of the gateway.
 final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFETY: confined to the event loop.
     typealias InboundIn = ByteBuffer
 
@@ -24,18 +23,18 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     var session: Session?
     var played: [StreamNumber: PlayedStream] = [:]
     var published: [StreamNumber: PublishedStream] = [:]
-    /// Streams that wait for leave to be played; bounded by `streamsPerConnectionMax`.
+    /// The number of streams that wait for permission to be played; bounded by `streamsPerConnectionMax`.
     var openingCount = 0
-    /// The services' requests that are under way.
+    /// Requests to the services that are in progress.
     private(set) lazy var calls = ClientCalls(
         gateway.service.clients, on: eventLoop, spawn: { [gateway] in gateway.run($0) },
         answer: { [weak self] in self?.answer($0, $1) })
-    /// Events that the socket does not take at once.
+    /// Events that wait for the socket.
     private var events: ClientEventQueue
     private let hasEnded = Atomic(false)
-    /// What the connection's frames are sent through.
+    /// Sends the connection's frames.
     let door: TLSServerHandler
-    /// Why the hello is answered with a goodbye; nil for a client that is served.
+    /// The error with which the hello is refused; nil if the client is served.
     let refusal: ApusError?
     /// This connection's place in its loop's lists.
     var slot = 0
@@ -43,16 +42,16 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     private var context: ChannelHandlerContext?
     private var gathered: [(stream: StreamNumber, frames: [RelayFrame])] = []
     private var isDecoding = false
-    /// The client sent something after its welcome: it goes on over this connection.
+    /// True once the client has sent a frame after its welcome, that is, has chosen this connection.
     private var isChosen = false
-    /// Of a connection that publishes one stream.
+    /// Receive pacing, if the connection publishes exactly one stream.
     private var pacing: ReceivePacing?
-    /// The owner of the session's identity knows it as the newest (IV-A5).
+    /// True once the owner of the identity has confirmed this session as the newest (IV-A5).
     var isConfirmed = false
-    /// Publish requests that wait for that; bounded by `streamsPerConnectionMax`.
+    /// Publish requests that wait for ``isConfirmed``; bounded by `streamsPerConnectionMax`.
     var held: [(ClientPublishRequest, UInt32)] = []
     private var remote = "?"
-    /// The streams that the metrics have of this connection.
+    /// The numbers of streams that the metrics count for this connection.
     var counted = (played: 0, published: 0)
 
     init(gateway: GatewayLoop, door: TLSServerHandler, refusal: ApusError? = nil) {
@@ -109,8 +108,8 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     }
 
     func errorCaught(context: ChannelHandlerContext, error: any Error) {
-        // TLS failures and resets end here: the peer is gone or never spoke TLS.
-        log.debug("A client's connection failed.", metadata: [LogKey.address: "\(remote)", LogKey.error: "\(error)"])
+        // TLS failures and resets end here: the peer is gone, or it never used TLS.
+        log.debug("A client's connection failed", metadata: [LogKey.address: "\(remote)", LogKey.error: "\(error)"])
         context.close(promise: nil)
     }
 
@@ -121,7 +120,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         isDecoding = true
         defer { isDecoding = false }
         do {
-            // While the hello is checked, what follows stays in the decoder, and the socket is not read.
+            // While the hello is checked, further bytes stay in the decoder, and the socket is not read.
             while !machine.isAuthenticating, let frame = try decoder.next() { received(frame) }
         } catch {
             close(error)
@@ -157,9 +156,9 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
             return close(ApusError(.malformed, "the hello cannot be read"))
         }
         guard hello.versionMin <= 1, hello.version >= 1 else {
-            return close(ApusError(.versionUnsupported, "this node speaks version 1 of the client protocol"))
+            return close(ApusError(.versionUnsupported, "this node supports version 1 of the client protocol"))
         }
-        // A client that comes back is admitted at once: after a node's death there are many, and nobody to be asked.
+        // A returning client is admitted at once: after a node's death there are many, and the owner need not be asked.
         if let result = gateway.service.sessions.resume(hello, link: self) { return admitted(result) }
         context?.channel.setOption(ChannelOptions.autoRead, value: false).whenFailure { _ in }
         gateway.run { [self] in
@@ -182,7 +181,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         case .success(let opened):
             guard gateway.authenticated(self, as: opened.session.account) else {
                 gateway.service.sessions.close(opened.session, link: self)
-                return close(ApusError(.tooManyConnections, "the account has its share of this node's connections"))
+                return close(ApusError(.tooManyConnections, "the account has reached its share of connections"))
             }
             session = opened.session
             isConfirmed = isConfirmed || opened.isConfirmed
@@ -212,7 +211,8 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         }
     }
 
-    /// A camera with one stream is paced by it. With others beside it, none would say how long the rest may wait.
+    /// Starts pacing if the camera has exactly one stream. With several streams, none of them determines how long the
+    /// others may wait.
     func paceReceiving() {
         let hold = gateway.service.channels.configuration.audioHold
         if published.count == 1, hold > .zero, let channel = context?.channel {
@@ -230,9 +230,9 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
                 LinkFrame.encodeHeader(
                     kind: .media, correlation: frame.correlation, payloadByteCount: byteCount, into: &buffer)
             }
-            // Only relays repeat: what a publisher calls repeated would be no part of what is copied and kept.
+            // Only relays repeat frames: a frame that a publisher marks as repeated would be neither copied nor kept.
             guard !relayed.flags.contains(.repeated) else {
-                throw ApusError(.malformed, "a publisher repeats a frame")
+                throw ApusError(.malformed, "a publisher must not mark a frame as repeated")
             }
             pacing?.received(relayed)
             if let last = gathered.indices.last, gathered[last].stream == frame.correlation {
@@ -271,23 +271,23 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         door.send(buffer, now: .now())
     }
 
-    // MARK: - Time and the end
+    // MARK: - Time and shutdown
 
     func tick(now: MonotonicTime) { run(machine.tick(now: now, lastSent: gateway.lastSent(slot))) }
 
-    /// Ends the session of a token that has ended by the cluster's clock.
+    /// Ends the session if its token has expired by the cluster's clock.
     func wallClockRead(seconds: Int64) { run(machine.wallClockRead(seconds: seconds)) }
 
     private func run(_ decision: ClientConnectionStateMachine.OnTick) {
         switch decision {
         case .nothing: break
-        // A pong that nobody asked for: a ping would cost an answer, on each stream, many times a second.
+        // An unsolicited pong. A ping would cost an answer, on each stream, many times a second.
         case .keepalive: write(LinkFrame(kind: .pong))
         case .close(let error): close(error)
         }
     }
 
-    /// Asks the client to go on at another door.
+    /// Asks the client to connect to another endpoint.
     func sendAway() {
         guard machine.isOpen else { return close(ApusError(.shuttingDown)) }
         send(
@@ -298,12 +298,12 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
             }, method: ClientMethod.doorsChanged.rawValue)
     }
 
-    /// Tells the client why and closes.
+    /// Sends the client the reason and closes the connection.
     func close(_ error: ApusError) {
         guard let context, !machine.isClosed else { return }
         gateway.service.metrics.closed(code: error.code.number)
         gateway.service.limited.log(
-            .info, "A client's connection is closed by this node.",
+            .info, "This node closed a client's connection",
             metadata: Logger.facts(of: error).merging([
                 LogKey.address: "\(remote)", LogKey.access: "\(session?.access.rawValue ?? "-")",
             ]) { $1 })

@@ -8,7 +8,7 @@ import Foundation
 import NIOCore
 import SwiftProtobuf
 
-/// A channel that a connection watches.
+/// A channel that a connection plays.
 struct PlayedStream {
     var channel: ChannelID
     var receipt: Receipt?
@@ -20,7 +20,7 @@ struct PublishedStream {
     var handle: PublishHandle
 }
 
-/// A connection as the receiver of one channel; confined to the connection's event loop.
+/// The viewer's end of one channel at a connection. Confined to the connection's event loop.
 final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to the event loop.
     private let handler: ClientHandler
     private let call: UInt32
@@ -35,7 +35,7 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
     var eventLoop: any EventLoop { handler.eventLoop }
     var port: any FramePort { handler.door }
 
-    /// Answers the request, then takes what the fan-out has.
+    /// Answers the request, then accepts frames from the fan-out.
     func opened(_ receipt: Receipt) {
         guard let stream = receipt.stream, let session = handler.session else { return }
         let gateway = handler.gateway.service
@@ -68,21 +68,22 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
     }
 }
 
-/// A connection as the publisher of one channel; confined to the connection's event loop.
+/// The publisher's end of one channel at a connection. Confined to the connection's event loop.
 final class PublishedSink: PublisherSink, @unchecked Sendable {  // SAFETY: confined to the event loop.
     private let handler: ClientHandler
     private let call: UInt32
     private var isAnswered = false
     private var lastAcknowledged = MonotonicTime.zero
-    /// The acknowledgement that waits for the next one.
+    /// The acknowledgement that is held back for the next one.
     private var held: ClientPublishAck?
-    /// When it goes without.
+    /// The time at which the held acknowledgement is sent anyway.
     private lazy var holdEnd = handler.gateway.clock.deadline { [weak self] in
         if let ack = self?.held { self?.acknowledge(ack) }
     }
-    /// Acknowledgements are not sent more often: each covers all before it, and a frame of audio is not worth one.
+    /// The shortest interval between acknowledgements. Each one covers all before it, and a frame of audio does not
+    /// justify one.
     private static let acknowledgeInterval = Duration.milliseconds(30)
-    /// How long one is held: longer than a frame of video takes to come, so that the next one goes in its place.
+    /// How long an acknowledgement is held. Longer than the interval of video frames, so that the next one replaces it.
     private static let holdMax = Duration.milliseconds(60)
 
     init(handler: ClientHandler, call: UInt32) {

@@ -11,17 +11,16 @@ import NIOPosix
 import ServiceLifecycle
 import Synchronization
 
-/// The door for devices and apps: TLS 1.3, length-prefixed frames, one session a connection (D6).
-///
-/// Concurrency model: connections are confined to their event loops; work that waits for other nodes
-/// runs in tasks of ``run()``'s group, on the connection's loop, at most one a connection.
+/// The listener for devices and apps: TLS 1.3, length-prefixed frames, one session per connection (D6).
+/// Concurrency model: connections are confined to their event loops. Work that waits for other nodes runs in tasks of
+/// ``run()``'s group, on the connection's loop.
 package final class Gateway: Service, Sendable {
     package let configuration: GatewayConfiguration
     package let metrics = GatewayMetrics()
     let node: NodeID
     let sessions: SessionService
     let channels: ChannelService
-    /// What clients may ask and hear, beside streams.
+    /// The requests and events of clients other than streams.
     let clients: ClientServices
     let view: ClusterView
     let log: Logger
@@ -30,10 +29,10 @@ package final class Gateway: Service, Sendable {
     private nonisolated(unsafe) var loops: [GatewayLoop] = []  // SAFETY: written by `init` alone, unshared.
     private let listeners: Listeners
     private let ticketKeys: TLSTicketKeys?
-    /// Connections of admitted clients.
+    /// The admitted clients' connections, by account.
     private let accounts: Mutex<AccountShares>
 
-    /// - Parameter ticketKeys: Those of the cluster; nil: TLS sessions are not resumed.
+    /// - Parameter ticketKeys: the cluster's ticket keys. If nil, TLS sessions are not resumed.
     package init(
         configuration: GatewayConfiguration, sessions: SessionService, channels: ChannelService,
         clients: ClientServices, view: ClusterView, group: any EventLoopGroup, ticketKeys: TLSTicketKeys?, log: Logger,
@@ -54,7 +53,9 @@ package final class Gateway: Service, Sendable {
         loops = eventLoops.indices.map { GatewayLoop(eventLoop: eventLoops[$0], index: $0, service: self) }
     }
 
-    /// Opens the door. Throws 10019 where the address is in use, 10022 where the certificate cannot be read.
+    /// Opens the listener.
+    /// - Returns: the address that it is bound to.
+    /// - Throws: 10019 if the address cannot be bound; 10022 if the certificate cannot be read.
     package func start() async throws(ApusError) -> HostPort {
         let tls = try TLSServerContext(
             certificateFile: configuration.certificateFile, keyFile: configuration.keyFile, tickets: ticketKeys)
@@ -65,13 +66,13 @@ package final class Gateway: Service, Sendable {
             for loop in loops { loop.eventLoop.execute { loop.start() } }
             return HostPort(host: configuration.bind.host, port: address?.port ?? 0)
         } catch let error as IOError where error.errnoCode == EADDRINUSE {
-            throw ApusError(.addressInUse, "the client door \(configuration.bind) is in use by another process")
+            throw ApusError(.addressInUse, "the client endpoint \(configuration.bind) is in use by another process")
         } catch {
-            throw ApusError(.addressInUse, "the client door \(configuration.bind) cannot be opened: \(error)")
+            throw ApusError(.addressInUse, "the client endpoint \(configuration.bind) cannot be opened: \(error)")
         }
     }
 
-    /// RFC 5482: the kernel ends a connection whose peer has not acknowledged anything for so long.
+    /// RFC 5482: the kernel ends a connection whose peer has acknowledged nothing for this long.
     private static let userTimeout = ChannelOptions.Types.SocketOption(
         level: .tcp, name: NIOBSDSocket.Option(rawValue: TCP_USER_TIMEOUT))
 
@@ -106,7 +107,7 @@ package final class Gateway: Service, Sendable {
             }
     }
 
-    /// Runs the work of connections until the node stops; then says goodbye to every client.
+    /// Runs the work of connections until the node shuts down, then closes every connection.
     package func run() async throws {
         await withGracefulShutdownHandler {
             await withDiscardingTaskGroup { group in
@@ -117,7 +118,7 @@ package final class Gateway: Service, Sendable {
         }
     }
 
-    /// Closes the door and every connection with 10017, so that clients go to another node at once.
+    /// Closes the listener and every connection with 10017, so that clients connect to another node at once.
     package func stop() {
         listeners.close()
         for loop in loops {
@@ -126,8 +127,8 @@ package final class Gateway: Service, Sendable {
         }
     }
 
-    /// Tells every client, a few at a time, to go on at another door, and waits until they are gone: each opens its new
-    /// connection first. Those that are left after ``GatewayConfiguration/leaveTimeout`` are left.
+    /// Asks every client, a few at a time, to connect to another endpoint, and waits until they have. Each opens its
+    /// new connection first. Returns after ``GatewayConfiguration/leaveTimeout`` even if some clients remain.
     package func sendClientsAway() async {
         for loop in loops { loop.eventLoop.execute { loop.sendAllAway() } }
         let deadline = MonotonicTime.now() + configuration.leaveTimeout
@@ -142,7 +143,7 @@ package final class Gateway: Service, Sendable {
         return sum
     }
 
-    /// Sessions by role and viewers, for the status page.
+    /// The numbers of sessions by role and of viewers, for the status page.
     package func counts() async -> (devices: Int, apps: Int, viewers: Int) {
         var sum = (devices: 0, apps: 0, viewers: 0)
         for loop in loops {
@@ -156,26 +157,27 @@ package final class Gateway: Service, Sendable {
 
     var loopCount: Int { loops.count }
 
-    /// A connection's client is admitted; false, with nothing taken, where its account has its share.
+    /// Counts the connection of an admitted client. Returns false, and counts nothing, if the account already has its
+    /// share.
     func takePlace(for account: AccountID) -> Bool { accounts.withLock { $0.take(1, for: account) } }
 
-    /// The connection of an admitted client is gone.
+    /// Uncounts the connection of an admitted client that ended.
     func givePlace(of account: AccountID) { accounts.withLock { $0.change(by: -1, of: account) } }
 
-    /// What a loop has to do is another now; the next connections go where there is least.
+    /// Updates a loop's load, which decides where the next connections go.
     func report(_ load: LoopPlacement.Load, of index: Int) { listeners.report(load, of: index) }
 
-    /// Every client door of the cluster, this node's first.
+    /// The client endpoints of the cluster, this node's first.
     func doors() -> [String] { doors(first: [node.name]) }
 
-    /// Every client door but this node's.
+    /// The client endpoints of the other nodes.
     func otherDoors() -> [String] {
         let names = view.map.members.filter { $0.state == .up && $0.id.name != node.name }
         return names.map { $0.addresses.clients.description }
     }
 
-    /// The doors of the cluster, a channel's standby and primary last lost, so first: a client that
-    /// loses this node resumes where the frames already are.
+    /// The client endpoints of the cluster. Those of the channel's owner and standby come first, so a client that loses
+    /// this node resumes where the frames already are.
     func doors(of channel: ChannelID) -> [String] {
         let shard = view.lookUp(ShardID(of: channel.device))
         return doors(first: [shard.owner, shard.standby].compactMap { $0?.id.name })
@@ -184,7 +186,7 @@ package final class Gateway: Service, Sendable {
     private func doors(first names: [NodeName]) -> [String] {
         let alive = view.map.members.filter { $0.state == .up }
         let first = names.compactMap { name in alive.first { $0.id.name == name } }
-        // In any order: the clients of a node that dies go to all others alike.
+        // In random order: the clients of a dead node spread over all others.
         let rest = alive.filter { !names.contains($0.id.name) }.shuffled()
         return (first + rest).map { $0.addresses.clients.description }
     }

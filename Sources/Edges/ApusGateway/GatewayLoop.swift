@@ -7,7 +7,7 @@ import ApusTransport
 import CoreMetrics
 import NIOCore
 
-/// The connections of one event loop, with the clock that watches them.
+/// The connections of one event loop, and the timer that checks them.
 ///
 /// Concurrency model: confined to ``eventLoop``.
 final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined to `eventLoop`.
@@ -17,17 +17,17 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
     /// By slot.
     private var connections: [ClientHandler?] = []
     private(set) var connectionCount = 0
-    /// Connections that are only here to be told that there is no room.
+    /// The number of connections that exist only to be refused.
     private var refusingCount = 0
     private var doors: [TLSServerHandler] = []
-    /// Connections without a session, oldest first.
+    /// Unauthenticated connections, oldest first.
     private var strangers: [ClientHandler] = []
     private var keepalives: KeepaliveClock
     let clock: LoopClock
-    /// The next look at the connections; not set before the door opens.
+    /// The next check of the connections. Not set before the listener opens.
     private lazy var nextLook = clock.deadline { [weak self] in self?.look() }
     private var nextLookAtAll = MonotonicTime.zero
-    /// What the loop's thread had used at the last look.
+    /// The thread's CPU time at the last check.
     private var used = (time: MonotonicTime.zero, busy: Duration.zero)
     private var busyShare = 0.0
     /// Runs the work of this loop's connections.
@@ -41,19 +41,19 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
         self.service = service
         clock = service.channels.clock(of: eventLoop)
         executor = LoopTaskExecutor(eventLoop)
-        // Bounded by the connections: each has at most one piece of work in here.
+        // Bounded: each connection limits the requests that it has in progress.
         (work, workFeed) = AsyncStream.makeStream()
         keepalives = KeepaliveClock(keepalive: service.configuration.streamKeepalive)
     }
 
     var configuration: GatewayConfiguration { service.configuration }
 
-    // MARK: - Work that waits for others
+    // MARK: - Work that waits for other nodes
 
-    /// Begins a piece of a connection's work, on this loop.
+    /// Starts a piece of a connection's work, on this loop.
     func run(_ piece: @escaping @Sendable () async -> Void) { workFeed.yield(piece) }
 
-    /// Runs the pieces side by side until ``endWork()``, and waits for those that are under way.
+    /// Runs the pieces concurrently until ``endWork()``, then waits for those in progress.
     func runWork() async {
         await withDiscardingTaskGroup { group in
             for await piece in work { group.addTask { await piece() } }
@@ -71,14 +71,14 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
             slowReaderTimeout: configuration.slowReaderTimeout)
     }
 
-    /// The bounds are split evenly over the loops, since connections are.
+    /// The limits are divided evenly by the number of loops, because connections are spread over the loops.
     private var share: Int { max(1, service.loopCount) }
     private var hasRoom: Bool { connectionCount < max(1, configuration.connectionsMax / share) }
 
-    /// What is done with the next connection.
+    /// The decision about the next connection.
     enum Admission {
         case serve
-        /// It is taken, and its hello is answered with a goodbye.
+        /// The connection is accepted, and its hello is answered with a goodbye.
         case refuse(ApusError)
         /// Too many are being refused already.
         case close
@@ -88,7 +88,7 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
         if hasRoom { return .serve }
         guard refusingCount < max(1, configuration.refusalsMax / share) else { return .close }
         return .refuse(
-            ApusError(.tooManyConnections, "this node has as many connections as it takes; connect to another"))
+            ApusError(.tooManyConnections, "this node has reached its limit of connections; connect to another"))
     }
 
     var counts: (devices: Int, apps: Int, viewers: Int) {
@@ -104,8 +104,8 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
         return counts
     }
 
-    /// A door for a connection that comes. They are made some at a time, so that they lie side by side: a fan-out goes
-    /// through all of them for each frame, and each that lies on a page of its own costs looking that page up.
+    /// A TLS handler for a new connection. Handlers are allocated in groups, so that they are adjacent in memory: a
+    /// fan-out visits all of them for each frame, and one page per handler would cost a TLB miss each.
     func takeDoor(_ tls: TLSServerContext) -> TLSServerHandler {
         if doors.isEmpty { doors = (0..<Self.doorsAtOnce).map { _ in TLSServerHandler(context: tls) } }
         return doors.removeLast()
@@ -128,13 +128,14 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
         strangers.append(handler)
         let strangersMax = max(1, configuration.unauthenticatedMax / share)
         if strangers.count > strangersMax {
-            // Off the list first: closing takes its time where the other side does not answer.
+            // It is removed first: closing takes time if the peer does not answer.
             strangers.removeFirst().close(ApusError(.tooManyConnections, "too many connections wait for their hello"))
         }
         report()
     }
 
-    /// Its client is of this account from now on; false where the account has its share of the connections.
+    /// Notes the account of the connection's client. Returns false if the account already has its share of the
+    /// connections.
     func authenticated(_ handler: ClientHandler, as account: AccountID) -> Bool {
         guard service.takePlace(for: account) else { return false }
         strangers.removeAll { $0 === handler }
@@ -142,7 +143,7 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
         return true
     }
 
-    /// True where the connection was there.
+    /// Returns true if the connection was registered.
     func removed(_ handler: ClientHandler) -> Bool {
         guard isHere(handler) else { return false }
         connections[handler.slot] = nil
@@ -158,7 +159,7 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
         return true
     }
 
-    /// False before it was added and after it was removed.
+    /// False before the connection was added and after it was removed.
     private func isHere(_ handler: ClientHandler) -> Bool {
         handler.slot < connections.count && connections[handler.slot] === handler
     }
@@ -173,8 +174,8 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
 
     func lastSent(_ slot: Int) -> MonotonicTime { keepalives.lastSent(slot) }
 
-    /// Bytes were sent to a connection. Where all that play got theirs just now, the clock is put off: a stream
-    /// of frames costs no waking for the silence between them.
+    /// Notes that bytes were sent to a connection. If all playing connections were sent some at this moment, the next
+    /// check is postponed, so a stream of frames causes no wake-ups between frames.
     func sent(_ slot: Int, now: MonotonicTime) {
         guard keepalives.sent(slot, now: now) else { return }
         let time = min(keepalives.nextLook(now: now) ?? nextLookAtAll, nextLookAtAll)
@@ -185,8 +186,8 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
         for case let handler? in connections { handler.close(error) }
     }
 
-    /// Sends the clients away one after the other, those that publish first: a new door costs a handshake, and the
-    /// doors that are left should feel no storm.
+    /// Asks the clients to connect elsewhere, one after the other, publishers first: each new connection costs its node
+    /// a handshake, and the load on the other nodes must stay even.
     func sendAllAway() {
         let clients = connections.compactMap { $0 }
         let ordered = clients.filter { !$0.published.isEmpty } + clients.filter { $0.published.isEmpty }
@@ -198,11 +199,11 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
         }
     }
     private static let sendAwaySpacing = Duration.milliseconds(20)
-    /// However many they are, they are told within this time.
+    /// All clients are asked within this time, whatever their number.
     private static let sendAwayDuration = Duration.seconds(10)
 
-    /// Connections with streams are looked at as soon as one of them may have been silent for too long, all
-    /// connections once a second.
+    /// Checks connections with streams as soon as one of them may have been silent for too long, and all connections
+    /// once a second.
     private func look() {
         let now = MonotonicTime.now()
         for slot in keepalives.silent(now: now) { connections[slot]?.tick(now: now) }
@@ -217,11 +218,11 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
         }
         nextLook.set(min(nextLookAtAll, keepalives.nextLook(now: now) ?? nextLookAtAll))
     }
-    /// How busy the thread was since the last look.
+    /// Measures the thread's load since the last check.
     private func measure(now: MonotonicTime) {
         let busy = MonotonicTime.usedByThisThread()
         let passed = now - used.time
-        // Smoothed: a second of handshakes is no reason to go to another loop, half a minute of frames is.
+        // Smoothed: a second of handshakes does not move new connections to another loop, half a minute of frames does.
         if passed > .zero { busyShare += ((busy - used.busy) / passed - busyShare) * 0.3 }
         used = (now, busy)
         report()

@@ -1,30 +1,30 @@
 package import ApusCore
 
-/// When each connection of a loop was last sent something, in one flat list: a look at all of them touches few lines of
-/// memory, where a look at each connection would touch as many as sending it a frame (docs/decisions/5).
+/// The time at which each connection of a loop was last sent something, in one flat list. A check of the list touches
+/// few cache lines; a check of each connection would touch as many as sending it a frame (docs/decisions/5).
 ///
-/// Pure: it is confined to whatever owns it.
+/// Pure: confined to its owner.
 package struct KeepaliveClock: Sendable {
     private struct Entry {
         var lastSent: MonotonicTime
-        /// When it was last found silent.
+        /// The time at which it was last found silent.
         var foundSilent = MonotonicTime.zero
         var isStreaming = false
         var isPlaying = false
     }
 
-    /// How long a connection with a stream may go without bytes.
+    /// The longest silence of a connection with a stream.
     package let keepalive: Duration
-    /// Connections are looked at together: as often at most, and those that are due until the next look are due now.
+    /// The shortest interval between checks. Connections that would be due before the next check are due in this one.
     private let lookSpacing: Duration
-    /// The silence from which on a look sends a keepalive.
+    /// The silence after which a check sends a keepalive.
     package var silenceMin: Duration { keepalive - lookSpacing }
-    /// One that is behind takes no keepalive and stays silent: it is looked at as seldom.
+    /// The shortest interval between checks of a connection that is behind: it accepts no keepalive and stays silent.
     private let behindSpacing: Duration
     private var entries: [Entry] = []
     private var free: [Int] = []
     private var playingCount = 0
-    /// How many playing connections were sent something at one moment, as a fan-out does.
+    /// The number of playing connections that were sent something at one moment, as in a fan-out.
     private var burst = (time: MonotonicTime.zero, count: 0)
 
     package init(keepalive: Duration) {
@@ -33,7 +33,7 @@ package struct KeepaliveClock: Sendable {
         behindSpacing = keepalive / 2
     }
 
-    /// A place for a connection.
+    /// Adds a connection and returns its slot.
     package mutating func add(now: MonotonicTime) -> Int {
         let entry = Entry(lastSent: now)
         guard let slot = free.popLast() else {
@@ -44,13 +44,13 @@ package struct KeepaliveClock: Sendable {
         return slot
     }
 
-    /// Gives a place back; once for each ``add(now:)``.
+    /// Frees a slot. Call it once for each ``add(now:)``.
     package mutating func remove(_ slot: Int) {
         setStreams(slot, isStreaming: false, isPlaying: false)
         free.append(slot)
     }
 
-    /// Whether the connection has streams, and whether it plays one.
+    /// Sets whether the connection has streams, and whether it plays one.
     package mutating func setStreams(_ slot: Int, isStreaming: Bool, isPlaying: Bool) {
         entries[slot].isStreaming = isStreaming
         guard entries[slot].isPlaying != isPlaying else { return }
@@ -60,7 +60,7 @@ package struct KeepaliveClock: Sendable {
 
     package func lastSent(_ slot: Int) -> MonotonicTime { entries[slot].lastSent }
 
-    /// Notes that bytes were sent; true when by now every connection that plays was sent something at this moment.
+    /// Notes that bytes were sent. Returns true once every playing connection was sent something at this moment.
     package mutating func sent(_ slot: Int, now: MonotonicTime) -> Bool {
         let isRepeated = entries[slot].lastSent == now
         entries[slot].lastSent = now
@@ -69,14 +69,15 @@ package struct KeepaliveClock: Sendable {
         return burst.count == playingCount
     }
 
-    /// The connections with streams that will have been silent for the keepalive before the next look can come.
+    /// The connections with streams that will reach the keepalive interval before the next possible check.
     package mutating func silent(now: MonotonicTime) -> [Int] {
         let found = entries.indices.filter { entries[$0].isStreaming && now + lookSpacing >= due(entries[$0]) }
         for index in found { entries[index].foundSilent = now }
         return found
     }
 
-    /// When the first connection with a stream will have been silent for the keepalive; nil without streams.
+    /// The time of the next check: when the first connection with a stream reaches the keepalive interval; nil without
+    /// streams.
     package func nextLook(now: MonotonicTime) -> MonotonicTime? {
         guard let first = entries.lazy.filter(\.isStreaming).map(due).min() else { return nil }
         return max(first, now + lookSpacing)

@@ -5,12 +5,11 @@ import NIOCore
 import NIOPosix
 import Synchronization
 
-/// The door's listening socket, on which one loop at a time accepts, as ``LoopPlacement`` says.
-///
-/// Each loop has a descriptor of the same socket. NIO gives a connection to the next loop in turn and cannot move it
-/// later; which loop reads the socket is what can be chosen.
-///
-/// Concurrency model: any thread; loops report what they have to do, and read the choice on themselves.
+/// The client listener's socket. One loop at a time accepts on it, chosen by ``LoopPlacement``.
+/// Each loop has a descriptor of the same socket. NIO registers a connection with the loop that accepted it and cannot
+/// move it later, so the choice is which loop accepts.
+/// Concurrency model: may be called from any thread. Loops report their load, and each reads the choice on its own
+/// thread.
 final class Listeners: Sendable {
     private struct State {
         var loads: [LoopPlacement.Load] = []
@@ -20,7 +19,7 @@ final class Listeners: Sendable {
 
     private let state = Mutex(State())
     private let placement: LoopPlacement
-    /// Given up to refuse connections where the system has no descriptor for them.
+    /// A descriptor that is released to refuse connections if the system has no other.
     private let reserve = ReservedDescriptors()
     private let log: LogLimiter
 
@@ -30,7 +29,7 @@ final class Listeners: Sendable {
         state.withLock { $0.loads = Array(repeating: .init(), count: loopCount) }
     }
 
-    /// Opens the door on each of the loops; returns its address. Throws what binding throws.
+    /// Opens the listener on each of the loops and returns its address. Rethrows the errors of binding.
     func open(
         _ bind: HostPort, on loops: [any EventLoop], bootstrap: @Sendable (any EventLoop) -> ServerBootstrap
     ) async throws -> SocketAddress? {
@@ -45,7 +44,7 @@ final class Listeners: Sendable {
                 try await guarded(index, bootstrap(loop)).serverChannelOption(.autoRead, value: false)
                     .withBoundSocket(descriptor).get()
             )
-            // Made of a descriptor, a channel shortens the queue of the socket to its own default.
+            // A channel that is created from a descriptor reduces the socket's backlog to its own default.
             listen(descriptor, Self.backlog)
         }
         state.withLock { $0.channels = channels }
@@ -65,7 +64,7 @@ final class Listeners: Sendable {
         }
     }
 
-    /// A loop's load is another now.
+    /// Updates the load of a loop.
     func report(_ load: LoopPlacement.Load, of index: Int) {
         let isMoved = state.withLock { state in
             state.loads[index] = load
@@ -76,7 +75,7 @@ final class Listeners: Sendable {
         if isMoved { apply() }
     }
 
-    /// Each loop looks whether it is the one that accepts; the last look of a loop is at the last choice.
+    /// Each loop checks whether it is the one that accepts. A loop's last check follows the last choice.
     private func apply() {
         let channels = state.withLock { $0.channels }
         for (index, channel) in channels.enumerated() {

@@ -9,16 +9,14 @@ import Glibc
 import Musl
 #endif
 
-/// How many bytes of a publisher's connection are worth a wake: as many as the smallest video frame of late has.
-///
-/// Audio waits for the next video frame anyway (`channels.audio_hold`), so what comes before it may as well wait in the
-/// kernel. Where video frames are as small as audio's, or there is no video, every byte is worth a wake.
-///
-/// Pure: it is confined to whatever owns it.
+/// The number of bytes in a publisher's socket that justify a wake-up: the size of the smallest recent video frame.
+/// Audio waits for the next video frame anyway (`channels.audio_hold`), so bytes before it may wait in the kernel. If
+/// video frames are as small as audio's, or there is no video, every byte justifies a wake-up.
+/// Pure: confined to its owner.
 package struct WakeThreshold: Sendable {
-    /// Video frames that are looked back at: this many at least, and at most twice as many.
+    /// The number of video frames that are considered: at least this many, and at most twice as many.
     package static let windowFrameCount = 32
-    /// More bytes are not waited for: a large frame is read as it comes.
+    /// The maximum. A larger frame is read as it arrives.
     package static let byteCountMax = 8 << 10
 
     private struct Window: Sendable {
@@ -59,7 +57,7 @@ package struct WakeThreshold: Sendable {
         videoTracks.append(frame.track)
     }
 
-    /// What is to wait in the socket before the node wakes; 1 before a window of frames was seen.
+    /// The number of bytes that must be in the socket before the node wakes; 1 until a window of frames was seen.
     package var byteCount: Int {
         guard let previous else { return 1 }
         let smallest = min(previous.smallestVideo, current.smallestVideo)
@@ -69,16 +67,16 @@ package struct WakeThreshold: Sendable {
     }
 }
 
-/// Lets the kernel collect what a camera sends until its next video frame is there (SO_RCVLOWAT, tcp(7)): one wake for
-/// a video frame with the audio before it in place of three, each of which costs some 200 µs with cold caches
-/// (docs/decisions/5). Nothing waits for longer than `hold`, a request on the same connection neither.
+/// Lets the kernel collect a camera's bytes until its next video frame has arrived (SO_RCVLOWAT, socket(7)). A video
+/// frame and the audio before it then cost one wake-up in place of three, each of which costs some 200 µs with cold
+/// caches (docs/decisions/5). No byte waits for longer than `hold`, including requests on the same connection.
 ///
 /// Concurrency model: confined to the connection's event loop.
 package final class ReceivePacing: @unchecked Sendable {  // SAFETY: confined to the event loop.
     private let channel: any Channel
     private let hold: Duration
     private var threshold = WakeThreshold()
-    /// What the socket is set to.
+    /// The current value of the socket's option.
     private var lowWater = 1
     private var deadline: LoopDeadline?
 
@@ -91,14 +89,14 @@ package final class ReceivePacing: @unchecked Sendable {  // SAFETY: confined to
     /// Notes a frame that was read.
     package func received(_ frame: RelayFrame) { threshold.received(frame) }
 
-    /// What the socket had was read.
+    /// Notes that all bytes in the socket were read.
     package func readComplete(now: MonotonicTime) {
         let wanted = threshold.byteCount
         setLowWater(wanted)
         if wanted > 1 { deadline?.set(now + hold) } else { deadline?.clear() }
     }
 
-    /// Every byte is worth a wake again.
+    /// Stops pacing: every byte wakes the node again.
     package func stop() {
         deadline?.clear()
         setLowWater(1)

@@ -1,13 +1,12 @@
 import HTTPTypes
 
-/// The token of an `Authorization` header (RFC 6750 §2.1).
-///
-/// The scheme is compared without regard to case, and one or more spaces stand between it and the token (RFC 9110
-/// §11.1, §11.4). Pure.
+/// The bearer token of an `Authorization` header (RFC 6750 §2.1).
+/// The scheme is compared without regard to case, and one or more spaces separate it from the token (RFC 9110 §11.1,
+/// §11.4). Pure.
 enum BearerToken {
     private static let scheme = "bearer"
 
-    /// Nil where there is no such header, or it has another scheme or no token.
+    /// Nil if there is no such header, or it has another scheme or no token.
     static func of(_ headers: HTTPFields) -> String? {
         guard let header = headers[.authorization] else { return nil }
         let parts = header.split(separator: " ", maxSplits: 1, omittingEmptySubsequences: true)

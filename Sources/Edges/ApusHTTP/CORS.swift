@@ -1,11 +1,11 @@
 import HTTPTypes
 import Hummingbird
 
-/// Lets pages of some origins read answers (the Fetch standard's CORS protocol).
+/// Permits pages of some origins to read answers (the Fetch standard's CORS protocol).
 ///
 /// Pure.
 struct CORS {
-    /// `*` lets all in.
+    /// `*` permits all origins.
     let origins: [String]
 
     private func allowed(_ request: Request) -> String? {
@@ -14,7 +14,7 @@ struct CORS {
         return origins.contains(origin) ? origin : nil
     }
 
-    /// The answer to a browser's question before a request; nil where it is none.
+    /// The answer to a browser's preflight request; nil if the request is not one.
     func preflight(_ request: Request) -> Response? {
         guard request.method == .options, request.headers[.accessControlRequestMethod] != nil,
             let origin = allowed(request)

@@ -3,13 +3,11 @@ import CoreMetrics
 import NIOCore
 import Synchronization
 
-/// The connections of a listener in the order in which they last got something written: who says nothing, or a request
-/// byte by byte, makes room for who asks (D13).
-///
-/// A connection on which nothing is written for ``timeout`` is closed: whoever opened it has not finished a request in
-/// that time, or wants nothing more. Where nearly all places are taken, the connection that has waited for longest is
-/// closed at once, so that clients without a request cannot keep `/healthz` from an operator.
-///
+/// The connections of a listener, by the time of the last write. A client that sends nothing, or sends a request byte
+/// by byte, makes room for others (D13).
+/// A connection without a write for ``timeout`` is closed: its client has not completed a request in that time, or is
+/// idle. If nearly all places are taken, the connection with the oldest write is closed at once. Clients without a
+/// request therefore cannot keep `/healthz` from an operator.
 /// Concurrency: any thread; channels are closed on their own event loops.
 final class ConnectionDeadlines: Sendable {
     private struct Entry {
@@ -17,21 +15,21 @@ final class ConnectionDeadlines: Sendable {
         var since: MonotonicTime
     }
 
-    /// How long a connection may be without anything written to it.
+    /// The maximum time without a write to a connection.
     let timeout: Duration
-    /// Connections from which on the one that waited for longest makes room.
+    /// The number of connections from which on the one with the oldest write is closed.
     private let countMax: Int
     private let entries = Mutex<[ObjectIdentifier: Entry]>([:])
     private let displaced = Counter(label: "apus_http_displaced_total")
     private let late = Counter(label: "apus_http_late_total")
 
-    /// - Parameter connectionsMax: of the listener, which takes no more than these; a sixteenth stays free.
+    /// - Parameter connectionsMax: the listener's maximum. A sixteenth of it stays free.
     init(connectionsMax: Int, timeout: Duration) {
         self.timeout = timeout
         countMax = connectionsMax - max(1, connectionsMax / 16)
     }
 
-    /// What a connection needs in its pipeline.
+    /// The handler for a connection's pipeline.
     func handler() -> any RemovableChannelHandler { ConnectionDeadlineHandler(self) }
 
     fileprivate func add(_ channel: any Channel) {
@@ -91,7 +89,7 @@ private final class ConnectionDeadlineHandler: ChannelOutboundHandler, Removable
         context.write(data, promise: promise)
     }
 
-    /// One timer for many writes: when it fires it looks how long ago the last one was.
+    /// One timer serves many writes: when it fires, it checks the time of the last write.
     private func schedule(_ channel: any Channel, in time: TimeAmount) {
         let bound = NIOLoopBound(self, eventLoop: channel.eventLoop)
         timer = channel.eventLoop.assumeIsolated().scheduleTask(in: time) {

@@ -2,7 +2,7 @@ package import ApusCore
 import NIOSSL
 import Synchronization
 
-/// A certificate with its key, in PEM form.
+/// The paths of a certificate and its key, in PEM form.
 package struct HTTPCertificateFiles: Sendable, Hashable {
     package var certificate: String
     package var key: String
@@ -10,14 +10,14 @@ package struct HTTPCertificateFiles: Sendable, Hashable {
     package init(certificate: String, key: String) { (self.certificate, self.key) = (certificate, key) }
 }
 
-/// The certificate that new connections are shown; read anew while the listener runs.
+/// The certificate of new connections. It can be read again while the listener runs.
 ///
 /// Isolation: any thread.
 package final class HTTPCertificate: Sendable {
     private let files: HTTPCertificateFiles
     private let current: Mutex<NIOSSLContext>
 
-    /// Throws 10022 where the files cannot be read or do not fit each other.
+    /// Throws 10022 if the files cannot be read or do not match.
     package init(_ files: HTTPCertificateFiles) throws(ApusError) {
         self.files = files
         current = Mutex(try Self.read(files))
@@ -25,7 +25,7 @@ package final class HTTPCertificate: Sendable {
 
     var context: NIOSSLContext { current.withLock { $0 } }
 
-    /// Reads the files anew; where that fails the certificate stays what it was, and the error says why (10022).
+    /// Reads the files again. On failure the certificate does not change, and the error has the reason (10022).
     package func reload() throws(ApusError) {
         let new = try Self.read(files)
         current.withLock { $0 = new }
@@ -41,7 +41,7 @@ package final class HTTPCertificate: Sendable {
             return try NIOSSLContext(configuration: configuration)
         } catch {
             throw ApusError(
-                .configurationInvalid, "the certificate \(files.certificate) of the HTTP listener: \(error)")
+                .configurationInvalid, "the certificate \(files.certificate) cannot be used for HTTP: \(error)")
         }
     }
 }

@@ -8,8 +8,8 @@ import NIOHTTPTypesHTTP1
 import NIOSSL
 import NIOWebSocket
 
-/// A connection of the HTTP listener: TLS where there is a certificate, then HTTP/1.1, or a WebSocket where its first
-/// request asks for `/v1/ws` (RFC 6455 §4).
+/// A connection of the HTTP listener: TLS if there is a certificate, then HTTP/1.1, or a WebSocket if its first request
+/// is an upgrade of `/v1/ws` (RFC 6455 §4).
 struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
     enum Kind: Sendable {
         case http(NIOAsyncChannel<HTTPRequestPart, HTTPResponsePart>)
@@ -25,7 +25,7 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
     let configuration: HTTPConfiguration
     let certificate: HTTPCertificate?
     let deadlines: ConnectionDeadlines
-    /// Nil where this node has no WebSockets.
+    /// Nil if this node has no WebSockets.
     let webSockets: WebSockets?
 
     func setup(channel: any Channel, logger: Logger) -> EventLoopFuture<Value> {
@@ -39,7 +39,7 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
             let upgrade = NIOTypedHTTPServerUpgradeConfiguration<Kind>(
                 upgraders: upgraders, notUpgradingCompletionHandler: { Self.http($0, logger) })
             var http = NIOUpgradableHTTPServerPipelineConfiguration<Kind>(upgradeConfiguration: upgrade)
-            // Requests are pipelined by the asynchronous channel, and Hummingbird answers errors.
+            // The asynchronous channel pipelines requests, and Hummingbird answers errors.
             http.enablePipelining = false
             http.enableErrorHandling = false
             http.enableResponseHeaderValidation = false

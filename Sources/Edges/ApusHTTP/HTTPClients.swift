@@ -4,16 +4,16 @@ package import ApusCore
 package import ApusSessions
 import Synchronization
 
-/// What REST and WebSocket need of a node to serve clients.
+/// The functions of a node that REST and WebSocket need to serve clients.
 ///
 /// Isolation: closures are called from any thread.
 package struct HTTPClients: Sendable {
     package var services: ClientServices
-    /// The bearer of a token, as a session that lasts for one request; throws 12001 and 12002.
+    /// The bearer of a token, as a session for one request. Throws 12001 and 12002.
     package var session: @Sendable (_ token: String) throws(ApusError) -> Session
-    /// Opens the session of a WebSocket; nil where this node has no sessions.
+    /// Opens the session of a WebSocket; nil if this node has no sessions.
     package var sessions: SessionService?
-    /// What a WebSocket's client is told of this node in its welcome.
+    /// The welcome of a WebSocket's client.
     package var welcome: @Sendable (OpenedSession) -> ClientWelcome
 
     package init(
@@ -25,11 +25,11 @@ package struct HTTPClients: Sendable {
     }
 }
 
-/// Bearers whose tokens were checked already: a signature is checked once, its expiry and its revocation each time.
+/// Caches bearers of verified tokens. A signature is verified once, expiry and revocation are checked each time.
 ///
 /// Isolation: any thread.
 package final class BearerCache: Sendable {
-    /// Tokens that are kept; then all are forgotten.
+    /// The maximum number of tokens. When it is reached, the cache is cleared.
     private static let countMax = 8192
 
     private let known = Mutex<[String: Session]>([:])
@@ -37,8 +37,8 @@ package final class BearerCache: Sendable {
     private let isValid: @Sendable (Session) throws(ApusError) -> Void
 
     /// - Parameters:
-    ///   - verify: checks signature and names.
-    ///   - isValid: throws 12001 and 12002 where the token is revoked or has ended.
+    ///   - verify: verifies the signature and the names.
+    ///   - isValid: throws 12001 if the token is revoked and 12002 if it has expired.
     package init(
         verify: @escaping @Sendable (String) throws(ApusError) -> Session,
         isValid: @escaping @Sendable (Session) throws(ApusError) -> Void

@@ -1,57 +1,61 @@
 package import ApusCore
 
-/// The bounds of the HTTP listener (D13), each with its key under `http.`.
+/// The configuration of the HTTP listener, with keys under `http.` (D13).
 package struct HTTPConfiguration: Sendable {
-    /// Where apps, operators and their tools connect; port 0 asks the system for a free one.
+    /// The address for apps, operators and their tools. Port 0 selects a free port.
     package var bind: HostPort
-    /// The certificate and its key in PEM form; nil: plain HTTP. Read anew at SIGHUP. Keys `tls`, `certificate`, `key`.
+    /// The certificate and its key in PEM form; nil means plain HTTP. Read again at SIGHUP. Keys `tls`, `certificate`,
+    /// `key`.
     package var tls: HTTPCertificateFiles?
-    /// Connections at once, 2 or more; one more waits in the system's queue until another closes. From fifteen
-    /// sixteenths of them on, the connection that waited for longest makes room. Key `connections_max`.
+    /// The maximum number of connections, 2 or more. Further ones wait in the listener's backlog until another closes.
+    /// From fifteen sixteenths of them on, the connection with the oldest write is closed. Key `connections_max`.
     package var connectionsMax = 256
-    /// Connections beside these that became WebSockets; one more is refused with 503. Key `websockets_max`.
+    /// The maximum number of WebSockets, in addition to these connections. Further ones are refused with 503. Key
+    /// `websockets_max`.
     package var webSocketsMax = 4000
     /// How long a client may take for a whole request, and be idle after its answer. Key `request_timeout`.
     package var requestTimeout: Duration = .seconds(10)
-    /// Descriptors that are kept for this listener alone, for the case that the process has no other left.
+    /// Descriptors that are reserved for this listener, in case the process has no others left.
     package var descriptorsReserved = 4
-    /// All header fields of a request together, in bytes; more closes the connection with 400. Key `header_bytes_max`.
+    /// The maximum size of all header fields of a request together, in bytes. Beyond it the connection is closed with
+    /// 400. Key `header_bytes_max`.
     package var headerByteCountMax = 16 << 10
-    /// The largest request body, in bytes; a larger one is refused with 413. Key `body_bytes_max`.
+    /// The maximum size of a request body, in bytes. Larger ones are refused with 413. Key `body_bytes_max`.
     package var bodyByteCountMax = 64 << 10
-    /// Whether clients may show their tokens from other machines, over plain HTTP; otherwise 12004. Key `tokens_from`.
+    /// True if clients on other machines may send their tokens over plain HTTP; otherwise they get 12004. Key
+    /// `tokens_from`.
     package var isTokenTakenFromAnywhere = false
-    /// Origins whose pages may read answers (CORS); `*`: all. Empty: none. Key `cors_origins`.
+    /// Origins whose pages may read answers (CORS). `*` permits all; an empty list permits none. Key `cors_origins`.
     package var corsOrigins: [String] = []
-    /// How often a silent WebSocket is asked for a sign of life. Key `websocket_ping`.
+    /// The interval of pings on a silent WebSocket. Key `websocket_ping`.
     package var webSocketPing: Duration = .seconds(20)
-    /// Bytes that wait in a WebSocket before its events wait. Key `websocket_outbound_bytes_max`.
+    /// The number of queued bytes above which a WebSocket's events wait. Key `websocket_outbound_bytes_max`.
     package var webSocketOutboundByteCountMax = 256 << 10
 
     package init(bind: HostPort) { self.bind = bind }
 }
 
-/// What the listener asks the node for. Every closure is called on the cooperative pool, once per request,
-/// and must answer in bounded time.
+/// The functions of the node that the listener calls. Each closure is called on the cooperative pool, once per request,
+/// and must return in bounded time.
 package struct HTTPSources: Sendable {
-    /// Whether the node serves.
+    /// The node's health.
     package var health: @Sendable () async -> NodeHealth
     /// The node's status.
     package var status: @Sendable () async -> NodeStatus
-    /// All metrics in Prometheus' text form.
+    /// All metrics in Prometheus' text format.
     package var metrics: @Sendable () -> String
-    /// Checks that a bearer token allows administration; throws 12001, 12002 or 12004.
+    /// Checks that a bearer token permits administration. Throws 12001, 12002 or 12004.
     package var authorizeAdmin: @Sendable (_ token: String) async throws(ApusError) -> Void
-    /// Hands the node's shards over and leaves the cluster; returns when the hand-over has begun.
+    /// Drains the node. Returns when the hand-over has begun.
     package var drain: @Sendable () async throws(ApusError) -> Void
-    /// What clients may ask, over REST and WebSocket; nil for a relay alone, which has no clients.
+    /// The requests of clients over REST and WebSocket; nil for a standalone relay, which has no clients.
     package var clients: HTTPClients?
-    /// Allocations of the node's relay; throws 21025 where it has none.
+    /// The allocations of the node's relay. Throws 21025 if it has none.
     package var relaySessions: @Sendable (RelaySelection) async throws(ApusError) -> RelaySessions =
-        { _ throws(ApusError) in throw ApusError(.unavailable, "nothing is relayed here") }
-    /// Ends allocations of the node's relay, and tells how many; throws 21025 where it has none.
+        { _ throws(ApusError) in throw ApusError(.unavailable, "this node has no relay") }
+    /// Ends allocations of the node's relay and returns their number. Throws 21025 if it has none.
     package var endRelaySessions: @Sendable (RelaySelection) async throws(ApusError) -> Int =
-        { _ throws(ApusError) in throw ApusError(.unavailable, "nothing is relayed here") }
+        { _ throws(ApusError) in throw ApusError(.unavailable, "this node has no relay") }
 
     package init(
         health: @escaping @Sendable () async -> NodeHealth,
@@ -75,9 +79,9 @@ package struct NodeHealth: Codable, Sendable, Equatable {
     package var healthy: Bool
     /// One word for the state, as in ``NodeStatus/state``.
     package var state: String
-    /// A sentence that says why, where the node is not healthy.
+    /// The reason, if the node is not healthy.
     package var reason: String?
-    /// What lasts at the moment, also what leaves the node healthy.
+    /// The current conditions, including those that leave the node healthy.
     package var conditions: [NodeCondition]
 
     package init(healthy: Bool, state: String, reason: String? = nil, conditions: [NodeCondition] = []) {

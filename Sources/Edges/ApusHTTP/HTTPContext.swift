@@ -3,7 +3,7 @@ import Hummingbird
 import NIOCore
 import NIOSSL
 
-/// What a handler knows of a request beside its text: where it comes from, and whether it is encrypted.
+/// The facts about a request's connection: the client's address, and whether it is encrypted.
 struct HTTPContext: RequestContext {
     var coreContext: CoreRequestContextStorage
     let remote: SocketAddress?
@@ -15,7 +15,7 @@ struct HTTPContext: RequestContext {
         isEncrypted = (try? source.channel.pipeline.syncOperations.handler(type: NIOSSLServerHandler.self)) != nil
     }
 
-    /// True for a peer on this machine: 127.0.0.0/8, ::1, the same as mapped IPv4, and sockets of the file system.
+    /// True for a peer on this machine: 127.0.0.0/8 (also IPv4-mapped), ::1, and Unix domain sockets.
     var isFromThisMachine: Bool { remote.map(Self.isThisMachine) ?? false }
 
     static func isThisMachine(_ address: SocketAddress) -> Bool {

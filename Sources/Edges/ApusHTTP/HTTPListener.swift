@@ -14,11 +14,10 @@ import Glibc
 import Musl
 #endif
 
-/// The HTTP listener: the services' requests over REST and WebSocket (`/v1/…`, `/v1/ws`), and for operators and their
-/// tools `/healthz`, `/metrics`, `/v1/status` and `/v1/admin/…`.
-///
-/// A service: ``run()`` binds, serves, and on graceful shutdown finishes what is under way. Over plain HTTP, tokens are
-/// taken from this machine alone; over TLS from anywhere.
+/// The HTTP listener. It serves the services' requests over REST and WebSocket (`/v1/…`, `/v1/ws`), and `/healthz`,
+/// `/metrics`, `/v1/status` and `/v1/admin/…` for operators and their tools.
+/// A service: ``run()`` binds and serves. On graceful shutdown it finishes requests in progress. Tokens are accepted
+/// over TLS from anywhere, and by default over plain HTTP only from this machine.
 ///
 /// Concurrency: sockets on the group's event loops, handlers on the cooperative pool.
 package struct HTTPListener: Service {
@@ -28,15 +27,15 @@ package struct HTTPListener: Service {
     private let onListening: @Sendable (HostPort) -> Void
     private let logger: Logger
     private let limited: LogLimiter
-    /// Nil over plain HTTP.
+    /// Nil for plain HTTP.
     private let certificate: HTTPCertificate?
-    /// Nil where the node has no clients.
+    /// Nil if the node has no clients.
     private let webSockets: WebSockets?
 
     /// - Parameters:
-    ///   - limited: for messages that unauthenticated clients can cause; its owner reports what was left out.
-    ///   - onListening: called once with the bound address, when requests are taken.
-    /// - Throws: 10022 where the certificate cannot be read.
+    ///   - limited: for messages that unauthenticated clients can cause; its owner reports dropped ones.
+    ///   - onListening: called once with the bound address, when requests are accepted.
+    /// - Throws: 10022 if the certificate cannot be read.
     package init(
         configuration: HTTPConfiguration, sources: HTTPSources, group: any EventLoopGroup, logger: Logger,
         limited: LogLimiter? = nil, onListening: @escaping @Sendable (HostPort) -> Void = { _ in }
@@ -56,15 +55,15 @@ package struct HTTPListener: Service {
         }
     }
 
-    /// Reads the certificate anew; connections that are open keep theirs. Throws 10022, and nothing changes then.
+    /// Reads the certificate again. Open connections keep theirs. Throws 10022, and then nothing changes.
     package func reloadCertificate() throws(ApusError) { try certificate?.reload() }
 
     /// Serves until graceful shutdown or cancellation.
     ///
-    /// - Throws: 10019 with the address where it is in use, 10018 for any other failure to bind.
+    /// - Throws: 10019 with the address if it is in use, 10018 for any other error of binding.
     package func run() async throws {
         var quiet = logger
-        // Hummingbird names each start and each request at info; a node's log stays readable without.
+        // Hummingbird logs each start and each request at info, which would flood a node's log.
         quiet.logLevel = max(logger.logLevel, .warning)
         let bind = configuration.bind
         let onListening = onListening
@@ -87,7 +86,7 @@ package struct HTTPListener: Service {
                     configuration.connectionsMax + (webSockets == nil ? 0 : configuration.webSocketsMax), logger: quiet)
             ),
             onServerRunning: { channel in
-                // The first handler: errors of the listener come to it before any other.
+                // It is the first handler, so errors of the listener reach it before any other.
                 try? await channel.pipeline.addHandler(
                     ListenerGuard(
                         listener: "http", policy: .serve, reserve: reserve, log: limited), position: .first

@@ -6,7 +6,7 @@ package import Hummingbird
 package import Logging
 package import NIOCore
 
-/// What the listener answers to which request.
+/// The routes of the listener.
 package struct HTTPRoutes: Sendable {
     private let sources: HTTPSources
     private let configuration: HTTPConfiguration
@@ -21,7 +21,7 @@ package struct HTTPRoutes: Sendable {
         self.limited = limited
     }
 
-    /// What answers a request that was read from a channel: the routes without a listener.
+    /// The routes without a listener: answers requests that were read from a channel.
     package func answers() -> @Sendable (Request, any Channel) async throws -> Response {
         let (responder, logger) = (responder(), logger)
         return { request, channel in
@@ -30,7 +30,7 @@ package struct HTTPRoutes: Sendable {
         }
     }
 
-    /// The services' requests first, then the routes for operators.
+    /// Tries the services' requests first, then the operators' routes.
     func responder() -> some HTTPResponder<HTTPContext> {
         let rest = sources.clients.map { RESTResponder($0, configuration: configuration) }
         let (cors, bound) = (CORS(origins: configuration.corsOrigins), configuration.bodyByteCountMax)
@@ -44,9 +44,9 @@ package struct HTTPRoutes: Sendable {
                 response = answer
             } else {
                 response = try await routes.respond(to: request, context: context)
-                // The router's own answer has no text.
+                // The router's own answer has no body.
                 if response.status == .notFound, response.headers[.contentType] == nil {
-                    response = Problem(ApusError(.targetUnknown, "there is nothing here"), .notFound).response
+                    response = Problem(ApusError(.targetUnknown, "there is no such path"), .notFound).response
                 }
             }
             cors.mark(&response, of: request)
@@ -54,7 +54,8 @@ package struct HTTPRoutes: Sendable {
         }
     }
 
-    /// What a request announces. No route here reads a body of unknown length, so a chunked one is refused as well.
+    /// The announced length of a body. No route here reads a body of unknown length, so chunked ones are refused as
+    /// well.
     private static func bodyByteCount(_ request: Request) -> Int {
         guard request.headers[.transferEncoding] == nil else { return .max }
         return request.headers[.contentLength].map { Int($0) ?? .max } ?? 0
@@ -115,12 +116,12 @@ extension HTTPRoutes {
     }
 }
 
-/// A request that was taken and goes on after its answer.
+/// The answer to a request that was accepted and continues after the answer.
 struct Accepted: Encodable, Sendable {
     var state: String
 }
 
-/// Lets only bearers of a token of role `admin` through (12001, 12002: 401; 12004: 403).
+/// Admits only bearers of a token with role `admin` (12001, 12002: 401; 12004: 403).
 struct AdminGuard: RouterMiddleware {
     typealias Context = HTTPContext
     let authorize: @Sendable (String) async throws(ApusError) -> Void
@@ -131,7 +132,7 @@ struct AdminGuard: RouterMiddleware {
     ) async throws -> Response {
         do throws(ApusError) {
             guard let token = BearerToken.of(request.headers) else {
-                throw ApusError(.tokenInvalid, "this needs a bearer token of role admin")
+                throw ApusError(.tokenInvalid, "a bearer token with role admin is required")
             }
             try await authorize(token)
         } catch {

@@ -1,15 +1,13 @@
 import ApusCore
 
-/// Cuts a JSON object into its fields without reading their values, which their messages read.
-///
-/// Bounded by the text; nesting costs no stack. Pure.
+/// Splits a JSON object into its fields without parsing their values; the fields' messages parse them.
+/// Bounded by the text; nesting uses no stack. Pure.
 enum JSONFields {
-    /// Fields of one object.
+    /// The maximum number of fields of one object.
     private static let countMax = 64
 
     /// The fields in their order, with the texts of their values.
-    ///
-    /// - Throws: 10001 where the text is not an object, or a name has an escape.
+    /// - Throws: 10001 if the text is not an object, or a name contains an escape.
     static func of(_ bytes: [UInt8]) throws(ApusError) -> [(name: String, value: String)] {
         var reader = Reader(bytes: bytes)
         var fields: [(String, String)] = []
@@ -46,7 +44,7 @@ enum JSONFields {
 
         mutating func end(_ fields: [(String, String)]) throws(ApusError) -> [(name: String, value: String)] {
             skipSpace()
-            guard index == bytes.count else { throw ApusError(.malformed, "something follows the JSON object") }
+            guard index == bytes.count else { throw ApusError(.malformed, "the text continues after the JSON object") }
             return fields.map { (name: $0.0, value: $0.1) }
         }
 
@@ -64,7 +62,7 @@ enum JSONFields {
             return try Self.text(bytes[start..<index])
         }
 
-        /// One value, as it stands; its own reader checks it.
+        /// Reads one value as text; the message's parser checks it.
         mutating func value() throws(ApusError) -> String {
             skipSpace()
             let start = index

@@ -4,7 +4,7 @@ import HTTPTypes
 import Hummingbird
 import NIOCore
 
-/// A refusal as problem details (RFC 9457), with its number from the catalogue (docs/errors.md).
+/// An error as problem details (RFC 9457), with its number from the catalogue (docs/errors.md).
 struct Problem {
     let error: ApusError
     let status: HTTPResponse.Status
@@ -29,7 +29,7 @@ struct Problem {
         return response
     }
 
-    /// The status that says of an error what HTTP clients act on (RFC 9110 §15).
+    /// The status that makes HTTP clients react correctly to an error (RFC 9110 §15).
     static func status(of code: ErrorCode) -> HTTPResponse.Status {
         switch code {
         case .malformed, .badParameter: .badRequest
@@ -54,7 +54,7 @@ extension HTTPField.Name {
 
     /// - Precondition: the text is a field name.
     private init(unchecked text: String) {
-        guard let name = Self(text) else { preconditionFailure("\(text) is no field name") }
+        guard let name = Self(text) else { preconditionFailure("\(text) is not a field name") }
         self = name
     }
 }

@@ -8,9 +8,9 @@ import Glibc
 import Musl
 #endif
 
-/// What the system says of this process, under the names that Prometheus' own client libraries use.
+/// Metrics of this process, with the names of Prometheus' own client libraries.
 enum ProcessMetrics {
-    /// Text form 0.0.4. A value that cannot be read is left out.
+    /// Text format 0.0.4. Values that cannot be read are omitted.
     static func text() -> String {
         var text = ""
         var usage = rusage()

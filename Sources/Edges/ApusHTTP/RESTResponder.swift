@@ -9,22 +9,21 @@ import HTTPTypes
 import Hummingbird
 import NIOCore
 
-/// The services' requests over REST (D17): paths and queries become the request's message in protobuf's JSON form, and
-/// errors problem details (RFC 9457).
-///
-/// Isolation: immutable; called on the cooperative pool, once a request.
+/// The services' requests over REST (D17). Path and query become the request's message in protobuf's JSON encoding, and
+/// errors become problem details (RFC 9457).
+/// Isolation: immutable; called on the cooperative pool, once per request.
 struct RESTResponder: Sendable {
-    /// A path with the request that it means.
+    /// A path pattern and its request.
     private struct Route: Sendable {
         let operation: ClientOperation
         let rule: HTTPRule
-        /// By their names in the proto file, and their JSON names.
+        /// By proto name and by JSON name.
         let fields: [String: ProtoField]
     }
 
     private let clients: HTTPClients
     private let configuration: HTTPConfiguration
-    /// By the number of the path's parts.
+    /// By the number of path segments.
     private let routes: [Int: [Route]]
 
     init(_ clients: HTTPClients, configuration: HTTPConfiguration) {
@@ -41,7 +40,7 @@ struct RESTResponder: Sendable {
         self.routes = routes
     }
 
-    /// Nil where no request has this path.
+    /// Nil if no request has this path.
     func respond(_ request: Request, _ context: HTTPContext) async -> Response? {
         let start = MonotonicTime.now()
         guard let (response, path) = await answer(request, context) else { return nil }
@@ -96,19 +95,19 @@ struct RESTResponder: Sendable {
         return await services.carryOut(route.operation, work, call)
     }
 
-    /// Who asks. Throws 12001, 12002, and 12004 where the token crossed a network in the clear.
+    /// The session of the bearer. Throws 12001, 12002, and 12004 if the token crossed a network in plain text.
     private func authorized(_ request: Request, _ context: HTTPContext) throws(ApusError) -> Session {
         guard context.isEncrypted || context.isFromThisMachine || configuration.isTokenTakenFromAnywhere else {
             throw ApusError(
-                .notAllowed, "tokens are taken over plain HTTP from this machine alone: set http.tls, or use a proxy")
+                .notAllowed, "tokens over plain HTTP are accepted only from this machine: set http.tls, or use a proxy")
         }
         guard let token = BearerToken.of(request.headers) else {
-            throw ApusError(.tokenInvalid, "this needs a bearer token")
+            throw ApusError(.tokenInvalid, "a bearer token is required")
         }
         return try clients.session(token)
     }
 
-    /// How long the client waits: `Prefer: wait=SECONDS` (RFC 7240 §4.3).
+    /// The client's time-out: `Prefer: wait=SECONDS` (RFC 7240 §4.3).
     private static func wait(_ request: Request) -> Duration? {
         guard let text = request.headers[.prefer], let range = text.range(of: "wait="),
             let seconds = Int64(text[range.upperBound...].prefix { $0.isNumber }), (1...3600).contains(seconds)
@@ -119,8 +118,8 @@ struct RESTResponder: Sendable {
     /// `Idempotency-Key`: 1 to 255 bytes that the client chooses.
     private static func requestID(_ request: Request) throws(ApusError) -> ApusCluster.RequestID? {
         guard let key = request.headers[.idempotencyKey] else { return nil }
-        guard (1...255).contains(key.utf8.count) else {
-            throw ApusError(.badParameter, "Idempotency-Key has 1 to 255 bytes")
+        guard (1...255).contains(key.utf8.count), key.utf8.allSatisfy({ (0x21...0x7e).contains($0) }) else {
+            throw ApusError(.badParameter, "Idempotency-Key must have 1 to 255 printable characters without spaces")
         }
         let numbers = SHA256.hash(data: Array(key.utf8)).prefix(16).reduce(into: [UInt64](repeating: 0, count: 2)) {
             ($0[0], $0[1]) = ($0[0] << 8 | $0[1] >> 56, $0[1] << 8 | UInt64($1))
@@ -171,7 +170,7 @@ struct RESTResponder: Sendable {
             return .bool(text == "true")
         }
         guard field?.isRepeated ?? false else {
-            guard texts.count == 1 else { throw ApusError(.badParameter, "\(name) is given twice") }
+            guard texts.count == 1 else { throw ApusError(.badParameter, "\(name) may be given only once") }
             return try one(texts[0])
         }
         var items: [JSON] = []
@@ -179,7 +178,7 @@ struct RESTResponder: Sendable {
         return .array(items)
     }
 
-    /// Throws 10001 for a body that is not JSON by its type, 10002 for one that is too long.
+    /// Throws 10001 if the body's type is not JSON, 10002 if it is too long.
     private func body(_ request: Request) async throws(ApusError) -> ByteBuffer {
         let buffer: ByteBuffer
         do {
@@ -195,13 +194,13 @@ struct RESTResponder: Sendable {
         return buffer
     }
 
-    /// The body with the fields of the path, which it must not have itself.
+    /// Adds the fields of the path to the body, which must not contain them.
     private static func merged(_ body: ByteBuffer, _ given: [(String, JSON)]) throws(ApusError) -> ByteBuffer {
         guard body.readableBytes > 0 else { return ByteBuffer(string: JSON.object(given).text) }
         var fields: [(String, JSON)] = []
         for (name, value) in try JSONFields.of(Array(body.readableBytesView)) {
             guard !given.contains(where: { $0.0 == name }) else {
-                throw ApusError(.badParameter, "\(name) is in the path already")
+                throw ApusError(.badParameter, "\(name) is already in the path")
             }
             fields.append((name, .raw(value)))
         }

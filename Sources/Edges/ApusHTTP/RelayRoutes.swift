@@ -2,9 +2,8 @@ import ApusCore
 import HTTPTypes
 import Hummingbird
 
-/// Allocations of the node's relay, for operators: which there are, and their end.
-///
-/// `GET /v1/admin/relay/sessions`, and `POST /v1/admin/relay/end`, both with `id=N`, `user=NAME` or neither; an end
+/// Lists and ends allocations of the node's relay, for operators.
+/// `GET /v1/admin/relay/sessions` and `POST /v1/admin/relay/end`, both with `id=N`, `user=NAME` or neither. Ending
 /// without either is refused with 400.
 struct RelayRoutes: Sendable {
     let sources: HTTPSources

@@ -2,12 +2,11 @@ import ApusCore
 import CoreMetrics
 import Hummingbird
 
-/// Counts requests by route and status, and measures how long their answers take.
-///
-/// The label is the route's pattern, never the path of a request: clients choose paths, and each would be a series.
+/// Counts requests by route and status, and measures the time to the answer.
+/// The label is the route's pattern, never a request's path: clients choose paths, and each would create a series.
 struct RequestMetrics: RouterMiddleware {
     typealias Context = HTTPContext
-    /// The label of a request that no route takes.
+    /// The label of a request without a route.
     static let noRoute = "none"
 
     func handle(
@@ -25,7 +24,7 @@ struct RequestMetrics: RouterMiddleware {
     }
 
     private func count(_ context: Context, _ status: Int, since start: MonotonicTime) {
-        // The router has no pattern, or a word of its own, for a path that nobody serves.
+        // The router has no pattern, or a placeholder of its own, for a path without a route.
         Self.count(context.endpointPath.flatMap { $0.hasPrefix("/") ? $0 : nil } ?? Self.noRoute, status, since: start)
     }
 

@@ -11,11 +11,10 @@ import NIOWebSocket
 import SwiftProtobuf
 import Synchronization
 
-/// One WebSocket: a session with its requests and events, in JSON texts (D17). `docs/reference/asyncapi.json` has the
-/// texts.
-///
-/// Concurrency model: confined to the channel's event loop, but for what ``ClientLink`` and ``ClientConnection`` let
-/// others call, which hops to it.
+/// One WebSocket: a session with its requests and events, in JSON texts (D17). `docs/reference/asyncapi.json` describes
+/// the texts.
+/// Concurrency model: confined to the channel's event loop. The methods of ``ClientLink`` and ``ClientConnection`` may
+/// be called from elsewhere and hop to it.
 final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  // SAFETY: confined to the event loop.
     typealias InboundIn = WebSocketFrame
     typealias OutboundOut = WebSocketFrame
@@ -42,7 +41,7 @@ final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  /
         answer: { [weak self] in self?.answer($0, $1) })
 
     private static let helloTimeout = Duration.seconds(5)
-    /// Pings without an answer after which the client is gone.
+    /// The number of unanswered pings after which the client counts as gone.
     private static let silentPings = 3
     private static let slowReaderTimeout = Duration.seconds(10)
     private static let lookInterval = TimeAmount.seconds(1)
@@ -88,7 +87,7 @@ final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  /
         case .text: received(frame.unmaskedData)
         case .ping: write(.pong, frame.unmaskedData)
         case .connectionClose: finish(code: .normalClosure)
-        case .binary: close(ApusError(.malformed, "texts are expected"))
+        case .binary: close(ApusError(.malformed, "only text frames are supported"))
         default: break
         }
     }
@@ -100,7 +99,7 @@ final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  /
             let fields = try Fields(Array(text.readableBytesView))
             switch state {
             case .awaitingHello: try open(fields)
-            case .opening: throw ApusError(.malformed, "the hello is not answered yet")
+            case .opening: throw ApusError(.malformed, "nothing may follow the hello before the welcome")
             case .open(let session): try serve(fields, session)
             case .closed: break
             }
@@ -118,7 +117,7 @@ final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  /
             values.first { $0.name == name }?.value.trimmingCharacters(in: .whitespaces)
         }
 
-        /// A text without escapes.
+        /// A string without escapes.
         func text(_ name: String) -> String? {
             guard let raw = raw(name), raw.count >= 2, raw.hasPrefix("\""), raw.hasSuffix("\""), !raw.contains("\\")
             else { return nil }
@@ -130,7 +129,7 @@ final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  /
 
     private func open(_ fields: Fields) throws(ApusError) {
         guard let text = fields.raw("hello"), let read = try? ClientHello(jsonString: text) else {
-            throw ApusError(.malformed, "a hello is expected first")
+            throw ApusError(.malformed, "the first text must be a hello")
         }
         let hello = ClientHello.with {
             ($0.version, $0.versionMin, $0.role, $0.agent) = (1, 1, read.role, read.agent)
@@ -157,7 +156,7 @@ final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  /
 
     private func serve(_ fields: Fields, _ session: Session) throws(ApusError) {
         if let id = fields.number("cancel") { return calls.cancelled(id) }
-        guard let id = fields.number("id") else { throw ApusError(.malformed, "a request has a number as its id") }
+        guard let id = fields.number("id") else { throw ApusError(.malformed, "a request needs a number as its id") }
         do throws(ApusError) {
             guard let name = fields.text("request") else { throw ApusError(.malformed, "the request has no name") }
             let services = service.clients.services
@@ -195,7 +194,7 @@ final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  /
         channel.writeAndFlush(WebSocketFrame(fin: true, opcode: opcode, data: data), promise: nil)
     }
 
-    // MARK: - Time and the end
+    // MARK: - Time and shutdown
 
     private func look(since: MonotonicTime) {
         timer = eventLoop.assumeIsolated().scheduleTask(in: Self.lookInterval) { [weak self] in self?.looked(since) }
@@ -219,11 +218,11 @@ final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  /
         look(since: since)
     }
 
-    /// Tells the client why and closes.
+    /// Sends the client the reason and closes the connection.
     private func close(_ error: ApusError) {
         if case .closed = state { return }
         service.limited.log(
-            .info, "A client's connection is closed by this node.", metadata: Logger.facts(of: error))
+            .info, "This node closed a client's connection", metadata: Logger.facts(of: error))
         write("{\"goodbye\":\(Problem(error).json.text)}")
         finish(code: error.code == .shuttingDown ? .goingAway : .policyViolation)
     }
@@ -253,7 +252,7 @@ final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  /
 extension WebSocketConnection: ClientLink {
     func end(_ error: ApusError) { eventLoop.execute { [self] in close(error) } }
 
-    /// Nothing here waits for that: only what a device publishes does.
+    /// No request here waits for the confirmation: only publishing does.
     func confirmed() {}
 
     func presenceChanged(_ device: DeviceID, _ presence: Presence) { send([.presence(device, presence)]) }

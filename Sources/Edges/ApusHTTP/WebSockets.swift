@@ -9,7 +9,7 @@ import NIOCore
 import NIOSSL
 import Synchronization
 
-/// The WebSockets of one listener: their bound, their tasks, and their end (D17).
+/// The WebSockets of one listener: their limit, their tasks and their shutdown (D17).
 ///
 /// Concurrency model: any thread; each connection is confined to its event loop.
 final class WebSockets: Sendable {
@@ -35,7 +35,7 @@ final class WebSockets: Sendable {
         (work, workFeed) = AsyncStream.makeStream()
     }
 
-    /// False for a client that would show its token in the clear, and where there are too many.
+    /// Returns false if the client would send its token in plain text, or there are too many WebSockets.
     func isAdmitted(_ channel: any Channel) -> Bool {
         let isEncrypted = (try? channel.pipeline.syncOperations.handler(type: NIOSSLServerHandler.self)) != nil
         let isNear = channel.remoteAddress.map(HTTPContext.isThisMachine) ?? false
@@ -66,7 +66,7 @@ final class WebSockets: Sendable {
         connections.record(count)
     }
 
-    /// Runs a piece of a connection's work beside all others, on the connection's loop.
+    /// Runs a piece of a connection's work concurrently with all others, on the connection's loop.
     func run(_ executor: LoopTaskExecutor, _ body: @escaping @Sendable () async -> Void) {
         workFeed.yield(Piece(executor: executor, body: body))
     }
@@ -78,7 +78,7 @@ final class WebSockets: Sendable {
         }
     }
 
-    /// The node leaves: every client is told to go on elsewhere.
+    /// Shuts down: every client is asked to connect to another node.
     func close() {
         for connection in open.withLock({ Array($0.values) }) { connection.end(ApusError(.shuttingDown)) }
         workFeed.finish()

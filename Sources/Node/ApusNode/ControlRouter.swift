@@ -6,7 +6,7 @@ import ApusWire
 import NIOCore
 import Synchronization
 
-/// Sends each request of the control lane to its part, by its method's number.
+/// Routes each request of the control lane to its part, by its method's number.
 struct ControlRouter: ControlHandler {
     let cluster: ClusterService
     let replicas: ReplicaService
@@ -23,7 +23,7 @@ struct ControlRouter: ControlHandler {
     }
 }
 
-/// Parts that the cluster asks for and that are made after it.
+/// Hooks of the cluster into parts that are created after it.
 final class LateHooks: Sendable {
     private struct State {
         var channels: ChannelService?
@@ -42,7 +42,7 @@ final class LateHooks: Sendable {
         }
     }
 
-    /// What the cluster asks of them; before they are set it is answered as a node that has nothing.
+    /// The cluster's hooks. Before the parts are set they answer as a node without state.
     var hooks: ClusterHooks {
         var hooks = ClusterHooks()
         hooks.feedReplica = { shard, node in

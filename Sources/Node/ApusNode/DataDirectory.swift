@@ -1,13 +1,12 @@
 import ApusCore
 import Foundation
 
-/// A node's own folder, marked with whose it is.
+/// A node's own folder, marked with its cluster and node.
 struct DataDirectory {
     let path: String
 
-    /// Makes the folder where it is missing, and marks it.
-    ///
-    /// - Throws: 10020 where it belongs to another cluster or node, 10021 where it cannot be made or written.
+    /// Creates the folder if it is missing, and marks it.
+    /// - Throws: 10020 if it belongs to another cluster or node, 10021 if it cannot be created or written.
     func claim(cluster: ClusterID, node: NodeName) throws(ApusError) {
         let marker = "\(path)/node"
         let mine = "cluster \(cluster)\nnode \(node)\n"

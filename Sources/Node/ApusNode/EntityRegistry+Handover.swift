@@ -6,10 +6,10 @@ import NIOCore
 import SwiftProtobuf
 
 extension EntityRegistry {
-    /// How long calls under way may take to end before a shard's states are read. Within the hand-over's own deadline.
+    /// How long calls in progress may take before a shard's states are read. Shorter than the hand-over's own deadline.
     private static let captureTimeout = Duration.milliseconds(200)
 
-    /// Holds a shard's entities and reads their states. Throws 10005 where calls do not end in time.
+    /// Holds a shard's entities and reads their states. Throws 10005 if calls do not end in time.
     func takeStates(_ shard: ShardID) async throws(ApusError) -> [ClusterEntityState] {
         hold(shard)
         return try await capture(shard, timeout: Self.captureTimeout).map { address, state in
@@ -21,11 +21,11 @@ extension EntityRegistry {
         }
     }
 
-    /// Keeps the states of a shard that is about to be this node's. Throws 10001 for a state that makes no sense.
+    /// Keeps the states of a shard that this node is about to own. Throws 10001 for an invalid state.
     func giveStates(_ shard: ShardID, _ epoch: Epoch, _ part: ClusterHooks.StatePart) throws(ApusError) {
         for entity in part.entities {
             guard let kind = UInt8(exactly: entity.kind), (1...63).contains(entity.key.utf8.count) else {
-                throw ApusError(.malformed, "an entity's state cannot be read")
+                throw ApusError(.malformed, "an entity's state is not valid")
             }
             let address = EntityAddress(kind: EntityKind(rawValue: kind), key: entity.key, shard: shard)
             try prepare(address, state: ByteBuffer(bytes: entity.state), successorEpoch: epoch)

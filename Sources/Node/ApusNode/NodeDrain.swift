@@ -4,11 +4,9 @@ import ApusGateway
 import Logging
 import Synchronization
 
-/// The hand-over that an operator ordered: the shards go first, then the clients; the node stays until it is stopped.
-///
-/// It takes longer than a request may, so who orders it is told that it has begun, and sees its end in the status.
-///
-/// Isolation: any thread. The `Mutex` guards whether a hand-over runs.
+/// The drain of a node by an operator. The shards move first, then the clients; the node stays until it is stopped.
+/// A drain takes longer than a request may. The request's answer says that it has begun, and the status shows its end.
+/// Isolation: any thread. The `Mutex` guards the flag that shows whether a drain is in progress.
 final class NodeDrain: Sendable {
     private let cluster: ClusterService
     private let gateway = Mutex<Gateway?>(nil)
@@ -17,13 +15,13 @@ final class NodeDrain: Sendable {
 
     init(_ cluster: ClusterService, log: Logger) { (self.cluster, self.log) = (cluster, log) }
 
-    /// Gives whose clients are sent away; made after what orders the hand-over.
+    /// Sets the gateway whose clients are sent away. The gateway is created later than this object.
     func connect(_ gateway: Gateway) { self.gateway.withLock { $0 = gateway } }
 
-    /// A hand-over has begun and not ended.
+    /// True while a drain is in progress.
     var isRunning: Bool { running.withLock { $0 } }
 
-    /// Returns when the map says that this node is drained; at once where a hand-over runs already.
+    /// Begins a drain. Returns once the map shows that this node is draining; at once if a drain is in progress.
     ///
     /// - Throws: the errors of ``ClusterService/propose(_:)``.
     func begin() async throws(ApusError) {
@@ -38,7 +36,7 @@ final class NodeDrain: Sendable {
             running.withLock { $0 = false }
             throw error
         }
-        // One at a time, until the node has no clients.
+        // At most one runs at a time, until the clients have left or the wait for them times out.
         Task { await self.finish() }
     }
 
@@ -47,7 +45,7 @@ final class NodeDrain: Sendable {
             try await cluster.waitUntilDrained()
             await gateway.withLock { $0 }?.sendClientsAway()
         } catch {
-            log.warning("This node could not hand over all it has; drain it again", metadata: Logger.facts(of: error))
+            log.warning("The drain is not complete; drain the node again", metadata: Logger.facts(of: error))
         }
         running.withLock { $0 = false }
     }

@@ -3,11 +3,10 @@ import ApusCore
 import ApusStorage
 import Logging
 
-/// The ownership store of a node, and what the node remembers of it.
+/// The ownership store of a node, and the node's memory of it.
 extension NodeParts {
-    /// Opens the store as the one that this node saw in its earlier runs.
-    ///
-    /// - Throws: 10020 where it is another one, an older copy, empty or damaged; 10021 where it cannot be used.
+    /// Opens the store, which must be the one that this node saw in its earlier runs.
+    /// - Throws: 10020 if it is another one, an older copy, empty or damaged; 10021 if it cannot be used.
     static func ownership(
         _ configuration: NodeConfiguration
     ) async throws(ApusError) -> (store: LocalOwnershipStore, held: RevisionFile?) {
@@ -28,8 +27,7 @@ extension NodeParts {
     }
 
     /// Writes every map that the node adopts to its memory.
-    ///
-    /// - Throws: 10020 where the map at the start does not follow from the one that the node held in its last run.
+    /// - Throws: 10020 if the map at the start does not follow from the node's last map in its earlier run.
     static func remember(
         _ view: ClusterView, held: RevisionFile?, in memory: OwnershipMemory, store: StoreID
     ) throws(ApusError) {
@@ -39,7 +37,7 @@ extension NodeParts {
             guard map.isSuccessor(of: earlier) else {
                 throw ApusError(
                     .stateForeign,
-                    "the ownership store has another history than the one that this node saw; `apus admin ownership "
+                    "the ownership store has another history than this node has seen; `apus admin ownership "
                         + "restore` puts the newest map of the nodes back, or remove \(memory.path) if they are right")
             }
         }
@@ -52,7 +50,7 @@ extension NodeParts {
 }
 
 extension NodeConfiguration {
-    /// What the node's part in the cluster needs to know.
+    /// The configuration of the node's cluster service.
     func clusterService(key: [UInt8]) -> ClusterConfiguration {
         var service = ClusterConfiguration(cluster: cluster, node: node, key: key)
         service.weight = UInt32(clamping: weight)
@@ -65,16 +63,16 @@ extension NodeConfiguration {
 extension NodeConditions.Kind {
     /// The ownership store fails, is damaged, or does not answer.
     static let storeUnreadable = Self("ownership_store_unreadable", isUnhealthy: true)
-    /// Another ownership store stands in its place.
+    /// The path holds another ownership store.
     static let storeForeign = Self("ownership_store_foreign", isUnhealthy: true)
     /// The ownership store holds an earlier map than this node has seen.
     static let storeRolledBack = Self("ownership_store_rolled_back", isUnhealthy: true)
 }
 
 extension NodeConditions {
-    private static let consequence = "nothing is decided, and what runs goes on"
+    private static let consequence = "no map change is possible, and current work continues"
 
-    /// Raises what the ownership store showed last, and clears what it showed before.
+    /// Raises the condition that the ownership store showed last, and clears the others.
     func show(_ condition: OwnershipStateMachine.StoreCondition) {
         let shown: (kind: Kind, message: String)?
         switch condition {

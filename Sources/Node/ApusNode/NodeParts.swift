@@ -16,41 +16,40 @@ import NIOCore
 import NIOPosix
 import ServiceLifecycle
 
-/// A node's parts, made in the order that they need each other.
-///
-/// Isolation: immutable; the parts guard themselves.
+/// The parts of a node, created in the order of their dependencies.
+/// Isolation: immutable; each part guards its own state.
 final class NodeParts: Sendable {
     let configuration: NodeConfiguration
     let cluster: ClusterService
     let transport: Transport
     let replicas: ReplicaService
     let entities: EntityRegistry
-    /// Where services register their kinds of entities.
+    /// Services register their kinds of entities here.
     let runtime: EntityRuntime
     let channels: ChannelService
     let sessions: SessionService
     let gateway: Gateway
     let http: HTTPListener
-    /// Topics that clients hear.
+    /// The topics to which clients subscribe.
     let topics: TopicService
-    /// What keeps this node from its full service; its parts raise and clear it.
+    /// The conditions that keep this node from full service. Its parts raise and clear them.
     let conditions: NodeConditions
-    /// For messages that foreign traffic can cause.
+    /// For messages that unauthenticated traffic can cause.
     private let limited: LogLimiter
-    /// Nil where the node relays nothing.
+    /// Nil if the node has no relay.
     let relay: RelayService?
     private let relayMesh: RelayMesh?
     private let group: MultiThreadedEventLoopGroup
-    /// The operators' door has a loop of its own: a scrape never delays a frame.
+    /// The operators' listener has its own event loop, so a scrape never delays a frame.
     private let httpGroup: MultiThreadedEventLoopGroup
-    /// What all services keep.
+    /// The record store of all services.
     private let records: any RecordStore
     private let recordLockWatch: RecordLockWatch
-    /// What this node keeps of the ownership store in its own directory.
+    /// This node's memory of the ownership store, in its own directory.
     private let memory: OwnershipMemory
     private let store: StoreID
     private let log: Logger
-    /// Services beside the node's own.
+    /// The additional services that the node carries.
     private let carried: [any NodeService]
 
     init(
@@ -99,7 +98,7 @@ final class NodeParts: Sendable {
             configuration: configuration.sessions, view: view, entities: entities, transport: transport,
             verifier: try Self.verifier(configuration), sealer: TicketSealer(clusterKey: key), revocations: revocations,
             relayIssuer: relayMesh, log: nodeLog)
-        // Before the first client comes: a node that starts knows what is revoked.
+        // Before the first client connects: a starting node must have the revocations.
         try await revocations.load(wallSeconds: cluster.view.clock.wallSeconds())
         sessions.register(with: dispatcher, records: records)
         let drain = NodeDrain(cluster, log: nodeLog)
@@ -124,7 +123,7 @@ final class NodeParts: Sendable {
         late.set(channels: channels, runtime: runtime)
     }
 
-    /// What clients may ask and hear: the cluster's own, and what the carried services add.
+    /// The requests and events of clients: the cluster's own, and those of the carried services.
     private static func clients(
         _ requests: OperatorRequests, _ carried: [any NodeService], _ node: NodeContext, log: Logger
     ) async throws(ApusError) -> ClientServices {
@@ -179,8 +178,8 @@ final class NodeParts: Sendable {
         }
     }
 
-    /// Started in this order, stopped in the reverse: the shards go before the clients, and these before
-    /// the sessions.
+    /// Started in this order and stopped in the reverse: shards are handed over before clients are closed, and clients
+    /// before the sessions.
     var services: [any Service] {
         let relays: [any Service] = (relayMesh.map { [$0] } ?? []) + (relay.map { [$0] } ?? [])
         let watch = DescriptorWatch(conditions: conditions, limited: limited)
@@ -191,7 +190,7 @@ final class NodeParts: Sendable {
         return [http, watch, recordLockWatch] + own + relays + others + [gateway, cluster]
     }
 
-    /// Opens the doors and makes the node a member.
+    /// Opens the listeners and joins the cluster.
     func open() async throws(ApusError) {
         _ = try await transport.start()
         _ = try await gateway.start()
@@ -214,12 +213,12 @@ final class NodeParts: Sendable {
             do {
                 try await group.shutdownGracefully()
             } catch {
-                log.warning("The event loops did not stop cleanly.", metadata: Logger.facts(of: error))
+                log.warning("The event loops did not stop cleanly", metadata: Logger.facts(of: error))
             }
         }
     }
 
-    /// Nil where TLS sessions are not to be resumed.
+    /// Nil if TLS resumption is off.
     private static func ticketKeys(_ configuration: GatewayConfiguration, _ clusterKey: [UInt8]) -> TLSTicketKeys? {
         guard configuration.tlsTicketLifetime > .zero else { return nil }
         return TLSTicketKeys(clusterKey: clusterKey, lifetime: configuration.tlsTicketLifetime)
@@ -230,7 +229,7 @@ final class NodeParts: Sendable {
             publicKeyPEM: try text(configuration.tokenPublicKeyFile), cluster: configuration.cluster)
     }
 
-    /// Nil where this node is not to sign tokens.
+    /// Nil if this node does not sign tokens.
     private static func signer(_ file: String) async throws(ApusError) -> TokenSigner? {
         guard !file.isEmpty else { return nil }
         return try await TokenSigner(privateKeyPEM: try text(file))
@@ -244,19 +243,19 @@ final class NodeParts: Sendable {
         }
     }
 
-    /// The key that all nodes of a cluster share. Throws 10022 where the file does not hold 32 bytes.
+    /// The key that all nodes of a cluster share. Throws 10022 if the file does not hold 32 bytes.
     static func clusterKey(_ path: String) throws(ApusError) -> [UInt8] {
         let bytes = [UInt8](FileManager.default.contents(atPath: path) ?? Data())
         guard bytes.count == 32 else {
             throw ApusError(
-                .configurationInvalid, "the cluster key \(path) must hold 32 bytes; `apus admin pki` makes one")
+                .configurationInvalid, "the cluster key \(path) must hold 32 bytes; `apus admin pki` creates one")
         }
         return bytes
     }
 }
 
 extension Logger {
-    /// This logger, whose lines name the node.
+    /// This logger with the node in its metadata.
     fileprivate func of(_ node: NodeID) -> Logger {
         var log = self
         log[metadataKey: LogKey.node] = "\(node)"
@@ -265,11 +264,11 @@ extension Logger {
 }
 
 extension NodeConfiguration {
-    /// Event loops for links, clients and media.
+    /// The number of event loops for links, clients and media.
     fileprivate var loopCount: Int { threadCount == 0 ? System.coreCount : threadCount }
 }
 
-/// The work of the registry and of the runtime as a service.
+/// Runs the registry and the entity runtime as a service.
 private struct EntityService: Service {
     let entities: EntityRegistry
     let runtime: EntityRuntime

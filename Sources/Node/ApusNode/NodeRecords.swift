@@ -4,9 +4,9 @@ import ApusSessions
 package import ApusStorage
 import Foundation
 
-/// The record store that a node's configuration names, with what all services declare.
+/// Opens the record store that a node's configuration names, with the collections of all services.
 package enum NodeRecords {
-    /// Every collection of a program whose nodes carry these services.
+    /// All collections of a program whose nodes carry these services.
     package static func catalogue(carrying services: [any NodeService]) -> RecordCatalogue {
         RecordCatalogue(merging: [ClusterRecords.catalogue, SessionRecords.catalogue] + services.map(\.records))
     }
@@ -14,9 +14,9 @@ package enum NodeRecords {
     /// Opens the store.
     ///
     /// - Parameters:
-    ///   - services: What the program's nodes carry.
-    ///   - node: Who uses it; nil for a program that is no node.
-    /// - Throws: 10020 and 10021, as of ``SQLiteRecordStore`` and ``PostgresRecordStore``.
+    ///   - services: the services that the program's nodes carry.
+    ///   - node: the node that uses it; nil for a program that is not a node.
+    /// - Throws: 10020 and 10021, as ``SQLiteRecordStore`` and ``PostgresRecordStore`` do.
     package static func open(
         _ configuration: NodeConfiguration, carrying services: [any NodeService], for node: NodeID? = nil
     ) async throws(ApusError) -> any RecordStore {
@@ -28,9 +28,8 @@ package enum NodeRecords {
             mark: node.map { RecordWriter.mark(of: $0) } ?? 0)
     }
 
-    /// Opens the store to look into it, and leaves it as the release that runs made it.
-    ///
-    /// - Throws: 10020 and 10021, as of ``SQLiteRecordStore``; 10021 where there is no file.
+    /// Opens the store for inspection, and does not change its layout.
+    /// - Throws: 10020 and 10021, as ``SQLiteRecordStore`` does; 10021 if there is no file.
     package static func look(_ configuration: NodeConfiguration) async throws(ApusError) -> any RecordStore {
         guard configuration.recordsURL.isEmpty else {
             return try await connect(configuration, RecordCatalogue([]))

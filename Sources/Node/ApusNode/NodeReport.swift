@@ -11,10 +11,10 @@ import ApusSessions
 import Foundation
 import SwiftProtobuf
 
-/// What a node says of itself to operators, gathered from its parts.
+/// The status and health of a node for operators, collected from its parts.
 struct NodeReport: Sendable {
     let configuration: NodeConfiguration
-    /// What clients are told of the relay; nil where the node has none.
+    /// The relay's address that the node advertises to clients; nil if it has no relay.
     let relayAddress: HostPort?
     let relay: RelayService?
     let relayMesh: RelayMesh?
@@ -27,7 +27,7 @@ struct NodeReport: Sendable {
     let conditions: NodeConditions
     let started = MonotonicTime.now()
 
-    /// What the HTTP door asks for.
+    /// The sources of the HTTP listener's answers.
     func sources(metrics: PrometheusMetrics) -> HTTPSources {
         var sources = HTTPSources(
             health: { await health() }, status: { await status() }, metrics: { metrics.text() },
@@ -115,7 +115,7 @@ struct NodeReport: Sendable {
 }
 
 extension NodeStatus.Relay {
-    /// The relay's standing as operators read it.
+    /// The relay's status for operators.
     package init(_ standing: RelayStanding, standby: NodeName?) {
         self.init(
             allocations: standing.allocations, mirrors: standing.mirrors, standby: standby?.rawValue,

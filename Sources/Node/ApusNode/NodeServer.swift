@@ -15,9 +15,8 @@ import ServiceLifecycle
 import UnixSignals
 
 /// One node: the only place that joins the parts.
-///
-/// Order of the start: stores, the incarnation, doors, membership. A node takes part once its doors are
-/// open; it leaves in reverse: its shards go first, then its clients, then its links.
+/// The start order is stores, incarnation, listeners, membership. A node becomes a member once its listeners are open.
+/// It stops in reverse: shards first, then clients, then links.
 package struct NodeServer: Sendable {
     private let configuration: NodeConfiguration
     private let services: [any NodeService]
@@ -25,8 +24,8 @@ package struct NodeServer: Sendable {
     private let metrics: PrometheusMetrics
 
     /// - Parameters:
-    ///   - services: what the node carries beside its own.
-    ///   - metrics: the process's metrics, already made its `MetricsSystem`.
+    ///   - services: the additional services that the node carries.
+    ///   - metrics: the process's metrics, already installed in the `MetricsSystem`.
     package init(
         configuration: NodeConfiguration, services: [any NodeService] = [], metrics: PrometheusMetrics, log: Logger
     ) {
@@ -36,13 +35,12 @@ package struct NodeServer: Sendable {
         self.log = log
     }
 
-    /// Runs until SIGTERM or SIGINT, then hands over and leaves.
-    ///
+    /// Runs until SIGTERM or SIGINT, then hands over its shards and leaves the cluster.
     /// - Parameters:
-    ///   - reload: reads the configuration anew at a SIGHUP, for the relay's secrets, users, lists and certificate.
-    ///   - fenced: called where the cluster declared this life dead; it must start the process
-    ///     anew and not return to what was.
-    /// - Throws: 10019, 10020, 10021, 10022 with what is wrong and where.
+    ///   - reload: reads the configuration again at a SIGHUP, for the relay's secrets, users, lists and certificate.
+    ///   - fenced: called if the cluster declared this incarnation dead. It must restart the process and must not
+    ///     continue with its state.
+    /// - Throws: 10019, 10020, 10021, 10022 with the cause and its place.
     package func run(
         reload: @escaping @Sendable () throws(ApusError) -> NodeConfiguration, fenced: @escaping @Sendable () -> Void
     ) async throws {
@@ -62,7 +60,7 @@ package struct NodeServer: Sendable {
             throw error
         }
         log.notice(
-            "The node is up.",
+            "The node is up",
             metadata: [LogKey.node: "\(parts.cluster.identity)", LogKey.cluster: "\(configuration.cluster)"])
         let group = ServiceGroup(
             configuration: ServiceGroupConfiguration(
@@ -71,10 +69,10 @@ package struct NodeServer: Sendable {
                 logger: quiet))
         try await group.run()
         await parts.close()
-        log.notice("The node has left.")
+        log.notice("The node has left")
     }
 
-    /// The service group names every step at debug; a node's own lines are enough.
+    /// The service group logs every step at debug; the node's own messages suffice.
     private var quiet: Logger {
         var quiet = log
         quiet.logLevel = .warning

@@ -4,21 +4,21 @@ package import ApusStorage
 package import Logging
 package import ServiceLifecycle
 
-/// A service that a node carries: what it keeps, its kinds of entities, and its own work (D15, D16).
-///
-/// All nodes of a cluster carry the same services, since a shard's entities may live at any of them.
+/// A service that a node carries, with its records, its kinds of entities, and its own work (D15, D16).
+/// All nodes of a cluster carry the same services, because a shard's entities may be active at any of them.
 package protocol NodeService: Sendable {
-    /// The collections of its recorded entities and of whatever else it keeps.
+    /// The collections of its recorded entities and its other records.
     var records: RecordCatalogue { get }
 
     /// Registers its kinds of entities. Called once, before the node is a member.
     func register(with runtime: EntityRuntime)
 
-    /// Registers what clients may ask it and hear from it, over the native protocol, WebSocket and REST (D17). Called
-    /// once, before the first client comes.
+    /// Registers its requests and events for clients, over the native protocol, WebSocket and REST (D17). Called once,
+    /// before the first client connects.
     func addRequests(to api: inout ClientAPI, of node: NodeContext)
 
-    /// Its own work, such as a listener: started when the node is a member, stopped when its shards were handed over.
+    /// Its own work, such as a listener. Started when the node is a member, and stopped after its shards were handed
+    /// over.
     func work(of node: NodeContext) -> [any Service]
 }
 
@@ -28,9 +28,9 @@ extension NodeService {
     package func work(of node: NodeContext) -> [any Service] { [] }
 }
 
-/// What a service's own work sees of the node that carries it.
+/// What a service's own work can use of the node that carries it.
 package struct NodeContext: Sendable {
-    /// Sends messages to entities, wherever they live.
+    /// Sends messages to entities, at whichever node they are active.
     package let entities: EntityRegistry
     package let records: any RecordStore
     package let configuration: NodeConfiguration

@@ -8,14 +8,14 @@ import ApusSessions
 import ApusWire
 import SwiftProtobuf
 
-// What operators ask of nodes, shards, sessions and channels. A request that concerns another node is carried out there
-// (``ClientForwarding``).
+// Operators' requests about nodes, shards, sessions and channels. A request that concerns another node is forwarded to
+// it (``ClientForwarding``).
 
-/// The parts of a node that operators ask about.
+/// The parts of a node that operators' requests concern.
 struct OperatorRequests: Sendable {
-    /// Sessions of one node in one answer.
+    /// The maximum number of sessions of one node in one answer.
     private static let sessionsMax = 1000
-    /// Shards in one answer.
+    /// The maximum number of shards in one answer.
     private static let shardsMax = 4096
 
     let cluster: ClusterService
@@ -55,9 +55,9 @@ struct OperatorRequests: Sendable {
         api.on(ClientListShardsRequest.self) { [self] request, _ throws(ApusError) in
             let map = cluster.view.map
             guard request.owner.isEmpty || NodeName(rawValue: request.owner).flatMap({ map.member(named: $0) }) != nil
-            else { throw ApusError(.badParameter, "there is no node of this name") }
+            else { throw ApusError(.targetUnknown, "there is no node of this name") }
             guard let first = request.pageToken.isEmpty ? 0 : Int(request.pageToken), first >= 0 else {
-                throw ApusError(.badParameter, "the page token is not one of this cluster")
+                throw ApusError(.badParameter, "the page token is not valid")
             }
             let limit = request.pageSize == 0 ? 100 : min(Int(request.pageSize), Self.shardsMax)
             var answer = ClientListShardsResponse()
@@ -89,6 +89,7 @@ struct OperatorRequests: Sendable {
             $0.http = member.addresses.http.description
             $0.ownedShards = UInt32(map.shards.count { $0.owner == slot })
             $0.standbyShards = UInt32(map.shards.count { $0.standby == slot })
+            $0.drained = map.isDrained(member.id)
         }
     }
 

@@ -11,16 +11,14 @@ import Glibc
 import Musl
 #endif
 
-/// Ends a process of this machine that was declared dead while it holds the lock of the records.
-///
-/// A process that is stopped (SIGSTOP, a debugger, a frozen container) keeps its locks. Its node is declared dead
-/// within a moment and its shards go on elsewhere, but nobody could write a record until it went on. The kernel names
-/// the holder of the lock; it is ended where the lock says that it is an incarnation which died
-/// (``RecordLockStateMachine``). That one may do nothing any more anyway (docs/decisions/3).
-///
+/// Kills a process of this machine that was declared dead while it holds the lock of the records.
+/// A stopped process (SIGSTOP, a debugger, a frozen container) keeps its locks. Its node is soon declared dead and its
+/// shards move, but no node could write a record until the process resumes. The kernel names the holder of the lock. It
+/// is killed if the lock's mark is that of a dead incarnation (``RecordLockStateMachine``), which may not do any work
+/// anyway (docs/decisions/3).
 /// Concurrency model: the map's observer and the one task of ``run()`` share the machine behind a `Mutex`.
 final class RecordLockWatch: Service {
-    /// Between two looks: above the time of a commit, and well below `records.lock_timeout`.
+    /// The interval of checks: longer than a commit, and much shorter than `records.lock_timeout`.
     private static let period = Duration.milliseconds(100)
 
     private let records: any RecordStore
@@ -37,7 +35,7 @@ final class RecordLockWatch: Service {
         }
     }
 
-    /// Incarnations that were declared dead or replaced; one that left by itself still writes what it knows.
+    /// Incarnations that were declared dead or replaced. One that left by itself may still finish its writes.
     private static func deaths(from old: ClusterMap, to new: ClusterMap) -> [NodeID] {
         old.members.filter(\.state.isAlive).map(\.id).filter { node in
             guard let member = new.member(named: node.name), member.id == node else { return true }
@@ -62,7 +60,7 @@ final class RecordLockWatch: Service {
         guard let dead else { return }
         kill(dead.process, SIGKILL)
         log.warning(
-            "A process that was declared dead kept others from writing records and was ended",
+            "A dead process that blocked writes of records was killed",
             metadata: [LogKey.peer: "\(dead.node)", LogKey.process: "\(dead.process)"])
     }
 }

@@ -60,10 +60,12 @@ extension ClientEndSessionRequest: BoundedMessage {}
 extension ClientListChannelsRequest: BoundedMessage {}
 
 extension ClientIssueTokenRequest: BoundedMessage {
-    /// A token is valid for ten years at most.
-    package var isWithinBounds: Bool { (0...315_360_000).contains(lifetimeSeconds) }
+    /// A token is valid for 31 years at most.
+    package var isWithinBounds: Bool { (0...999_999_999).contains(lifetimeSeconds) }
 }
 
 extension ClientRevokeTokensRequest: BoundedMessage {
-    package var isWithinBounds: Bool { before >= 0 && (0...315_360_000).contains(keepSeconds) }
+    package var isWithinBounds: Bool {
+        (0...999_999_999_999).contains(before) && (0...999_999_999).contains(keepSeconds)
+    }
 }

@@ -1,77 +1,72 @@
 package import ApusCore
 import DequeModule
 
-/// Something that an edge asks the owner of an identity or of a device.
+/// A request of an edge to the owner of an identity or of a device.
 package struct EdgeAsk: Sendable {
     package enum Content: Sendable, Hashable {
-        /// The session is here.
+        /// The session is at this node.
         case register(isAsleep: Bool)
-        /// The session has no socket here.
+        /// The session has no socket at this node.
         case unregister
-        /// The session wants to hear of the device.
+        /// The session subscribes to the device.
         case subscribe(DeviceID)
-        /// The session no longer wants to hear of the device.
+        /// The session ends its subscription to the device.
         case forget(DeviceID)
     }
 
-    /// Which ask an answer belongs to.
+    /// Matches an answer to its request.
     package let number: UInt64
-    /// The session as it was when the ask was made.
+    /// The session at the time of the request.
     package let session: Session
     package let content: Content
 }
 
-/// What became of an ``EdgeAsk``.
+/// The result of an ``EdgeAsk``.
 package enum EdgeAnswer: Sendable {
-    /// The owner has the session, and this is its client's order.
+    /// The owner has registered the session, and this is its client's order.
     case registered(SessionOrder)
-    /// The owner has carried out what was asked.
+    /// The owner has carried out the request.
     case done
-    /// 12003: a newer client is known. Other errors leave open whether it was carried out.
+    /// 12003: a newer client is known. After other errors the request may have been carried out or not.
     case failed(ApusError)
 }
 
-/// A pause before a session's owner is asked again.
+/// A pause before the owner is asked again.
 package struct EdgeWait: Sendable {
     package let number: UInt64
     package let session: String
     package let until: MonotonicTime
 }
 
-/// The sessions of one edge node, with their sockets, and what the owners of their identities have yet to be told (D6,
-/// IV-A5, docs/decisions/7 and 13).
-///
-/// **A session** begins by a token, and then its owner is asked before its client is answered (``opening(_:_:)``), or
-/// by a ticket, and then the owner is told afterwards (``resumed(_:_:)``). Sockets of one session stand beside each
-/// other until its client chooses one. A session without a socket stays until its owner knows that.
-///
-/// **What is told.** The registration of a session, with its sleep, is one fact; each device that it listens to is
+/// The sessions of one edge node with their sockets, and the facts that the owners of their identities have not
+/// acknowledged yet (D6, IV-A5, docs/decisions/7 and 13).
+/// **A session** begins with a token or with a ticket. With a token its owner is asked before the client is answered
+/// (``opening(_:_:)``). With a ticket the owner is notified afterwards (``resumed(_:_:)``). A session may have several
+/// sockets until its client chooses one. A session without a socket stays until its owner has acknowledged that.
+/// **Facts.** The registration of a session, with its sleep state, is one fact; each subscription to a device is
 /// another. A fact has a version, which grows with every change, and the version that its owner has acknowledged. While
-/// they differ the owner is asked, one question of a session at a time, and again after a pause where that fails. An
-/// ask says what is true, not what changed, so it may be repeated. What a client asks for itself (leave to listen,
-/// sleep) goes to the owner at once; where it may have crossed another ask about the same fact, nobody knows which came
-/// last, and the fact is told once more.
-///
-/// **A new map.** The next owner of a shard knows nothing: facts of the shards whose epochs changed are told again, and
-/// a pause ends. What the former owner still says is refused by its epoch.
-///
-/// **What owners say** may overtake their answers. A kick that comes while the session is being opened is kept, and
-/// decides when the answer is there. A session that was ended here has no sockets from that moment, although they take
-/// some time to close; so who comes back meanwhile is not confirmed before the owner is asked.
-///
-/// **Bounds.** `sessionsMax` sessions, `linksMax` sockets of one, of which the oldest ends, and `subscriptionsMax`
-/// devices that one listens to.
-///
-/// Pure: confined to whoever owns it; time comes in. `Link` is whatever stands for a socket.
+/// they differ the owner is asked, with one request per session at a time, and again after a pause if that fails. A
+/// request states the current value, not the change, so it may be repeated. Requests of a client itself (subscriptions,
+/// sleep) go to the owner at once. If such a request may have crossed another one about the same fact, their order is
+/// unknown, and the fact is sent once more.
+/// **A new map.** The next owner of a shard has no state. The facts of shards whose epochs changed are sent again, and
+/// pauses end. Messages of the former owner are refused by their epoch.
+/// **Messages of owners** may overtake their answers. A kick that arrives while the session is being opened is kept,
+/// and decides when the answer arrives. A session that was ended here has no sockets from that moment, although closing
+/// them takes some time. A client that returns in the meantime is therefore not confirmed before the owner is asked.
+/// **Bounds.** `sessionsMax` sessions, `linksMax` sockets of each (beyond it the oldest ends), and `subscriptionsMax`
+/// subscriptions of each.
+/// Pure: confined to its owner; times are passed in. `Link` identifies a socket.
 package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
     package struct Configuration: Sendable {
-        /// Sockets of one session beside each other. Key `sessions.connections_max`.
+        /// The maximum number of concurrent sockets of one session. Key `sessions.connections_max`.
         package var linksMax = 8
-        /// Sessions; one more is refused with 10007. Key `sessions.sessions_max`.
+        /// The maximum number of sessions. Further ones are refused with 10007. Key `sessions.sessions_max`.
         package var sessionsMax = 65_536
-        /// Devices that one session listens to; one more is refused with 10007. Key `sessions.subscriptions_max`.
+        /// The maximum number of subscriptions of one session. Further ones are refused with 10007. Key
+        /// `sessions.subscriptions_max`.
         package var subscriptionsMax = 10_000
-        /// The first pause after an ask that failed; each further one is twice as long, up to ``retryDelayMax``.
+        /// The first pause after a failed request. Each further pause is twice as long, up to ``retryDelayMax``.
         package var retryDelay = Duration.milliseconds(50)
         package var retryDelayMax = Duration.seconds(1)
 
@@ -80,34 +75,34 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
 
     /// What the shell does next, in this order.
     package enum Action: Sendable {
-        /// End these sockets, and tell their client why.
+        /// Close these sockets, and send their client the error.
         case end([Link], ApusError)
-        /// The owner knows the session of these sockets as the newest.
+        /// The owner has confirmed the session of these sockets as the newest.
         case confirm([Link])
         /// Ask the owner; answer with ``answered(_:_:now:)``.
         case ask(EdgeAsk)
-        /// Call ``retryDue(_:)`` then.
+        /// Call ``retryDue(_:)`` at the given time.
         case wait(EdgeWait)
     }
 
-    /// What is true of a session here.
+    /// The state of a session at this node.
     package struct Held: Sendable, Equatable {
-        /// The newest last.
+        /// Newest last.
         package var links: [Link]
         package var order: SessionOrder
         package var isAsleep: Bool
         package var isConfirmed: Bool
         /// Sorted.
         package var devices: [DeviceID]
-        /// The owners have acknowledged all of it.
+        /// True if the owners have acknowledged all facts.
         package var isTold: Bool
     }
 
     private enum Phase: Sendable {
-        /// The owner is asked for the first order. What it says meanwhile is kept.
+        /// The owner was asked for the first order. Its messages in the meantime are kept.
         indirect case opening(kickedBy: SessionOrder, ended: ApusError?)
         case opened
-        /// Its owner did not say that it is open. It is told once that there is none, in case that it heard of it.
+        /// The owner did not confirm that it is open. An unregistration is sent once, in case the owner registered it.
         case refused
     }
 
@@ -117,14 +112,14 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         case waiting(UInt64)
     }
 
-    /// Leave to listen to a device.
+    /// A subscription to a device.
     private struct Subscription: Sendable {
         var isWanted = false
-        /// The client was told that it has it.
+        /// True once the client was notified that the subscription is active.
         var isGranted = false
         var version: UInt64 = 0
         var toldVersion: UInt64 = 0
-        /// The client's own questions to which no answer came yet.
+        /// The number of the client's own requests that are unanswered.
         var askedCount = 0
         var isQueued = false
 
@@ -132,42 +127,43 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
     }
 
     private struct Entry: Sendable {
-        /// Grows from session to session: the order in which they are looked at.
+        /// Grows from session to session. It gives the order in which sessions are processed.
         let serial: UInt64
-        /// Of its identity.
+        /// The shard of its identity.
         let shard: ShardID
         var session: Session
-        /// Its sockets, the newest last.
+        /// Its sockets, newest last.
         var links: [Link]
         var phase: Phase
         var isAsleep = false
-        /// The client's own words about its sleep to which no answer came yet.
+        /// The number of the client's own sleep messages that are unanswered.
         var sleepCount = 0
         var isConfirmed = false
-        /// A registration of an earlier version confirms nothing.
+        /// The registration of an earlier version does not confirm the session.
         var confirmingVersion: UInt64 = 0
         var version: UInt64 = 1
         var toldVersion: UInt64 = 0
         var subscriptions: [DeviceID: Subscription] = [:]
-        /// Devices whose owners are to be asked, in this order.
+        /// Devices whose owners must be asked, in this order.
         var queue = Deque<DeviceID>()
         var work = Work.none
         var retryDelay: Duration
 
         var isOpening: Bool { if case .opening = phase { true } else { false } }
         var isWorking: Bool { if case .none = work { false } else { true } }
-        /// Nothing is left to tell, and nobody is here.
+        /// True if all facts are acknowledged and there is no socket.
         var isOver: Bool {
             links.isEmpty && !isOpening && !isWorking && version == toldVersion && sleepCount == 0
                 && subscriptions.isEmpty
         }
 
-        /// What its owners are to be asked next, and the version that the answer acknowledges.
+        /// The next request to an owner, and the version that its answer acknowledges.
         mutating func next() -> (content: EdgeAsk.Content, version: UInt64)? {
             guard !isOpening else { return nil }
             if version != toldVersion {
                 if links.isEmpty { return (.unregister, version) }
-                // The answer to what the client said of its sleep comes first: it must not take effect after this.
+                // The answer to the client's sleep message comes first: that message must not take effect after this
+                // one.
                 if sleepCount == 0 { return (.register(isAsleep: isAsleep), version) }
             }
             while let device = queue.popFirst() {
@@ -179,10 +175,10 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         }
     }
 
-    /// Who is to tell something again where a shard changes hands.
+    /// A session that must send a fact again when a shard changes its owner.
     private struct Interest: Sendable, Hashable {
         let serial: UInt64
-        /// Nil where the shard is the session's own identity's.
+        /// Nil for the shard of the session's own identity.
         let device: DeviceID?
         let session: String
 
@@ -193,7 +189,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
             hasher.combine(device)
         }
 
-        /// First the session itself, then its devices.
+        /// The session itself sorts first, then its devices.
         static func isBefore(_ left: Self, _ right: Self) -> Bool {
             guard left.serial == right.serial else { return left.serial < right.serial }
             return (left.device?.rawValue ?? "") < (right.device?.rawValue ?? "")
@@ -206,22 +202,21 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
     private var interests = [Set<Interest>](repeating: [], count: ShardID.count)
     /// The shards' epochs in the newest map.
     private var epochs = [Epoch](repeating: 0, count: ShardID.count)
-    /// What owners said that may be replaced by now.
+    /// The newest epochs in messages of owners. Such messages may be out of date.
     private var words = OwnerWords()
     private var lastSerial: UInt64 = 0
     private var lastNumber: UInt64 = 0
 
     package init(configuration: Configuration) { self.configuration = configuration }
 
-    /// Sessions with a socket, and those whose owners do not yet know that they have none.
+    /// The number of sessions with a socket, or whose owners have not acknowledged that they have none.
     package var sessionCount: Int { entries.count }
 
-    /// What new maps may concern: sessions, and the devices that each of them listens to. Looks at all shards.
+    /// The number of sessions and subscriptions that new maps may concern. Visits all shards.
     package var interestCount: Int { interests.reduce(0) { $0 + $1.count } }
 
-    /// Sessions with a socket, the oldest first, and whether there are more. Looks at all sessions.
-    ///
-    /// - Parameter account: only those of it; empty: of all.
+    /// The sessions with a socket, oldest first, and whether there are more. Visits all sessions.
+    /// - Parameter account: only its sessions; if empty, those of all accounts.
     package func list(account: String, limit: Int) -> (sessions: [Session], hasMore: Bool) {
         let found = entries.values.filter {
             !$0.links.isEmpty && (account.isEmpty || $0.session.account.rawValue == account)
@@ -238,24 +233,23 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
             isTold: isTold && entry.subscriptions.values.allSatisfy { $0.version == $0.toldVersion })
     }
 
-    // MARK: - Clients come and go
+    // MARK: - Connections
 
-    /// A client is new, and the owner of its identity is asked for its first order; answer with ``opened(_:_:)``.
-    ///
-    /// The session is in the table meanwhile, so that a kick which overtakes the owner's answer finds it.
-    ///
-    /// - Returns: 10007 where there are too many sessions. Then nobody is asked.
+    /// Adds the session of a new client. The owner of its identity is asked for its first order; pass the answer to
+    /// ``opened(_:_:)``.
+    /// The session is in the table in the meantime, so that a kick that overtakes the owner's answer finds it.
+    /// - Returns: 10007 if there are too many sessions. Then the owner is not asked.
     package mutating func opening(_ session: Session, _ link: Link) -> ApusError? {
         precondition(entries[session.id] == nil, "a new session has the id of another: \(session.id)")
         guard let entry = makeEntry(session, link, .opening(kickedBy: .none, ended: nil)) else { return Self.isFull }
         entries[session.id] = entry
-        // The question that is under way tells it.
+        // The request in progress registers it.
         entries[session.id]?.toldVersion = entry.version
         return nil
     }
 
-    /// What the owner said of a new session. It is opened with the order that it was given, or refused with the error
-    /// that its client is to be told.
+    /// Processes the owner's answer about a new session. The session is opened with the order of the answer, or refused
+    /// with the error for its client.
     package mutating func opened(
         _ id: String, _ answer: Result<SessionOrder, ApusError>
     ) -> (session: Result<Session, ApusError>, actions: [Action]) {
@@ -273,7 +267,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
             }
             error = refusal
         case .failure(let failure):
-            // The owner may have heard of the session, although no answer came: it is told that there is none.
+            // The owner may have registered the session even though no answer came, so an unregistration is sent.
             entries.values[index].phase = .refused
             error = ended ?? failure
         }
@@ -282,10 +276,9 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         return (.failure(error), work(at: index))
     }
 
-    /// One more socket of a session that was admitted before, here or at another node. The owner is told later.
-    ///
-    /// - Returns: `isConfirmed` where the session is here already and was confirmed, so that no newer client is known
-    ///   since; 10007 where there are too many sessions.
+    /// Adds a socket to a session that was admitted before, at this or another node. The owner is notified later.
+    /// - Returns: `isConfirmed` is true if the session is already here and was confirmed, and no newer client became
+    ///   known since; 10007 if there are too many sessions.
     package mutating func resumed(
         _ session: Session, _ link: Link
     ) -> (isConfirmed: Result<Bool, ApusError>, actions: [Action]) {
@@ -295,14 +288,14 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
             return (.success(false), work(on: session.id))
         }
         if entries.values[index].links.isEmpty {
-            // The session may have been superseded, and nobody was there to be kicked.
+            // The session may have been superseded while it had no socket that could be kicked.
             entries.values[index].isConfirmed = false
             entries.values[index].confirmingVersion = entries.values[index].version + 1
         }
         if case .refused = entries.values[index].phase { entries.values[index].phase = .opened }
         var ended: [Link] = []
         if session.instance == 0 {
-            // Nothing says that the two sockets are of one client.
+            // Nothing shows that the two sockets belong to one client.
             ended = entries.values[index].links
             entries.values[index].links = []
         } else if entries.values[index].links.count >= configuration.linksMax {
@@ -319,18 +312,18 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         )
     }
 
-    /// The client chose this socket of its session: earlier ones end. They are not the client's any more, and need not
-    /// wait here until the network says so.
+    /// Notes that the client chose this socket of its session. Earlier ones end at once: the client no longer uses
+    /// them, and their time-outs need not be waited for.
     package mutating func chosen(_ session: String, _ link: Link) -> [Action] {
         guard let index = entries.index(forKey: session), entries.values[index].links.count > 1,
             let place = entries.values[index].links.firstIndex(of: link)
         else { return [] }
         let ended = Array(entries.values[index].links[..<place])
         entries.values[index].links.removeFirst(place)
-        return Self.end(ended, ApusError(.linkLost, "the client went on over another connection"))
+        return Self.end(ended, ApusError(.linkLost, "the client chose another connection"))
     }
 
-    /// A socket is gone. One that others of the session stand beside changes nothing.
+    /// Removes a closed socket. If the session has other sockets, nothing else changes.
     package mutating func closed(_ session: String, _ link: Link) -> [Action] {
         guard let index = entries.index(forKey: session),
             let place = entries.values[index].links.firstIndex(of: link)
@@ -341,7 +334,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         return work(at: index)
     }
 
-    /// What operators revoked: the sessions that it ends, the oldest first (IV-A6). Looks at all sessions.
+    /// Ends the revoked sessions and returns them, oldest first (IV-A6). Visits all sessions.
     package mutating func revoked(by list: RevocationList) -> (sessions: [Session], actions: [Action]) {
         let revoked = entries.values.filter { !$0.links.isEmpty && list.revokes($0.session) }
             .sorted { $0.serial < $1.serial }.map(\.session)
@@ -353,25 +346,24 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         return (revoked, actions)
     }
 
-    // MARK: - What clients ask for themselves
+    // MARK: - Requests of clients
 
-    /// A session wants to hear of a device: ask the device's owner, and answer with ``subscribed(_:_:_:_:)``.
-    ///
-    /// - Returns: the number of the question; 10007 over the bound, 10008 where the session has ended.
+    /// Starts a subscription to a device. Ask the device's owner, and pass the answer to ``subscribed(_:_:_:_:)``.
+    /// - Returns: the number of the request; 10007 beyond the limit, 10008 if the session has ended.
     package mutating func subscribing(_ session: String, _ device: DeviceID) -> Result<UInt64, ApusError> {
         guard let index = entries.index(forKey: session), !entries.values[index].links.isEmpty else {
             return .failure(ApusError(.linkLost, "the session has ended"))
         }
         if entries.values[index].subscriptions[device] == nil {
             guard entries.values[index].subscriptions.count < configuration.subscriptionsMax else {
-                return .failure(ApusError(.overloaded, "the session listens to too many devices"))
+                return .failure(ApusError(.overloaded, "the session has too many subscriptions"))
             }
             note(Interest(serial: entries.values[index].serial, device: device, session: session))
         }
         return .success(ask(of: device, at: index) { $0.isWanted = true })
     }
 
-    /// What the device's owner said.
+    /// Processes the answer of the device's owner.
     package mutating func subscribed(
         _ session: String, _ device: DeviceID, _ number: UInt64, _ error: ApusError?
     ) -> [Action] {
@@ -380,11 +372,11 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         else { return [] }
         subscription.askedCount -= 1
         if let error {
-            // One that another socket of the session was given stays.
+            // A subscription that another socket of the session was granted stays.
             if subscription.isWanted, !subscription.isGranted, subscription.askedCount == 0 {
                 subscription.isWanted = false
                 subscription.version += 1
-                // The owner did not take it; with other errors, or where it was asked before, it may have.
+                // The owner did not accept it. After other errors, or if it was asked before, it may have.
                 if number != 0, Self.isRefusal(error) { subscription.toldVersion = subscription.version }
             }
         } else {
@@ -396,9 +388,8 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         return work(at: index)
     }
 
-    /// A session no longer wants to hear of a device: tell the device's owner, and answer with ``forgotten(_:_:_:_:)``.
-    ///
-    /// - Returns: the number of the question; nil where there is nothing to be told.
+    /// Ends a subscription. Notify the device's owner, and pass the result to ``forgotten(_:_:_:_:)``.
+    /// - Returns: the number of the request; nil if there is no subscription.
     package mutating func forgetting(_ session: String, _ device: DeviceID) -> UInt64? {
         guard let index = entries.index(forKey: session), entries.values[index].subscriptions[device] != nil else {
             return nil
@@ -406,7 +397,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         return ask(of: device, at: index) { ($0.isWanted, $0.isGranted) = (false, false) }
     }
 
-    /// What became of it. Where it failed the owner is told until it knows.
+    /// Processes the result. After a failure the owner is notified again until it acknowledges.
     package mutating func forgotten(
         _ session: String, _ device: DeviceID, _ number: UInt64, isDone: Bool
     ) -> [Action] {
@@ -421,9 +412,8 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         return work(at: index)
     }
 
-    /// A device sleeps or wakes: tell the owner, and answer with ``slept(_:_:isDone:)``.
-    ///
-    /// - Returns: the number of the question; nil where the session has ended.
+    /// Notes that a device sleeps or wakes. Notify the owner, and pass the result to ``slept(_:_:isDone:)``.
+    /// - Returns: the number of the request; nil if the session has ended.
     package mutating func sleeping(_ session: String, _ isAsleep: Bool) -> UInt64? {
         guard let index = entries.index(forKey: session), !entries.values[index].links.isEmpty,
             !entries.values[index].isOpening
@@ -435,7 +425,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         return isAlone ? entries.values[index].version : 0
     }
 
-    /// What became of it. Where it failed the owner is told until it knows.
+    /// Processes the result. After a failure the owner is notified again until it acknowledges.
     package mutating func slept(_ session: String, _ number: UInt64, isDone: Bool) -> [Action] {
         guard let index = entries.index(forKey: session), entries.values[index].sleepCount > 0 else { return [] }
         entries.values[index].sleepCount -= 1
@@ -445,7 +435,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
 
     // MARK: - The map and the owners
 
-    /// A map came, with these epochs: owners that are new are told what is here.
+    /// Processes the epochs of a new map: facts are sent again to new owners.
     package mutating func mapChanged(epoch: (ShardID) -> Epoch) -> [Action] {
         var touched: [String] = []
         for number in 0..<ShardID.count {
@@ -469,12 +459,11 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         return touched.flatMap { work(on: $0) }
     }
 
-    /// An owner says that a session was superseded by a client of this order, or is to end with another code.
-    ///
-    /// A session of a later order stays: the word is old, and its client won since. While it is opened its order is not
-    /// known, and ``opened(_:_:)`` decides.
-    ///
-    /// - Parameter epoch: of the identity's shard at the owner; 0 of nodes that do not say.
+    /// Processes an owner's message that a session was superseded by a client of this order, or must end with another
+    /// code.
+    /// A session of a later order stays: the message is out of date, and its client has won since. While a session is
+    /// being opened its order is unknown, and ``opened(_:_:)`` decides.
+    /// - Parameter epoch: that of the identity's shard at the owner; 0 from nodes that do not send it.
     package mutating func kicked(
         _ session: String, _ code: ErrorCode, by order: SessionOrder?, epoch: Epoch
     ) -> [Action] {
@@ -490,9 +479,8 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         return end(at: index, ApusError(code))
     }
 
-    /// An owner says that a device's presence changed: the sockets that are to hear of it.
-    ///
-    /// - Parameter epoch: of the device's shard at the owner; 0 of nodes that do not say.
+    /// Processes an owner's message that a device's presence changed. Returns the sockets that receive it.
+    /// - Parameter epoch: that of the device's shard at the owner; 0 from nodes that do not send it.
     package mutating func presenceChanged(_ device: DeviceID, sessions: [String], epoch: Epoch) -> [Link] {
         guard takes(epoch, of: ShardID(of: device)) else { return [] }
         return sessions.flatMap { entries[$0]?.links ?? [] }
@@ -502,9 +490,9 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         words.takes(epoch, of: shard, known: epochs[Int(shard.rawValue)])
     }
 
-    // MARK: - Telling the owners
+    // MARK: - Requests to owners
 
-    /// What became of an ask. An answer that is no longer waited for is ignored.
+    /// Processes the result of a request. An answer that is no longer expected is ignored.
     package mutating func answered(_ ask: EdgeAsk, _ answer: EdgeAnswer, now: MonotonicTime) -> [Action] {
         guard let index = entries.index(forKey: ask.session.id),
             case .asking(ask.number, let version) = entries.values[index].work
@@ -530,7 +518,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         return actions + work(at: index)
     }
 
-    /// Nil where the owner is to be asked again.
+    /// Returns nil if the owner must be asked again.
     private mutating func registered(
         at index: Dictionary<String, Entry>.Index, _ answer: EdgeAnswer, _ version: UInt64
     ) -> [Action]? {
@@ -546,7 +534,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
             break
         }
         entries.values[index].toldVersion = version
-        // The owner was asked before the client came back: it did not speak of this socket.
+        // The owner was asked before the client returned, so its answer does not concern this socket.
         guard version >= entries.values[index].confirmingVersion, !entries.values[index].isConfirmed,
             !entries.values[index].links.isEmpty
         else { return [] }
@@ -554,13 +542,13 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         return [.confirm(entries.values[index].links)]
     }
 
-    /// False where the owner is to be asked again.
+    /// Returns false if the owner must be asked again.
     private mutating func listened(
         _ device: DeviceID, at index: Dictionary<String, Entry>.Index, _ answer: EdgeAnswer, _ version: UInt64
     ) -> Bool {
         if case .failed(let error) = answer {
             guard [.targetUnknown, .illegalRelation].contains(error.code) else { return false }
-            // The session may not listen any more, so nothing is left to be told.
+            // The session has no permission any more, so there is nothing left to send.
             if entries.values[index].subscriptions[device]?.version == version {
                 entries.values[index].subscriptions[device]?.isWanted = false
             }
@@ -569,7 +557,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         return true
     }
 
-    /// The pause is over.
+    /// Processes the end of a pause.
     package mutating func retryDue(_ wait: EdgeWait) -> [Action] {
         guard let index = entries.index(forKey: wait.session),
             case .waiting(wait.number) = entries.values[index].work
@@ -592,7 +580,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         entries.index(forKey: session).map { work(at: $0) } ?? []
     }
 
-    /// Asks what is next, where nothing is under way; forgets a session that is over. The index is void afterwards.
+    /// Sends the next request if none is in progress; removes a session that is over. The index is invalid afterwards.
     private mutating func work(at index: Dictionary<String, Entry>.Index) -> [Action] {
         guard !entries.values[index].isWorking else { return [] }
         guard let (content, version) = entries.values[index].next() else {
@@ -609,7 +597,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
 
     private static var isFull: ApusError { ApusError(.overloaded, "this node has too many sessions") }
 
-    /// The owner, or its node, did not take what it was asked.
+    /// True if the owner, or its node, did not accept the request.
     private static func isRefusal(_ error: ApusError) -> Bool {
         [.targetUnknown, .illegalRelation, .overloaded].contains(error.code)
     }
@@ -618,7 +606,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         links.isEmpty ? [] : [.end(links, error)]
     }
 
-    /// Nil over the bound.
+    /// Returns nil beyond the limit.
     private mutating func makeEntry(_ session: Session, _ link: Link, _ phase: Phase) -> Entry? {
         guard entries.count < configuration.sessionsMax else { return nil }
         lastSerial += 1
@@ -641,7 +629,8 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         interests[Int(ShardID(of: device).rawValue)].insert(interest)
     }
 
-    /// Ends a session here. Its client is told at once; while it is opened, its first socket by ``opened(_:_:)`` too.
+    /// Ends a session at this node. Its client is notified at once, or by ``opened(_:_:)`` if the session is being
+    /// opened.
     private mutating func end(at index: Dictionary<String, Entry>.Index, _ error: ApusError) -> [Action] {
         if case .opening(let kickedBy, let ended) = entries.values[index].phase {
             entries.values[index].phase = .opening(kickedBy: kickedBy, ended: ended ?? error)
@@ -658,7 +647,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         return Self.end(links, error)
     }
 
-    /// The last socket is gone, and nobody is there to hear of devices.
+    /// Notes that the last socket is gone. All subscriptions end.
     private mutating func left(at index: Dictionary<String, Entry>.Index) {
         entries.values[index].version += 1
         entries.values[index].isConfirmed = false
@@ -670,10 +659,9 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         }
     }
 
-    /// The client asks the owner of a device itself.
-    ///
-    /// - Returns: the version that the answer acknowledges; 0 where another question about it is under way, or was
-    ///   never answered, so that nobody knows which of the two the owner hears last.
+    /// Notes a request that the client itself makes to the owner of a device.
+    /// - Returns: the version that the answer acknowledges; 0 if another request about the fact is in progress or was
+    ///   never answered, so that their order at the owner is unknown.
     private mutating func ask(
         of device: DeviceID, at index: Dictionary<String, Entry>.Index, _ change: (inout Subscription) -> Void
     ) -> UInt64 {
@@ -686,7 +674,7 @@ package struct EdgeSessionStateMachine<Link: Equatable & Sendable>: Sendable {
         return isAlone ? subscription.version : 0
     }
 
-    /// Has the owner of a device told what changed; forgets the device where nothing is left of it.
+    /// Queues the request to the device's owner if the fact changed; removes a subscription that is over.
     private mutating func settle(_ device: DeviceID, at index: Dictionary<String, Entry>.Index) {
         guard let subscription = entries.values[index].subscriptions[device], subscription.askedCount == 0 else {
             return

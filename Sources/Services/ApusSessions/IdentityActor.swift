@@ -5,22 +5,21 @@ import Foundation
 package import Logging
 import SwiftProtobuf
 
-/// A device or an app at its shard's owner: the truth about its session (D6).
-///
-/// Isolation: an actor; ``PresenceStateMachine`` decides, this runs what it says. Its messages are those of
-/// `proto/apus/session.proto`.
+/// A device or an app at its shard's owner: the authoritative state of its session (D6).
+/// Isolation: an actor. ``PresenceStateMachine`` decides, and the actor carries out its actions. Its messages are those
+/// of `proto/apus/session.proto`.
 package actor IdentityActor {
     private let address: EntityAddress
     private let epoch: Epoch
     private let context: IdentityContext
     private let log: Logger
     private var machine: PresenceStateMachine
-    /// The device's record, once it was read; nil for apps and for devices that nobody bound.
+    /// The device's record, once it was read; nil for apps and for unbound devices.
     private var record: DeviceRecord?
     private var isRecordRead = false
-    /// What was remembered of the identity's clients was read.
+    /// True once the memory of the identity's clients was read.
     private var isMemoryRead = false
-    /// Places whose registration or subscription waits for the records; bounded by the messages under way.
+    /// Places whose registration or subscription waits for the records; bounded by the messages in progress.
     private var arrivals: [UInt64: SessionPlace] = [:]
     private var lastArrival: UInt64 = 0
 
@@ -33,8 +32,8 @@ package actor IdentityActor {
             configuration: context.configuration.presence, epoch: epoch, now: .now(), wallSeconds: wallSeconds())
     }
 
-    /// A session says where it is. Throws 8023 where the device is bound to another account, 10006 where the place
-    /// was gone before the records answered.
+    /// Registers a session's place. Throws 8023 if the device is bound to another account, 10006 if the place was gone
+    /// before the records were read.
     package func register(_ message: SessionRegister) async throws(ApusError) -> SessionRegistered {
         let place = try SessionPlace(message.place)
         let arrival = arrives(place)
@@ -46,7 +45,7 @@ package actor IdentityActor {
         if message.hasOrder {
             order = SessionOrder(message.order)
         } else if message.again {
-            // Admitted by a node that knows of no order: below every order that an owner gave.
+            // Admitted by a node that does not support orders: below every order that an owner assigned.
             order = SessionOrder(epoch: 0, sequence: min(UInt64(clamping: message.sinceMs), WireNumber.sequenceMax))
         }
         let before = machine.memory
@@ -62,7 +61,7 @@ package actor IdentityActor {
         }
     }
 
-    /// A session ended, or its socket broke.
+    /// Notes that a session ended, or that its socket broke.
     package func unregister(_ message: SessionUnregister) async throws(ApusError) -> SessionUnregistered {
         let place = try SessionPlace(message.place)
         leave { $0 == place }
@@ -72,10 +71,9 @@ package actor IdentityActor {
         return SessionUnregistered()
     }
 
-    /// May this account reach the device, and is it there?
-    ///
-    /// Throws 8002 where nobody ever bound the device, 8003 where it is bound to another account, 10007
-    /// where too many already hear of it, 10006 where the place was gone before the records answered.
+    /// Returns the device's presence if the account may access it, and subscribes the place if requested.
+    /// Throws 8002 if the device was never bound, 8003 if it is bound to another account, 10007 if it has too many
+    /// subscribers, 10006 if the place was gone before the records were read.
     package func inspect(_ message: SessionInspect) async throws(ApusError) -> SessionInspected {
         let place = message.subscribe ? try SessionPlace(message.place) : nil
         let arrival = place.map { arrives($0) }
@@ -86,7 +84,7 @@ package actor IdentityActor {
         if let place, let arrival {
             try checkStillHere(arrival)
             let (isAccepted, actions) = machine.subscribe(place, now: .now())
-            guard isAccepted else { throw ApusError(.overloaded, "too many sessions hear of this device") }
+            guard isAccepted else { throw ApusError(.overloaded, "too many sessions subscribe to this device") }
             run(actions)
         }
         return SessionInspected.with {
@@ -95,7 +93,7 @@ package actor IdentityActor {
         }
     }
 
-    /// A place no longer wants to hear of the device.
+    /// Ends a place's subscription to the device.
     package func forget(_ message: SessionForget) async throws(ApusError) -> SessionForgotten {
         let place = try SessionPlace(message.place)
         leave { $0 == place }
@@ -103,42 +101,42 @@ package actor IdentityActor {
         return SessionForgotten()
     }
 
-    /// The device sleeps or wakes.
+    /// Notes that the device sleeps or wakes.
     package func sleep(_ message: SessionSleep) async throws(ApusError) -> SessionSlept {
         run(machine.setAsleep(message.asleep, from: try SessionPlace(message.place), wallSeconds: wallSeconds()))
         return SessionSlept()
     }
 
-    /// A node died, and its sockets with it.
+    /// Notes that a node died, and its sockets with it.
     package func nodeLost(_ node: NodeID) {
         guard context.isOwner(address.shard, epoch) else { return }
         leave { $0.node == node }
         run(machine.nodeLost(node, now: .now()))
     }
 
-    /// Something that was waited for is due.
+    /// Notes that a requested time has come.
     package func tick() {
-        // An actor whose shard went elsewhere knows nothing any more: its client may be at the next owner.
+        // An actor whose shard has another owner has outdated state: its client may be registered at the next owner.
         guard context.isOwner(address.shard, epoch) else { return }
         run(machine.tick(now: .now(), wallSeconds: wallSeconds()))
     }
 
-    /// A place registers or subscribes, and the records are asked first. Messages about it that come meanwhile are
-    /// carried out at once, since other messages are taken while this one waits.
+    /// Notes a place whose registration or subscription waits for the records. Other messages are processed while it
+    /// waits, so messages about the place in the meantime are carried out at once.
     private func arrives(_ place: SessionPlace) -> UInt64 {
         lastArrival += 1
         arrivals[lastArrival] = place
         return lastArrival
     }
 
-    /// These places are gone: what they asked for before is not carried out.
+    /// Notes that these places are gone. What they requested before is not carried out.
     private func leave(_ isGone: (SessionPlace) -> Bool) {
         guard !arrivals.isEmpty else { return }
         arrivals = arrivals.filter { !isGone($0.value) }
     }
 
     private func checkStillHere(_ arrival: UInt64) throws(ApusError) {
-        guard arrivals[arrival] != nil else { throw ApusError(.cancelled, "the place was gone meanwhile") }
+        guard arrivals[arrival] != nil else { throw ApusError(.cancelled, "the session ended in the meantime") }
     }
 
     private func run(_ actions: [PresenceStateMachine.Action]) {
@@ -153,7 +151,7 @@ package actor IdentityActor {
         }
     }
 
-    /// Binds the device to the account of its token, once; later tokens must name the same (8023).
+    /// Binds the device to the account of its token, once. Later tokens must name the same account (8023).
     private func bind(to text: String) async throws(ApusError) {
         guard let account = AccountID(rawValue: text) else { throw ApusError(.malformed) }
         try await readRecord()
@@ -165,25 +163,25 @@ package actor IdentityActor {
         let new = DeviceRecord(
             device: device, account: account, boundAtUnixMilliseconds: wallSeconds() * 1000,
             lastSeenUnixMilliseconds: wallSeconds() * 1000, epoch: epoch)
-        // One conditional write: of two registrations that come at once, the second finds the first one's account.
+        // One conditional write: of two concurrent registrations, the second finds the account of the first.
         let bound = try await context.records.bind(new)
         record = bound
         isRecordRead = true
         guard bound.account == account else { throw ApusError(.boundToOtherUser) }
         guard bound == new else { return }
         log.notice(
-            "A device was bound to an account.", metadata: [LogKey.device: "\(device)", LogKey.account: "\(account)"])
+            "A device was bound to an account", metadata: [LogKey.device: "\(device)", LogKey.account: "\(account)"])
     }
 
-    /// Where the store cannot be read the session is judged by what is known here, and the store is asked again at the
-    /// next one.
+    /// If the store cannot be read, the session is judged by the state in memory, and the next registration reads the
+    /// store again.
     private func readMemory() async {
         guard !isMemoryRead else { return }
         do throws(ApusError) {
             if let memory = try await context.memory(address) { machine.restore(memory) }
             isMemoryRead = true
         } catch {
-            log.warning("What is remembered of an identity cannot be read", metadata: Logger.facts(of: error))
+            log.warning("The record of an identity cannot be read", metadata: Logger.facts(of: error))
         }
     }
 
@@ -197,25 +195,24 @@ package actor IdentityActor {
     }
 }
 
-/// Wall clock, unix seconds; what people read, never what decides.
+/// The wall clock, in Unix seconds. For display; never used for decisions.
 func wallSeconds() -> Int64 { Int64(Date().timeIntervalSince1970) }
 
-/// What identity actors share: the records, and the ways to the edges.
-///
-/// Isolation: `Sendable`; closures are called from actors and must only hand things on.
+/// What identity actors share: the records, and the messages to the edges.
+/// Isolation: `Sendable`. Closures are called from actors and must not block.
 package struct IdentityContext: Sendable {
     let configuration: SessionConfiguration
     let records: SessionRecords
-    /// Has a session's socket closed with this code, unless its client's order is later than the one given.
+    /// Closes a session's socket with this code, unless its client's order is later than the given one.
     let kick: @Sendable (SessionPlace, ErrorCode, SessionOrder?, Epoch) -> Void
     let push: @Sendable (_ device: String, Presence, [SessionPlace], Epoch) -> Void
-    /// This node owns the shard under this epoch, as far as it knows.
+    /// True if this node owns the shard under this epoch, according to its map.
     let isOwner: @Sendable (ShardID, Epoch) -> Bool
     let wake: @Sendable (IdentityActor, _ at: MonotonicTime) -> Void
     let isIdle: @Sendable (EntityAddress) -> Void
-    /// Has what is to be known of an identity's clients written down.
+    /// Writes the memory of an identity's clients.
     let remember: @Sendable (EntityAddress, PresenceStateMachine.Memory) -> Void
-    /// What was written down; throws 10021 where it cannot be read.
+    /// Reads the written memory. Throws 10021 if it cannot be read.
     let memory: @Sendable (EntityAddress) async throws(ApusError) -> PresenceStateMachine.Memory?
 
     package init(
@@ -249,7 +246,7 @@ extension SessionOrder {
 extension SessionPlace {
     init(_ message: ApusWire.SessionPlace) throws(ApusError) {
         guard let name = NodeName(rawValue: message.node), !message.session.isEmpty, message.session.utf8.count <= 64
-        else { throw ApusError(.malformed, "the session's place cannot be read") }
+        else { throw ApusError(.malformed, "the session's place is not valid") }
         self.init(node: NodeID(name: name, incarnation: message.incarnation), session: message.session)
     }
 

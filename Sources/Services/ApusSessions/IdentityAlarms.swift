@@ -1,32 +1,29 @@
 package import ApusCore
 
-/// When the identities that live at a node want to be asked again, and which nodes died since they were told.
-///
-/// One alarm is waited for at a time, the earliest; times are rounded up to whole steps, since the clients of a node
-/// that dies are lost at once and want to be asked again at once.
-///
-/// Pure: time comes in. Bounded by the identities, which the registry bounds, and the nodes.
+/// The times at which active identities want to be called, and the nodes that died since the last call.
+/// Only the earliest alarm is armed. Times are rounded up to whole steps: the clients of a dead node are lost together,
+/// and their identities want to be called together.
+/// Pure: times are passed in. Bounded by the identities, which the registry bounds, and by the nodes.
 package struct IdentityAlarms<Identity> {
     /// Times are multiples of this.
     private static var step: UInt64 { 20_000_000 }
 
     private var wakes: [MonotonicTime: [Identity]] = [:]
-    /// When the clock is looked at next.
+    /// The time of the armed alarm.
     private var alarm: MonotonicTime?
     private var lostNodes: [NodeID] = []
 
     package init() {}
 
-    /// An identity wants to be asked again then.
-    ///
-    /// - Returns: when to call ``look(at:now:)``; nil where an earlier look is waited for.
+    /// Requests a call of an identity at a time.
+    /// - Returns: when to call ``look(at:now:)``; nil if an earlier alarm is armed.
     package mutating func wake(_ identity: Identity, at time: MonotonicTime) -> MonotonicTime? {
         let time = MonotonicTime(nanoseconds: (time.nanoseconds / Self.step + 1) * Self.step)
         wakes[time, default: []].append(identity)
         return set(time)
     }
 
-    /// Nodes died, which all identities are to be told.
+    /// Notes that nodes died. All identities must be notified.
     ///
     /// - Returns: as ``wake(_:at:)``.
     package mutating func nodesLost(_ nodes: [NodeID], now: MonotonicTime) -> MonotonicTime? {
@@ -35,10 +32,9 @@ package struct IdentityAlarms<Identity> {
         return set(now)
     }
 
-    /// The time of a look has come.
-    ///
-    /// - Returns: identities to be asked, by their times, and nodes that all of them are to be told of;
-    ///   ``nextLook()`` follows. Nil where an earlier look has replaced this one.
+    /// Processes an alarm.
+    /// - Returns: the identities to call, by their times, and the dead nodes of which all identities must be notified;
+    ///   call ``nextLook()`` next. Nil if an earlier alarm has replaced this one.
     package mutating func look(
         at time: MonotonicTime, now: MonotonicTime
     ) -> (due: [Identity], lost: [NodeID])? {
@@ -49,7 +45,7 @@ package struct IdentityAlarms<Identity> {
         return (due, lostNodes)
     }
 
-    /// When to look again; nil where nothing is waited for, or a look already is.
+    /// When to call ``look(at:now:)`` again; nil if no alarm is needed, or one is armed.
     package mutating func nextLook() -> MonotonicTime? { wakes.keys.min().flatMap { set($0) } }
 
     private mutating func set(_ time: MonotonicTime) -> MonotonicTime? {

@@ -4,20 +4,18 @@ import CoreMetrics
 import Logging
 import Synchronization
 
-/// Writes down which clients of identities are newest, so that a superseded ticket opens nothing after the newer client
-/// left, after its owner died, and after the whole cluster was started anew (IV-A5, docs/decisions/13).
-///
-/// A sign-in does not wait for the disk: what changed is written a little later, many identities in one commit.
-/// What is not written yet is known here. A node that dies at that moment forgets what its last moments brought.
-///
-/// Concurrency model: any thread; the table sits behind a `Mutex`, and one task of ``SessionService/run()`` writes.
+/// Writes the newest clients of identities to the store. A superseded ticket therefore opens nothing after the newer
+/// client left, after its owner died, and after a restart of the whole cluster (IV-A5, docs/decisions/13).
+/// A sign-in does not wait for the disk: changes are written a little later, many identities in one commit. Unwritten
+/// changes are read from here. A node that dies loses the changes that it has not written yet.
+/// Concurrency model: any thread. A `Mutex` guards the table, and one task of ``SessionService/run()`` writes.
 final class IdentityMemory: Sendable {
     private struct State {
         var pending: [String: IdentityRecord] = [:]
         var isWriting = false
     }
 
-    /// How long changes are gathered before they are written.
+    /// How long changes are collected before they are written.
     private static let delay = Duration.milliseconds(50)
     private static let retryDelay = Duration.seconds(1)
 
@@ -25,9 +23,9 @@ final class IdentityMemory: Sendable {
     private let pendingMax: Int
     private let log: Logger
     private let state = Mutex(State())
-    /// Identities whose newest client is to be written down.
+    /// The number of identities with unwritten changes.
     private let waiting = Gauge(label: "apus_sessions_unwritten")
-    /// Those that were left out, since too many waited.
+    /// The number of changes that were dropped because too many were unwritten.
     private let leftOut = Counter(label: "apus_sessions_unwritten_left_out_total")
 
     init(records: SessionRecords, pendingMax: Int, log: Logger) {
@@ -36,14 +34,14 @@ final class IdentityMemory: Sendable {
         self.log = log
     }
 
-    /// What is known of an identity's clients. Throws 10021 where the store cannot be read.
+    /// The memory of an identity's clients. Throws 10021 if the store cannot be read.
     func memory(of identity: String) async throws(ApusError) -> PresenceStateMachine.Memory? {
         let pending = state.withLock { $0.pending[identity] }
         let found: IdentityRecord? = if let pending { pending } else { try await records.identity(identity) }
         return found.map { PresenceStateMachine.Memory($0) }
     }
 
-    /// Notes what is to be written. True where ``write(wallSeconds:)`` is to be called.
+    /// Queues a record. Returns true if ``write(wallSeconds:)`` must be called.
     func remember(_ record: IdentityRecord) -> Bool {
         state.withLock { state in
             guard state.pending[record.identity] != nil || state.pending.count < pendingMax else {
@@ -56,7 +54,7 @@ final class IdentityMemory: Sendable {
         }
     }
 
-    /// Writes until nothing is left to write, or the task is cancelled.
+    /// Writes until there are no unwritten changes, or the task is cancelled.
     func write(wallSeconds: @Sendable () -> Int64) async {
         var delay = Self.delay
         while (try? await Task.sleep(for: delay)) != nil {
@@ -76,7 +74,7 @@ final class IdentityMemory: Sendable {
                 delay = Self.delay
             } catch {
                 log.warning(
-                    "What is to be remembered of identities cannot be written", metadata: Logger.facts(of: error))
+                    "The records of identities cannot be written", metadata: Logger.facts(of: error))
                 delay = Self.retryDelay
             }
         }

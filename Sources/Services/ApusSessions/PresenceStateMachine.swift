@@ -1,6 +1,6 @@
 package import ApusCore
 
-/// Where a session's socket is: an incarnation of an edge node, and the session's id.
+/// The location of a session's socket: an incarnation of an edge node, and the session's id.
 package struct SessionPlace: Sendable, Hashable {
     package var node: NodeID
     package var session: String
@@ -11,38 +11,35 @@ package struct SessionPlace: Sendable, Hashable {
     }
 }
 
-/// One identity's client, as the owner of its shard knows it: who is connected, where, and who wants
-/// to hear of it (D6, IV-A5, IV-D9).
-///
-/// The newest client of an identity wins; the one before is kicked. A client is an instance: while it tries several
-/// nodes it may have a session at each, and none of them kicks another. Which of them it goes on with is its own
-/// choice; it closes the others, and each that is closed leaves its place here. So late, repeated and re-ordered
-/// registrations of one client change nothing for it.
-///
-/// The order of clients is given out here (``SessionOrder``), at the first registration of each, and shown by the edges
-/// when they register again with the next owner. An instance that was superseded stays so: its late hellos are refused.
-///
-/// A socket that breaks leaves a grace in which the client may come back elsewhere, so that a node's death is not seen
-/// as the device's. When the owner itself dies, the edges register what they hold with the next owner.
-///
-/// Pure: time comes in; the actor around it runs what comes out.
+/// The client of one identity at the owner of its shard: who is connected, where, and who subscribes to its presence
+/// (D6, IV-A5, IV-D9).
+/// The newest client of an identity wins, and the earlier one is kicked. A client is an instance. While it tries
+/// several nodes it may have a session at each, and none of them kicks another. The client chooses one of them and
+/// closes the others, and each closed session removes its place here. Late, repeated and reordered registrations of one
+/// client therefore change nothing for it.
+/// The order of clients is assigned here (``SessionOrder``), at the first registration of each. The edges present it
+/// when they register again with the next owner. A superseded instance stays superseded: its late hellos are refused.
+/// After a socket breaks, the client has a grace period in which it may return at another node, so that a node's death
+/// does not make its devices appear offline. If the owner itself dies, the edges register their sessions with the next
+/// owner.
+/// Pure: times are passed in; the actor carries out the actions.
 package struct PresenceStateMachine: Sendable {
     package struct Configuration: Sendable {
         /// How long a broken session may be resumed before the device counts as offline. Key `sessions.grace`.
         package var grace: Duration = .seconds(3)
-        /// The most sessions that hear of one device's presence. Key `sessions.subscribers_max`.
+        /// The maximum number of subscribers of one device's presence. Key `sessions.subscribers_max`.
         package var subscribersMax = 1024
-        /// The most places of one client; one more ends the oldest. Key `sessions.connections_max`.
+        /// The maximum number of places of one client. Beyond it the oldest ends. Key `sessions.connections_max`.
         package var placesMax = 8
         package init() {}
     }
 
-    /// A session says where it is.
+    /// The registration of a session's place.
     package struct Registration: Sendable {
         package var place: SessionPlace
-        /// Of the client's hello; 0 where it named none. Such a client is one session.
+        /// The instance in the client's hello; 0 if it named none. Such a client is one session.
         package var instance: UInt64
-        /// What an owner gave the client before; nil for one that is to be given it.
+        /// The order that an owner assigned to the client before; nil for a new client.
         package var order: SessionOrder?
         package var isAsleep: Bool
 
@@ -57,26 +54,26 @@ package struct PresenceStateMachine: Sendable {
     }
 
     package enum Action: Sendable, Equatable {
-        /// Tell the edge that its session was superseded by a client of this order (IV-A5).
+        /// Notify the edge that its session was superseded by a client of this order (IV-A5).
         case kick(SessionPlace, by: SessionOrder)
-        /// Tell the edge to close the session's socket; its client goes on elsewhere.
+        /// Ask the edge to close the session's socket. The client continues on another.
         case release(SessionPlace)
         /// Push the presence to these places (IV-D10).
         case push(Presence, [SessionPlace])
         /// Call ``tick(now:wallSeconds:)`` at this time.
         case wake(at: MonotonicTime)
-        /// Nobody is here and nobody asks: the actor may be deactivated.
+        /// There is no client and no subscriber: the actor may be deactivated.
         case idle
     }
 
-    /// What is remembered of an identity's clients for as long as one of them may show a ticket, also where none is
-    /// connected and where another node becomes the owner.
+    /// What is known of an identity's clients for as long as one of them may present a ticket, even if none is
+    /// connected, and after another node becomes the owner.
     package struct Memory: Sendable, Equatable {
-        /// The newest order that was given out or heard of.
+        /// The newest order that was assigned or registered.
         package var newest = SessionOrder.none
-        /// The instance of the client that has it; 0 where it named none.
+        /// The instance of the client with that order; 0 if it named none.
         package var instance: UInt64 = 0
-        /// Instances that were superseded, the newest last.
+        /// Superseded instances, newest last.
         package var superseded: [UInt64] = []
 
         package init(newest: SessionOrder = .none, instance: UInt64 = 0, superseded: [UInt64] = []) {
@@ -89,16 +86,16 @@ package struct PresenceStateMachine: Sendable {
     private struct Client: Sendable {
         var instance: UInt64
         var order: SessionOrder
-        /// Where its sessions are, the newest last; empty while it is lost.
+        /// The places of its sessions, newest last; empty while it is lost.
         var places: [SessionPlace] = []
         /// The id of its newest session.
         var session = ""
         var lostSince: MonotonicTime?
 
-        /// True where the registration is of this client, too.
+        /// True if the registration belongs to this client.
         func isSame(as registration: Registration) -> Bool {
             if instance != 0, instance == registration.instance { return true }
-            // A resumed session keeps its id, also where an edge does not know of instances.
+            // A resumed session keeps its id, even at an edge that does not support instances.
             let id = registration.place.session
             return session == id || places.contains { $0.session == id }
         }
@@ -108,20 +105,21 @@ package struct PresenceStateMachine: Sendable {
     private let epoch: Epoch
     private var current: Client?
     private var lastSequence: UInt64 = 0
-    /// What is to be known beyond the client's session, and beyond this owner.
+    /// What must be known after the client's session, and after this owner.
     package private(set) var memory = Memory()
     private var isAsleep = false
     package private(set) var presence: Presence
     private var subscribers: [SessionPlace] = []
-    /// Until then nobody is called offline: this owner may be new, and the edge has yet to speak.
+    /// The time before which no device is reported offline: this owner may be new, and the edges may not have
+    /// registered yet.
     private var settlesAt: MonotonicTime?
 
-    /// The most instances that are remembered as superseded.
+    /// The maximum number of superseded instances that are remembered.
     private static let supersededMax = 16
 
     /// - Parameters:
-    ///   - epoch: the shard's, at this owner.
-    ///   - wallSeconds: wall clock now, for ``presence`` until a session registers.
+    ///   - epoch: that of the shard at this owner.
+    ///   - wallSeconds: the wall clock, for ``presence`` until a session registers.
     package init(configuration: Configuration, epoch: Epoch, now: MonotonicTime, wallSeconds: Int64) {
         self.configuration = configuration
         self.epoch = epoch
@@ -129,13 +127,13 @@ package struct PresenceStateMachine: Sendable {
         presence = Presence(online: .offline, time: wallSeconds)
     }
 
-    /// Where the client's newest session is.
+    /// The place of the client's newest session.
     package var place: SessionPlace? { current?.places.last }
-    /// Where all of its sessions are.
+    /// The places of all its sessions.
     package var places: [SessionPlace] { current?.places ?? [] }
     package var subscriberCount: Int { subscribers.count }
 
-    /// A session says where it is. Its client's order; nil where a newer client is known, and the session is to end.
+    /// Registers a session. Returns its client's order, or nil if a newer client is known and the session must end.
     package mutating func register(
         _ registration: Registration, now: MonotonicTime, wallSeconds: Int64
     ) -> (order: SessionOrder?, actions: [Action]) {
@@ -149,11 +147,12 @@ package struct PresenceStateMachine: Sendable {
             if instance != 0 { client.instance = instance }
         } else {
             let order = registration.order ?? nextOrder(now: now)
-            // A newer client came since, though it has left: a ticket of before opens nothing.
+            // A newer client was registered, even if it has left since: earlier tickets open nothing.
             let isNewest = instance != 0 && instance == memory.instance
             guard order >= memory.newest || isNewest else { return (nil, []) }
             if let current {
-                // Of equal orders, which no owner gave, the greater instance wins, and the later of two without.
+                // Of equal orders, which no owner assigned, the greater instance wins, or the later client if both have
+                // none.
                 guard (order, instance) >= (current.order, current.instance) else { return (nil, []) }
                 actions += current.places.map { .kick($0, by: order) }
                 supersede(current.instance)
@@ -172,21 +171,22 @@ package struct PresenceStateMachine: Sendable {
         return (client.order, actions)
     }
 
-    /// What an earlier owner, or this one before it was deactivated, knew of the identity's clients.
+    /// Restores the memory of an earlier owner, or of this one before it was deactivated.
     package mutating func restore(_ earlier: Memory) {
         if earlier.newest > memory.newest { (memory.newest, memory.instance) = (earlier.newest, earlier.instance) }
         let known = earlier.superseded.filter { !memory.superseded.contains($0) && $0 != current?.instance }
         memory.superseded = Array((known + memory.superseded).suffix(Self.supersededMax))
     }
 
-    /// Later than any that was given out before: the epoch is this owner's own, the number grows with its clock.
+    /// An order later than all that were assigned before: the epoch is this owner's own, the sequence follows its
+    /// clock.
     private mutating func nextOrder(now: MonotonicTime) -> SessionOrder {
         lastSequence = max(lastSequence + 1, now.nanoseconds)
         let next = SessionOrder(epoch: epoch, sequence: lastSequence)
-        // Only where this owner was replaced and does not know yet; what it says is refused then.
+        // True only if this owner was replaced and has not noticed yet. Its messages are refused then.
         let newest = max(memory.newest, current?.order ?? .none)
         guard newest >= next else { return next }
-        // Numbers come from the wire: the last one has no next, and then the two stand beside each other.
+        // Sequences come from other nodes: the last one has no successor, and then the two clients have equal orders.
         let isLast = newest.sequence >= WireNumber.sequenceMax
         return SessionOrder(epoch: newest.epoch, sequence: isLast ? newest.sequence : newest.sequence + 1)
     }
@@ -197,14 +197,14 @@ package struct PresenceStateMachine: Sendable {
         if memory.superseded.count > Self.supersededMax { memory.superseded.removeFirst() }
     }
 
-    /// A session's socket is gone; `isResumable` where it broke rather than ended.
+    /// Notes that a session's socket is gone. `isResumable` is true if it broke, false if it was ended.
     package mutating func unregister(
         _ place: SessionPlace, isResumable: Bool, now: MonotonicTime, wallSeconds: Int64
     ) -> [Action] {
         subscribers.removeAll { $0 == place }
         guard current?.places.contains(place) == true else { return idleIfUnused() }
         current?.places.removeAll { $0 == place }
-        // The client may be at another node already: then this is old news.
+        // The client may already be at another node. Then this message is out of date.
         guard current?.places.isEmpty == true else { return [] }
         guard isResumable else {
             current = nil
@@ -214,7 +214,7 @@ package struct PresenceStateMachine: Sendable {
         return [.wake(at: now + configuration.grace)]
     }
 
-    /// A node died, and every socket with it.
+    /// Notes that a node died, and all its sockets with it.
     package mutating func nodeLost(_ node: NodeID, now: MonotonicTime) -> [Action] {
         subscribers.removeAll { $0.node == node }
         guard current?.places.contains(where: { $0.node == node }) == true else { return [] }
@@ -224,14 +224,14 @@ package struct PresenceStateMachine: Sendable {
         return [.wake(at: now + configuration.grace)]
     }
 
-    /// The device sleeps or wakes (`_online` 2).
+    /// Notes that the device sleeps or wakes (`_online` 2).
     package mutating func setAsleep(_ isAsleep: Bool, from place: SessionPlace, wallSeconds: Int64) -> [Action] {
         guard current?.places.contains(where: { $0.session == place.session }) == true else { return [] }
         self.isAsleep = isAsleep
         return update(wallSeconds: wallSeconds)
     }
 
-    /// A place wants to hear of every change. False where the bound is reached.
+    /// Subscribes a place to all changes. Returns false if the limit is reached.
     package mutating func subscribe(
         _ place: SessionPlace, now: MonotonicTime
     ) -> (isAccepted: Bool, actions: [Action]) {

@@ -1,10 +1,9 @@
 package import ApusCore
 
-/// Who a client is to the relays: its identity within its account, whose quotas hold whichever way it asked for
-/// credentials, and the mark of its token, by which these are revoked (D8).
-///
-/// In a user name of the relay it stands as `ACCOUNT/IDENTITY;access=ACCESS;token=ISSUED.TAG`, both numbers
-/// hexadecimal. The relay counts what comes before the semicolon as one user.
+/// A client as a user of the relays: its identity within its account, to which quotas apply, and the mark of its token,
+/// by which its credentials are revoked (D8).
+/// Its form in a relay's user name is `ACCOUNT/IDENTITY;access=ACCESS;token=ISSUED.TAG`, with both numbers in
+/// hexadecimal. The relay counts the part before the semicolon as one user.
 ///
 /// Pure.
 package struct RelayUser: Sendable, Equatable {
@@ -20,7 +19,7 @@ package struct RelayUser: Sendable, Equatable {
         token = session.token
     }
 
-    /// Nil for what the cluster did not issue: names of operators' own secrets stand for other users.
+    /// Nil for names that the cluster did not issue: names from operators' own secrets identify other users.
     package init?(_ user: String, expires: Int64) {
         let parts = user.split(separator: ";", omittingEmptySubsequences: false)
         guard parts.count == 3, parts[1].hasPrefix("access="), parts[2].hasPrefix("token=") else { return nil }
@@ -35,7 +34,7 @@ package struct RelayUser: Sendable, Equatable {
         token = TokenMark(tag: tag, issuedAt: issuedAt, expires: expires)
     }
 
-    /// How it stands in a user name of the relay.
+    /// The form in a relay's user name.
     package var text: String {
         "\(account)/\(identity);access=\(access);token=\(String(token.issuedAt, radix: 16))."
             + String(token.tag, radix: 16)

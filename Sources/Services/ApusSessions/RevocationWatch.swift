@@ -4,19 +4,18 @@ import CoreMetrics
 package import Logging
 import Synchronization
 
-/// What is revoked, as this node knows it: read from the shared records at its start, and looked at again several times
-/// a second, so that a revocation acts at every node within a second and after every restart (IV-A6).
-///
-/// Where the records cannot be read, what was known stays.
+/// The revocations that this node has read: at its start, and then several times a second. A revocation therefore takes
+/// effect at every node within a second, and after every restart (IV-A6).
+/// If the records cannot be read, the last list stays in effect.
 ///
 /// Isolation: any thread.
 package final class RevocationWatch: Sendable {
     private let records: SessionRecords
     private let log: Logger
     private let state = Mutex<(list: RevocationList, mark: RevocationMark?)>((RevocationList(), nil))
-    /// Revocations that hold now.
+    /// The number of revocations in effect.
     private let kept = Gauge(label: "apus_sessions_revocations")
-    /// Sessions that were ended, and sign-ins that were refused, since their token was revoked.
+    /// The number of sessions that were ended, and of sign-ins that were refused, because their token was revoked.
     let refused = Counter(label: "apus_sessions_revoked_total")
 
     package init(records: any RecordStore, log: Logger) {
@@ -26,14 +25,14 @@ package final class RevocationWatch: Sendable {
 
     package var list: RevocationList { state.withLock { $0.list } }
 
-    /// Throws 12001 where the session's token was revoked.
+    /// Throws 12001 if the session's token was revoked.
     package func check(_ session: Session) throws(ApusError) {
         guard list.revokes(session) else { return }
         refused.increment()
         throw ApusError(.tokenInvalid, "the token was revoked")
     }
 
-    /// Reads what is revoked; true where that has changed. Throws 10021 where the records cannot be read.
+    /// Reads the revocations. Returns true if they have changed. Throws 10021 if the records cannot be read.
     @discardableResult
     package func load(wallSeconds: Int64) async throws(ApusError) -> Bool {
         let mark = state.withLock { $0.mark }
@@ -44,9 +43,8 @@ package final class RevocationWatch: Sendable {
         return true
     }
 
-    /// Looks again and again, until the task is cancelled; calls `changed` when something else is revoked than before,
-    /// and again until it answered true twice: a session that was being opened at that moment may have come after it
-    /// looked.
+    /// Polls until the task is cancelled. After a change it calls `changed`, and again until `changed` has returned
+    /// true twice: a session that was being opened during the first call may have been missed by it.
     func watch(
         every interval: Duration, wallSeconds: @Sendable () -> Int64, changed: @Sendable () async -> Bool
     ) async {
@@ -57,7 +55,7 @@ package final class RevocationWatch: Sendable {
                 if try await load(wallSeconds: wallSeconds()) { untold = 2 }
                 isFailing = false
             } catch {
-                if !isFailing { log.error("What is revoked cannot be read", metadata: Logger.facts(of: error)) }
+                if !isFailing { log.error("The revocations cannot be read", metadata: Logger.facts(of: error)) }
                 isFailing = true
             }
             if untold > 0, await changed() { untold -= 1 }

@@ -4,12 +4,12 @@ import Crypto
 import Foundation
 
 extension Session {
-    /// Where the identity lives: devices by their id, which is bound to one account, apps by their account and access
-    /// id.
+    /// The entity of the identity. A device's key is its id, which is bound to one account; an app's key is its account
+    /// and access id.
     package var entityKind: EntityKind { role == .device ? .device : .app }
     package var entityKey: String { device?.rawValue ?? Self.entityKey(of: access, account) }
-    /// Access ids are unique within an account alone. The names of two may be longer than a key; then their digest
-    /// stands for them, behind a character that no name has.
+    /// Access ids are unique only within an account. If the two names are longer than a key may be, the key is their
+    /// digest, after a character that no name contains.
     private static func entityKey(of access: AccessID, _ account: AccountID) -> String {
         let text = "\(account)/\(access)"
         guard text.utf8.count > EntityAddress.keyByteCountMax else { return text }

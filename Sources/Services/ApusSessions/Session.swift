@@ -1,28 +1,29 @@
 package import ApusCore
 
-/// One client that a node knows: a device or an app, with what its token says (IV-A6, D6).
+/// One client that a node admitted: a device or an app, with the claims of its token (IV-A6, D6).
 package struct Session: Sendable, Hashable {
     package enum Role: String, Sendable, Hashable { case device, app, admin }
 
-    /// Unique to this session; it stays when the session is resumed with its ticket.
+    /// Unique to this session. It stays the same when the session is resumed with its ticket.
     package var id: String
     package var role: Role
-    /// Who the client is (IV-A1).
+    /// The client's access id (IV-A1).
     package var access: AccessID
-    /// The account that the client belongs to; it reaches only devices bound to it (8003).
+    /// The account to which the client belongs. The client can access only devices that are bound to it (8003).
     package var account: AccountID
-    /// The device that this is, for ``Role/device``.
+    /// The client's device id, for ``Role/device``.
     package var device: DeviceID?
-    /// The only devices that an app may reach, where its token names some (IV-A3).
+    /// The only devices that an app may access, if its token restricts them (IV-A3).
     package var allowedDevices: [DeviceID]?
-    /// When the client first said hello in this session; wall clock of the node that admitted it, milliseconds. It
-    /// orders only sessions that no owner gave an ``order``.
+    /// The time of the client's first hello in this session, in milliseconds of the admitting node's wall clock. It
+    /// orders only sessions without an ``order``.
     package var sinceMilliseconds: Int64
-    /// The client's own random number; sessions of one instance are one client. 0 of clients that name none.
+    /// A random number of the client. Sessions with the same instance are one client. 0 if the client named none.
     package var instance: UInt64
-    /// Which of an identity's clients is the newer one (IV-A5); ``SessionOrder/none`` until an owner gave it.
+    /// Orders the clients of an identity (IV-A5); ``SessionOrder/none`` until an owner assigned it.
     package var order: SessionOrder
-    /// The token that opened it. Nothing that the session was given is valid for longer (IV-A6).
+    /// The mark of the token that opened it. Nothing that the session receives is valid for longer than the token
+    /// (IV-A6).
     package var token: TokenMark
 
     package init(
@@ -43,15 +44,15 @@ package struct Session: Sendable, Hashable {
     }
 }
 
-/// Which of an identity's clients is the newer one (IV-A5, docs/decisions/7).
-///
-/// The owner of the identity gives it out at the client's first registration: the shard's epoch, which grows with every
-/// change of owner, then a number that grows at that owner. No machine's clock is compared with another's.
+/// Orders the clients of an identity (IV-A5, docs/decisions/7).
+/// The owner of the identity assigns it at the client's first registration. It consists of the shard's epoch, which
+/// grows with every change of owner, and of a number that grows at that owner. Clocks of different machines are never
+/// compared.
 package struct SessionOrder: Sendable, Hashable, Comparable {
     package var epoch: Epoch
     package var sequence: UInt64
 
-    /// No owner gave one yet.
+    /// No owner has assigned an order yet.
     package static let none = SessionOrder(epoch: 0, sequence: 0)
 
     package init(epoch: Epoch, sequence: UInt64) {
@@ -73,7 +74,7 @@ package struct Presence: Sendable, Hashable {
     }
 
     package var online: Online
-    /// Unix seconds of the change.
+    /// The time of the change, in Unix seconds.
     package var time: Int64
 
     package init(online: Online, time: Int64) {
@@ -82,13 +83,13 @@ package struct Presence: Sendable, Hashable {
     }
 }
 
-/// The socket of a session, as an edge holds it; the port that edges implement (D6).
+/// The socket of a session at an edge; the port that edges implement (D6).
 ///
 /// Isolation: callable from anywhere; implementations hop to their event loop.
 package protocol ClientLink: AnyObject, Sendable {
-    /// Ends the connection with a reason that the client is told.
+    /// Closes the connection after sending the client the error.
     func end(_ error: ApusError)
-    /// The owner of the session's identity knows it as the newest.
+    /// Notes that the owner of the session's identity has confirmed it as the newest.
     func confirmed()
     /// Tells the client that a device's presence changed.
     func presenceChanged(_ device: DeviceID, _ presence: Presence)

@@ -1,41 +1,42 @@
 import ApusCore
 
-/// The bounds of sessions, each with its key under `sessions.` (D13).
+/// The configuration of sessions, with keys under `sessions.` (D13).
 package struct SessionConfiguration: Sendable {
-    /// How long a ticket resumes a session. Key `sessions.ticket_lifetime`.
+    /// How long a ticket can resume a session. Key `sessions.ticket_lifetime`.
     package var ticketLifetime: Duration = .seconds(24 * 3600)
-    /// How long a grant serves to watch a device without asking its owner again. Key `sessions.grant_lifetime`.
+    /// How long a grant permits playing a device without asking its owner again. Key `sessions.grant_lifetime`.
     package var grantLifetime: Duration = .seconds(60)
-    /// How long an identity's owner may take to answer, moves and failures included. Key `sessions.ask_timeout`.
+    /// How long a request to an identity's owner may take, including hand-overs and failovers. Key
+    /// `sessions.ask_timeout`.
     package var askTimeout: Duration = .seconds(3)
-    /// How long credentials of the relay serve. Key `sessions.relay_lifetime`.
+    /// The lifetime of relay credentials. Key `sessions.relay_lifetime`.
     package var relayLifetime: Duration = .seconds(3600)
-    /// How often an identity is given credentials of the relay at one node, and how many at once. Key
+    /// How many relay credentials per minute an identity may obtain at one node; also the burst. Key
     /// `sessions.relay_credentials_per_minute`.
     package var relayCredentialsPerMinute = 12
-    /// Connections of one client, at one node and over all nodes, that are kept beside each other while it chooses one;
-    /// one more ends the oldest. Key `sessions.connections_max`.
+    /// The maximum number of concurrent connections of one client, at one node and over all nodes, while it chooses
+    /// one. Beyond it the oldest ends. Key `sessions.connections_max`.
     package var connectionsMax: Int {
         get { presence.placesMax }
         set { presence.placesMax = newValue }
     }
-    /// Identities whose newest client waits to be written down; one more is not remembered beyond its owner. Key
-    /// `sessions.unwritten_max`.
+    /// The maximum number of identities whose newest client is not written yet. Changes of further ones are not
+    /// written. Key `sessions.unwritten_max`.
     package var unwrittenMax = 65_536
-    /// Sessions at this node, those included whose owners have yet to be told that they ended; one more is refused with
-    /// 10007. Key `sessions.sessions_max`.
+    /// The maximum number of sessions at this node, including ended ones whose owners have not acknowledged that.
+    /// Further ones are refused with 10007. Key `sessions.sessions_max`.
     package var sessionsMax = 65_536
-    /// Devices whose presence one session listens to; one more is refused with 10007. Key
+    /// The maximum number of presence subscriptions of one session. Further ones are refused with 10007. Key
     /// `sessions.subscriptions_max`.
     package var subscriptionsMax = 10_000
-    /// How often this node looks whether something was revoked. Key `sessions.revocation_interval`.
+    /// The interval at which this node polls for revocations. Key `sessions.revocation_interval`.
     package var revocationInterval: Duration = .milliseconds(250)
-    /// The presence machine's own.
+    /// The presence machine's configuration.
     package var presence = PresenceStateMachine.Configuration()
 
     package init() {}
 
-    /// The bounds of the sessions' table.
+    /// The configuration of the session table.
     func edge<Link>() -> EdgeSessionStateMachine<Link>.Configuration {
         var edge = EdgeSessionStateMachine<Link>.Configuration()
         edge.linksMax = connectionsMax

@@ -2,8 +2,8 @@ import ApusCluster
 import ApusCore
 public import ApusWire
 
-// The messages of `proto/apus/session.proto`, with their stable numbers. Each says what is true, not what
-// changed, so each may be repeated when an answer was lost.
+// The messages of `proto/apus/session.proto`, with their stable numbers. Each states the current value, not the change,
+// so it may be repeated if an answer was lost.
 
 extension SessionRegister: EntityMessage {
     package typealias Reply = SessionRegistered
@@ -41,14 +41,14 @@ extension SessionSleep: EntityMessage {
     package var isWithinBounds: Bool { place.isWithinBounds }
 }
 
-/// An owner tells an edge that a session was superseded.
+/// An owner notifies an edge that a session was superseded.
 extension SessionKick: NodeMessage {
     package typealias Reply = SessionForgotten
     package static var method: UInt16 { 0x0041 }
     package var isWithinBounds: Bool { order.isWithinBounds && epoch <= WireNumber.termMax }
 }
 
-/// An owner tells an edge that a device's presence changed.
+/// An owner notifies an edge that a device's presence changed.
 extension SessionPresenceChanged: NodeMessage {
     package typealias Reply = SessionForgotten
     package static var method: UInt16 { 0x0042 }

@@ -4,14 +4,12 @@ package import ApusCore
 import Foundation
 import Synchronization
 
-// How a session begins and ends at an edge (D6, docs/decisions/7).
-//
-// A client that opens a second session beside its first, because a node is slow, is not superseded by itself: sessions
-// of one instance stand beside each other, and sockets of one session too, until the client closes what it does not
-// need.
+// Opening and closing sessions at an edge (D6, docs/decisions/7).
+// A client that opens a second session because a node is slow does not supersede itself. Sessions of one instance may
+// coexist, and so may sockets of one session, until the client closes those that it does not need.
 
 extension SessionService {
-    /// Checks who a client is and makes its session known. Fails with 12001, 12002, 12003, 8023, and 10007 where there
+    /// Authenticates a client and registers its session. Fails with 12001, 12002, 12003, 8023, and with 10007 if there
     /// are too many sessions.
     package func open(_ hello: ClientHello, link: any ClientLink) async -> Result<OpenedSession, ApusError> {
         do throws(ApusError) {
@@ -23,8 +21,8 @@ extension SessionService {
         }
     }
 
-    /// Admits a client by its ticket alone, without waiting for anybody; fails with 10007 where there are too many
-    /// sessions. Nil where it brings no ticket that is valid for it, and ``open(_:link:)`` is to judge.
+    /// Admits a client by its ticket alone, without waiting for another node. Fails with 10007 if there are too many
+    /// sessions. Returns nil if it has no valid ticket; then call ``open(_:link:)``.
     package func resume(_ hello: ClientHello, link: any ClientLink) -> Result<OpenedSession, ApusError>? {
         guard !hello.ticket.isEmpty, let (session, ticketExpires) = try? ticketed(hello) else { return nil }
         return Result { () throws(ApusError) in try resumed(session, ticketExpires: ticketExpires, link) }
@@ -39,8 +37,8 @@ extension SessionService {
         return try opened(session, isConfirmed: try isConfirmed.get(), ticketExpires: ticketExpires)
     }
 
-    /// - Parameter ticketExpires: of the ticket that was shown. A superseded client must not keep its ticket alive, so
-    ///   that a session which was not confirmed gets no later one.
+    /// - Parameter ticketExpires: that of the presented ticket. A superseded client must not extend its ticket, so an
+    ///   unconfirmed session gets no later expiry.
     private func opened(
         _ session: Session, isConfirmed: Bool, ticketExpires: Int64 = .max
     ) throws(ApusError) -> OpenedSession {
@@ -53,7 +51,7 @@ extension SessionService {
             isConfirmed: isConfirmed)
     }
 
-    /// Has the owner admit a new session and give its client a place in the order (IV-A5).
+    /// Asks the owner to admit a new session and to assign its client's order (IV-A5).
     private func admit(_ session: Session, _ link: any ClientLink) async throws(ApusError) -> Session {
         if let error = state.withLock({ $0.edge.opening(session, EdgeLink(socket: link)) }) {
             noteRefusal(error)
@@ -65,30 +63,30 @@ extension SessionService {
         return try opened.get()
     }
 
-    /// The client chose this socket of its session, as its first frame shows: earlier ones end.
+    /// Notes that the client chose this socket of its session, as its first frame shows. Earlier sockets end.
     package func chosen(_ session: Session, link: any ClientLink) {
         perform(state.withLock { $0.edge.chosen(session.id, EdgeLink(socket: link)) })
     }
 
-    /// The socket of a session is gone. One that others of the session stand beside changes nothing.
+    /// Removes a closed socket. If the session has other sockets, nothing else changes.
     package func close(_ session: Session, link: any ClientLink) {
         perform(state.withLock { $0.edge.closed(session.id, EdgeLink(socket: link)) })
     }
 
-    // MARK: - Checking
+    // MARK: - Authentication
 
-    /// The cluster's time, which tokens, tickets and grants are judged by: this node's own clock may be wrong.
+    /// The cluster's time, against which tokens, tickets and grants are checked: this node's own clock may be wrong.
     func wallSeconds() -> Int64 { view.clock.wallSeconds() }
 
-    /// The session of a ticket, with when that expires. Throws 12001 where the ticket is another client's: as a new
-    /// client it would supersede the one that is newest.
+    /// The session of a ticket, and the ticket's expiry. Throws 12001 if the ticket belongs to another client, which
+    /// would otherwise supersede the newest one.
     private func ticketed(_ hello: ClientHello) throws(ApusError) -> (Session, ticketExpires: Int64) {
         let (opened, expires) = try sealer.openTicket(Array(hello.ticket), wallSeconds: wallSeconds())
         var session = opened
         let role: Session.Role = hello.role == .device ? .device : .app
         guard session.role == role else { throw ApusError(.notAllowed, "the ticket is for another role") }
         guard session.instance == 0 || hello.instance == 0 || session.instance == hello.instance else {
-            throw ApusError(.tokenInvalid, "the ticket was given to another client")
+            throw ApusError(.tokenInvalid, "the ticket was issued to another client")
         }
         try revocations.check(session)
         if hello.instance != 0 { session.instance = hello.instance }
@@ -102,17 +100,17 @@ extension SessionService {
                 let (session, expires) = try ticketed(hello)
                 return (session, expires)
             } catch {
-                // An old ticket is no shame where a token comes with it.
+                // An invalid ticket is not an error if a token comes with it.
                 guard !hello.token.isEmpty else { throw error }
             }
         }
-        guard !hello.token.isEmpty else { throw ApusError(.tokenInvalid, "the hello brings neither token nor ticket") }
+        guard !hello.token.isEmpty else { throw ApusError(.tokenInvalid, "the hello has neither token nor ticket") }
         let claims = try verifier.verify(hello.token, wallSeconds: wallSeconds())
         let milliseconds = Int64(Date().timeIntervalSince1970 * 1000)
         var session = try Session(claims: claims, id: Self.newSessionID(), sinceMilliseconds: milliseconds)
         session.instance = hello.instance
-        // The verifier's leeway is for clocks; what a token opens ends with it, so that nothing is opened in the
-        // leeway.
+        // The verifier's leeway allows for clock differences. What a token opens ends at its expiry, so nothing is
+        // opened within the leeway.
         guard !session.token.hasEnded(at: wallSeconds()) else { throw ApusError(.tokenExpired) }
         try revocations.check(session)
         guard session.role == role else {

@@ -7,13 +7,12 @@ import ServiceLifecycle
 import SwiftProtobuf
 import Synchronization
 
-// What a node's sessions say to the owners of their identities, and what the identities that live here say to the
-// edges.
+// The requests of a node's sessions to the owners of their identities, and the messages of identities that are active
+// here to the edges.
 
 extension SessionService {
-    /// Tells owners and watches the time, until the node stops.
-    ///
-    /// On one of the transport's event loops: on the shared pool each sign-in woke three threads.
+    /// Sends requests to owners and processes alarms, until the node stops.
+    /// It runs on one of the transport's event loops: on the shared pool each sign-in woke three threads.
     package func run() async throws {
         await withGracefulShutdownHandler {
             await withTaskExecutorPreference(transport.nextExecutor()) { await runWork() }
@@ -36,7 +35,7 @@ extension SessionService {
         }
     }
 
-    /// Asks an owner, or waits, as the machine says; what it says then is the next piece of work.
+    /// Asks an owner, or waits, as the machine requires. The machine's next actions become further work.
     private func tellOwners(_ action: EdgeMachine.Action) async {
         switch action {
         case .ask(let question):
@@ -47,7 +46,7 @@ extension SessionService {
             perform(actions)
         case .wait(let wait):
             do { try await Task.sleep(for: wait.until - .now()) } catch {
-                return  // The node stops; the other nodes see that by themselves.
+                return  // The node is stopping; the other nodes detect that.
             }
             perform(state.withLock { $0.edge.retryDue(wait) })
         case .end, .confirm:
@@ -58,7 +57,7 @@ extension SessionService {
     private func logPause(_ answer: EdgeAnswer, _ question: EdgeAsk, _ actions: [EdgeMachine.Action]) {
         guard case .failed(let error) = answer, case .wait = actions.last else { return }
         log.debug(
-            "The owner of a session cannot be told yet.",
+            "The owner of a session cannot be notified yet",
             metadata: Logger.facts(of: error).merging([LogKey.session: "\(question.session.id)"]) { $1 })
     }
 
@@ -91,7 +90,7 @@ extension SessionService {
             .ask(message, timeout: configuration.askTimeout)
     }
 
-    /// The error of a message whose answer says nothing else; nil where it was carried out.
+    /// The error of a message whose answer carries nothing else; nil if it was carried out.
     private func failure<M: EntityMessage>(_ kind: EntityKind, _ key: String, _ message: M) async -> ApusError? {
         do throws(ApusError) {
             _ = try await ask(kind, key, message)
@@ -101,7 +100,7 @@ extension SessionService {
         }
     }
 
-    /// The order that the owner gave the session's client. Fails with 12003 where a newer client is known.
+    /// The order that the owner assigned to the session's client. Fails with 12003 if a newer client is known.
     func register(
         _ session: Session, isAsleep: Bool, again: Bool
     ) async -> Result<SessionOrder, ApusError> {
@@ -160,17 +159,17 @@ extension SessionService {
 
     // MARK: - Time and the map
 
-    /// An identity wants to be asked again then.
+    /// Requests a call of an identity at a time.
     func wake(_ actor: IdentityActor, at time: MonotonicTime) {
         setAlarm(state.withLock { $0.alarms.wake(actor, at: time) })
     }
 
-    /// Sees to it that the clock is looked at then.
+    /// Arms an alarm.
     private func setAlarm(_ time: MonotonicTime?) {
         if let time { workFeed.yield(.lookAtClock(time)) }
     }
 
-    /// Does what is due. A look that an earlier one has replaced does nothing.
+    /// Processes an alarm. An alarm that an earlier one has replaced does nothing.
     private func lookAtClock(at time: MonotonicTime) async {
         let wait = time - .now()
         if wait > .zero {
@@ -189,7 +188,7 @@ extension SessionService {
         setAlarm(state.withLock { $0.alarms.nextLook() })
     }
 
-    /// New owners are told what this node holds, and identities that live here which nodes died.
+    /// Sends this node's facts to new owners, and notifies identities that are active here of dead nodes.
     func mapChanged(from old: ClusterMap, to new: ClusterMap) {
         perform(state.withLock { $0.edge.mapChanged { new[$0].epoch } })
         let lost = old.members.map(\.id).filter { old.isAlive($0) && !new.isAlive($0) }
@@ -211,13 +210,13 @@ extension SessionService {
             })
     }
 
-    /// A tell that does not arrive is repaired when the edge tells the next owner, or asks again.
+    /// A lost message is repaired when the edge registers with the next owner, or asks again.
     private func tell(_ node: NodeID, _ message: some NodeMessage) {
         do throws(ApusError) {
             try transport.tell(node.name, message)
         } catch {
             log.debug(
-                "An edge cannot be told.",
+                "An edge cannot be notified",
                 metadata: Logger.facts(of: error).merging([LogKey.peer: "\(node)"]) { $1 })
         }
     }

@@ -3,7 +3,7 @@ import CoreMetrics
 import Logging
 import Synchronization
 
-// What an operator revokes ends here: live sessions with their streams, and allocations of this node's relay (IV-A6).
+// Ends what an operator revoked: open sessions with their streams, and allocations of this node's relay (IV-A6).
 extension SessionService {
     func watchRevocations() async {
         _ = await endRevoked()
@@ -12,14 +12,14 @@ extension SessionService {
             changed: { await self.endRevoked() })
     }
 
-    /// Ends what is revoked and is here; false where the relay could not be told.
+    /// Ends revoked sessions and allocations of this node. Returns false if the relay could not be notified.
     private func endRevoked() async -> Bool {
         let list = revocations.list
         let (revoked, actions) = state.withLock { $0.edge.revoked(by: list) }
         for session in revoked {
             revocations.refused.increment()
             log.notice(
-                "A session is ended, since its token was revoked",
+                "A session was ended because its token was revoked",
                 metadata: [
                     LogKey.session: "\(session.id)", LogKey.access: "\(session.access)",
                     LogKey.account: "\(session.account)",

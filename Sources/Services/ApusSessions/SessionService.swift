@@ -11,28 +11,27 @@ import ServiceLifecycle
 import SwiftProtobuf
 import Synchronization
 
-/// A session that was opened, with what the client needs to resume it.
+/// An opened session, with the ticket that resumes it.
 package struct OpenedSession: Sendable {
     package var session: Session
     package var ticket: [UInt8]
     package var ticketSeconds: UInt32
-    /// The owner of its identity knows it as the newest (IV-A5); else ``ClientLink/confirmed()`` will say so.
+    /// True if the owner of its identity has confirmed it as the newest (IV-A5). Otherwise ``ClientLink/confirmed()``
+    /// is called later.
     package var isConfirmed: Bool
 }
 
-/// The sessions of a node (D6): who is connected here, checked against tokens and tickets, and made known
-/// to the owner of each identity's shard.
-///
-/// A fresh token waits for the owner, so that refusals are clear. A ticket does not: the session was
-/// admitted before, the client may be fleeing from the very node that owns it, and the owner is told
-/// as soon as there is one. ``EdgeSessionStateMachine`` decides; this runs what it says.
-///
-/// Concurrency model: the machine sits behind a `Mutex`; one task at a time asks the owners of one
-/// session, in ``run()``'s group.
+/// The sessions of a node (D6). Clients are authenticated by tokens and tickets, and registered with the owner of each
+/// identity's shard.
+/// A client with a new token waits for the owner's answer, so that it receives a clear refusal. A client with a ticket
+/// does not: it was admitted before, and may have lost the very node that owns its identity. The owner is notified as
+/// soon as there is one. ``EdgeSessionStateMachine`` decides, and this class carries out its actions.
+/// Concurrency model: a `Mutex` guards the machine. One task at a time asks the owners of one session, in ``run()``'s
+/// group.
 package final class SessionService: Service, Sendable {
     typealias EdgeMachine = EdgeSessionStateMachine<EdgeLink>
 
-    /// A socket, as the machine compares it.
+    /// A socket, compared by identity.
     struct EdgeLink: Sendable, Equatable {
         let socket: any ClientLink
         static func == (left: Self, right: Self) -> Bool { left.socket === right.socket }
@@ -41,7 +40,7 @@ package final class SessionService: Service, Sendable {
     struct State {
         var edge: EdgeMachine
         var alarms = IdentityAlarms<IdentityActor>()
-        /// Identities that live here; the registry bounds and owns them.
+        /// Identities that are active here. The registry bounds and owns them.
         var identities: [WeakIdentity] = []
         private var sweepAt = 64
 
@@ -58,13 +57,13 @@ package final class SessionService: Service, Sendable {
 
     struct WeakIdentity: Sendable { weak var actor: IdentityActor? }
 
-    /// What ``run()`` does beside answering.
+    /// Work of ``run()``.
     enum Work: Sendable {
-        /// The owner of a session's identity, or of a device, is to be told, now or after a pause.
+        /// Notify the owner of a session's identity or of a device, now or after a pause.
         case tell(EdgeMachine.Action)
-        /// Something is due then.
+        /// Process an alarm at this time.
         case lookAtClock(MonotonicTime)
-        /// Identities' newest clients are to be written down.
+        /// Write the newest clients of identities.
         case write(IdentityMemory)
     }
 
@@ -76,13 +75,13 @@ package final class SessionService: Service, Sendable {
     let sealer: TicketSealer
     package let revocations: RevocationWatch
     let log: Logger
-    /// Nil where the node relays nothing.
+    /// Nil if the node has no relay.
     let relayIssuer: (any RelayIssuer)?
     let issues: Mutex<RateLimiter<String>>
     let state: Mutex<State>
     let work: AsyncStream<Work>
     let workFeed: AsyncStream<Work>.Continuation
-    /// Sessions, and subscriptions, that were refused since there were too many.
+    /// The number of sessions and subscriptions that were refused because of a limit.
     private let refused = Counter(label: "apus_sessions_refused_total")
 
     package init(
@@ -102,14 +101,14 @@ package final class SessionService: Service, Sendable {
         issues = Mutex(RateLimiter(perMinute, per: .seconds(60), burst: perMinute))
         state = Mutex(State(configuration))
         self.log = log
-        // Bounded by the sessions and identities: each is in here at most once.
+        // Bounded by the sessions and identities: each is queued at most once.
         (work, workFeed) = AsyncStream.makeStream()
         view.observe { [weak self] old, new in self?.mapChanged(from: old, to: new) }
         let map = view.map
         mapChanged(from: map, to: map)
     }
 
-    /// Makes this node able to own identities: devices and apps, and the messages of their owners.
+    /// Registers the entities of devices and apps, and the messages of their owners.
     package func register(with dispatcher: NodeDispatcher, records: any RecordStore) {
         let records = SessionRecords(records, writer: view.local.description)
         let memory = IdentityMemory(records: records, pendingMax: configuration.unwrittenMax, log: log)
@@ -161,7 +160,8 @@ package final class SessionService: Service, Sendable {
         }
     }
 
-    /// Remembered for as long as a ticket serves: one of a superseded client was made before, and is not renewed.
+    /// The record is kept for the lifetime of a ticket: the tickets of a superseded client were issued before, and are
+    /// not renewed.
     private func remember(
         _ address: EntityAddress, _ newest: PresenceStateMachine.Memory, in memory: IdentityMemory
     ) {
@@ -172,7 +172,7 @@ package final class SessionService: Service, Sendable {
         if memory.remember(record) { workFeed.yield(.write(memory)) }
     }
 
-    /// Runs what the machine said. What takes time is given to ``run()``.
+    /// Carries out the machine's actions. Those that take time are passed to ``run()``.
     func perform(_ actions: [EdgeMachine.Action]) {
         for action in actions {
             switch action {
@@ -183,16 +183,16 @@ package final class SessionService: Service, Sendable {
         }
     }
 
-    /// Counts what was refused for a bound of the table.
+    /// Counts a refusal because of a limit of the table.
     func noteRefusal(_ error: ApusError) { if error.code == .overloaded { refused.increment() } }
 
     // MARK: - For the edges
 
-    /// Leave to watch, and presence. Fails with 8002, 8003, 12004, and 10007 where a bound is reached.
+    /// Checks the permission to play, and returns the presence. Fails with 8002, 8003, 12004, and 10007 beyond a limit.
     package func inspect(
         _ device: DeviceID, for session: Session, subscribe: Bool
     ) async -> Result<Presence, ApusError> {
-        guard session.role == .app else { return .failure(ApusError(.notAllowed, "only an app watches")) }
+        guard session.role == .app else { return .failure(ApusError(.notAllowed, "only an app may watch a device")) }
         guard session.allowedDevices?.contains(device) ?? true else {
             return .failure(ApusError(.notAllowed, "the token does not name this device"))
         }
@@ -210,26 +210,26 @@ package final class SessionService: Service, Sendable {
         }
     }
 
-    /// The leave to watch a device that another node gave this session.
+    /// True if another node granted this session the permission to play the device.
     package func isGranted(_ grant: [UInt8], _ session: Session, device: DeviceID) -> Bool {
         sealer.allows(grant, session, device: device, wallSeconds: wallSeconds())
     }
 
-    /// A grant to watch that every node takes for ``SessionConfiguration/grantLifetime``, or until the session's token
-    /// ends.
+    /// A grant to play a device. Every node accepts it for ``SessionConfiguration/grantLifetime``, or until the
+    /// session's token expires.
     package func grant(_ session: Session, device: DeviceID) -> [UInt8] {
         let expiresAt = wallSeconds() + configuration.grantLifetime.components.seconds
         return (try? sealer.sealGrant(session, device: device, expiresAt: expiresAt)) ?? []
     }
 
-    /// A session no longer wants to hear of a device.
+    /// Ends a session's subscription to a device.
     package func forget(_ device: DeviceID, for session: Session) async {
         guard let number = state.withLock({ $0.edge.forgetting(session.id, device) }) else { return }
         let error = await forget(device, at: place(of: session.id))
         perform(state.withLock { $0.edge.forgotten(session.id, device, number, isDone: error == nil) })
     }
 
-    /// The device sleeps or wakes. Fails where its owner cannot be told in time; it is told later then.
+    /// Notes that the device sleeps or wakes. Fails if its owner cannot be notified in time; it is notified later then.
     package func setAsleep(_ session: Session, _ isAsleep: Bool) async -> Result<Void, ApusError> {
         guard session.device != nil else { return .failure(ApusError(.notAllowed)) }
         guard let number = state.withLock({ $0.edge.sleeping(session.id, isAsleep) }) else {
@@ -240,25 +240,24 @@ package final class SessionService: Service, Sendable {
         return error.map { .failure($0) } ?? .success(())
     }
 
-    /// Sessions of this node, the oldest first, and whether there are more than `limit`.
-    ///
-    /// - Parameter account: only those of it; empty: of all.
+    /// The sessions of this node, oldest first, and whether there are more than `limit`.
+    /// - Parameter account: only its sessions; if empty, those of all accounts.
     package func list(account: String, limit: Int) -> (sessions: [Session], hasMore: Bool) {
         state.withLock { $0.edge.list(account: account, limit: limit) }
     }
 
-    /// This node has a session of this id with a socket.
+    /// True if this node has a session with this id and a socket.
     package func held(_ session: String) -> Bool {
         state.withLock { !($0.edge.held(session)?.links.isEmpty ?? true) }
     }
 
-    /// The bearer of a token, as a session that lasts for one request. Throws 12001 and 12002.
+    /// The bearer of a token, as a session for one request. Throws 12001 and 12002.
     package func bearer(of token: String) throws(ApusError) -> Session {
         try Session(
             claims: try verifier.verify(token, wallSeconds: wallSeconds()), id: "-", sinceMilliseconds: 0)
     }
 
-    /// Throws 12001 where the session's token is revoked, and 12002 where it has ended.
+    /// Throws 12001 if the session's token is revoked, and 12002 if it has expired.
     package func checkBearer(_ session: Session) throws(ApusError) {
         guard session.token.expires > wallSeconds() - TokenVerifier.leewaySeconds else {
             throw ApusError(.tokenExpired)
@@ -268,14 +267,15 @@ package final class SessionService: Service, Sendable {
 
     // MARK: - From owners
 
-    /// An owner says that a session here was superseded by a client of this order, or is to end with another code.
+    /// Processes an owner's message that a session was superseded by a client of this order, or must end with another
+    /// code.
     package func kicked(
         _ session: String, _ code: ErrorCode = .kicked, by order: SessionOrder? = nil, epoch: Epoch = 0
     ) {
         perform(state.withLock { $0.edge.kicked(session, code, by: order, epoch: epoch) })
     }
 
-    /// An owner says that a device's presence changed.
+    /// Processes an owner's message that a device's presence changed.
     package func presenceChanged(
         _ device: DeviceID, _ presence: Presence, sessions: [String], epoch: Epoch = 0
     ) {
@@ -285,6 +285,6 @@ package final class SessionService: Service, Sendable {
 }
 
 extension EntityAddress {
-    /// How the identity is named in the records.
+    /// The identity's name in the records.
     fileprivate var name: String { "\(kind.rawValue)/\(key)" }
 }

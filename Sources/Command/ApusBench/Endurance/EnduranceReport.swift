@@ -3,7 +3,7 @@ import ApusLocal
 import Foundation
 import Synchronization
 
-/// What a long run saw; each event is a line on standard error at once.
+/// The results of a long run. Each event is printed to standard error at once.
 final class EnduranceReport: Sendable {
     private struct State {
         var kills = 0
@@ -34,7 +34,7 @@ final class EnduranceReport: Sendable {
 
     init(kind: String) { self.kind = kind }
 
-    /// Says an event.
+    /// Prints an event.
     func note(_ line: String) {
         let seconds = Int((MonotonicTime.now() - start).milliseconds / 1_000)
         BenchScope.say("\(seconds / 60):\(String(format: "%02d", seconds % 60)) \(line)")
@@ -75,7 +75,7 @@ final class EnduranceReport: Sendable {
 
     func lostHeartbeats(_ count: UInt64) { state.withLock { $0.lostHeartbeats = count } }
 
-    /// What all clients saw until now; replaces what was counted before.
+    /// Counts what all clients have seen so far. Replaces the earlier counts.
     func count(_ cast: FailoverCast) {
         state.withLock { state in
             state.ended = [:]
@@ -92,7 +92,7 @@ final class EnduranceReport: Sendable {
         }
     }
 
-    /// Frames that a viewer still misses at the end.
+    /// Adds frames that a viewer still misses at the end.
     func missing(_ count: Int) { state.withLock { $0.lost += count } }
 
     private static func isClean(_ state: State) -> Bool {

@@ -27,7 +27,7 @@ struct EnduranceRun: Sendable {
 
     // MARK: Quiet
 
-    /// A cluster with two cameras, beside two clusters under load.
+    /// Runs a cluster with two cameras, next to two clusters under load.
     func quiet() async throws {
         try await scope.withStage(basePort: options.basePort, name: "quiet") { stage in
             try await withLoad("load-1", basePort: options.basePort + 100) {
@@ -36,7 +36,7 @@ struct EnduranceRun: Sendable {
         }
     }
 
-    /// Runs the body beside a cluster with cameras and viewers.
+    /// Runs the body next to a cluster with cameras and viewers.
     private func withLoad(_ name: String, basePort: Int, _ body: () async throws -> Void) async throws {
         var stageOptions = FailoverStage.Options()
         stageOptions.cluster = name
@@ -144,7 +144,7 @@ struct EnduranceRun: Sendable {
         try await Task.sleep(for: .seconds(1))
     }
 
-    /// How long until every channel has a primary whose frames a standby confirms; nil after ten seconds.
+    /// The time until every channel has a primary whose frames a standby confirms; nil after ten seconds.
     private func timeUntilProtected(
         _ cast: FailoverCast, without victim: NodeName, since: MonotonicTime, on stage: FailoverStage
     ) async -> Duration? {

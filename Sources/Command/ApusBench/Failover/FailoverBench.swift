@@ -5,14 +5,14 @@ import ApusSessions
 import ArgumentParser
 import Foundation
 
-/// `apus-bench failover`: nodes of a local cluster are killed and paused under channels and viewers; what
-/// each viewer saw is counted: frames lost, frames doubled, and the longest gap between two arrivals.
+/// `apus-bench failover`: kills and pauses nodes of a local cluster under channels and viewers. It counts for each
+/// viewer the lost frames, the duplicate frames, and the longest gap between two arrivals.
 struct BenchFailoverCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "failover",
         abstract: "Kill, pause, drain and add nodes under channels and viewers, and report the gaps.")
 
-    /// What the node that fails is to the channels.
+    /// The role of the failing node for the channels.
     enum Kind: String, CaseIterable {
         case primaryAndDoor = "primary-door"
         case primary = "primary"
@@ -24,33 +24,33 @@ struct BenchFailoverCommand: AsyncParsableCommand {
         case joined = "joined"
 
         var isPause: Bool { self == .pausedPrimary || self == .pausedDoor }
-        /// An operator's doing: nobody is to notice at all.
+        /// A planned operation: no client may be disturbed.
         var isPlanned: Bool { self == .drained || self == .joined }
         var says: String {
             switch self {
-            case .primaryAndDoor: "kill -9 the primary, publisher's door"
+            case .primaryAndDoor: "kill -9 the primary, publisher's node"
             case .primary: "kill -9 the primary"
-            case .viewersDoor: "kill -9 the viewers' door"
+            case .viewersDoor: "kill -9 the viewers' node"
             case .standby: "kill -9 the standby"
             case .pausedPrimary: "SIGSTOP the primary"
-            case .pausedDoor: "SIGSTOP primary and every door"
-            case .drained: "drain primary and every door"
+            case .pausedDoor: "SIGSTOP the primary, all clients' node"
+            case .drained: "drain the primary, all clients' node"
             case .joined: "a node joins, becomes primary"
             }
         }
     }
 
-    @Option(help: "Channels of a round.") var channels = 8
-    @Option(help: "Viewers of each channel.") var viewers = 10
-    @Option(help: "Rounds of each kind.") var repeats = 20
-    @Option(help: "Kinds, separated by commas: \(Kind.allCases.map(\.rawValue).joined(separator: ", ")).")
+    @Option(help: "Use this number of channels in each round.") var channels = 8
+    @Option(help: "Use this number of viewers per channel.") var viewers = 10
+    @Option(help: "Run this number of rounds of each kind.") var repeats = 20
+    @Option(help: "Run these kinds, separated by commas: \(Kind.allCases.map(\.rawValue).joined(separator: ", ")).")
     var kinds = Kind.allCases.map(\.rawValue).joined(separator: ",")
-    @Option(help: "First port of the cluster.") var basePort = 27_800
+    @Option(help: "Set the first port of the cluster.") var basePort = 27_800
     @Flag(help: "Print one JSON object as the last line.") var json = false
 
     func run() async throws {
         let kinds = try kinds.split(separator: ",").map { text in
-            guard let kind = Kind(rawValue: String(text)) else { throw ValidationError("'\(text)' is no kind.") }
+            guard let kind = Kind(rawValue: String(text)) else { throw ValidationError("'\(text)' is not a kind.") }
             return kind
         }
         var results: [FailoverResult] = []
@@ -82,8 +82,8 @@ struct BenchFailoverCommand: AsyncParsableCommand {
         }
         return result
     }
-    /// A cluster remembers a channel for a minute after its last use; each round has channels of its own, and those of
-    /// many rounds would be copied to each new standby beside the few that are measured.
+    /// A cluster keeps a channel for a minute after its last use. Each round has its own channels, and with more rounds
+    /// per cluster, those of all rounds would be copied to each new standby besides the measured ones.
     private static let roundsOfStage = 3
 
     private func play(
@@ -119,7 +119,7 @@ struct BenchFailoverCommand: AsyncParsableCommand {
             try stage.signal(victim, SIGCONT)
             try await Task.sleep(for: .seconds(2))
         } else if !kind.isPlanned {
-            // The new primary of most channels goes too; one node is left.
+            // The new primary of most channels is killed too; one node is left.
             let map = try await stage.map()
             guard let second = map.owner(of: ShardID(of: devices[0]))?.id.name else { return }
             let secondAt = MonotonicTime.now()
@@ -153,7 +153,7 @@ struct BenchFailoverCommand: AsyncParsableCommand {
         return cast
     }
 
-    /// How long until every channel has a standby again that is alive; nil where none came within 5 s.
+    /// The time until every channel has a live standby again; nil after 5 s.
     private func standbyDelay(
         _ devices: [DeviceID], victim: NodeName, since: MonotonicTime, on stage: FailoverStage
     ) async throws -> Duration? {
@@ -182,7 +182,7 @@ final class FailoverCast {
         viewer.start()
     }
 
-    /// One that has begun to watch already.
+    /// Adds a viewer that is already watching.
     func keep(_ viewer: BenchViewer, of channel: Int) { viewers.append((channel, viewer)) }
 
     func leave() {
@@ -200,7 +200,7 @@ final class FailoverCast {
         }
     }
 
-    /// Every viewer has the publisher's last frame, or had five seconds for it.
+    /// Waits until every viewer has the publisher's last frame, for at most five seconds.
     func waitUntilCaughtUp() async throws {
         let deadline = MonotonicTime.now() + .seconds(5)
         while MonotonicTime.now() < deadline {

@@ -2,7 +2,7 @@ import ApusCore
 import ApusLocal
 import Foundation
 
-/// What the rounds of one kind gave.
+/// The results of the rounds of one kind.
 struct FailoverResult {
     let kind: BenchFailoverCommand.Kind
     private(set) var rounds = 0
@@ -16,7 +16,7 @@ struct FailoverResult {
 
     init(kind: BenchFailoverCommand.Kind) { self.kind = kind }
 
-    /// Nothing lost, doubled or changed, and a standby after every failure.
+    /// True if no frame was lost, duplicated or changed, and a standby followed every failure.
     var isClean: Bool { lost == 0 && doubled == 0 && wrong == 0 && withoutStandby == 0 }
 
     mutating func add(

@@ -5,22 +5,22 @@ import ApusTraversal
 import ArgumentParser
 import Foundation
 
-/// `apus-bench relay-failover`: the node that relays for many clients is killed.
-///
-/// One client holds a second, warm allocation at the next node and goes over to it when nothing comes back any more:
-/// its longest silence is reported. The others have a ticket each (RFC 8016) and bring it to the node that has their
-/// mirror, or to the one that has to ask for it; each is then seen to reach its peer over the channel that it had.
+/// `apus-bench relay-failover`: kills a node that relays for many clients.
+/// One client holds a second, warm allocation at the next node, and switches to it when no data comes back any more;
+/// its longest silence is reported. Each of the other clients has a ticket (RFC 8016) and presents it to the node with
+/// its mirror, or to another node, which has to ask for the mirror. Each client must then reach its peer over its old
+/// channel.
 struct BenchRelayFailoverCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "relay-failover", abstract: "Kill a node that relays, and report how its clients go on.")
+        commandName: "relay-failover", abstract: "Kill a node that relays, and report how its clients recover.")
 
-    @Option(help: "Allocations at the node that is killed.") var allocations = 1_000
-    @Option(help: "Rounds, each with a fresh cluster.") var repeats = 3
-    @Option(help: "First port of the cluster.") var basePort = 27_900
-    @Flag(help: "Drain the node instead, and follow where it sends its clients.") var drain = false
+    @Option(help: "Use this number of allocations at the killed node.") var allocations = 1_000
+    @Option(help: "Run this number of rounds, each with a new cluster.") var repeats = 3
+    @Option(help: "Set the first port of the cluster.") var basePort = 27_900
+    @Flag(help: "Drain the node instead of killing it, and follow its redirects.") var drain = false
     @Flag(help: "Print one JSON object as the last line.") var json = false
 
-    /// Allocations of one user; a node lets a user have 64.
+    /// The allocations of one user; the default limit is 64 per node.
     private static let allocationsPerUser = 32
 
     func validate() throws {
@@ -76,7 +76,7 @@ struct BenchRelayFailoverCommand: AsyncParsableCommand {
             try stage.signal(NodeName(unchecked: first), SIGKILL)
         }
         for (number, client) in clients.enumerated() {
-            // Every fourth comes to a node that does not have its mirror.
+            // Every fourth client connects to a node without its mirror.
             let isAsked = number % 4 == 3
             let start = MonotonicTime.now()
             do throws(ApusError) {
@@ -110,7 +110,7 @@ struct BenchRelayFailoverCommand: AsyncParsableCommand {
     }
 }
 
-/// What the rounds gave.
+/// The results of the rounds.
 struct RelayFailoverResult {
     let allocations: Int
     private var rounds = 0
@@ -119,7 +119,7 @@ struct RelayFailoverResult {
     private var asked: [Double] = []
     private var totals: [Double] = []
     private var failures: [String] = []
-    /// Clients whose allocation goes on and does not reach its peer.
+    /// The number of clients whose allocation was taken over but does not reach its peer.
     var unreachable = 0
 
     init(allocations: Int) { self.allocations = allocations }

@@ -5,7 +5,7 @@ import ApusTraversal
 import Glibc
 import Synchronization
 
-/// A client whose allocation has a ticket and a channel, and that can go on at another node.
+/// A client with a ticket and a channel, whose allocation can move to another node.
 final class MovableClient {
     private let issued: (username: String, password: String)
     private var probe: TurnProbe
@@ -21,17 +21,18 @@ final class MovableClient {
         try probe.bind(peer)
     }
 
-    /// Throws as ``TurnProbe/allocate(withTicket:)``, and 21025 where the allocation has no new relayed address.
+    /// Moves the allocation to a server. Throws as ``TurnProbe/allocate(withTicket:)``, and 21025 if there is no new
+    /// relayed address.
     func goOn(at server: HostPort) throws(ApusError) {
         let next = try TurnProbe(
             TurnDoor(server: server, transport: .udp), username: issued.username, password: issued.password)
         guard try next.goOn(with: probe.ticket) != nil, !next.ticket.isEmpty else {
-            throw ApusError(.unavailable, "\(server) does not tell the new relayed address")
+            throw ApusError(.unavailable, "\(server) did not send the new relayed address")
         }
         probe = next
     }
 
-    /// Goes on where the node that leaves sends it. Throws as ``goOn(at:)``, and 21025 where it is not sent elsewhere.
+    /// Follows the redirect of a draining node. Throws as ``goOn(at:)``, and 21025 if there is no redirect.
     func followAlternate() throws(ApusError) {
         do throws(ApusError) {
             try probe.refresh()
@@ -39,10 +40,10 @@ final class MovableClient {
             guard let alternate = probe.alternate else { throw error }
             return try goOn(at: HostPort(host: alternate.hostDescription, port: Int(alternate.port)))
         }
-        throw ApusError(.unavailable, "\(probe.server) does not send its client elsewhere")
+        throw ApusError(.unavailable, "\(probe.server) did not redirect its client")
     }
 
-    /// True where what is sent over the channel that it had comes back from the peer.
+    /// True if data over the old channel comes back from the peer.
     func reachesPeer() throws(ApusError) -> Bool {
         for number in 0..<3 as Range<UInt8> {
             let message: [UInt8] = [9, 8, 7, number]
@@ -53,13 +54,13 @@ final class MovableClient {
     }
 }
 
-/// A client with an allocation at each of two nodes, as one that must not fall silent has: it sends a message every few
-/// milliseconds over the first, and goes over to the second when nothing came back for a while.
-///
-/// Concurrency model: the work is a thread's of its own; ``longestSilence`` and ``stop()`` from any thread.
+/// A client with an allocation at each of two nodes, for uninterrupted service. It sends a message every few
+/// milliseconds over the first, and switches to the second if nothing comes back for a while.
+/// Concurrency model: the work runs on a separate thread. ``longestSilence`` and ``stop()`` may be called from any
+/// thread.
 final class WarmClient: Sendable {
     private static let interval = Duration.milliseconds(5)
-    /// Silence after which it goes over: about as long as a network may hold a packet back.
+    /// The silence after which it switches: about the longest time for which a network delays a packet.
     private static let patience = Duration.milliseconds(100)
 
     private struct State {
@@ -74,7 +75,7 @@ final class WarmClient: Sendable {
         let value = Mutex(State())
     }
 
-    /// Allocates at both and begins to send. Throws as ``TurnProbe/allocate(withTicket:)``.
+    /// Allocates at both nodes and starts sending. Throws as ``TurnProbe/allocate(withTicket:)``.
     init(
         _ first: HostPort, _ second: HostPort, _ issued: (username: String, password: String), peer: TransportAddress
     ) throws(ApusError) {
@@ -89,7 +90,7 @@ final class WarmClient: Sendable {
         while ready.value.withLock({ $0.isStopping }) {
             guard MonotonicTime.now() < deadline else {
                 stop()
-                throw ApusError(.deadlineExceeded, "the client with two allocations does not begin")
+                throw ApusError(.deadlineExceeded, "the client with two allocations did not start")
             }
             usleep(10_000)
         }
@@ -120,7 +121,7 @@ final class WarmClient: Sendable {
         var lastHeard = MonotonicTime.now()
         ready()
         while !shared.value.withLock({ $0.isStopping }) {
-            // A refused datagram is no news: where a machine died nothing says so.
+            // A send error is ignored: a dead machine would not cause one.
             try? probe.send([1, 2, 3, 4, 5, 6, 7, 8])
             if (try? probe.receive(interval)) != nil {
                 let now = MonotonicTime.now()
@@ -136,7 +137,7 @@ final class WarmClient: Sendable {
     }
 }
 
-/// A peer that sends back what it gets. Its thread ends with ``stop()``.
+/// A peer that echoes what it receives. Its thread ends with ``stop()``.
 final class EchoPeer: Sendable {
     let address: TransportAddress
     private let thread: OSThread
@@ -146,7 +147,7 @@ final class EchoPeer: Sendable {
         let value = Atomic<Bool>(false)
     }
 
-    /// Throws 10018 where the system gives no socket.
+    /// Throws 10018 if the system provides no socket.
     init() throws(ApusError) {
         let descriptor = socket(AF_INET, Int32(SOCK_DGRAM.rawValue), 0)
         var bound = sockaddr_in()
@@ -155,7 +156,7 @@ final class EchoPeer: Sendable {
         var length = socklen_t(MemoryLayout<sockaddr_in>.size)
         var limit = timeval(tv_sec: 0, tv_usec: 100_000)
         setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &limit, socklen_t(MemoryLayout<timeval>.size))
-        // SAFETY: the same memory under the type that the system's functions want.
+        // SAFETY: the same memory, under the type of the system's functions.
         let isOpen = withUnsafeMutablePointer(to: &bound) { pointer in
             pointer.withMemoryRebound(to: sockaddr.self, capacity: 1) { address in
                 bind(descriptor, address, length) == 0 && getsockname(descriptor, address, &length) == 0
@@ -181,7 +182,7 @@ final class EchoPeer: Sendable {
         while !isStopping() {
             var from = sockaddr_storage()
             var length = socklen_t(MemoryLayout<sockaddr_storage>.size)
-            // SAFETY: the same memory under the type that the system's functions want.
+            // SAFETY: the same memory, under the type of the system's functions.
             withUnsafeMutablePointer(to: &from) { pointer in
                 pointer.withMemoryRebound(to: sockaddr.self, capacity: 1) { address in
                     let count = recvfrom(descriptor, &bytes, bytes.count, 0, address, &length)

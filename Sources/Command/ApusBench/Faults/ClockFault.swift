@@ -7,9 +7,10 @@ import Glibc
 import Musl
 #endif
 
-/// Another wall clock for a process: libfaketime (Debian's package `faketime`), with the monotonic clock left alone.
+/// Changes the wall clock of a process with libfaketime (Debian's package `faketime`). The monotonic clock is
+/// unchanged.
 enum ClockFault {
-    /// The library; nil where it is not installed.
+    /// The library's path; nil if it is not installed.
     static var library: String? {
         let root = "/usr/lib"
         let folders = (try? FileManager.default.contentsOfDirectory(atPath: root)) ?? []
@@ -18,10 +19,9 @@ enum ClockFault {
         }
     }
 
-    /// Variables for a process whose clock differs.
-    ///
-    /// - Parameter offset: as libfaketime takes it: `-1h`, `+2h`.
-    /// - Throws: 10022 where libfaketime is missing.
+    /// The environment variables of a process with another clock.
+    /// - Parameter offset: in libfaketime's notation: `-1h`, `+2h`.
+    /// - Throws: 10022 if libfaketime is missing.
     static func environment(_ offset: String) throws(ApusError) -> [String: String] {
         guard let library else {
             throw ApusError(.configurationInvalid, "libfaketime is missing: install the package faketime")
@@ -32,11 +32,11 @@ enum ClockFault {
         ]
     }
 
-    /// What executes a program whose clock differs. The library changes the environment of the first program that it is
-    /// loaded into, and a Swift program whose environment has moved does not find its arguments.
+    /// Executes a program with another clock. The library changes the environment of the first program into which it is
+    /// loaded, and a Swift program whose environment has moved does not find its arguments.
     static let launcher = ["/bin/bash", "-c", "exec -a apus \"$0\" \"$@\""]
 
-    /// Removes what the library left of a process.
+    /// Removes the library's remains of a process.
     static func clean(_ pid: pid_t) {
         for name in ["faketime_shm_\(pid)", "sem.faketime_sem_\(pid)"] {
             try? FileManager.default.removeItem(atPath: "/dev/shm/\(name)")

@@ -3,15 +3,14 @@ import NIOCore
 import NIOPosix
 import Synchronization
 
-/// TCP connections that say nothing, kept at a number: one that is closed is opened again.
-///
-/// Concurrency model: connections live on the one event loop of the flood; methods may be called from any task.
+/// A constant number of TCP connections that send nothing. A closed connection is replaced.
+/// Concurrency model: connections are confined to the event loop of the flood; methods may be called from any task.
 final class ConnectFlood: Sendable {
     private let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
     private let target: SocketAddress
     private let isOver = Mutex(false)
 
-    /// - Throws: what the address's name gives.
+    /// - Throws: the errors of the address lookup.
     init(_ target: HostPort, count: Int) throws {
         self.target = try SocketAddress.makeAddressResolvingHost(target.host, port: target.port)
         for _ in 0..<count { open() }
@@ -28,7 +27,7 @@ final class ConnectFlood: Sendable {
         ClientBootstrap(group: loop).connectTimeout(.seconds(1)).connect(to: target)
             .flatMap { $0.closeFuture }
             .whenComplete { [self] _ in
-                // A second later, so that a listener that closes at once is not asked without end.
+                // After a second, so that a listener that closes at once is not flooded in a tight loop.
                 loop.assumeIsolated().scheduleTask(in: .seconds(1)) { self.open() }
             }
     }

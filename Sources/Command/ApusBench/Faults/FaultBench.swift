@@ -2,22 +2,21 @@ import ApusCore
 import ArgumentParser
 import Foundation
 
-/// `apus-bench faults`: faults of real life under cameras and viewers, and what each client saw of them.
-///
-/// Each row of the table is a fault with bounds of its own (``FaultBound``); a row that misses one fails the run.
+/// `apus-bench faults`: realistic faults under cameras and viewers, and their effects on each client.
+/// Each row of the table is a fault with its own limits (``FaultBound``). A row that exceeds one fails the run.
 struct BenchFaultsCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "faults",
-        abstract: "Make the faults of real life under cameras and viewers, and report what each client saw.")
+        abstract: "Cause realistic faults under cameras and viewers, and report their effects on each client.")
 
-    /// The groups of rows that can be chosen.
+    /// The selectable groups of rows.
     enum Kind: String, CaseIterable {
         case ways, crowd, cpu
         case stoppedStore = "stopped-store"
         case damagedStore = "damaged-store"
         case clocks, crashes, descriptors, thousand, rejoin, twins
 
-        /// Rounds of each row where the command names no number.
+        /// The default number of rounds of each row.
         var repeats: Int {
             switch self {
             case .ways, .clocks, .damagedStore, .descriptors: 2
@@ -28,28 +27,28 @@ struct BenchFaultsCommand: AsyncParsableCommand {
         }
     }
 
-    @Option(help: "Kinds, separated by commas: \(Kind.allCases.map(\.rawValue).joined(separator: ", ")).")
+    @Option(help: "Run these kinds, separated by commas: \(Kind.allCases.map(\.rawValue).joined(separator: ", ")).")
     var kinds = Kind.allCases.map(\.rawValue).joined(separator: ",")
-    @Option(help: "Rows of these kinds, by their names in JSON, separated by commas; default: all.")
+    @Option(help: "Run only these rows, by their names in JSON, separated by commas.")
     var rows: String?
-    @Option(help: "Rounds of each row; default: 2 to 10, as the kind needs.") var repeats: Int?
-    @Option(help: "Channels of a round of cpu, stopped-store, damaged-store, crashes and descriptors.")
+    @Option(help: "Run this number of rounds of each row. Default: 2 to 10, by kind.") var repeats: Int?
+    @Option(help: "Use this number of channels in cpu, stopped-store, damaged-store, crashes and descriptors.")
     var channels = 4
-    @Option(help: "Viewers of each channel.") var viewers = 5
-    @Option(help: "Viewers of ways, and a quarter as many cameras.") var wayViewers = 20
-    @Option(help: "Round trips of ways in milliseconds, separated by commas.") var roundTrips = "0,150,300,600,1000"
-    @Option(help: "The share of connects that ways refuses, in percent.") var refused = 5
-    @Option(help: "Viewers of crowd, which start at once.") var crowd = 500
-    @Option(help: "Viewers of thousand, all at the node that is killed.") var thousand = 1_000
-    @Option(help: "CPU hogs of cpu.") var hogs = 8
-    @Option(help: "First port of the cluster; 600 from here on are used.") var basePort = 27_000
-    @Option(help: "What an earlier run with --json printed: its rows stand below those of this run.")
+    @Option(help: "Use this number of viewers per channel.") var viewers = 5
+    @Option(help: "Use this number of viewers in ways, and a quarter as many cameras.") var wayViewers = 20
+    @Option(help: "Use these round trips in ways, in ms, with commas.") var roundTrips = "0,150,300,600,1000"
+    @Option(help: "Refuse this percentage of connection attempts in ways.") var refused = 5
+    @Option(help: "Use this number of viewers in crowd, which start at once.") var crowd = 500
+    @Option(help: "Use this number of viewers in thousand, all at the killed node.") var thousand = 1_000
+    @Option(help: "Run this number of CPU hogs in cpu.") var hogs = 8
+    @Option(help: "Use 600 ports from this one on.") var basePort = 27_000
+    @Option(help: "Compare with this output of an earlier run with --json.")
     var before: String?
     @Flag(help: "Print one JSON object as the last line.") var json = false
 
     func validate() throws {
         guard (1_024...64_000).contains(basePort) else { throw ValidationError("--base-port must be 1024 to 64000") }
-        guard (0...100).contains(refused) else { throw ValidationError("--refused is a percentage") }
+        guard (0...100).contains(refused) else { throw ValidationError("--refused must be a percentage") }
         _ = try chosenKinds()
         _ = try chosenRoundTrips()
         _ = try earlierRows()
@@ -58,7 +57,7 @@ struct BenchFaultsCommand: AsyncParsableCommand {
     private func earlierRows() throws -> [String: [String: Any]] {
         guard let before else { return [:] }
         let text = try String(contentsOfFile: before, encoding: .utf8)
-        // Several runs may stand in one file; a later one of the same row counts.
+        // The file may contain several runs. The last one counts for each row.
         let runs = text.split(separator: "\n").compactMap {
             try? JSONSerialization.jsonObject(with: Data($0.utf8)) as? [String: [String: Any]]
         }
@@ -68,7 +67,7 @@ struct BenchFaultsCommand: AsyncParsableCommand {
 
     private func chosenKinds() throws -> [Kind] {
         try kinds.split(separator: ",").map { text in
-            guard let kind = Kind(rawValue: String(text)) else { throw ValidationError("'\(text)' is no kind.") }
+            guard let kind = Kind(rawValue: String(text)) else { throw ValidationError("'\(text)' is not a kind.") }
             return kind
         }
     }
@@ -76,7 +75,7 @@ struct BenchFaultsCommand: AsyncParsableCommand {
     private func chosenRoundTrips() throws -> [Int] {
         try roundTrips.split(separator: ",").map { text in
             guard let value = Int(text), (0...10_000).contains(value) else {
-                throw ValidationError("'\(text)' is no round trip of 0 to 10000 ms.")
+                throw ValidationError("'\(text)' is not a round trip of 0 to 10000 ms.")
             }
             return value
         }

@@ -2,21 +2,21 @@ import ApusCore
 import ApusLocal
 import Foundation
 
-/// What a row has to keep beside what every row has to: nobody ended, nothing lost, doubled, wrong or stale, no false
-/// death. Times in milliseconds; nil: not bounded.
+/// The limits of a row. Every row also requires that no client is ended, no frame is lost, duplicated, wrong or stale,
+/// and no live node is declared dead. Times are in milliseconds; nil means no limit.
 struct FaultBound: Sendable {
     var gapP99: Double?
     var gapMax: Double?
     /// From the start of a client to its first picture.
     var firstMax: Double?
-    /// From the fault to the last `/healthz` that has to say it.
+    /// From the fault to the last `/healthz` that must report it.
     var saidMax: Double?
-    /// From a kill to the map that says so.
+    /// From a kill to the map that shows it.
     var seenMax: Double?
-    /// Of figures that only this row has.
+    /// Limits of figures that only this row has.
     var figures: [String: Double] = [:]
 
-    /// As `apus-bench failover` has it for kill -9.
+    /// The limits of `apus-bench failover` for kill -9.
     static let kill = FaultBound(gapP99: 120, gapMax: 250)
 }
 
@@ -24,19 +24,19 @@ struct FaultBound: Sendable {
 struct FaultRow: Sendable {
     /// Its name in JSON.
     let key: String
-    /// The fault, in words.
+    /// The description of the fault.
     let says: String
     let bound: FaultBound
 }
 
-/// What the rounds of one row gave.
+/// The results of the rounds of one row.
 struct FaultResult: Sendable {
     let row: FaultRow
     private(set) var rounds = 0
     private(set) var clients = 0
-    /// Clients that ended for good, by error number.
+    /// Clients that were ended permanently, by error number.
     private(set) var ended: [Int32: Int] = [:]
-    /// Clients that go on and had no picture.
+    /// Clients that were not ended and had no picture.
     private(set) var dark = 0
     private(set) var lost = 0
     private(set) var doubled = 0
@@ -49,17 +49,16 @@ struct FaultResult: Sendable {
     private(set) var unsaid = 0
     private(set) var seen: [Double] = []
     private(set) var figures: [String: Double] = [:]
-    /// Rounds that could not be played to their end, and steps that failed.
+    /// Rounds that did not complete, and steps that failed.
     private(set) var failures: [String] = []
 
     init(row: FaultRow) { self.row = row }
 
     var endedCount: Int { ended.values.reduce(0, +) }
 
-    /// Counts what every client of a round saw.
-    ///
-    /// - Parameter slack: how old the newest key frame may be at the primary beyond one frame interval: the way of the
-    ///   camera's frames.
+    /// Counts the results of every client of a round.
+    /// - Parameter slack: the accepted age of the primary's newest key frame beyond one frame interval: the transit
+    ///   time of the camera's frames.
     mutating func count(_ cast: FailoverCast, slack: Duration = .milliseconds(100)) {
         rounds += 1
         clients += cast.viewers.count + cast.publishers.count
@@ -82,7 +81,7 @@ struct FaultResult: Sendable {
         }
     }
 
-    /// Frames at the head of a join that are older than the key frame which the primary had before the join began.
+    /// The number of frames at the start of a join that are older than the primary's key frame before the join.
     static func staleAtJoin(_ viewer: BenchViewer, _ publisher: BenchPublisher, slack: Duration) -> Int {
         let reached = viewer.startedAt + (Duration.zero - (BenchFrames.interval + slack))
         guard let key = publisher.newestKey(before: reached) else { return 0 }
@@ -96,7 +95,7 @@ struct FaultResult: Sendable {
 
     mutating func end(_ error: ApusError) { ended[error.code.number, default: 0] += 1 }
 
-    /// Ends that had to be, such as that of one of two cameras with one id.
+    /// Removes expected ends, such as that of one of two cameras with the same id.
     mutating func excuse(_ count: Int, of code: Int32) {
         ended[code] = max(0, (ended[code] ?? 0) - count)
         if ended[code] == 0 { ended[code] = nil }
@@ -117,17 +116,17 @@ struct FaultResult: Sendable {
     }
 
     mutating func seen(_ time: Duration?) {
-        if let time { seen.append(time.milliseconds) } else { failed("the map did not say that a killed node is dead") }
+        if let time { seen.append(time.milliseconds) } else { failed("the map did not show that a node is dead") }
     }
 
-    /// A figure of this row alone; the largest of all rounds counts.
+    /// Adds a figure that only this row has. The largest value of all rounds counts.
     mutating func figure(_ name: String, _ value: Double) { figures[name] = max(figures[name] ?? value, value) }
 
     mutating func failed(_ what: String) { failures.append(what) }
 
-    // MARK: Judging
+    // MARK: Evaluation
 
-    /// What this row did not keep, as sentences.
+    /// The limits that this row exceeded, as sentences.
     var misses: [String] {
         var misses = failures
         func zero(_ value: Int, _ what: String) { if value > 0 { misses.append("\(value) \(what), 0 allowed") } }
@@ -143,7 +142,7 @@ struct FaultResult: Sendable {
         zero(wrong, "frames wrong")
         zero(stale, "frames stale")
         zero(falseDeaths, "false deaths")
-        if row.bound.saidMax != nil { zero(unsaid, "nodes that did not say it in /healthz") }
+        if row.bound.saidMax != nil { zero(unsaid, "nodes that did not report it in /healthz") }
         most(Self.quantile(gaps, 0.99), row.bound.gapP99, "gap p99 ms")
         most(gaps.max(), row.bound.gapMax, "gap max ms")
         most(firsts.max(), row.bound.firstMax, "first picture max ms")
@@ -167,7 +166,7 @@ struct FaultResult: Sendable {
         return Self.text(said.max())
     }
 
-    /// - Parameter before: rows of an earlier run, by their names; each stands below the row that it is compared with.
+    /// - Parameter before: rows of an earlier run, by their names; each is shown below its current row.
     static func table(_ results: [FaultResult], before: [String: [String: Any]] = [:]) -> String {
         let head = [
             "FAULT", "ROUNDS", "CLIENTS", "ENDED", "NO PICTURE", "LOST", "DOUBLED", "STALE", "FALSE DEATHS", "GAP P50",

@@ -9,16 +9,16 @@ import Glibc
 import Musl
 #endif
 
-/// Faults on the way of clients, and many clients at once.
+/// Faults of the clients' network, and many clients at once.
 extension FaultRounds {
-    // MARK: Long ways
+    // MARK: Slow networks
 
     var wayRows: [(FaultRow, Round)] {
         options.roundTrips.map { milliseconds in
             let row = FaultRow(
                 key: "ways-\(milliseconds)",
                 says: "round trip \(milliseconds) ms, \(Int(options.refusedShare * 100)) % refused",
-                // A sign-in takes TCP, TLS, the hello and play: at most eight round trips with one refusal.
+                // A sign-in consists of TCP, TLS, the hello and play: at most eight round trips with one refusal.
                 bound: FaultBound(firstMax: 4_000 + 8 * Double(milliseconds)))
             return (row, { number, result in try await way(milliseconds, number, into: &result) })
         }
@@ -59,7 +59,7 @@ extension FaultRounds {
         }
     }
 
-    /// Cameras that are known and viewers, which all start in the same moment, spread over the nodes.
+    /// Known cameras, and viewers that all start at the same moment, spread over the nodes.
     private func crowd(
         cameras: Int, viewers: Int, frames: BenchFrames, on stage: FailoverStage
     ) async throws -> FailoverCast {
@@ -96,7 +96,7 @@ extension FaultRounds {
                     try await cast.waitUntilSettled(frames: 75, within: .seconds(40))
                     for publisher in cast.publishers { publisher.pause() }
                     try await cast.waitUntilCaughtUp()
-                    // The machine is busy with so many: a frame may be as late as that at the primary.
+                    // The machine is busy with this many viewers: a frame may arrive at the primary this late.
                     result.count(cast, slack: .seconds(1))
                 }
             }
@@ -128,7 +128,7 @@ extension FaultRounds {
             }
             for publisher in cast.publishers { publisher.start() }
             for viewer in 0..<options.thousand {
-                // About a hundred a second, so that the node is not busy with sign-ins when it is killed.
+                // About a hundred per second, so that the node is not busy with sign-ins when it is killed.
                 try await Task.sleep(for: .milliseconds(8))
                 let channel = viewer % channelCount
                 cast.add(try await stage.viewer(devices[channel], number: viewer, door: victim), of: channel)
@@ -181,7 +181,7 @@ extension FaultRounds {
                 cast.publishers[0] = try await stage.publisher(device, door: owner)
                 cast.publishers[0].start()
             }
-            // More than two key frames apart from what the edge had.
+            // More than two key frames after those that the edge had.
             try await Task.sleep(for: .seconds(5))
             cast.add(try await stage.viewer(device, number: 1, door: edge), of: 0)
             try await cast.waitUntilSettled(frames: 75, within: .seconds(10))
@@ -198,7 +198,7 @@ extension FaultRounds {
         return (row, { number, result in try await twins(number, into: &result) })
     }
 
-    /// Exactly one camera ends, and the other one's pictures are seen.
+    /// Exactly one camera must end, and the other one's pictures must be seen.
     private func twins(_ number: Int, into result: inout FaultResult) async throws {
         try await withStage { stage in
             let names = Self.names(stage)
@@ -209,7 +209,7 @@ extension FaultRounds {
                 cast.publishers.append(try await stage.publisher(device, door: names[(number + index) % names.count]))
             }
             cast.publishers[0].start()
-            // Within one second, and in another order of their messages each round.
+            // Within one second, and with another order of their messages in each round.
             try await Task.sleep(for: .milliseconds(number % 5 * 100))
             cast.publishers[1].start()
             try await Task.sleep(for: .seconds(4))

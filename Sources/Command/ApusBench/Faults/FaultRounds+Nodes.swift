@@ -9,7 +9,7 @@ import Glibc
 import Musl
 #endif
 
-/// Faults of nodes: crashes, a machine without CPU, a process without descriptors.
+/// Faults of nodes: crashes, a machine without spare CPU, a process without descriptors.
 extension FaultRounds {
     // MARK: Crashes
 
@@ -36,7 +36,7 @@ extension FaultRounds {
             try await Task.sleep(for: .seconds(3))
             result.gaps(of: cast, from: crashedAt, to: .now())
             try await finish(cast, into: &result)
-            // One that is still at its backtrace is not waited for.
+            // A process that is still writing its backtrace is killed.
             NodeProcess(victim.rawValue, in: stage.local.directory).killAll()
         }
     }
@@ -61,7 +61,7 @@ extension FaultRounds {
             async let _: Void = watch.run()
             let hogs = try BenchHogs(options.hogs, scope: scope)
             defer { hogs.stop() }
-            // Long enough for what waits for CPU to be missed.
+            // Long enough for a starved process to miss its deadlines.
             try await Task.sleep(for: .seconds(5))
             guard let id = await watch.id(of: victim) else { throw ApusError(.storageFailed, "no map") }
             try await watch.willEnd(victim)
@@ -78,7 +78,7 @@ extension FaultRounds {
 
     // MARK: No descriptors
 
-    /// Open files of a node in this kind.
+    /// The limit of open files of each node in this kind.
     private static let openFilesMax = 512
 
     var descriptorRow: (FaultRow, Round) {
@@ -98,7 +98,7 @@ extension FaultRounds {
             let cast = try await enter(on: stage, primary: name, cameras: [name], watchers: [name])
             defer { cast.leave() }
             guard let pid = NodeProcess(node.name, in: stage.local.directory).pid else {
-                throw ApusError(.internalFailure, "the node \(name) does not run")
+                throw ApusError(.internalFailure, "the node \(name) is not running")
             }
             let logBefore = lineCount(stage.local.directory.logFile(node.name))
             let idle = try await cpuShare(of: pid, over: .seconds(2))
@@ -120,14 +120,14 @@ extension FaultRounds {
         (FileManager.default.contents(atPath: path) ?? Data()).count { $0 == UInt8(ascii: "\n") }
     }
 
-    /// Cores that a process uses over a time.
+    /// The number of cores that a process uses over a time.
     private func cpuShare(of pid: pid_t, over span: Duration) async throws -> Double {
         let before = ProcessUse.cpu(pid) ?? .zero
         try await Task.sleep(for: span)
         return ((ProcessUse.cpu(pid) ?? before) - before) / span
     }
 
-    /// The longest time that `/healthz` took for an answer, in milliseconds; a time-out counts as 2,000.
+    /// The longest response time of `/healthz`, in milliseconds. A time-out counts as 2,000.
     private func healthLatency(_ node: StateDirectory.Node, for span: Duration) async -> Double {
         let end = MonotonicTime.now() + span
         var longest = 0.0

@@ -11,7 +11,7 @@ import Glibc
 import Musl
 #endif
 
-/// Faults of what nodes share, and of their clocks.
+/// Faults of the nodes' shared store, and of their clocks.
 extension FaultRounds {
     // MARK: A stopped store
 
@@ -23,7 +23,7 @@ extension FaultRounds {
 
     private func stoppedStore(_ number: Int, into result: inout FaultResult) async throws {
         var stageOptions = FailoverStage.Options()
-        // The two that are left are most of the three that are not proven dead (D4).
+        // The two remaining nodes are a majority of the three that are not proven dead (D4).
         stageOptions.nodes = 4
         try await withStage(stageOptions) { stage in
             let names = Self.names(stage)
@@ -33,14 +33,14 @@ extension FaultRounds {
             defer { cast.leave() }
             let node = try StateDirectory.node(stopped.rawValue, in: stage.local.mark)
             guard let pid = NodeProcess(node.name, in: stage.local.directory).pid else {
-                throw ApusError(.internalFailure, "the node \(stopped) does not run")
+                throw ApusError(.internalFailure, "the node \(stopped) is not running")
             }
-            // Hand-overs of all that the node has: a hundred swaps, one after the other.
+            // The hand-over of all shards of the node: a hundred swaps, one after the other.
             let local = stage.local
             async let asked: Void = drain(node, of: local)
             let holds = try await StoreFiles(of: stage.local).stop(pid, within: .seconds(2))
             result.figure("stopped with a lock", holds ? 1 : 0)
-            // The others find out that it is silent; then the fault that they have to mend.
+            // The other nodes detect that it is silent; then follows the failure that they must handle.
             try await Task.sleep(for: .seconds(1))
             let killedAt = MonotonicTime.now()
             try stage.signal(victim, SIGKILL)
@@ -53,7 +53,7 @@ extension FaultRounds {
         }
     }
 
-    /// Asks a node to hand over all it has; a node that is stopped meanwhile is not waited for.
+    /// Asks a node to drain. Does not wait for a node that is stopped in the meantime.
     private func drain(_ node: StateDirectory.Node, of local: LocalCluster) async {
         guard let address = HostPort(node.http),
             let token = try? await local.mint(role: .admin, access: AccessID(unchecked: "operator"))
@@ -81,7 +81,7 @@ extension FaultRounds {
             let others = names.filter { $0 != victim }
             let store = try StoreFiles(of: stage.local)
             try store.keepCopy()
-            // The map goes on from the copy: a node leaves and comes back.
+            // The map advances beyond the copy: a node leaves and returns.
             try await stage.drain(others[0])
             try await stage.heal()
             let cast = try await enter(on: stage, primary: victim, cameras: others, watchers: others)
@@ -111,12 +111,12 @@ extension FaultRounds {
             try await finish(cast, into: &result)
             try NodeProcess(primary.rawValue, in: stage.local.directory).start()
             if try await !isOneCluster(stage.local, within: .seconds(15)) {
-                result.failed("the killed node started again is not in one cluster with the others")
+                result.failed("the restarted node is not in one cluster with the others")
             }
         }
     }
 
-    /// Every node is up and has every other as a member, within a time.
+    /// True if every node is up and has all others as members, within a time.
     private func isOneCluster(_ local: LocalCluster, within timeout: Duration) async throws -> Bool {
         let deadline = MonotonicTime.now() + timeout
         while MonotonicTime.now() < deadline {
@@ -129,7 +129,7 @@ extension FaultRounds {
         return false
     }
 
-    /// Has the cluster's nodes put back the newest map that they agree on.
+    /// Restores the newest map on which the cluster's nodes agree.
     private static func restore(_ local: LocalCluster) throws {
         try FailoverStage.run(
             try BenchPrograms.apus(), ["admin", "ownership", "restore", "--dir", local.directory.path])
@@ -205,14 +205,14 @@ extension FaultRounds {
             let process = NodeProcess(node.name, in: stage.local.directory)
             try await process.stop()
             try process.start(program: BenchPrograms.apus(), launcher: ClockFault.launcher, variables: wrong)
-            // It has its name when the launcher has executed it.
+            // The process has its name once the launcher has executed it.
             let deadline = MonotonicTime.now() + .seconds(5)
             while process.pid == nil, MonotonicTime.now() < deadline { try await Task.sleep(for: .milliseconds(10)) }
             let pid = process.pid
             defer { if let pid { ClockFault.clean(pid) } }
             let restartedAt = MonotonicTime.now()
             try await stage.heal()
-            // Every second client comes to the node that is wrong.
+            // Every second client connects to the node with the wrong clock.
             let cast = try await enter(
                 on: stage, primary: others[0], cameras: [odd, others[0]], watchers: [odd, others[1]])
             defer { cast.leave() }

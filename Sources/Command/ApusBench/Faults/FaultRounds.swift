@@ -9,7 +9,7 @@ import Glibc
 import Musl
 #endif
 
-/// Plays the rounds of each kind of fault. Every round has a cluster of its own: a fault leaves nothing behind.
+/// Runs the rounds of each kind of fault. Every round has its own cluster, so no fault affects a later round.
 struct FaultRounds: Sendable {
     struct Options: Sendable {
         var channels: Int
@@ -21,9 +21,9 @@ struct FaultRounds: Sendable {
         var thousand: Int
         var hogs: Int
         var basePort: Int
-        /// Names of the rows to play; nil: all.
+        /// The names of the rows to run; nil means all.
         var rows: Set<String>?
-        /// Rounds of each row; nil: as the kind needs.
+        /// The number of rounds of each row; nil means the default of the kind.
         var repeats: Int?
     }
 
@@ -67,9 +67,9 @@ struct FaultRounds: Sendable {
         }
     }
 
-    // MARK: What the kinds share
+    // MARK: Shared by the kinds
 
-    /// A fresh cluster for one round.
+    /// Runs one round on a new cluster.
     func withStage(
         _ stageOptions: FailoverStage.Options = FailoverStage.Options(), _ body: (FailoverStage) async throws -> Void
     ) async throws {
@@ -79,11 +79,10 @@ struct FaultRounds: Sendable {
         }
     }
 
-    /// Cameras and viewers whose channels have a node as primary; all of them watch before this returns.
-    ///
+    /// Adds cameras and viewers whose channels have the given primary. Returns when all viewers receive frames.
     /// - Parameters:
-    ///   - cameras: where cameras connect first.
-    ///   - watchers: where viewers connect first, in turn.
+    ///   - cameras: the nodes to which cameras connect first.
+    ///   - watchers: the nodes to which viewers connect first, in turn.
     func enter(
         on stage: FailoverStage, primary: NodeName, standbys: [NodeName]? = nil, cameras: [NodeName],
         watchers: [NodeName], frames: BenchFrames = BenchFrames()
@@ -100,7 +99,7 @@ struct FaultRounds: Sendable {
         try await Task.sleep(for: .milliseconds(300))
         for (index, device) in devices.enumerated() {
             for number in 0..<options.viewers {
-                // A pause between clients: what is measured comes after their start.
+                // A pause between clients: the measurement starts after all have started.
                 try await Task.sleep(for: .milliseconds(20))
                 let door = watchers[(index + number) % watchers.count]
                 cast.add(try await stage.viewer(device, number: number, door: door), of: index)
@@ -110,7 +109,7 @@ struct FaultRounds: Sendable {
         return cast
     }
 
-    /// Stops the cameras, waits for the last frames and counts.
+    /// Stops the cameras, waits for the last frames, and counts the results.
     func finish(_ cast: FailoverCast, into result: inout FaultResult) async throws {
         for publisher in cast.publishers { publisher.pause() }
         try await cast.waitUntilCaughtUp()
@@ -123,7 +122,7 @@ struct FaultRounds: Sendable {
 }
 
 extension FailoverCast {
-    /// Waits until every viewer that did not end for good has so many frames, or the time is over.
+    /// Waits until every viewer that was not ended has this many frames, or the time-out has passed.
     func waitUntilSettled(frames: Int, within timeout: Duration) async throws {
         let deadline = MonotonicTime.now() + timeout
         while MonotonicTime.now() < deadline,
@@ -133,11 +132,11 @@ extension FailoverCast {
         }
     }
 
-    /// Waits until every viewer that did not end for good has had frames for a second, or the time is over.
+    /// Waits until every viewer that was not ended has received frames for a second, or the time-out has passed.
     func waitUntilLive(within timeout: Duration) async throws {
         let deadline = MonotonicTime.now() + timeout
         var liveSince: MonotonicTime?
-        // Frames that were under way when the fault came are not meant.
+        // Frames that were in transit at the time of the fault do not count.
         try await Task.sleep(for: .seconds(1))
         while MonotonicTime.now() < deadline {
             try await Task.sleep(for: .milliseconds(50))

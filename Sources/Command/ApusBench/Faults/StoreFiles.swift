@@ -8,10 +8,10 @@ import Glibc
 import Musl
 #endif
 
-/// The files of a cluster's ownership store, whatever its form: those in a folder, or a file and those beside it whose
+/// The files of a cluster's ownership store in either form: those of a folder, or a file and the files next to it whose
 /// names begin with its name.
 struct StoreFiles {
-    /// What happens to the files while nodes run.
+    /// A fault of the files while nodes are running.
     enum Damage: String, CaseIterable {
         case deleted, older, garbage
 
@@ -32,7 +32,7 @@ struct StoreFiles {
         copy = "\(local.directory.path)/ownership-copy"
     }
 
-    /// Paths from the folder that holds the store.
+    /// Paths relative to the folder that contains the store.
     private var names: [String] {
         let url = URL(fileURLWithPath: path)
         let (folder, name) = (url.deletingLastPathComponent().path, url.lastPathComponent)
@@ -47,7 +47,7 @@ struct StoreFiles {
         return FileManager.default.fileExists(atPath: path, isDirectory: &isDirectory) && !isDirectory.boolValue
     }
 
-    /// Keeps what the store holds now, for ``Damage/older``.
+    /// Copies the current content of the store, for ``Damage/older``.
     func keepCopy() throws {
         for name in names { try Self.place("\(folder)/\(name)", at: "\(copy)/\(name)") }
     }
@@ -76,7 +76,7 @@ struct StoreFiles {
         try FileManager.default.copyItem(atPath: source, toPath: target)
     }
 
-    /// In place and of the same length: a mapped file keeps its pages.
+    /// In place and with the same length, so a mapped file keeps its pages.
     private func overwrite(_ path: String) throws {
         let file = try FileHandle(forUpdating: URL(fileURLWithPath: path))
         defer { try? file.close() }
@@ -86,16 +86,15 @@ struct StoreFiles {
         try file.write(contentsOf: Data((0..<count).map { _ in UInt8(truncatingIfNeeded: random.next()) }))
     }
 
-    /// Stops a process at a moment at which it holds a lock on the store. Where it never does, it is stopped at some
-    /// moment of its work.
-    ///
-    /// - Returns: The process holds a lock.
+    /// Stops a process at a moment at which it holds a lock on the store. If it never does within the time, the process
+    /// is stopped anyway.
+    /// - Returns: true if the process holds a lock.
     func stop(_ pid: pid_t, within span: Duration) async throws -> Bool {
         let deadline = MonotonicTime.now() + span
         let inodes = inodes
         while MonotonicTime.now() < deadline {
             kill(pid, SIGSTOP)
-            // All threads have stopped when the signal has reached them.
+            // The signal takes a moment to stop all threads.
             try await Task.sleep(for: .milliseconds(1))
             if ProcessUse.holdsWriteLock(pid, on: inodes) { return true }
             kill(pid, SIGCONT)

@@ -8,23 +8,21 @@ import Glibc
 import Musl
 #endif
 
-/// `apus-bench hog`: keeps cores busy for as long as the process that started it is there.
-///
-/// All of it is one session, as a program in another terminal is: what the kernel gives to a session
-/// (sched_autogroup) is then not taken from whoever measures.
-///
-/// - Throws: 10018 where it gets no session.
+/// `apus-bench hog`: keeps cores busy for as long as its parent process is running.
+/// The process has its own session, like a program in another terminal. The kernel schedules sessions as groups
+/// (sched_autogroup), so the hogs do not take the share of the benchmark's session.
+/// - Throws: 10018 if the process cannot create a session.
 struct BenchHogCommand: ParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "hog", abstract: "Keep cores busy.", shouldDisplay: false)
 
-    @Option(help: "The process whose end ends this one.") var parent: Int32
-    @Option(help: "Threads that use all the CPU that they get.") var threads = 1
+    @Option(help: "End with this process.") var parent: Int32
+    @Option(help: "Run this number of busy threads.") var threads = 1
 
     func run() throws {
-        // A child of Foundation's leads a process group, and its leader is refused a session.
+        // A child of Foundation's Process leads a process group, and a group's leader cannot create a session.
         _ = setpgid(0, getpgid(parent))
-        guard setsid() > 0 else { throw ApusError(.internalFailure, "no session of its own: error \(errno)") }
+        guard setsid() > 0 else { throw ApusError(.internalFailure, "the session cannot be created: error \(errno)") }
         for _ in 1..<max(threads, 1) { Thread.detachNewThread { Self.work(while: { true }) } }
         Self.work { getppid() == parent }
     }
@@ -38,12 +36,12 @@ struct BenchHogCommand: ParsableCommand {
     }
 }
 
-/// Threads of another session that use all the CPU that they get.
+/// Busy threads in another session.
 struct BenchHogs {
     private let scope: BenchScope
     private let undo: Int
 
-    /// - Throws: 10018 where the process cannot be started.
+    /// - Throws: 10018 if the process cannot be started.
     init(_ count: Int, scope: BenchScope) throws {
         self.scope = scope
         guard count > 0 else {

@@ -2,7 +2,7 @@ import ApusCore
 import Foundation
 import Synchronization
 
-/// A child process with its input and output in hand.
+/// A child process with pipes for its input and output.
 final class BenchProcess {
     private let process = Process()
     private let input = Pipe()
@@ -32,7 +32,7 @@ final class BenchProcess {
         }
     }
 
-    /// Its only line, which is a result; a process that does not bring it in time is ended.
+    /// Reads its only line, which is a result. A process without a result in time is killed.
     func result(within seconds: Double) throws -> BenchCallResult {
         let watchdog = Watchdog(process, seconds: seconds)
         defer { watchdog.disarm() }
@@ -54,19 +54,19 @@ final class BenchProcess {
         func disarm() { isDisarmed.store(true, ordering: .relaxed) }
     }
 
-    /// Closes its input, which ends it.
+    /// Closes its input, which ends the process.
     func stop() {
         try? input.fileHandleForWriting.close()
         process.waitUntilExit()
     }
 
-    /// Ends it at once; the port mapper does not listen to anything milder.
+    /// Kills the process. The port mapper ignores SIGTERM.
     func end() {
         kill(process.processIdentifier, SIGKILL)
         process.waitUntilExit()
     }
 
-    /// Where a command is, on the search path.
+    /// The path of a command, from the search path.
     static func find(_ command: String) -> String? {
         let path = ProcessInfo.processInfo.environment["PATH"] ?? "/usr/local/bin:/usr/bin:/bin"
         return path.split(separator: ":").map { "\($0)/\(command)" }.first {
@@ -85,8 +85,8 @@ struct ApusPair {
     private let standby: String?
 
     /// - Parameters:
-    ///   - executable: another build of this program, or of `apus` when it had the verb `bench`; nil for this one.
-    ///   - standby: where the calling node listens, which stands by for the other; nil: it does not.
+    ///   - executable: another build of this program, or of an `apus` with the command `bench`; nil for this one.
+    ///   - standby: the address of the calling node, which is the other's standby; nil for none.
     init(directory: String, executable: String? = nil, standby: String? = nil) throws {
         self.directory = directory
         self.standby = standby
@@ -119,8 +119,8 @@ struct ApusPair {
     }
 }
 
-/// Two Erlang nodes with TLS distribution and the same certificates, with a port mapper of their own
-/// that ends with the measurement.
+/// Two Erlang nodes with TLS distribution and the same certificates, and their own port mapper, which ends with the
+/// benchmark.
 struct ErlangPair {
     private let directory: String
     private let erl: String
@@ -152,7 +152,7 @@ struct ErlangPair {
         try client(["client", "b@localhost", "\(callers)", "\(Int(seconds * 1000))"]).result(within: seconds + 30)
     }
 
-    /// Casts from one sender, in order.
+    /// Casts of one sender, in order.
     func cast(count: Int) throws -> BenchCallResult {
         try client(["caster", "b@localhost", "\(count)"]).result(within: 60)
     }

@@ -10,7 +10,7 @@ import Glibc
 import Musl
 #endif
 
-/// What a measurement started on the machine, so that all of it ends with the measurement: also after an error,
+/// Everything that a benchmark started on the machine, so that all of it ends with the benchmark, also after an error,
 /// SIGINT or SIGTERM.
 final class BenchScope: Sendable {
     private struct Undo: Sendable {
@@ -25,9 +25,8 @@ final class BenchScope: Sendable {
 
     private let state = Mutex(State())
 
-    /// Registers what ends something that was started.
-    ///
-    /// - Returns: A number for ``end(_:)``.
+    /// Registers the clean-up of something that was started.
+    /// - Returns: a number for ``end(_:)``.
     @discardableResult
     func onEnd(_ body: @escaping @Sendable () -> Void) -> Int {
         state.withLock { state in
@@ -37,7 +36,7 @@ final class BenchScope: Sendable {
         }
     }
 
-    /// Ends one thing now.
+    /// Runs one clean-up now.
     func end(_ number: Int) {
         let undo = state.withLock { state -> Undo? in
             guard let index = state.undos.firstIndex(where: { $0.number == number }) else { return nil }
@@ -50,9 +49,8 @@ final class BenchScope: Sendable {
         while let last = state.withLock({ $0.undos.popLast() }) { last.body() }
     }
 
-    /// Runs a measurement, and ends what it left, the newest first.
-    ///
-    /// - Throws: what the body throws; 10006 after a signal.
+    /// Runs a benchmark and then the remaining clean-ups, newest first.
+    /// - Throws: the body's errors; 10006 after a signal.
     static func run<Result: Sendable>(
         _ body: @escaping @Sendable (BenchScope) async throws -> Result
     ) async throws -> Result {
@@ -72,14 +70,14 @@ final class BenchScope: Sendable {
         }
     }
 
-    /// Says how far the measurement is, on standard error: a run that is cut short has said what it saw.
+    /// Prints progress to standard error, so that an interrupted run has printed its results so far.
     static func say(_ line: String) {
         FileHandle.standardError.write(Data("\(line)\n".utf8))
     }
 }
 
 extension BenchScope {
-    /// Makes a cluster, runs the body on it, and removes it.
+    /// Creates a cluster, runs the body on it, and removes it.
     func withStage<Result>(
         basePort: Int, name: String = "stage", options: FailoverStage.Options = FailoverStage.Options(),
         _ body: (FailoverStage) async throws -> Result
@@ -103,13 +101,13 @@ extension BenchScope {
         }
     }
 
-    /// Ends whatever still runs of a cluster, in whatever state it is: each process by its number, after a check that
-    /// it is that node.
+    /// Kills the remaining processes of a cluster in any state. Each is killed by its id, after a check that it is that
+    /// node.
     private static func kill(nodesOf directory: String) {
         guard let local = try? LocalCluster(directory: directory) else { return }
         let processes = local.mark.nodes.map { NodeProcess($0.name, in: local.directory) }
         for process in processes { process.killAll() }
-        // Their ports are free when they are gone.
+        // Their ports are free once they are gone.
         let deadline = MonotonicTime.now() + .seconds(10)
         while MonotonicTime.now() < deadline, processes.contains(where: { $0.pid != nil }) { usleep(20_000) }
     }

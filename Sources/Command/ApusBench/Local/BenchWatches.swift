@@ -8,8 +8,8 @@ import NIOFoundationCompat
 import NIOHTTP1
 import Synchronization
 
-/// Follows the ownership map and counts false deaths: members that were declared dead, or replaced by another
-/// incarnation, though nobody ended them.
+/// Follows the cluster map and counts false deaths: members that were declared dead, or replaced by another
+/// incarnation, although the benchmark did not end them.
 final class MemberWatch: Sendable {
     private struct State {
         var alive: [NodeName: NodeID] = [:]
@@ -26,10 +26,10 @@ final class MemberWatch: Sendable {
         ownership = try await FailoverStage.ownership(of: local)
     }
 
-    /// Members that were lost without a reason.
+    /// The members that were declared dead without a reason.
     var falseDeaths: [NodeID] { state.withLock { $0.falseDeaths } }
 
-    /// The measurement is about to end this node's incarnation.
+    /// Notes that the benchmark is about to end this node's incarnation.
     func willEnd(_ node: NodeName) async throws(ApusError) {
         let member = try await map().member(named: node)
         state.withLock { state in if let member { state.ended.insert(member.id) } }
@@ -58,7 +58,7 @@ final class MemberWatch: Sendable {
         }
     }
 
-    /// How long until the map says that a node's incarnation is dead; nil after a time-out.
+    /// The time until the map shows that a node's incarnation is dead; nil after the time-out.
     func timeUntilDead(_ node: NodeID, since: MonotonicTime, timeout: Duration) async -> Duration? {
         while MonotonicTime.now() - since < timeout {
             if let map = try? await map() {
@@ -78,7 +78,7 @@ final class MemberWatch: Sendable {
     }
 }
 
-/// What a node's `/healthz` says.
+/// The answer of a node's `/healthz`.
 struct HealthAnswer: Sendable {
     var status: Int
     var conditions: Set<String>
@@ -88,7 +88,7 @@ struct HealthAnswer: Sendable {
         var conditions: [Condition]?
     }
 
-    /// Asks a node; nil where it does not answer.
+    /// Asks a node; nil if it does not answer.
     static func ask(_ node: StateDirectory.Node, timeout: Duration = .seconds(2)) async -> HealthAnswer? {
         guard let address = HostPort(node.http),
             let answer = try? await HTTPFetch.send(.GET, "/healthz", to: address, timeout: timeout)
@@ -97,7 +97,8 @@ struct HealthAnswer: Sendable {
         return HealthAnswer(status: answer.status, conditions: Set(body?.conditions?.map(\.type) ?? []))
     }
 
-    /// How long until each of some nodes says so in `/healthz`; nil for one that did not within the time-out.
+    /// The time until each of the nodes reports the condition in `/healthz`; nil for a node that did not within the
+    /// time-out.
     static func timeUntil(
         _ nodes: [StateDirectory.Node], since: MonotonicTime, timeout: Duration,
         _ isSaid: @escaping @Sendable (HealthAnswer) -> Bool
@@ -119,20 +120,20 @@ struct HealthAnswer: Sendable {
     }
 }
 
-/// What the kernel says of a process (proc(5)).
+/// Facts about a process from the kernel (proc(5)).
 enum ProcessUse {
-    /// CPU time of a process so far; nil where there is none.
+    /// The CPU time of a process so far; nil if there is none.
     static func cpu(_ pid: pid_t) -> Duration? {
         guard let data = FileManager.default.contents(atPath: "/proc/\(pid)/stat") else { return nil }
         let text = String(decoding: data, as: UTF8.self)
         guard let end = text.lastIndex(of: ")") else { return nil }
-        // After the name: state is the first, utime the 12th, stime the 13th, in ticks of 10 ms.
+        // The fields after the name: state is the first, utime the 12th, stime the 13th, in ticks of 10 ms.
         let fields = text[text.index(after: end)...].split(separator: " ")
         guard fields.count > 12, let user = Int(fields[11]), let system = Int(fields[12]) else { return nil }
         return .milliseconds((user + system) * 10)
     }
 
-    /// A process holds a lock for writing on one of these files (`/proc/locks`).
+    /// True if a process holds a write lock on one of these files (`/proc/locks`).
     static func holdsWriteLock(_ pid: pid_t, on inodes: Set<UInt64>) -> Bool {
         guard let data = FileManager.default.contents(atPath: "/proc/locks") else { return false }
         return String(decoding: data, as: UTF8.self).split(separator: "\n").contains { line in

@@ -9,21 +9,19 @@ import Glibc
 import Musl
 #endif
 
-/// Long lines on one machine: TCP listeners that pass bytes on to a target after a delay each way, and refuse a share
-/// of the connects.
-///
-/// What it cannot show: the TCP handshake itself is with the proxy, and immediate.
-///
-/// Concurrency model: connections live on the one event loop of the proxy; methods may be called from any task.
+/// Simulates slow networks on one machine: TCP listeners that forward bytes to a target after a delay in each
+/// direction, and refuse a share of the connections.
+/// Limit: the TCP handshake is made with the proxy, without delay.
+/// Concurrency model: connections are confined to the event loop of the proxy; methods may be called from any task.
 final class DelayProxy: Sendable {
-    /// What a long line does.
+    /// The properties of a slow network.
     struct Line: Sendable {
         var roundTrip: Duration
-        /// The share of connects that are reset, 0 to 1.
+        /// The share of connections that are reset, 0 to 1.
         var refusedShare: Double = 0
     }
 
-    /// The most bytes under way in one direction of one connection; more closes it.
+    /// The maximum number of bytes in transit in one direction of a connection. Beyond it the connection is closed.
     static let pendingByteCountMax = 64 << 20
 
     private let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
@@ -31,18 +29,17 @@ final class DelayProxy: Sendable {
     private let random: Mutex<SeededRandom>
     private let refused = Mutex(0)
 
-    /// - Parameter seed: decides which connects are refused.
+    /// - Parameter seed: determines which connections are refused.
     init(_ line: Line, seed: UInt64) {
         self.line = line
         random = Mutex(SeededRandom(seed: seed))
     }
 
-    /// Connects that were refused.
+    /// The number of refused connections.
     var refusedCount: Int { refused.withLock { $0 } }
 
-    /// Listens at an address on behalf of another.
-    ///
-    /// - Throws: 10019 where the address is in use.
+    /// Listens at an address and forwards to the target.
+    /// - Throws: 10019 if the address is in use.
     func listen(at address: HostPort, target: HostPort) async throws {
         let delay = TimeAmount.nanoseconds(line.roundTrip.nanoseconds / 2)
         do {
@@ -96,7 +93,7 @@ final class DelayProxy: Sendable {
     }
 }
 
-/// Passes what one channel receives on to another after a delay, in order.
+/// Forwards what one channel receives to another after a delay, in order.
 ///
 /// Concurrency model: confined to the one event loop of both channels.
 private final class DelayedPipe: ChannelInboundHandler, @unchecked Sendable {  // SAFETY: confined to its event loop.
@@ -130,7 +127,7 @@ private final class DelayedPipe: ChannelInboundHandler, @unchecked Sendable {  /
         eventLoop.assumeIsolated().scheduleTask(in: delay) { [self] in deliver() }
     }
 
-    /// Each task delivers one item, the oldest: the order does not depend on the order of the tasks.
+    /// Each task delivers the oldest item, so the result does not depend on the order of the tasks.
     private func deliver() {
         guard let item = pending.popFirst(), let target else { return }
         switch item {

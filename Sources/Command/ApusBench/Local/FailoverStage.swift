@@ -12,9 +12,8 @@ import NIOCore
 import NIOPosix
 import Synchronization
 
-/// What a failover round plays on: a local cluster of real processes, publishers and viewers.
-///
-/// Isolation: used by the bench's one task; publishers and viewers live on their own event loops.
+/// The environment of a failover round: a local cluster of real processes, publishers and viewers.
+/// Isolation: used by the benchmark's one task. Publishers and viewers have their own event loops.
 final class FailoverStage {
     let local: LocalCluster
     private let executable: String
@@ -22,14 +21,14 @@ final class FailoverStage {
     private let log: Logger
     private let ownership: LocalOwnershipStore
 
-    /// How the cluster differs from what `apus cluster up` makes by default.
+    /// The differences of the cluster from the default of `apus cluster up`.
     struct Options: Sendable {
         var nodes = 3
-        /// The cluster's name; clusters beside each other need one each.
+        /// The cluster's name. Concurrent clusters need different names.
         var cluster = "local"
-        /// Addresses that the nodes advertise to clients, in the order of the nodes; empty: those they listen at.
+        /// The client addresses that the nodes advertise, in the order of the nodes; if empty, their listeners.
         var advertisedClients: [HostPort] = []
-        /// The most open files of each node; nil: as this process.
+        /// The limit of open files of each node; nil means that of this process.
         var openFilesMax: Int?
         init() {}
     }
@@ -44,14 +43,14 @@ final class FailoverStage {
         ownership = try await Self.ownership(of: local)
     }
 
-    /// Opens a cluster's ownership store beside its nodes.
+    /// Opens a cluster's ownership store while its nodes use it.
     static func ownership(of local: LocalCluster) async throws(ApusError) -> LocalOwnershipStore {
         try await LocalOwnershipStore(path: ownershipPath(of: local), cluster: local.cluster)
     }
 
-    /// Where a cluster's nodes have their ownership store: a file, with others of its name beside it, or a folder.
-    ///
-    /// - Throws: 10022 where the first node's configuration names none.
+    /// The path of a cluster's ownership store: a file, with others next to it whose names begin with its name, or a
+    /// folder.
+    /// - Throws: 10022 if the first node's configuration names none.
     static func ownershipPath(of local: LocalCluster) throws(ApusError) -> String {
         let node = local.mark.nodes.first?.name ?? ""
         let text = String(
@@ -91,8 +90,7 @@ final class FailoverStage {
     }
 
     /// Runs a program to its end.
-    ///
-    /// - Throws: 10018 where it does not end with 0.
+    /// - Throws: 10018 if its exit code is not 0.
     static func run(_ executable: String, _ arguments: [String]) throws {
         let process = Process()
         process.executableURL = URL(fileURLWithPath: executable)
@@ -101,7 +99,7 @@ final class FailoverStage {
         let errors = Pipe()
         process.standardError = errors
         try process.run()
-        // Read to its end first: a full pipe would hold the program up.
+        // Read before the wait: a full pipe would block the program.
         let said = (try? errors.fileHandleForReading.readToEnd()) ?? Data()
         process.waitUntilExit()
         guard process.terminationStatus == 0 else {
@@ -120,7 +118,7 @@ final class FailoverStage {
         }
     }
 
-    /// The map as the store holds it.
+    /// The map in the store.
     func map() async throws(ApusError) -> ClusterMap {
         guard let value = try await ownership.read() else {
             throw ApusError(.storageFailed, "the ownership store is empty")
@@ -128,7 +126,7 @@ final class FailoverStage {
         return try ClusterMap(decoding: value.bytes, revision: value.revision, cluster: local.cluster)
     }
 
-    /// Starts what does not run, and waits until every node is up and every shard is where it belongs.
+    /// Starts the nodes that are not running, and waits until every node is up and every shard is at its place.
     func heal() async throws {
         for node in local.mark.nodes {
             _ = NodeProcess(node.name, in: local.directory).signal(SIGCONT)
@@ -152,16 +150,16 @@ final class FailoverStage {
             if isSettled { return }
             try await Task.sleep(for: .milliseconds(100))
         }
-        throw ApusError(.deadlineExceeded, "the cluster did not come to rest")
+        throw ApusError(.deadlineExceeded, "the cluster did not become stable")
     }
 
-    /// Drains a node and stops it; returns when every shard is where it belongs without it.
+    /// Drains a node and stops it. Returns when every shard is at its place without the node.
     func drain(_ node: NodeName) async throws {
         try Self.run(executable, ["cluster", "drain", node.rawValue, "--dir", local.directory.path])
         try await rest(upCount: local.mark.nodes.count - 1)
     }
 
-    /// Device ids whose shards a node owns or stands by, as the round wants.
+    /// Device ids whose shards have a fitting owner and standby.
     func devices(
         _ count: Int, prefix: String, where fits: (_ owner: NodeName, _ standby: NodeName) -> Bool
     ) async throws(ApusError) -> [DeviceID] {
@@ -180,9 +178,7 @@ final class FailoverStage {
 
     // MARK: Clients
 
-    /// A camera; it connects when it starts.
-    ///
-    /// - Parameter door: the node whose endpoint it tries first.
+    /// A camera. It connects when it starts, and tries the endpoint of the given node first.
     func publisher(
         _ device: DeviceID, door: NodeName, frames: BenchFrames = BenchFrames()
     ) async throws(ApusError) -> BenchPublisher {
@@ -192,9 +188,7 @@ final class FailoverStage {
         return BenchPublisher(device: device, session: session, frames: frames, end: end)
     }
 
-    /// A viewer; it connects when it starts.
-    ///
-    /// - Parameter door: the node whose endpoint it tries first.
+    /// A viewer. It connects when it starts, and tries the endpoint of the given node first.
     func viewer(
         _ device: DeviceID, number: Int, door: NodeName, checksContent: Bool = true
     ) async throws(ApusError) -> BenchViewer {
@@ -204,8 +198,8 @@ final class FailoverStage {
         return BenchViewer(device: device, session: session, end: end, checksContent: checksContent)
     }
 
-    /// Has each device sign in once at this address, before anything is measured: a viewer that comes before its
-    /// camera's first sign-in ever is told 8002, rightly.
+    /// Lets each device sign in once at this address before the measurement: a viewer that plays a device before its
+    /// first sign-in is refused with 8002.
     func bind(_ devices: [DeviceID], at address: HostPort) async throws {
         for device in devices {
             let access = AccessID(unchecked: device.rawValue)
@@ -231,28 +225,28 @@ final class FailoverStage {
     }
 }
 
-/// How a client of the bench ended for good: it was refused or kicked, and tries no more.
+/// The permanent end of a benchmark client: it was refused or kicked, and does not retry.
 final class ClientEnd: Sendable {
     private let first = Mutex<ApusError?>(nil)
 
-    /// The error that ended the client; nil while it goes on.
+    /// The error that ended the client; nil while it is running.
     var error: ApusError? { first.withLock { $0 } }
 
     func note(_ error: ApusError) { first.withLock { $0 = $0 ?? error } }
 }
 
-/// The frames of a camera of the bench, 25 a second, a key frame every 2 s. Default 1 Mb/s.
+/// The frames of a benchmark camera: 25 per second, with a key frame every 2 s. The default is 1 Mb/s.
 struct BenchFrames: Sendable {
     static let interval = Duration.milliseconds(40)
     static let framesPerKey = 50
     var keyByteCount = 20_000
     var byteCount = 4_700
 
-    /// A tenth of the default, where many viewers share the machine with the nodes.
+    /// A tenth of the default, for many viewers on the same machine as the nodes.
     static let light = BenchFrames(keyByteCount: 2_000, byteCount: 470)
 }
 
-/// A camera of the bench.
+/// A benchmark camera.
 final class BenchPublisher: Sendable {
     static let frameInterval = TimeAmount.milliseconds(40)
     let device: DeviceID
@@ -274,12 +268,12 @@ final class BenchPublisher: Sendable {
             onEvent: { event in if case .ended(let error) = event { end.note(error) } })
     }
 
-    /// Frames that were handed to the cluster.
+    /// The number of frames that were passed to the client library.
     var sent: Int { count.withLock { $0 } }
-    /// The error that ended the camera for good.
+    /// The error that permanently ended the camera.
     var endError: ApusError? { end.error }
 
-    /// The newest key frame that was handed to the cluster before a time.
+    /// The newest key frame that was passed to the client library before a time.
     func newestKey(before time: MonotonicTime) -> UInt64? {
         keys.withLock { $0.last { $0.at < time }?.sequence }
     }
@@ -302,7 +296,7 @@ final class BenchPublisher: Sendable {
         }
     }
 
-    /// No more frames; those that were handed over still go out.
+    /// Stops producing frames. Earlier frames are still sent.
     func pause() { isStopped.withLock { $0 = true } }
 
     func stop() {
@@ -311,7 +305,7 @@ final class BenchPublisher: Sendable {
         session.close()
     }
 
-    /// Content that follows from device and number, so that a viewer can check it.
+    /// The content is a function of device and number, so that a viewer can check it.
     static func payload(_ device: DeviceID, _ number: Int, byteCount: Int) -> ByteBuffer {
         var random = SeededRandom(seed: StableHash.hash(device.rawValue, seed: UInt64(number)))
         var buffer = ByteBufferAllocator().buffer(capacity: byteCount)
@@ -320,10 +314,10 @@ final class BenchPublisher: Sendable {
     }
 }
 
-/// A viewer of the bench: notes every frame's arrival and checks its content.
+/// A benchmark viewer, which records every frame's arrival and checks its content.
 final class BenchViewer: Sendable {
     struct Record: Sendable {
-        /// The epoch of the publisher's run.
+        /// The publisher's epoch.
         var epoch: UInt32
         var sequence: UInt64
         var at: MonotonicTime
@@ -408,12 +402,12 @@ final class BenchViewer: Sendable {
     var newestAt: MonotonicTime? { state.state.withLock { $0.records.last?.at } }
     var doubledCount: Int { state.state.withLock { $0.doubledCount } }
     var wrongCount: Int { state.state.withLock { $0.wrongCount } }
-    /// Frames of an older term or publisher's epoch than one that came before.
+    /// The number of frames of an older term or publisher's epoch than an earlier frame.
     var staleCount: Int { state.state.withLock { $0.staleCount } }
-    /// The error that ended the viewer for good.
+    /// The error that permanently ended the viewer.
     var endError: ApusError? { end.error }
 
-    /// Frames that are missing between the first and the last that came, in each of the publisher's runs.
+    /// The number of missing frames between the first and the last frame, in each of the publisher's runs.
     var lostCount: Int {
         let records = records
         var lost = doubledCount
@@ -423,14 +417,14 @@ final class BenchViewer: Sendable {
         return max(0, lost)
     }
 
-    /// The longest time between two arrivals that touches a window.
+    /// The longest time between two arrivals that overlaps a window.
     func gap(from start: MonotonicTime, to end: MonotonicTime) -> Duration {
         let records = records
         var longest = Duration.zero
         for (previous, next) in zip(records, records.dropFirst()) where next.at >= start && previous.at <= end {
             longest = max(longest, next.at - previous.at)
         }
-        // Silence that lasts to the end of the window counts too.
+        // Silence until the end of the window also counts.
         if let last = records.last, last.at < end { longest = max(longest, end - last.at) }
         return longest
     }

@@ -1,14 +1,13 @@
 import ApusCore
 import Foundation
 
-/// Lost heartbeats: a table of nftables of its own that drops a share of the datagrams to some ports.
-///
-/// Needs root and Debian's package nftables. The table goes with the scope.
+/// Drops a share of the datagrams to some ports, and thereby heartbeats, with its own nftables table.
+/// Needs root and Debian's package nftables. The table is removed with the scope.
 struct HeartbeatLoss {
     private let table: String
     private let nft: String
 
-    /// - Throws: 10022 where nft is missing, 10018 where the kernel does not take the table.
+    /// - Throws: 10022 if nft is missing, 10018 if the kernel refuses the table.
     init(percent: Int, ports: [Int], scope: BenchScope) throws {
         guard
             let nft = ["/usr/sbin/nft", "/sbin/nft"].first(where: { FileManager.default.isExecutableFile(atPath: $0) })
@@ -32,7 +31,7 @@ struct HeartbeatLoss {
         }
     }
 
-    /// Datagrams that were dropped.
+    /// The number of dropped datagrams.
     func lostCount() throws -> UInt64 {
         let lister = try BenchProcess(nft, ["list", "table", "inet", table])
         var count: UInt64 = 0

@@ -6,22 +6,22 @@ import Foundation
 import NIOCore
 import NIOPosix
 
-/// `apus-bench signin`: how many clients sign in at a node in a second, and how long the viewers of a node that dies
-/// are without pictures; beside another build of `apus` in the same run, where one is named.
+/// `apus-bench signin`: measures how many clients per second can sign in at a node, and how long the viewers of a dead
+/// node have no pictures. Optionally measures another build of `apus` in the same run.
 struct BenchSignInCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "signin",
-        abstract: "Sign in at a node in a storm, and after a node's death, and report rates and times.")
+        abstract: "Measure the rate of sign-ins at a node, and the recovery of viewers after a node's death.")
 
-    @Option(help: "Another build of apus, whose nodes are measured in the same run, in turn with this one's.")
+    @Option(help: "Also measure this build of apus, in turn with the current one.")
     var beside: String?
-    @Option(help: "Rounds of sign-ins of each kind; medians are reported.") var rounds = 5
-    @Option(help: "How long a round of sign-ins lasts, in seconds.") var seconds = 3.0
-    @Option(help: "Clients that sign in at once.") var clients = 32
-    @Option(help: "Rounds of a node's death.") var kills = 3
-    @Option(help: "Viewers at the node that dies.") var viewers = 1000
-    @Option(help: "Channels that they watch.") var channels = 8
-    @Option(help: "First port of the clusters.") var basePort = 28_800
+    @Option(help: "Run this number of rounds of each kind of sign-in and report medians.") var rounds = 5
+    @Option(help: "Set the length of a round of sign-ins, in seconds.") var seconds = 3.0
+    @Option(help: "Use this number of concurrent clients.") var clients = 32
+    @Option(help: "Kill a node in this number of rounds.") var kills = 3
+    @Option(help: "Use this number of viewers at the killed node.") var viewers = 1000
+    @Option(help: "Use this number of channels.") var channels = 8
+    @Option(help: "Set the first port of the clusters.") var basePort = 28_800
     @Flag(help: "Print one JSON object as the last line.") var json = false
 
     /// A build that is measured.
@@ -129,12 +129,12 @@ struct BenchSignInCommand: AsyncParsableCommand {
         say("kill \(round + 1)/\(kills) \(side.name): \(result.killLine(side.name))")
     }
 
-    /// Viewers arrive a few at a time: what is measured is how they come back. One without a picture after two
-    /// seconds is replaced by another.
+    /// Viewers are started a few at a time, because their recovery is measured, not their start. A viewer without a
+    /// picture after two seconds is replaced.
     private func enter(_ cast: FailoverCast, at victim: String, of stage: SignInStage) async throws {
         var number = 0
         while cast.viewers.count < viewers {
-            guard number < 2 * viewers else { throw ApusError(.deadlineExceeded, "viewers get no pictures") }
+            guard number < 2 * viewers else { throw ApusError(.deadlineExceeded, "viewers receive no pictures") }
             var batch: [(channel: Int, viewer: BenchViewer)] = []
             for _ in 0..<min(Self.batchSize, viewers - cast.viewers.count) {
                 let index = number % channels
@@ -161,8 +161,9 @@ struct BenchSignInCommand: AsyncParsableCommand {
 }
 
 extension FailoverCast {
-    /// How long each viewer was without pictures after a moment, to the end of its longest gap; one that has none after
-    /// the limit is left out. A viewer is back when it has had frames for half a second without another long gap.
+    /// The time from a moment to the end of each viewer's longest gap after it; viewers without pictures at the time
+    /// limit are omitted. A viewer has recovered once it has received frames for half a second without another long
+    /// gap.
     fileprivate func waitUntilBack(from start: MonotonicTime, within limit: Duration) async throws -> [Duration] {
         while MonotonicTime.now() - start < limit {
             try await Task.sleep(for: .milliseconds(250))
@@ -178,7 +179,7 @@ extension FailoverCast {
 }
 
 extension BenchViewer {
-    /// The end of the longest time between two arrivals that ends after a moment; nil where nothing came after it.
+    /// The end of the longest time between two arrivals that ends after a moment; nil if nothing arrived after it.
     fileprivate func back(from start: MonotonicTime) -> MonotonicTime? {
         let records = records
         var longest = (gap: Duration.zero, end: MonotonicTime?.none)
@@ -186,7 +187,7 @@ extension BenchViewer {
             let gap = next.at - previous.at
             if gap > longest.gap { longest = (gap, next.at) }
         }
-        // What was on its way when the node died is no sign of life.
+        // Frames that were in transit when the node died do not show a recovery.
         guard longest.gap > .milliseconds(100) || (records.last.map { $0.at - start > .seconds(1) } ?? false) else {
             return nil
         }

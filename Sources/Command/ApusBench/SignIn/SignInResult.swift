@@ -3,7 +3,7 @@ import ApusCore
 import ApusLocal
 import Foundation
 
-/// What the rounds of `apus-bench signin` gave.
+/// The results of the rounds of `apus-bench signin`.
 struct SignInResult {
     enum Kind: String, CaseIterable {
         case fresh = "token"
@@ -18,9 +18,9 @@ struct SignInResult {
     }
 
     private struct Rate {
-        /// Sign-ins in a second.
+        /// Sign-ins per second.
         var rate: Double
-        /// Of the node, for each sign-in.
+        /// The node's CPU time per sign-in.
         var microseconds: Double
     }
 
@@ -28,16 +28,16 @@ struct SignInResult {
         var times: [Double] = []
         var lost = 0
         var doubled = 0
-        /// Viewers without a picture when time was up.
+        /// The number of viewers without a picture at the time limit.
         var missing = 0
-        /// The slowest viewer of each round.
+        /// The time of the slowest viewer in each round.
         var lasts: [Double] = []
     }
 
     private var rates: [String: [Rate]] = [:]
     private var deaths: [String: Death] = [:]
     private var sides: [String] = []
-    /// Sign-ins that failed.
+    /// The number of failed sign-ins.
     private(set) var failed = 0
 
     var missing: Int { deaths.values.reduce(0) { $0 + $1.missing } }
@@ -69,7 +69,7 @@ struct SignInResult {
         if !sides.contains(side) { sides.append(side) }
     }
 
-    // MARK: - Words
+    // MARK: - Text
 
     private func median(_ side: String, _ kind: Kind, _ value: (Rate) -> Double) -> Double? {
         FailoverResult.quantile((rates["\(side) \(kind.rawValue)"] ?? []).map(value), 0.5)

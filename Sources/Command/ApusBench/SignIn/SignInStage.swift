@@ -9,16 +9,15 @@ import Logging
 import NIOCore
 import NIOPosix
 
-/// A local cluster of one binary, with those who sign in at it.
-///
-/// Isolation: used by the bench's one task; clients live on their own event loops.
+/// A local cluster of one binary, with clients that sign in.
+/// Isolation: used by the benchmark's one task. Clients have their own event loops.
 struct SignInStage {
     let local: LocalCluster
     private let executable: String
     private let group: MultiThreadedEventLoopGroup
     private let log: Logger
 
-    /// Starts the cluster. Throws 10001 where it does not come up.
+    /// Starts the cluster. Throws 10018 if it does not start.
     init(
         executable: String, nodes: Int, directory: String, basePort: Int, group: MultiThreadedEventLoopGroup
     ) throws {
@@ -43,7 +42,7 @@ struct SignInStage {
         try? FileManager.default.removeItem(atPath: local.directory.path)
     }
 
-    /// CPU that a node's process has used, in seconds (proc(5), fields 14 and 15).
+    /// The CPU time of a node's process, in seconds (proc(5), fields 14 and 15).
     func busySeconds(of node: String) throws(ApusError) -> Double {
         guard let pid = NodeProcess(node, in: local.directory).pid,
             let text = FileManager.default.contents(atPath: "/proc/\(pid)/stat").map({

@@ -5,20 +5,21 @@ import ApusWire
 import ArgumentParser
 import Foundation
 
-/// What the word of an entity costs (D15, D16, D18): changes that a standby holds too beside plain calls, recorded
-/// changes beside bare SQLite, and what a million entities weigh and do to a map change. Each ratio is of one run.
+/// Measures the cost of an entity's durability (D15, D16, D18): replicated changes compared with plain calls, recorded
+/// changes compared with bare SQLite, and the memory of a million entities and their effect on a map change. Each ratio
+/// comes from one run.
 struct BenchEntitiesCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "entities", abstract: "Replicated and recorded changes, and what a million entities cost.")
+        commandName: "entities", abstract: "Measure replicated and recorded changes, and a million entities.")
 
     enum Part: String, CaseIterable, ExpressibleByArgument { case replicated, recorded, mass }
 
-    @Option(parsing: .upToNextOption, help: "What to measure.") var parts = Part.allCases
-    @Option(help: "Rounds; their medians are reported.") var rounds = 3
-    @Option(help: "Seconds per measurement.") var seconds = 3.0
-    @Option(help: "Entities for the memory and for the map change.") var activations = 1_000_000
-    @Option(help: "A PostgreSQL database to record in, as a libpq URL; left out otherwise.") var postgres: String?
-    @Option(help: "Where the calling node listens.") var port = 26_590
+    @Option(parsing: .upToNextOption, help: "Measure these parts.") var parts = Part.allCases
+    @Option(help: "Run this number of rounds and report the medians.") var rounds = 3
+    @Option(help: "Measure for this number of seconds.") var seconds = 3.0
+    @Option(help: "Use this number of entities for the memory and the map change.") var activations = 1_000_000
+    @Option(help: "Also record in PostgreSQL at this libpq URL.") var postgres: String?
+    @Option(help: "Set the port of the calling node.") var port = 26_590
     @Flag(help: "Print one JSON object as the last line.") var json = false
 
     func run() async throws {
@@ -43,7 +44,7 @@ struct BenchEntitiesCommand: AsyncParsableCommand {
 
     // MARK: Replicated
 
-    /// Two nodes over mutual TLS: one owns the entities, the other asks and stands by.
+    /// Two nodes over mutual TLS: one owns the entities, the other is the caller and the standby.
     private func replicated(_ directory: String) throws -> [(key: String, value: Double)] {
         let standby = "127.0.0.1:\(port)"
         let pair = try ApusPair(directory: directory, standby: standby)
@@ -77,7 +78,7 @@ struct BenchEntitiesCommand: AsyncParsableCommand {
 
     private static let writers = 256
 
-    /// Entities of one node that are changed by as many callers, beside SQLite with transactions of as many rows.
+    /// Entities of one node that are changed by as many callers, compared with SQLite transactions of as many rows.
     private func recorded(_ directory: String) async throws -> [(key: String, value: Double)] {
         let store = try await SQLiteRecordStore(
             path: "\(directory)/records.sqlite", cluster: BenchNode.cluster, catalogue: Self.catalogue)
@@ -116,7 +117,7 @@ struct BenchEntitiesCommand: AsyncParsableCommand {
     private static let catalogue = RecordCatalogue(
         merging: [ClusterRecords.catalogue, RecordCatalogue([ProbeRecords.collection])])
 
-    /// Changes a second.
+    /// The number of changes per second.
     private func change(_ node: BenchNode) async throws -> Double {
         let end = MonotonicTime.now() + .milliseconds(Int64(seconds * 1000))
         let start = MonotonicTime.now()
@@ -140,7 +141,7 @@ struct BenchEntitiesCommand: AsyncParsableCommand {
 
     // MARK: Many
 
-    /// The memory of entities that know next to nothing, and the longest call while a third of them leaves with a map.
+    /// The memory of entities with almost no state, and the longest call while a map change removes a third of them.
     private func mass(_ directory: String) async throws -> [(key: String, value: Double)] {
         var configuration = EntityRegistry.Configuration()
         configuration.entityCountMax = activations + 1

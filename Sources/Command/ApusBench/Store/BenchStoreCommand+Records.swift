@@ -3,10 +3,10 @@ import ApusLocal
 import ApusStorage
 import ArgumentParser
 
-/// Commits of records, beside those of SQLite alone.
+/// Measures commits of records, and those of SQLite alone.
 extension BenchStoreCommand {
     private static let collection = "bench"
-    /// A record as services have them.
+    /// The typical size of a service's record.
     private static let bodyByteCount = 128
     private static let keyCount = 10_000
 
@@ -15,7 +15,7 @@ extension BenchStoreCommand {
             guard let node else { return 0 }
             let parts = node.split(separator: "#")
             guard parts.count == 2, let name = NodeName(rawValue: String(parts[0])), let incarnation = UInt64(parts[1])
-            else { throw ValidationError("--node is NAME#INCARNATION") }
+            else { throw ValidationError("--node must be NAME#INCARNATION") }
             return RecordWriter.mark(of: NodeID(name: name, incarnation: incarnation))
         }
     }
@@ -27,7 +27,7 @@ extension BenchStoreCommand {
             path: path, cluster: ClusterID(unchecked: cluster), files: files, mark: try mark)
     }
 
-    /// `batch` writers, each of which waits for its write before the next one.
+    /// Runs `batch` writers. Each waits for its write before the next one.
     func records() async throws {
         let store = try await openStore()
         let began = MonotonicTime.now()
@@ -74,7 +74,7 @@ extension BenchStoreCommand {
         return times
     }
 
-    /// The same writes in transactions of `batch`, without a store around them.
+    /// Makes the same writes in transactions of `batch`, without the record store.
     func sqlite() async throws {
         let began = MonotonicTime.now()
         let times = try await BareSQLite.run(
@@ -83,7 +83,7 @@ extension BenchStoreCommand {
         report("sqlite", times, MonotonicTime.now() - began)
     }
 
-    /// Says that it has the lock, and keeps it until it is killed.
+    /// Prints that it holds the lock, and keeps it until it is killed or the time is over.
     func lock() async throws {
         let store = try await openStore()
         try await store.holdLock(for: .seconds(seconds), inTransaction: !bare) { Console.say("locked") }
@@ -92,7 +92,7 @@ extension BenchStoreCommand {
 
     private func report(_ name: String, _ times: [Duration], _ took: Duration) {
         let sorted = times.sorted()
-        guard let longest = sorted.last else { return print("No write was made.") }
+        guard let longest = sorted.last else { return print("No write succeeded.") }
         let rate = Double(times.count) / (Double(took.nanoseconds) / 1e9)
         print(
             "\(name): \(times.count) writes in batches of \(batch), \(Int(rate)) a second; p50 "

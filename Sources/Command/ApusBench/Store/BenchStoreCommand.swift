@@ -4,36 +4,35 @@ import ApusStorage
 import ArgumentParser
 import Foundation
 
-/// `apus-bench store`: what one durable change costs here, in the ownership store or in the records.
-///
-/// Several of them on one path compete as nodes do.
+/// `apus-bench store`: measures one durable change on this machine, in the ownership store or in the records.
+/// Several of these processes on one path compete as nodes do.
 struct BenchStoreCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "store", abstract: "Write to an ownership store or to records, and report how long it takes.")
+        commandName: "store", abstract: "Write to an ownership store or to records, and report the times.")
 
     enum Kind: String, CaseIterable, ExpressibleByArgument {
         case ownership, records, sqlite, lock
     }
 
-    /// As large as a cluster's map.
+    /// The size of a cluster's map.
     private static let valueByteCount = 36 << 10
 
     @Argument(
         help: """
-            ownership: swaps of a directory of revisions; records: commits of a SQLite file; sqlite: those of SQLite \
-            alone; lock: keep others from writing the records until this ends.
+            Measure ownership: swaps of a directory of revisions; records: commits of a SQLite file; sqlite: those of \
+            SQLite alone; or lock: keep others from writing the records until this ends.
             """)
     var kind: Kind
-    @Argument(help: "The directory or the file; made where it is missing.") var path: String
-    @Option(help: "Writes; 0: until --seconds are over.") var count = 200
-    @Option(help: "With records and sqlite: writers at once, whose writes become one commit.") var batch = 1
-    @Option(help: "With records and lock: the node that this is, as NAME#INCARNATION.") var node: String?
-    @Option(help: "With records and lock: pages of the log after which it is written back.") var checkpointPages = 1000
-    @Flag(help: "With records: go on after a write that was refused, and print its error.") var keepGoing = false
-    @Flag(help: "With lock: outside of a transaction, so that SQLite itself holds no lock.") var bare = false
-    @Option(help: "The cluster whose store it is.") var cluster = "bench"
-    @Option(help: "The longest time to run, in seconds.") var seconds = 60.0
-    @Flag(help: "Print each write as it is reported: its revision, and the monotonic clock in nanoseconds.")
+    @Argument(help: "Use this directory or file, which is created if it is missing.") var path: String
+    @Option(help: "Make this number of writes; 0 means until --seconds are over.") var count = 200
+    @Option(help: "Commit this number of concurrent writes at once, for records and sqlite.") var batch = 1
+    @Option(help: "Write as the node NAME#INCARNATION, for records and lock.") var node: String?
+    @Option(help: "Write the log back after this number of pages, for records and lock.") var checkpointPages = 1000
+    @Flag(help: "Continue after a refused write and print its error, for records.") var keepGoing = false
+    @Flag(help: "Lock outside a transaction, so that SQLite holds no lock.") var bare = false
+    @Option(help: "Set the store's cluster.") var cluster = "bench"
+    @Option(help: "Run for at most this number of seconds.") var seconds = 60.0
+    @Flag(help: "Print each write with its revision and the monotonic clock in nanoseconds.")
     var each = false
 
     func run() async throws {
@@ -60,7 +59,7 @@ struct BenchStoreCommand: AsyncParsableCommand {
             if each { Console.say("\(revision) \(now.nanoseconds)") }
         }
         times.sort()
-        guard let longest = times.last else { return print("No write was made.") }
+        guard let longest = times.last else { return print("No write succeeded.") }
         func at(_ share: Double) -> String { Self.text(times[Int(Double(times.count - 1) * share)]) }
         print(
             "\(kind.rawValue): \(times.count) writes, \(lostCount) lost to others; p50 \(at(0.5)), p99 \(at(0.99)), "
@@ -72,7 +71,7 @@ struct BenchStoreCommand: AsyncParsableCommand {
         do throws(ApusError) {
             return try await store.compareAndSwap(expected: revision, value: value)
         } catch {
-            // Uncertain: not reported, and the store is read again.
+            // The outcome is uncertain: it is not reported, and the store is read again.
             guard error.code == .storageFailed, count == 0 else { throw error }
             return nil
         }

@@ -7,7 +7,7 @@ import Foundation
 import Logging
 import NIOPosix
 
-/// A node of a measurement: transport, replication and entities, with a map in which the node `b` owns everything.
+/// A node of a benchmark: transport, replication and entities, with a map in which the node `b` owns all shards.
 struct BenchNode {
     static let cluster = ClusterID(unchecked: "bench")
 
@@ -17,10 +17,10 @@ struct BenchNode {
     let runtime: EntityRuntime
 
     /// - Parameters:
-    ///   - directory: holds `ca.pem`, `NAME.pem` and `NAME.key`.
-    ///   - standby: who stands by for everything; nil: nobody.
-    ///   - records: where recorded entities are kept.
-    ///   - port: where it listens for the other; 0 asks the system for a free one.
+    ///   - directory: contains `ca.pem`, `NAME.pem` and `NAME.key`.
+    ///   - standby: the standby of all shards; nil for none.
+    ///   - records: the store of recorded entities.
+    ///   - port: the port at which it listens for the other node; 0 selects a free port.
     init(
         _ name: String, directory: String, standby: String? = nil, records: any RecordStore = MemoryRecordStore(),
         port: Int = 0, configuration: EntityRegistry.Configuration = .init()
@@ -52,7 +52,7 @@ struct BenchNode {
         dispatcher.connect(registry)
     }
 
-    /// Certificates for two nodes and for the system that is measured beside them.
+    /// Issues certificates for two nodes, and for the system that is measured in comparison.
     static func mint(into directory: String) throws {
         let authority = try ClusterPKI.makeAuthority(cluster: cluster)
         try ClusterPKI.write(authority, certificate: "\(directory)/ca.pem", key: "\(directory)/ca.key")

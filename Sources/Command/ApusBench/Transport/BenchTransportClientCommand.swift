@@ -6,19 +6,19 @@ import ArgumentParser
 import Foundation
 import Synchronization
 
-/// The other end: callers that ask the probe entity, or one that tells it a million numbers.
+/// The calling side: callers that ask the probe entity, or one sender that tells it a million numbers.
 struct BenchTransportClientCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "transport-client", abstract: "The calling node of `apus-bench transport`.", shouldDisplay: false)
+        commandName: "transport-client", abstract: "Run the node that `transport` measures.", shouldDisplay: false)
 
-    @Option(help: "The directory with the certificates.") var dir: String
-    @Option(help: "The serving node's address.") var connect: String
-    @Option(help: "Callers at the same time.") var callers = 1
-    @Option(help: "How long to measure.") var seconds = 3.0
-    @Flag(help: "Run the callers on the shared pool of threads, not on the link's event loop.") var pool = false
-    @Option(help: "Where to listen, to stand by for the other node's shards.") var listen: String?
-    @Flag(help: "Change replicated entities, one of each caller.") var replicated = false
-    @Flag(help: "Tell it numbers instead, from one sender, and check their order.") var order = false
+    @Option(help: "Read the certificates from this directory.") var dir: String
+    @Option(help: "Connect to the serving node at HOST:PORT.") var connect: String
+    @Option(help: "Use this number of concurrent callers.") var callers = 1
+    @Option(help: "Measure for this number of seconds.") var seconds = 3.0
+    @Flag(help: "Run the callers on the shared thread pool, not on the link's event loop.") var pool = false
+    @Option(help: "Listen at HOST:PORT, as the standby of the other node's shards.") var listen: String?
+    @Flag(help: "Change replicated entities, one per caller.") var replicated = false
+    @Flag(help: "Tell numbers from one sender instead, and check their order.") var order = false
 
     func run() async throws {
         guard let address = HostPort(connect) else { throw ValidationError("\(connect) is not HOST:PORT") }
@@ -42,7 +42,7 @@ struct BenchTransportClientCommand: AsyncParsableCommand {
                         EntityCell<ProbeReported>.self, EntityAddress(kind: .replicatedProbe, key: "bench-\($0)"))
                 }, pool ? nil : executor)
         } else {
-            // One entity of each caller, as with those.
+            // One entity per caller, as for replicated entities.
             result = try await measure(
                 (0..<callers).map {
                     node.registry.ref(ProbeEntity.self, EntityAddress(kind: .probe, key: "bench-\($0)"))
@@ -52,7 +52,7 @@ struct BenchTransportClientCommand: AsyncParsableCommand {
         await node.transport.stop()
     }
 
-    /// 64 bytes: a number, a name of 18 characters and 32 bytes of data.
+    /// About 64 bytes: a number, a name and 36 bytes of data.
     private static let message: ProbeEcho = {
         var message = ProbeEcho()
         message.number = 1_234_567_890
@@ -61,7 +61,7 @@ struct BenchTransportClientCommand: AsyncParsableCommand {
         return message
     }()
 
-    /// - Parameter refs: one for each caller.
+    /// - Parameter refs: one per caller.
     private func measure<Entity: Actor>(
         _ refs: [EntityRef<Entity>], _ executor: LoopTaskExecutor?
     ) async throws -> BenchCallResult {
@@ -79,7 +79,7 @@ struct BenchTransportClientCommand: AsyncParsableCommand {
         let parts = try await withThrowingTaskGroup(of: (Int, [UInt64]).self) { group in
             for ref in refs {
                 group.addTask(executorPreference: executor) {
-                    // Every call of a lone caller is timed, and one in 16 of many.
+                    // Every call of a single caller is timed, and one in 16 of several.
                     try await Self.call(ref, until: isOver, mask: callers == 1 ? 0 : 15)
                 }
             }
@@ -97,7 +97,7 @@ struct BenchTransportClientCommand: AsyncParsableCommand {
             calls: parts.reduce(0) { $0 + $1.0 }, seconds: elapsed, nanoseconds: parts.flatMap(\.1).sorted())
     }
 
-    /// Calls until it is told to stop: how often, and the nanoseconds of those that were timed.
+    /// Calls until the flag is set. Returns the number of calls, and the nanoseconds of the timed ones.
     private static func call<Entity: Actor>(
         _ ref: EntityRef<Entity>, until isOver: StopFlag, mask: Int
     ) async throws -> (Int, [UInt64]) {
@@ -114,7 +114,7 @@ struct BenchTransportClientCommand: AsyncParsableCommand {
         return (calls, times)
     }
 
-    /// Tells that are sent without looking up, and the interval of the calls between them.
+    /// The number of tells, and the number of tells between two calls.
     private static let tellCount = UInt64(1_000_000)
     private static let tellBatch = UInt64(65_536)
 
@@ -129,7 +129,7 @@ struct BenchTransportClientCommand: AsyncParsableCommand {
                     try ref.tell(message)
                     break
                 } catch {
-                    // The bound of waiting bytes: wait for room.
+                    // The limit of queued bytes is reached: wait for room.
                     guard error.code == .overloaded else { throw error }
                     try await Task.sleep(for: .milliseconds(1))
                 }
@@ -140,7 +140,7 @@ struct BenchTransportClientCommand: AsyncParsableCommand {
         let elapsed = (MonotonicTime.now() - start).milliseconds / 1000
         var result = BenchCallResult(
             calls: Int(after.count - before.count), seconds: elapsed, nanoseconds: [])
-        // The first number of a run follows the last one of the run before.
+        // The first number of a run follows the last one of the previous run.
         let isFirst = before.count == 0
         result.outOfOrder = Int(after.outOfOrder - before.outOfOrder) - (isFirst ? 0 : 1)
         return result
@@ -153,7 +153,7 @@ struct BenchTransportClientCommand: AsyncParsableCommand {
     }
 }
 
-/// What one client measured; also what the Erlang client prints.
+/// The result of one client. The Erlang client prints it too.
 struct BenchCallResult: Codable, Sendable {
     var calls: Int
     var callsPerSecond: Double

@@ -2,21 +2,20 @@ import ApusCore
 import ArgumentParser
 import Foundation
 
-/// Calls between two nodes over mutual TLS, beside Erlang/OTP's in the same run (D3).
-///
-/// Each round measures both systems at each load, one after the other, so that both see the same
-/// machine; the medians of the rounds are reported. This node's callers run once on the link's event
-/// loop, as the handlers of a node's own requests do, and once on the shared pool of threads.
+/// Measures calls between two nodes over mutual TLS, and those of Erlang/OTP in the same run (D3).
+/// Each round measures both systems at each load, one after the other, so that both see the same machine state; the
+/// medians of the rounds are reported. This node's callers run once on the link's event loop, as the handlers of a
+/// node's own requests do, and once on the shared thread pool.
 struct BenchTransportCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "transport", abstract: "Calls between two nodes over TLS, beside Erlang/OTP.")
+        commandName: "transport", abstract: "Measure calls between two nodes over TLS, and those of Erlang/OTP.")
 
-    @Option(help: "Rounds; their medians are reported.") var rounds = 3
-    @Option(help: "Seconds per measurement.") var seconds = 3.0
-    @Option(help: "The directory of apus_bench.erl.") var erlang = "Benchmarks/transport"
-    @Option(help: "Another build to measure beside: of apus-bench, or of apus when it had the verb bench.")
+    @Option(help: "Run this number of rounds and report the medians.") var rounds = 3
+    @Option(help: "Measure for this number of seconds.") var seconds = 3.0
+    @Option(help: "Use the apus_bench.erl of this directory.") var erlang = "Benchmarks/transport"
+    @Option(help: "Also measure this build of apus-bench, or of an apus with the command bench.")
     var before: String?
-    @Flag(help: "Leave Erlang/OTP out.") var alone = false
+    @Flag(help: "Skip Erlang/OTP.") var alone = false
     @Flag(help: "Print one JSON object as the last line.") var json = false
 
     private static let loads = [1, 64, 1024]
@@ -57,9 +56,9 @@ struct BenchTransportCommand: AsyncParsableCommand {
         report(results)
     }
 
-    /// What was measured, by system and number of callers.
+    /// The results, by system and number of callers.
     private struct Results {
-        /// In place of a number of callers: one sender that tells.
+        /// Stands for one sender of tells, in place of a number of callers.
         static let tells = 0
         private var runs: [String: [Int: [BenchCallResult]]] = [:]
 
@@ -122,7 +121,7 @@ struct BenchTransportCommand: AsyncParsableCommand {
         }
     }
 
-    /// Adds a value's ratios to the other systems'.
+    /// Adds the ratios of a value to those of the other systems.
     private func compare(_ key: String, _ values: inout [String: Double], name: String? = nil) {
         guard let ours = values[key] else { return }
         let name = name ?? key

@@ -3,13 +3,13 @@ import ApusTransport
 import ArgumentParser
 import Foundation
 
-/// One end of the transport's measurement: a node with a probe entity.
+/// The serving side of the transport benchmark: a node with a probe entity.
 struct BenchTransportServerCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "transport-server", abstract: "The serving node of `apus-bench transport`.", shouldDisplay: false)
+        commandName: "transport-server", abstract: "Run the node that `transport` calls.", shouldDisplay: false)
 
-    @Option(help: "The directory with the certificates.") var dir: String
-    @Option(help: "Where the calling node listens, to stand by for this one's shards.") var standby: String?
+    @Option(help: "Read the certificates from this directory.") var dir: String
+    @Option(help: "Use the calling node at HOST:PORT as the standby.") var standby: String?
 
     func run() async throws {
         let node = BenchNode("b", directory: dir, standby: standby == nil ? nil : "a")
@@ -19,8 +19,8 @@ struct BenchTransportServerCommand: AsyncParsableCommand {
             node.transport.setPeers([Peer(id: peer, address: standby)])
         }
         FileHandle.standardOutput.write(Data("\(address)\n".utf8))
-        // Lives as long as whoever started it keeps its input open.
-        // A thread of its own waits for that, so that none of the node's is taken.
+        // The node runs until its parent closes its standard input. A separate thread waits for that, so that none of
+        // the node's threads is blocked.
         await withCheckedContinuation { continuation in
             Thread.detachNewThread {
                 while readLine() != nil {}

@@ -3,17 +3,17 @@ import ApusNode
 import ApusStorage
 import ArgumentParser
 
-/// `apus admin backup`: a copy of the records while the cluster runs.
+/// `apus admin backup`: copies the records, also while the cluster runs.
 struct AdminBackup: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "backup", abstract: "Copy a cluster's records to a new file, while it runs or not.",
+        commandName: "backup", abstract: "Copy a cluster's records to a new file; the cluster may be running.",
         discussion: """
-            The copy is what the records were at one moment. It is checked page by page and synced before it has its \
+            The copy is a consistent snapshot. It is checked page by page and synced before it gets its \
             name.
             """)
 
     @OptionGroup var records: RecordsOption
-    @Argument(help: "The file to make; it must not exist.") var file: String
+    @Argument(help: "Write this file, which must not exist.") var file: String
 
     func run() async throws {
         try await CommandFailure.reported {
@@ -25,24 +25,24 @@ struct AdminBackup: AsyncParsableCommand {
     }
 }
 
-/// `apus admin restore`: puts a copy of the records back.
+/// `apus admin restore`: restores a copy of the records.
 struct AdminRestore: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "restore", abstract: "Put a copy of the records in their place, while no node runs.",
+        commandName: "restore", abstract: "Restore a copy of the records, while no node is running.",
         discussion: """
-            The copy is checked first. What stood there is kept beside it, with `.replaced` after its name. What was \
-            written after the copy was made is not in it: tokens that were revoked since are valid again.
+            The copy is checked first. The old file is kept with the suffix `.replaced`. Later changes are not in \
+            the copy: tokens that were revoked after the backup are valid again.
             """)
 
     @OptionGroup var records: RecordsOption
-    @Argument(help: "A file that `apus admin backup` made.") var file: String
+    @Argument(help: "Restore this file of `apus admin backup`.") var file: String
 
     func run() async throws {
         try await CommandFailure.reported {
             let configuration = try records.fileConfiguration
             let copy = try await RecordBackup.restore(
                 file, to: configuration.recordsFile, cluster: configuration.cluster)
-            print("Put \(copy.recordCount) records back.")
+            print("Restored \(copy.recordCount) records.")
         }
     }
 }

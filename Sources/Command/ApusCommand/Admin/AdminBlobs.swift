@@ -4,11 +4,11 @@ import ApusStorage
 import ArgumentParser
 import Foundation
 
-/// `apus admin blobs`: larger pieces of bytes, by the SHA-256 of their content.
+/// `apus admin blobs`: blobs, by the SHA-256 of their content.
 struct AdminBlobs: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "blobs", abstract: "List, add, print and remove blobs of a cluster.",
-        discussion: "Works on a cluster that runs and on one that is stopped, on the machine that has its blobs.",
+        discussion: "Works on the machine with the blobs, whether the cluster is running or not.",
         subcommands: [AdminBlobsList.self, AdminBlobsPut.self, AdminBlobsGet.self, AdminBlobsRemove.self])
 
     static func open(_ records: RecordsOption) async throws(ApusError) -> DirectoryBlobStore {
@@ -18,13 +18,13 @@ struct AdminBlobs: AsyncParsableCommand {
 
     static func id(_ text: String) throws(ApusError) -> BlobID {
         guard let id = BlobID(text) else {
-            throw ApusError(.badParameter, "'\(text)' is no name of a blob: 64 hexadecimal digits in lower case")
+            throw ApusError(.badParameter, "'\(text)' is not a blob's name: 64 lower-case hexadecimal digits")
         }
         return id
     }
 }
 
-/// `apus admin blobs list`: their names.
+/// `apus admin blobs list`: prints the blobs' names.
 struct AdminBlobsList: AsyncParsableCommand {
     static let configuration = CommandConfiguration(commandName: "list", abstract: "Print the names of all blobs.")
 
@@ -44,13 +44,13 @@ struct AdminBlobsList: AsyncParsableCommand {
     }
 }
 
-/// `apus admin blobs put`: keeps the bytes of a file.
+/// `apus admin blobs put`: stores the content of a file.
 struct AdminBlobsPut: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "put", abstract: "Keep the bytes of a file, and print the blob's name.")
+        commandName: "put", abstract: "Store the content of a file, and print the blob's name.")
 
     @OptionGroup var records: RecordsOption
-    @Argument(help: "The file to read.") var file: String
+    @Argument(help: "Read this file.") var file: String
 
     func run() async throws {
         try await CommandFailure.reported {
@@ -62,13 +62,13 @@ struct AdminBlobsPut: AsyncParsableCommand {
     }
 }
 
-/// `apus admin blobs get`: writes the bytes to a file.
+/// `apus admin blobs get`: writes a blob to a file.
 struct AdminBlobsGet: AsyncParsableCommand {
     static let configuration = CommandConfiguration(commandName: "get", abstract: "Write a blob to a new file.")
 
     @OptionGroup var records: RecordsOption
-    @Argument(help: "The blob's name.") var name: String
-    @Argument(help: "The file to make; it must not exist.") var file: String
+    @Argument(help: "Read the blob with this name.") var name: String
+    @Argument(help: "Write this file, which must not exist.") var file: String
 
     func run() async throws {
         try await CommandFailure.reported {
@@ -79,7 +79,7 @@ struct AdminBlobsGet: AsyncParsableCommand {
             do {
                 try Data(content).write(to: URL(fileURLWithPath: file), options: .withoutOverwriting)
             } catch {
-                throw ApusError(.storageFailed, "\(file) cannot be made: \(error.localizedDescription)")
+                throw ApusError(.storageFailed, "\(file) cannot be created: \(error.localizedDescription)")
             }
         }
     }
@@ -90,7 +90,7 @@ struct AdminBlobsRemove: AsyncParsableCommand {
     static let configuration = CommandConfiguration(commandName: "remove", abstract: "Remove a blob.")
 
     @OptionGroup var records: RecordsOption
-    @Argument(help: "The blob's name.") var name: String
+    @Argument(help: "Remove the blob with this name.") var name: String
 
     func run() async throws {
         try await CommandFailure.reported { try await AdminBlobs.open(records).remove(try AdminBlobs.id(name)) }

@@ -1,11 +1,11 @@
 import ArgumentParser
 
-/// `apus admin`: keys, certificates and tokens, which are made where the cluster's secrets live and not on a node; and
-/// the repair of the ownership store, and the records, on the nodes' machine.
+/// `apus admin`: creates keys, certificates and tokens where the cluster's secrets are kept, which need not be a node.
+/// On the nodes' machine it also repairs the ownership store and manages the records.
 struct AdminCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "admin",
-        abstract: "Make keys and tokens, repair the ownership store, and show, back up and restore records and blobs.",
+        abstract: "Create keys and tokens, repair the ownership store, and manage records and blobs.",
         subcommands: [
             AdminPKI.self, AdminToken.self, AdminRevoke.self, AdminOwnership.self, AdminRecords.self,
             AdminBackup.self, AdminRestore.self, AdminBlobs.self,

@@ -5,32 +5,32 @@ import ApusStorage
 import ArgumentParser
 import Foundation
 
-/// `apus admin ownership`: the store that says which node owns what.
+/// `apus admin ownership`: repairs the store of the cluster map.
 struct AdminOwnership: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "ownership", abstract: "Repair a cluster's ownership store.",
         subcommands: [AdminOwnershipRestore.self])
 }
 
-/// `apus admin ownership restore`: puts the newest map back that the nodes hold.
+/// `apus admin ownership restore`: restores the newest map of the nodes.
 struct AdminOwnershipRestore: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "restore", abstract: "Put the newest map of the nodes back where the ownership store was lost.",
+        commandName: "restore", abstract: "Restore the newest map of the nodes after the ownership store was lost.",
         discussion: """
-            For a store that was deleted, damaged, or replaced by an older copy. Every node keeps the newest map that it
-            adopted; the newest of them is put back under a revision above all, and nodes that run go on by \
-            themselves. The earlier store is kept beside the new one. Works on a cluster that runs and on one that is \
-            stopped.
+            Use this if the store was deleted, damaged, or replaced by an older copy. Every node keeps the newest map
+            that it adopted. The newest of these is written with a higher revision than all others, and running \
+            nodes continue without a restart. The old store is kept next to the new one. The cluster may be running \
+            or stopped.
             """)
 
     @OptionGroup var directory: DirectoryOption
     @Option(
         name: .customLong("config"),
-        help: "A node's configuration; several times, one for each node of the machine, instead of --dir.")
+        help: "Read a node's configuration, instead of --dir; repeat for each node of the machine.")
     var configs: [String] = []
-    @Option(help: "Take the map of this node, also where the nodes do not agree.")
+    @Option(help: "Use the map of this node, even if the nodes disagree.")
     var from: String?
-    @Flag(help: "Show what each node holds and what would be done, and change nothing.")
+    @Flag(help: "Show the map of each node and the planned action, and change nothing.")
     var dryRun = false
 
     func run() async throws {
@@ -47,21 +47,21 @@ struct AdminOwnershipRestore: AsyncParsableCommand {
         let survey = try await OwnershipSurvey.gather(configurations)
         for line in survey.table { print(line) }
         guard let choice = try survey.choice(from: from) else {
-            return print("The store is as the nodes know it; there is nothing to restore.")
+            return print("The store agrees with the nodes; there is nothing to restore.")
         }
         let revision = survey.nextRevision
         guard !dryRun else {
-            return print("The map of \(choice.node) would be put back as revision \(revision).")
+            return print("The map of \(choice.node) would be restored as revision \(revision).")
         }
         let old = try survey.put(choice, as: revision)
         print(
-            "The map of \(choice.node), revision \(choice.held.revision), is back as revision \(revision)."
+            "The map of \(choice.node), revision \(choice.held.revision), was restored as revision \(revision)."
                 + (old.map { " The earlier store is in \($0)." } ?? ""))
         let missing = await survey.waitForLiving(revision: revision, timeout: .seconds(10))
         guard missing.isEmpty else {
             throw ApusError(
                 .deadlineExceeded,
-                "\(missing.joined(separator: ", ")) did not take the map; look at `apus cluster status` and the logs")
+                "\(missing.joined(separator: ", ")) did not adopt the map; see `apus cluster status` and the logs")
         }
     }
 }

@@ -2,30 +2,30 @@ import ApusCore
 import ApusLocal
 import ArgumentParser
 
-/// `apus admin pki`: a cluster's authority, certificates and keys.
+/// `apus admin pki`: creates a cluster's authority, certificates and keys.
 struct AdminPKI: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "pki", abstract: "Make a cluster's authority, its nodes' certificates, and its keys.",
+        commandName: "pki", abstract: "Create a cluster's authority, its nodes' certificates, and its keys.",
         discussion: """
-            What exists is kept: run it again with further --node options to add nodes. ca.key and token.key stay with
+            Existing files are kept: run it again with more --node options to add nodes. ca.key and token.key stay with
             the operator; a node needs ca.pem, its own NODE.pem and NODE.key, clients.pem and clients.key, cluster.key
             and token.pub.
             """)
 
-    @Option(help: "The directory of the keys.")
+    @Option(help: "Use this directory for the keys.")
     var dir: String
-    @Option(help: "The cluster's name.")
+    @Option(help: "Set the cluster's name.")
     var cluster = "local"
-    @Option(name: .customLong("node"), help: "A node to make a certificate for; may be given several times.")
+    @Option(name: .customLong("node"), help: "Create a certificate for this node; repeatable.")
     var nodes: [String] = []
-    @Option(name: .customLong("host"), help: "A name or address under which the nodes are reached; several times.")
+    @Option(name: .customLong("host"), help: "Add a name or address of the nodes to the certificates; repeatable.")
     var hosts: [String] = []
 
     func run() async throws {
         let cluster = try ClusterID.argument(cluster, "--cluster")
         var names: [NodeName] = []
         for node in nodes {
-            // The directory's other files have these names.
+            // The directory's other files use these names.
             guard !["ca", "clients", "cluster", "token"].contains(node) else {
                 throw ValidationError("'\(node)' cannot name a node: another file has this name")
             }
@@ -35,7 +35,7 @@ struct AdminPKI: AsyncParsableCommand {
         let made = try directory.make(cluster: cluster, nodes: names, hosts: hosts)
         print(
             made.isEmpty
-                ? "Everything is there already in \(directory.path)."
-                : "Made in \(directory.path): \(made.joined(separator: ", ")).")
+                ? "All files exist already in \(directory.path)."
+                : "Created in \(directory.path): \(made.joined(separator: ", ")).")
     }
 }

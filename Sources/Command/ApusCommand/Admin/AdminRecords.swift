@@ -5,17 +5,17 @@ import ApusStorage
 import ArgumentParser
 import Foundation
 
-/// Which records a verb is about: those of a local cluster, or of a node's configuration.
+/// Selects the records of a command: those of a local cluster, or of a node's configuration.
 struct RecordsOption: ParsableArguments {
     @OptionGroup var directory: DirectoryOption
-    @Option(name: .customLong("config"), help: "A node's configuration, instead of --dir.")
+    @Option(name: .customLong("config"), help: "Read a node's configuration, instead of --dir.")
     var config: String?
 
     var configuration: NodeConfiguration {
         get throws(ApusError) { try Self.configuration(config, directory) }
     }
 
-    /// As ``configuration``, where the records are a file.
+    /// ``configuration``, if the records are in a file.
     var fileConfiguration: NodeConfiguration {
         get throws(ApusError) {
             let configuration = try configuration
@@ -26,7 +26,7 @@ struct RecordsOption: ParsableArguments {
         }
     }
 
-    /// - Throws: 10020 where there is no local cluster, 10022 where the configuration is not valid.
+    /// - Throws: 10020 if there is no local cluster, 10022 if the configuration is not valid.
     static func configuration(
         _ config: String?, _ directory: DirectoryOption
     ) throws(ApusError) -> NodeConfiguration {
@@ -37,18 +37,18 @@ struct RecordsOption: ParsableArguments {
     }
 }
 
-/// `apus admin records`: what the services keep.
+/// `apus admin records`: shows the services' records.
 struct AdminRecords: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "records", abstract: "Show records of a cluster as JSON.",
         discussion: """
-            Works on a cluster that runs and on one that is stopped, on the machine that has its records. Names of \
-            collections and indexes: `apus admin records list`.
+            Works on the machine with the records, whether the cluster is running or not. For the names of \
+            collections and indexes, use `apus admin records list`.
             """,
         subcommands: [AdminRecordsList.self, AdminRecordsGet.self, AdminRecordsScan.self])
 }
 
-/// `apus admin records list`: the collections.
+/// `apus admin records list`: lists the collections.
 struct AdminRecordsList: AsyncParsableCommand {
     static let configuration = CommandConfiguration(commandName: "list", abstract: "List the collections and indexes.")
 
@@ -60,12 +60,12 @@ struct AdminRecordsList: AsyncParsableCommand {
     }
 }
 
-/// `apus admin records get`: one record.
+/// `apus admin records get`: prints one record.
 struct AdminRecordsGet: AsyncParsableCommand {
     static let configuration = CommandConfiguration(commandName: "get", abstract: "Print one record.")
 
     @OptionGroup var records: RecordsOption
-    @Argument(help: "The collection.") var collection: String
+    @Argument(help: "Read this collection.") var collection: String
     @Argument(help: ArgumentHelp(RecordKeyText.help)) var key: [String]
 
     func run() async throws {
@@ -82,17 +82,17 @@ struct AdminRecordsGet: AsyncParsableCommand {
     }
 }
 
-/// `apus admin records scan`: many records, in order.
+/// `apus admin records scan`: prints records in order.
 struct AdminRecordsScan: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "scan", abstract: "Print the records of a collection, in order.")
 
     @OptionGroup var records: RecordsOption
-    @Argument(help: "The collection.") var collection: String
-    @Argument(help: ArgumentHelp("Only keys, or entries of the index, that begin with this. \(RecordKeyText.help)"))
+    @Argument(help: "Read this collection.") var collection: String
+    @Argument(help: ArgumentHelp("Print only records whose key or index entry starts so. \(RecordKeyText.help)"))
     var prefix: [String] = []
-    @Option(name: .customLong("by"), help: "The index whose order it is. Default: the key's.") var index: String?
-    @Option(help: "The most records; 0: all.") var limit = 100
+    @Option(name: .customLong("by"), help: "Use the order of this index. Default: that of the key.") var index: String?
+    @Option(help: "Print at most this number of records; 0 means all.") var limit = 100
 
     func run() async throws {
         try await CommandFailure.reported {
@@ -116,17 +116,17 @@ struct AdminRecordsScan: AsyncParsableCommand {
     }
 }
 
-/// Keys as people write them, and records as they read them.
+/// Converts keys and records between their text for operators and their types.
 enum RecordKeyText {
-    static let help = "The parts of the key: texts, numbers as u:7, numbers with a sign as i:-7."
+    static let help = "Write the key as its parts: text, unsigned numbers as u:7, signed numbers as i:-7."
 
-    /// Of all services of this program.
+    /// The collections of all services of this program.
     static var catalogue: RecordCatalogue { NodeRecords.catalogue(carrying: ApusProgram.services) }
 
     static func collection(_ name: String) throws(ApusError) -> any RecordCollectionDeclaration {
         guard let collection = catalogue[name] else {
             let names = catalogue.collections.map(\.name).joined(separator: ", ")
-            throw ApusError(.badParameter, "there is no collection \(name); these are: \(names)")
+            throw ApusError(.badParameter, "there is no collection \(name); the collections are: \(names)")
         }
         return collection
     }
@@ -145,7 +145,7 @@ enum RecordKeyText {
         return OrderedKey(key)
     }
 
-    /// One line of JSON.
+    /// Formats a record as one line of JSON.
     static func line(
         _ record: StoredRecord, _ collection: any RecordCollectionDeclaration
     ) throws(ApusError) -> String {

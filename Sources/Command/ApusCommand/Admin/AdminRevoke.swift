@@ -6,19 +6,19 @@ import ApusStorage
 import ArgumentParser
 import Foundation
 
-/// `apus admin revoke`: ends tokens before their time, with all that was opened with them (IV-A6).
+/// `apus admin revoke`: revokes tokens before they expire, and ends everything that was opened with them (IV-A6).
 struct AdminRevoke: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "revoke", abstract: "Revoke a token, an identity's tokens, or those of a whole account.",
+        commandName: "revoke", abstract: "Revoke a token, the tokens of an identity, or those of an account.",
         discussion: """
-            Give --token-id, --identity or --all. Every node ends the sessions, streams and relay allocations of the \
-            tokens within a second, takes the tokens no more, and knows it after a restart. Tokens of an identity or \
-            an account that are issued from the next second on are valid. Works on a cluster that runs and on one that \
-            is stopped, on the machine that has its records.
+            Use --token-id, --identity or --all. Within a second every node ends the sessions, streams and relay \
+            allocations of the tokens and refuses the tokens, also after a restart. Tokens of an identity or \
+            an account that are issued from the next second on are valid. Works on the machine with the records, \
+            whether the cluster is running or not.
             """)
 
     @OptionGroup var directory: DirectoryOption
-    @Option(name: .customLong("config"), help: "A node's configuration, instead of --dir.")
+    @Option(name: .customLong("config"), help: "Read a node's configuration, instead of --dir.")
     var config: String?
     @Option(help: "Revoke the token with this id, its claim jti.")
     var tokenID: String?
@@ -26,16 +26,16 @@ struct AdminRevoke: AsyncParsableCommand {
     var identity: String?
     @Flag(help: "Revoke all tokens of the account.")
     var all = false
-    @Option(help: "The account of --identity and --all.")
+    @Option(help: "Set the account of --identity and --all.")
     var account = LocalCluster.account.rawValue
-    @Option(help: "With --identity and --all: only tokens issued before this, in Unix seconds. Default: now.")
+    @Option(help: "Revoke only tokens issued before this, in Unix seconds; for --identity and --all. Default: now.")
     var before: Int64?
-    @Option(help: "Forget the revocation after this span: the longest that the tokens are valid. 90s, 15m, 12h, 30d.")
+    @Option(help: "Keep the revocation for this long: the longest lifetime of the tokens. 90s, 15m, 12h, 30d.")
     var keep = "400d"
 
     func validate() throws {
         guard (tokenID == nil ? 0 : 1) + (identity == nil ? 0 : 1) + (all ? 1 : 0) == 1 else {
-            throw ValidationError("give one of --token-id, --identity and --all")
+            throw ValidationError("use one of --token-id, --identity and --all")
         }
     }
 
@@ -48,7 +48,7 @@ struct AdminRevoke: AsyncParsableCommand {
                 RevocationRecord(try subject(now: now), expires: now + (try lifetime().components.seconds)),
                 wallSeconds: now)
             await store.close()
-            print("Revoked. Every node that runs acts on it within a second.")
+            print("Revoked. It takes effect at every running node within a second.")
         }
     }
 
@@ -67,7 +67,7 @@ struct AdminRevoke: AsyncParsableCommand {
 
     private func lifetime() throws(ApusError) -> Duration {
         guard let span = AdminToken.span(keep) else {
-            throw ApusError(.badParameter, "--keep must be a span such as 90s, 15m, 12h or 30d, not '\(keep)'")
+            throw ApusError(.badParameter, "--keep must be a duration such as 90s, 15m, 12h or 30d, not '\(keep)'")
         }
         return span
     }

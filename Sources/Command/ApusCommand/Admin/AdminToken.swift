@@ -4,29 +4,29 @@ import ApusSessions
 import ArgumentParser
 import Foundation
 
-/// `apus admin token`: a signed token for a device, an app or an operator (IV-A6).
+/// `apus admin token`: signs a token for a device, an app or an operator (IV-A6).
 struct AdminToken: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "token", abstract: "Sign a token for a device, an app or an operator.",
         discussion: "--dir is the directory of `apus admin pki`, or the state directory of a local cluster.")
 
-    @Option(help: "Where token.key is.")
+    @Option(help: "Read token.key from this directory.")
     var dir = StateDirectory.defaultPath
-    @Option(help: "The cluster's name; a local cluster's own where --dir is one.")
+    @Option(help: "Set the cluster's name. Default: that of the local cluster in --dir.")
     var cluster: String?
-    @Option(help: "device, app or admin.")
+    @Option(help: "Set the bearer's role: device, app or admin.")
     var role: String
-    @Option(help: "The account that the bearer belongs to.")
+    @Option(help: "Set the bearer's account.")
     var account = LocalCluster.account.rawValue
-    @Option(help: "The bearer's own id; a device's is its device id where none is given.")
+    @Option(help: "Set the bearer's access id. Default: the device id for a device, a random one otherwise.")
     var access: String?
     @Option(
-        name: .customLong("device"), help: "The device that the bearer is; for an app, one that it may reach (several)."
+        name: .customLong("device"), help: "Set the device's id; for an app, a device that it may access (repeatable)."
     )
     var devices: [String] = []
-    @Option(help: "The token's id, by which it can be revoked; a random one where none is given.")
+    @Option(help: "Set the token's id, by which it can be revoked. Default: a random id.")
     var id: String?
-    @Option(help: "How long it is valid: 90s, 15m, 12h, 30d.")
+    @Option(help: "Set the token's lifetime: 90s, 15m, 12h, 30d.")
     var ttl = "1h"
 
     func run() async throws {
@@ -57,12 +57,12 @@ struct AdminToken: AsyncParsableCommand {
 
     private static func lifetime(_ text: String) throws -> Duration {
         guard let span = span(text) else {
-            throw ValidationError("--ttl must be a span such as 90s, 15m, 12h or 30d, not '\(text)'")
+            throw ValidationError("--ttl must be a duration such as 90s, 15m, 12h or 30d, not '\(text)'")
         }
         return span
     }
 
-    /// A span such as 90s, 15m, 12h or 30d; nil for other text.
+    /// Parses a duration such as 90s, 15m, 12h or 30d; nil for other text.
     static func span(_ text: String) -> Duration? {
         let units: [Character: Int] = ["s": 1, "m": 60, "h": 3600, "d": 86_400]
         guard let last = text.last, let unit = units[last], let count = Int(text.dropLast()),

@@ -8,28 +8,28 @@ import NIOCore
 import NIOFoundationCompat
 import NIOHTTP1
 
-/// What the ownership store shows, and what each node holds of it.
+/// The state of the ownership store, and each node's memory of it.
 struct OwnershipSurvey: Sendable {
-    /// A node and what it remembers.
+    /// A node and its memory of the store.
     struct Witness: Sendable {
         var configuration: NodeConfiguration
-        /// The newest map that it adopted, as it wrote it to its directory.
+        /// The newest map that the node adopted, as it wrote it to its directory.
         var held: RevisionFile?
-        /// Why there is none.
+        /// The reason if there is none.
         var reason: String?
-        /// Nil where the node does not answer.
+        /// Nil if the node does not answer.
         var status: NodeStatus?
 
         var name: String { configuration.node.rawValue }
     }
 
-    /// A node's map, to be put back.
+    /// The map of a node that is to be restored.
     struct Choice: Sendable {
         var node: String
         var held: RevisionFile
     }
 
-    /// How long a living node may take until it has written what it adopted.
+    /// How long a running node may take to write a map that it has adopted.
     private static let settleTimeMax = Duration.seconds(3)
     private static let answerTimeout = Duration.seconds(2)
 
@@ -38,7 +38,7 @@ struct OwnershipSurvey: Sendable {
     let witnesses: [Witness]
     let store: (found: OwnershipMark?, value: [UInt8], reason: String?)
 
-    /// - Throws: 10022 where the configurations are not of one cluster with one store.
+    /// - Throws: 10022 if the configurations do not belong to one cluster with one store.
     static func gather(_ configurations: [NodeConfiguration]) async throws(ApusError) -> OwnershipSurvey {
         guard let first = configurations.first,
             configurations.allSatisfy({
@@ -47,7 +47,7 @@ struct OwnershipSurvey: Sendable {
                         == URL(fileURLWithPath: first.ownershipDirectory).standardizedFileURL
             })
         else {
-            throw ApusError(.configurationInvalid, "the configurations are not of one cluster with one ownership store")
+            throw ApusError(.configurationInvalid, "the configurations differ in cluster or ownership store")
         }
         let witnesses = await withTaskGroup(of: (Int, Witness).self) { group in
             for (index, configuration) in configurations.enumerated() {
@@ -62,7 +62,7 @@ struct OwnershipSurvey: Sendable {
             store: OwnershipRestore.look(path: first.ownershipDirectory, cluster: first.cluster))
     }
 
-    /// Asks a node, and waits until it has written the map that it says it has.
+    /// Asks a node, and waits until it has written the map that it reports.
     private static func witness(_ configuration: NodeConfiguration) async -> Witness {
         var witness = Witness(configuration: configuration, status: await status(of: configuration))
         let deadline = ContinuousClock.now + settleTimeMax
@@ -91,7 +91,7 @@ struct OwnershipSurvey: Sendable {
         return status
     }
 
-    /// For a person.
+    /// The survey as text.
     var table: [String] {
         let found =
             store.found.map { "revision \($0.revision) of store \($0.store)" } ?? store.reason ?? "cannot be read"
@@ -106,18 +106,16 @@ struct OwnershipSurvey: Sendable {
             + TextTable.lines([["NODE", "STATE", "HOLDS REVISION", "OF STORE"]] + rows)
     }
 
-    /// The map to put back; nil where the store has it, or one that follows from it.
-    ///
-    /// The newest is taken, of all nodes that know one store; it must follow from what each of the others holds.
-    ///
-    /// - Throws: 10020 where no node holds a map, or where they do not agree and none is named.
+    /// The map to restore; nil if the store has it, or one that follows from it.
+    /// The newest map is chosen if all nodes have the same store. It must follow from those of all other nodes.
+    /// - Throws: 10020 if no node has a map, or the nodes disagree and none is named.
     func choice(from name: String?) throws(ApusError) -> Choice? {
         let candidates = witnesses.compactMap { witness in
             witness.held.map { (choice: Choice(node: witness.name, held: $0), isLiving: witness.status != nil) }
         }
         if let name {
             guard let named = candidates.first(where: { $0.choice.node == name }) else {
-                throw ApusError(.badParameter, "there is no node '\(name)' that holds a map")
+                throw ApusError(.badParameter, "there is no node '\(name)' with a map")
             }
             return named.choice
         }
@@ -125,9 +123,9 @@ struct OwnershipSurvey: Sendable {
         let newest = candidates.max { left, right in
             (left.choice.held.revision, left.isLiving ? 1 : 0) < (right.choice.held.revision, right.isLiving ? 1 : 0)
         }
-        guard let newest else { throw ApusError(.stateForeign, "no node holds a map of the cluster \(cluster)") }
+        guard let newest else { throw ApusError(.stateForeign, "no node has a map of the cluster \(cluster)") }
         guard stores.count == 1 else {
-            throw ApusError(.stateForeign, "the nodes hold maps of different stores; choose one with --from NODE")
+            throw ApusError(.stateForeign, "the nodes have maps of different stores; choose one with --from NODE")
         }
         let map = try Self.map(newest.choice.held)
         for other in candidates {
@@ -145,7 +143,7 @@ struct OwnershipSurvey: Sendable {
         return nil
     }
 
-    /// Above every revision that is known here.
+    /// Higher than every known revision.
     var nextRevision: UInt64 {
         var highest = store.found?.revision ?? 0
         for witness in witnesses {
@@ -154,7 +152,7 @@ struct OwnershipSurvey: Sendable {
         return highest + OwnershipRestore.revisionGap
     }
 
-    /// - Returns: Where the earlier store is now; nil where there was none.
+    /// - Returns: the path of the old store; nil if there was none.
     /// - Throws: 10021.
     func put(_ choice: Choice, as revision: UInt64) throws(ApusError) -> String? {
         var record = choice.held
@@ -163,7 +161,7 @@ struct OwnershipSurvey: Sendable {
         return try OwnershipRestore.put(record, at: path, name: name)
     }
 
-    /// The living nodes that do not have the revision within the time, or still find the store wrong.
+    /// The running nodes that have not adopted the revision in time, or still report a condition of the store.
     func waitForLiving(revision: UInt64, timeout: Duration) async -> [String] {
         let deadline = ContinuousClock.now + timeout
         while true {

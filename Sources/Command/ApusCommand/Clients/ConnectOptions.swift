@@ -7,41 +7,40 @@ import ArgumentParser
 import Logging
 import NIOPosix
 
-/// Where a client verb connects, and as whom: a local cluster's folder, or everything by hand.
+/// The endpoints and the credentials of a client command: from a local cluster's folder, or all by options.
 struct ConnectOptions: ParsableArguments {
-    @Option(help: "State directory of a local cluster: doors, authority and a token come from there.")
+    @Option(help: "Take endpoints, authority and token from this state directory of a local cluster.")
     var dir: String?
 
-    @Option(help: "With --dir: the node to connect to first, by number or name.")
+    @Option(help: "Connect to this node first, by number or name; for --dir.")
     var node: String?
 
-    @Option(name: .customLong("connect"), help: "A client door, HOST:PORT; may be given several times.")
+    @Option(name: .customLong("connect"), help: "Connect to the client endpoint HOST:PORT; repeatable.")
     var doors: [String] = []
 
-    @Option(name: .customLong("ca"), help: "PEM file of the authority that signed the doors' certificates.")
+    @Option(name: .customLong("ca"), help: "Trust the authority in this PEM file.")
     var authority: String?
 
-    @Option(help: "A signed token; `apus admin token` makes one. Else the environment's APUS_TOKEN.")
+    @Option(help: "Use this token of `apus admin token`. Default: APUS_TOKEN of the environment.")
     var token: String?
 
-    @Option(help: "The file that the token is in; - asks for it.")
+    @Option(help: "Read the token from this file; - prompts for it.")
     var tokenFile: String?
 
     @Option(
-        help: "Log lines at and above this level: trace, debug, info, notice, warning, error.",
+        help: "Log from this level on: trace, debug, info, notice, warning, error.",
         transform: { text in
-            guard let level = Logger.Level(rawValue: text) else { throw ValidationError("'\(text)' is no log level.") }
+            guard let level = Logger.Level(rawValue: text) else { throw ValidationError("'\(text)' is not a level.") }
             return level
         })
     var logLevel: Logger.Level = .notice
 
-    /// The state directory of a local cluster when nothing else is said.
+    /// The default state directory of a local cluster.
     static let defaultDirectory = "~/.apus/local"
 
-    /// What a session needs. A token is minted where a local cluster is named.
-    ///
-    /// - Parameter identity: who the client is; for a device its id.
-    /// - Throws: 21031 for options that do not go together, 10020 for a folder that is no local cluster's.
+    /// The configuration of a session. A token is issued if a local cluster is used.
+    /// - Parameter access: the client's access id; for a device, its id.
+    /// - Throws: 21031 if options cannot be combined, 10020 if the folder belongs to no local cluster.
     func client(role: Session.Role, access: AccessID, device: DeviceID?) async throws(ApusError) -> ClientConfiguration
     {
         let clientRole: ClientRole = role == .device ? .device : .app
@@ -50,12 +49,12 @@ struct ConnectOptions: ParsableArguments {
             guard let authority, let token else {
                 throw ApusError(
                     .badParameter,
-                    "--connect needs --ca FILE and a token beside it: --token-file FILE, APUS_TOKEN or --token TOKEN")
+                    "--connect needs --ca FILE and a token: --token-file FILE, APUS_TOKEN or --token TOKEN")
             }
             var parsed: [HostPort] = []
             for door in doors {
                 guard let value = HostPort(door) else {
-                    throw ApusError(.badParameter, "--connect wants HOST:PORT, not '\(door)'")
+                    throw ApusError(.badParameter, "--connect must be HOST:PORT, not '\(door)'")
                 }
                 parsed.append(value)
             }
@@ -73,7 +72,7 @@ struct ConnectOptions: ParsableArguments {
             doors: known, authorityFile: authority ?? local.authorityFile, token: minted ?? "", role: clientRole)
     }
 
-    /// The verb's own logger, to standard error.
+    /// The command's own logger, to standard error.
     var log: Logger {
         var log = Logger(label: "apus") { EscapingLogHandler(StreamLogHandler.standardError(label: $0)) }
         log.logLevel = logLevel

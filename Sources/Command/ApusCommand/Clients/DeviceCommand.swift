@@ -8,24 +8,24 @@ import Logging
 import NIOCore
 import NIOPosix
 
-/// `apus device`: a camera in software.
+/// `apus device`: runs a software camera.
 struct DeviceCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "device", abstract: "Be a camera: publish a clip, an RTSP stream or a test pattern.")
+        commandName: "device", abstract: "Run as a camera: publish a clip, an RTSP stream or a test pattern.")
 
-    @Option(help: "The device's id.") var id: String
-    @Option(help: "Publish this file, over and over, at its own pace.") var file: String?
+    @Option(help: "Set the device's id.") var id: String
+    @Option(help: "Publish this file in a loop, at its own pace.") var file: String?
     @Option(help: "Publish another camera's stream: rtsp://…") var rtsp: String?
     @Option(help: "Publish a generated picture with a frame counter and a clock: WIDTHxHEIGHT@FPS.")
     var testPattern: String?
-    @Option(help: "The source's number on a device with several cameras.") var source: UInt16 = 0
+    @Option(help: "Set the source's number on a device with several cameras.") var source: UInt16 = 0
     @Option(help: "Write one JSON line for every frame to this file.") var log: String?
-    @Option(help: "Stop after so many seconds.") var seconds: Double?
+    @Option(help: "Stop after this number of seconds.") var seconds: Double?
     @OptionGroup var connection: ConnectOptions
 
     func validate() throws {
         guard [file, rtsp, testPattern].count(where: { $0 != nil }) == 1 else {
-            throw ValidationError("Give exactly one of --file, --rtsp and --test-pattern.")
+            throw ValidationError("Use exactly one of --file, --rtsp and --test-pattern.")
         }
         _ = try DeviceID.argument(id, "--id")
     }

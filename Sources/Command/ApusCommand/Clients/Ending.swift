@@ -5,17 +5,17 @@ import Foundation
 import Logging
 import UnixSignals
 
-/// Ends a client verb: by its own end, a time limit, a signal, or the cluster's last word.
+/// Ends a client command: when its work ends, at a time limit, at a signal, or at an error of the cluster.
 final class Ending: Sendable {
     private let stream: AsyncStream<ApusError>
     private let feed: AsyncStream<ApusError>.Continuation
 
     init() { (stream, feed) = AsyncStream.makeStream(bufferingPolicy: .bufferingOldest(1)) }
 
-    /// The verb has to end, with this error. From any thread; the first counts.
+    /// Ends the command with this error. May be called from any thread; the first call counts.
     func end(_ error: ApusError) { feed.yield(error) }
 
-    /// Runs the verb's work until it ends or something ends it.
+    /// Runs the command's work until it ends or is ended.
     func race(
         seconds: Double?, _ work: @escaping @Sendable () async throws(ApusError) -> Void
     ) async -> Result<Void, ApusError> {
@@ -44,19 +44,19 @@ final class Ending: Sendable {
     }
 }
 
-/// Says how the link to the cluster stands, and while it is down why.
+/// Logs the state of the link to the cluster, and the reason while it is down.
 enum LinkReport {
     static func say(_ state: LinkState, _ error: ApusError?, to log: Logger) {
         switch state {
         case .online:
-            log.notice("Connected.")
+            log.notice("Connected")
         case .offline where error?.code == .cancelled:
-            break  // The verb ends the session itself.
+            break  // The command ends the session itself.
         case .offline:
             let facts = error.map { Logger.facts(of: $0) } ?? [:]
-            log.warning("No door of the cluster can be reached; trying on.", metadata: facts)
+            log.warning("No endpoint of the cluster can be reached; retrying", metadata: facts)
         case .tokenFailed, .kicked:
-            break  // The verb ends with the error itself.
+            break  // The command ends with the error itself.
         }
     }
 }

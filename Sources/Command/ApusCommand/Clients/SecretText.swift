@@ -7,30 +7,29 @@ import Glibc
 import Musl
 #endif
 
-/// Tokens, secrets and passwords that need not stand on the command line, where every user of the machine reads them.
+/// Reads tokens, secrets and passwords without arguments, which every user of the machine can read.
 enum SecretText {
-    /// The longest one, in bytes.
+    /// The maximum length, in bytes.
     static let byteCountMax = 64 << 10
 
-    /// What was given, the first of: the option itself, the file of the option with `-file`, the environment.
-    ///
-    /// - Throws: 21031 where both options are given or nothing stands in the file, 10021 where it cannot be read.
+    /// The given secret, from the first of: the option itself, the file of the option with `-file`, the environment.
+    /// - Throws: 21031 if both options are given or the file is empty, 10021 if it cannot be read.
     static func given(
         _ text: String?, file: String?, variable: String?, name: String
     ) throws(ApusError) -> String? {
         guard text == nil || file == nil else {
-            throw ApusError(.badParameter, "give --\(name) or --\(name)-file, not both")
+            throw ApusError(.badParameter, "use --\(name) or --\(name)-file, not both")
         }
         if let text { return text }
         if let file { return try read(file, name: name) }
         return variable.flatMap { ProcessInfo.processInfo.environment[$0] }.flatMap { $0.isEmpty ? nil : $0 }
     }
 
-    /// The first line of a file; `-` asks at the terminal, or reads standard input where that is none.
+    /// The first line of a file. `-` prompts at the terminal, or reads standard input if it is not a terminal.
     private static func read(_ file: String, name: String) throws(ApusError) -> String {
         let line = file == "-" ? ask(name) : try firstLine(of: file)
         guard let line, !line.isEmpty else {
-            throw ApusError(.badParameter, file == "-" ? "no \(name) was typed" : "\(file) holds no \(name)")
+            throw ApusError(.badParameter, file == "-" ? "no \(name) was typed" : "\(file) contains no \(name)")
         }
         return line
     }
@@ -48,7 +47,7 @@ enum SecretText {
         }
     }
 
-    /// Asks without showing what is typed.
+    /// Prompts without echoing the input.
     private static func ask(_ name: String) -> String? {
         var shown = termios()
         guard isatty(0) == 1, tcgetattr(0, &shown) == 0 else {

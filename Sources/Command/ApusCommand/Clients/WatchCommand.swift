@@ -8,18 +8,18 @@ import Logging
 import NIOCore
 import NIOPosix
 
-/// `apus watch`: a viewer without a screen.
+/// `apus watch`: runs a viewer without a display.
 struct WatchCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "watch", abstract: "Watch a device: record it, take a picture, or only count frames.")
 
-    @Argument(help: "The device's id.") var device: String
-    @Option(help: "The source's number on a device with several cameras.") var source: UInt16 = 0
-    @Option(help: "Record what is seen into this MP4 file, without encoding it again.") var record: String?
-    @Option(help: "Write the picture at the end to this PNG file.") var snapshot: String?
-    @Option(help: "Stop after so many seconds.") var seconds: Double?
+    @Argument(help: "Watch the device with this id.") var device: String
+    @Option(help: "Set the source's number on a device with several cameras.") var source: UInt16 = 0
+    @Option(help: "Record the frames into this MP4 file, without re-encoding.") var record: String?
+    @Option(help: "Write the last picture to this PNG file.") var snapshot: String?
+    @Option(help: "Stop after this number of seconds.") var seconds: Double?
     @Option(help: "Write one JSON line for every frame to this file.") var log: String?
-    @Option(help: "The access id that this viewer is; a new one each time when not given.") var access: String?
+    @Option(help: "Set this viewer's access id. Default: a random one.") var access: String?
     @OptionGroup var connection: ConnectOptions
 
     func validate() throws {
@@ -51,10 +51,10 @@ struct WatchCommand: AsyncParsableCommand {
                 session: session, device: device, source: source, onFrame: { viewer.received($0) },
                 onEvent: { event in
                     switch event {
-                    case .live: log.info("Frames flow.")
-                    case .waiting: log.notice("No frames at the moment.")
+                    case .live: log.info("Frames are arriving")
+                    case .waiting: log.notice("No frames are arriving")
                     case .skipped(let count):
-                        log.warning("Frames were left out: too slow.", metadata: [LogKey.count: "\(count)"])
+                        log.warning("Frames were skipped: too slow", metadata: [LogKey.count: "\(count)"])
                     case .ended(let error): ending.end(error)
                     }
                 })
@@ -64,11 +64,11 @@ struct WatchCommand: AsyncParsableCommand {
                 while !Task.isCancelled { try? await Task.sleep(for: .seconds(3600)) }
             }
             session.close()
-            // The loop is empty after this: no frame comes any more.
+            // The event loop has ended, so no further frame arrives.
             try await group.shutdownGracefully()
             frames?.close()
             let recording = Result { () throws(ApusError) in _ = try recorder?.finish() }
-            // What ended the verb comes first: nothing to record, or to show, follows from it.
+            // The error that ended the command comes first: a missing recording or picture is its consequence.
             try result.get()
             try recording.get()
             if let snapshot { try picture?.save(to: snapshot) }
@@ -77,7 +77,7 @@ struct WatchCommand: AsyncParsableCommand {
     }
 }
 
-/// Takes a viewer's frames to the log, the recording and the picture; confined to the session's loop.
+/// Passes a viewer's frames to the log, the recording and the picture. Confined to the session's loop.
 final class Viewer: @unchecked Sendable {  // SAFETY: one loop calls it; `report` comes after its end.
     private let frames: FrameLog?
     private let recorder: MP4Recorder?
@@ -110,7 +110,7 @@ final class Viewer: @unchecked Sendable {  // SAFETY: one loop calls it; `report
 
     func report(to log: Logger) {
         log.notice(
-            "Watched.",
+            "The viewer has ended",
             metadata: [
                 "apus.frames": "\(count)", "apus.bytes": "\(byteCount)",
                 "apus.gap_longest_ms": "\(Int(gapLongest.milliseconds))",

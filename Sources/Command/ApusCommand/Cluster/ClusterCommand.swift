@@ -2,7 +2,7 @@ import ApusCore
 import ApusLocal
 import ArgumentParser
 
-/// `apus cluster`: a cluster of several node processes on this machine.
+/// `apus cluster`: runs a cluster of several node processes on this machine.
 struct ClusterCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "cluster", abstract: "Run a local cluster of several nodes on this machine.",
@@ -12,21 +12,21 @@ struct ClusterCommand: AsyncParsableCommand {
         ])
 }
 
-/// `--dir`, which every verb of a local cluster takes.
+/// The option `--dir` of the commands for a local cluster.
 struct DirectoryOption: ParsableArguments {
-    @Option(name: .customLong("dir"), help: "The cluster's state directory.")
+    @Option(name: .customLong("dir"), help: "Use this state directory of the cluster.")
     var path = StateDirectory.defaultPath
 
-    /// - Throws: 10020 where there is no local cluster.
+    /// - Throws: 10020 if there is no local cluster.
     func cluster() throws(ApusError) -> LocalCluster { try LocalCluster(directory: path) }
 }
 
-/// The node that a verb is for.
+/// Selects the node of a command.
 struct NodeArgument: ParsableArguments {
-    @Argument(help: "The node: its number from 1, or its name.")
+    @Argument(help: "Select the node by its number from 1, or by its name.")
     var node: String
 
-    /// - Throws: 21031 where there is no such node.
+    /// - Throws: 21031 if there is no such node.
     func process(in cluster: LocalCluster) throws(ApusError) -> NodeProcess {
         NodeProcess(try StateDirectory.node(node, in: cluster.mark).name, in: cluster.directory)
     }

@@ -3,7 +3,7 @@ import ApusLocal
 import ArgumentParser
 import Foundation
 
-/// `apus cluster down`: stops every node. A cluster that is down already stays so.
+/// `apus cluster down`: stops every node. Does nothing if the cluster is stopped.
 struct ClusterDown: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "down", abstract: "Stop all nodes of the local cluster.")
@@ -26,7 +26,7 @@ struct ClusterDown: AsyncParsableCommand {
         print("The cluster \(mark.cluster) is down\(purge ? " and its state is removed" : "").")
     }
 
-    /// Stops all at once: nodes that stop together need not hand over to each other.
+    /// Stops all nodes at once: nodes that stop together need not hand over to each other.
     static func stop(_ processes: [NodeProcess]) async throws {
         try await withThrowingTaskGroup(of: Void.self) { group in
             for process in processes {

@@ -5,13 +5,13 @@ import ArgumentParser
 import NIOCore
 import NIOHTTP1
 
-/// `apus cluster drain N`: hands a node's shards over, then stops it.
+/// `apus cluster drain N`: hands over a node's shards, then stops it.
 struct ClusterDrain: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "drain", abstract: "Hand a node's shards, channels and clients over to the others, then stop it.")
     @OptionGroup var directory: DirectoryOption
     @OptionGroup var node: NodeArgument
-    @Option(help: "How many seconds the hand-over may take.")
+    @Option(help: "Set the number of seconds to wait for the hand-over.")
     var timeout = 120
     @Flag(help: "Leave the drained node running.")
     var stay = false
@@ -25,7 +25,7 @@ struct ClusterDrain: AsyncParsableCommand {
         let found = try StateDirectory.node(node.node, in: local.mark)
         let process = NodeProcess(found.name, in: local.directory)
         guard process.state == .running, let address = HostPort(found.http) else {
-            throw ApusError(.unavailable, "the node \(found.name) does not run")
+            throw ApusError(.unavailable, "the node \(found.name) is not running")
         }
         let token = try await local.mint(role: .admin, access: AccessID(unchecked: "operator"))
         let answer = try await HTTPFetch.send(

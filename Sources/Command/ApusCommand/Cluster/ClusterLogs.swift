@@ -3,16 +3,16 @@ import ApusLocal
 import ArgumentParser
 import Foundation
 
-/// `apus cluster logs [N]`: the end of one node's log, or of all.
+/// `apus cluster logs [N]`: prints the end of one node's log, or of all logs.
 struct ClusterLogs: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "logs", abstract: "Show the end of a node's log, or of all nodes' logs.")
     @OptionGroup var directory: DirectoryOption
-    @Argument(help: "The node: its number from 1, or its name; all where none is given.")
+    @Argument(help: "Select the node by its number from 1, or by its name. Default: all nodes.")
     var node: String?
-    @Option(help: "How many lines of each.")
+    @Option(help: "Print this number of lines of each log.")
     var lines = 40
-    @Flag(name: .shortAndLong, help: "Go on with new lines until interrupted.")
+    @Flag(name: .shortAndLong, help: "Continue with new lines until interrupted.")
     var follow = false
 
     func run() async throws {

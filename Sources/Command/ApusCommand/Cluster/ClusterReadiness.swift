@@ -3,14 +3,14 @@ import ApusLocal
 import ApusNode
 import Foundation
 
-/// Waits until every node serves and the shards are spread over all of them.
+/// Waits until every node serves and the shards are balanced.
 struct ClusterReadiness: Sendable {
     let cluster: LocalCluster
 
-    /// A node's share may be off by this part, or by what chance gives to few shards, before it is waited for.
+    /// The accepted relative deviation of a node's share. For few shards, the deviation of chance is accepted instead.
     static let unevennessMax = 0.2
 
-    /// - Throws: 10005 after the deadline, 10018 where a node's process ended; both with the end of the log.
+    /// - Throws: 10005 after the deadline, 10018 if a node's process ended; both with the end of the log.
     func wait(_ timeout: Duration) async throws {
         let deadline = ContinuousClock.now + timeout
         var weights: [Int] = []
@@ -31,7 +31,7 @@ struct ClusterReadiness: Sendable {
         }
     }
 
-    /// What is not well yet; nil where all is.
+    /// The reason why the cluster is not ready; nil if it is.
     static func obstacle(_ reports: [NodeReport], weights: [Int]) -> String? {
         for report in reports where report.status.state != "up" {
             return "\(report.status.name) is \(report.status.state)"

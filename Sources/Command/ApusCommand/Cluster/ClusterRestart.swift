@@ -2,13 +2,13 @@ import ApusCore
 import ApusLocal
 import ArgumentParser
 
-/// `apus cluster restart N`: stops a node, if it runs, and starts it anew.
+/// `apus cluster restart N`: stops a node, if it is running, and starts it again.
 struct ClusterRestart: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "restart", abstract: "Stop a node, if it runs, and start it again.")
+        commandName: "restart", abstract: "Stop a node, if it is running, and start it again.")
     @OptionGroup var directory: DirectoryOption
     @OptionGroup var node: NodeArgument
-    @Option(help: "How many seconds the node may take until it serves.")
+    @Option(help: "Set the number of seconds to wait until the node serves.")
     var timeout = 60
 
     func run() async throws {

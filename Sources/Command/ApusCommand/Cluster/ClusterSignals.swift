@@ -8,7 +8,7 @@ import Glibc
 import Musl
 #endif
 
-/// `apus cluster kill N`: ends a node as a crash would.
+/// `apus cluster kill N`: kills a node, as a crash would.
 struct ClusterKill: AsyncParsableCommand {
     static let configuration = CommandConfiguration(commandName: "kill", abstract: "Kill a node's process (SIGKILL).")
     @OptionGroup var directory: DirectoryOption
@@ -20,7 +20,7 @@ struct ClusterKill: AsyncParsableCommand {
     }
 }
 
-/// `apus cluster pause N`: stops a node without ending it, as a frozen machine would.
+/// `apus cluster pause N`: stops a node's process, as a frozen machine would.
 struct ClusterPause: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "pause", abstract: "Freeze a node's process (SIGSTOP).")
@@ -32,23 +32,23 @@ struct ClusterPause: AsyncParsableCommand {
     }
 }
 
-/// `apus cluster resume N`: lets a paused node go on.
+/// `apus cluster resume N`: continues a paused node.
 struct ClusterResume: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "resume", abstract: "Let a paused node go on (SIGCONT).")
+        commandName: "resume", abstract: "Continue a paused node (SIGCONT).")
     @OptionGroup var directory: DirectoryOption
     @OptionGroup var node: NodeArgument
 
     func run() async throws {
-        try await NodeSignal.send(SIGCONT, to: try node.process(in: try directory.cluster()), done: "goes on")
+        try await NodeSignal.send(SIGCONT, to: try node.process(in: try directory.cluster()), done: "continues")
     }
 }
 
-/// Sends one signal to one node and says what came of it.
+/// Sends one signal to one node and prints the result.
 enum NodeSignal {
-    /// - Throws: 21025 where the node does not run.
+    /// - Throws: 21025 if the node is not running.
     static func send(_ number: CInt, to process: NodeProcess, done: String, ends: Bool = false) async throws {
-        guard process.signal(number) else { throw ApusError(.unavailable, "the node \(process.name) does not run") }
+        guard process.signal(number) else { throw ApusError(.unavailable, "the node \(process.name) is not running") }
         if ends { _ = try await process.waitUntilGone(.seconds(5)) }
         print("The node \(process.name) \(done).")
     }

@@ -2,24 +2,23 @@ import ApusCore
 import ApusLocal
 import Foundation
 
-/// Makes a local cluster's state where it is missing, and starts the nodes that do not run.
+/// Creates a local cluster's state if it is missing, and starts the nodes that are not running.
 struct ClusterStarter: Sendable {
     let state: StateDirectory
-    /// How many nodes; nil: those that the directory has, or three.
+    /// The number of nodes; if nil, that of the directory, or three.
     var nodes: Int?
     /// The first port of generated nodes.
     var basePort = 7400
-    /// A folder of configurations to run instead of generated ones.
+    /// A folder of configurations that are used instead of generated ones.
     var configs: String?
     /// The cluster's name, for generated nodes.
     var cluster = "local"
 
     init(state: StateDirectory) { self.state = state }
 
-    /// Starts, and waits until every node serves and the shards are spread.
-    ///
-    /// - Throws: 10007 where another command is at work on the directory, 10019 with a port in use, 10020 for a
-    ///   foreign directory, 10005 after the deadline, 10018 where a node ended.
+    /// Starts the nodes, and waits until every node serves and the shards are balanced.
+    /// - Throws: 10007 if another command is working on the directory, 10019 with a port in use, 10020 for a foreign
+    ///   directory, 10005 after the deadline, 10018 if a node ended.
     func start(timeout: Duration) async throws -> LocalCluster {
         try await state.locked { try await startLocked(timeout: timeout) }
     }
@@ -36,7 +35,7 @@ struct ClusterStarter: Sendable {
 
     private struct Plan {
         var mark: StateDirectory.Mark
-        /// Texts of the configuration files, in the mark's order; nil keeps the file that is there.
+        /// The texts of the configuration files, in the mark's order; nil keeps the existing file.
         var files: [String?]
     }
 
@@ -56,7 +55,7 @@ struct ClusterStarter: Sendable {
             throw ApusError(
                 .badParameter,
                 "the cluster in \(state.path) has \(known.count) nodes; stop some with `apus cluster drain N`, "
-                    + "or begin anew after `apus cluster down --purge`")
+                    + "or start again after `apus cluster down --purge`")
         }
         let added = (known.count..<count).map { NodeConfigurationFile.node($0 + 1, basePort: basePort) }
         return Plan(
@@ -68,7 +67,7 @@ struct ClusterStarter: Sendable {
         guard let existing, existing.cluster != cluster else { return }
         throw ApusError(
             .stateForeign,
-            "\(state.path) is the state of cluster \(existing.cluster), not \(cluster); give another --dir")
+            "\(state.path) is the state of cluster \(existing.cluster), not \(cluster); use another --dir")
     }
 
     private func prepare(_ plan: Plan) throws(ApusError) {

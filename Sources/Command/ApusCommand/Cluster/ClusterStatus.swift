@@ -3,7 +3,7 @@ import ApusLocal
 import ArgumentParser
 import Foundation
 
-/// `apus cluster status`: what every node says of itself.
+/// `apus cluster status`: the status of every node.
 struct ClusterStatus: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "status", abstract: "Show nodes, shards, sessions and channels.")

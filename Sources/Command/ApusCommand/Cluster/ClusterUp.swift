@@ -2,25 +2,26 @@ import ApusCore
 import ApusLocal
 import ArgumentParser
 
-/// `apus cluster up`: makes what is missing, starts what does not run, waits until all is well.
+/// `apus cluster up`: creates missing state, starts the nodes that are not running, and waits until the cluster is
+/// ready.
 struct ClusterUp: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "up", abstract: "Start a local cluster, or the nodes of it that do not run.",
+        commandName: "up", abstract: "Start a local cluster, or those of its nodes that are not running.",
         discussion: """
-            With a larger --nodes than before, the new nodes join the running cluster. Without --nodes, the nodes of
-            the state directory are started, or three where it is new.
+            With a larger --nodes than before, new nodes join the running cluster. Without --nodes, the command starts
+            the nodes of the state directory, or three if the directory is new.
             """)
 
     @OptionGroup var directory: DirectoryOption
-    @Option(help: "How many nodes, 1 to 32.")
+    @Option(help: "Set the number of nodes, 1 to 32.")
     var nodes: Int?
-    @Option(help: "The first port; each node has ten from here on.")
+    @Option(help: "Set the first port. Each node uses ten ports.")
     var basePort = 7400
-    @Option(help: "A folder of node configurations to run instead of generated ones.")
+    @Option(help: "Use the node configurations of this folder instead of generated ones.")
     var configs: String?
-    @Option(help: "The cluster's name, for generated configurations.")
+    @Option(help: "Set the cluster's name in generated configurations.")
     var cluster = "local"
-    @Option(help: "How many seconds the nodes may take until all is well.")
+    @Option(help: "Set the number of seconds to wait until the cluster is ready.")
     var timeout = 60
 
     func validate() throws {
@@ -32,7 +33,7 @@ struct ClusterUp: AsyncParsableCommand {
             throw ValidationError("--base-port leaves no room for the nodes' ports")
         }
         _ = try ClusterID.argument(cluster, "--cluster")
-        guard nodes == nil || configs == nil else { throw ValidationError("give --nodes or --configs, not both") }
+        guard nodes == nil || configs == nil else { throw ValidationError("use --nodes or --configs, not both") }
     }
 
     func run() async throws {

@@ -1,8 +1,8 @@
 import Foundation
 
-/// Reads what is added to a file, whole lines at a time.
+/// Reads the lines that are appended to a file.
 struct LineFollower: Sendable {
-    /// The most bytes of one look.
+    /// The maximum number of bytes of one read.
     static let byteCountMax = 4 << 20
 
     let path: String
@@ -16,7 +16,7 @@ struct LineFollower: Sendable {
         offset = (attributes?[.size] as? NSNumber)?.uint64Value ?? 0
     }
 
-    /// The lines since the last look; none where the file is not there yet.
+    /// The complete lines since the last read; none if the file does not exist yet.
     mutating func newLines() -> [String] {
         guard let file = FileHandle(forReadingAtPath: path) else { return [] }
         defer { try? file.close() }

@@ -8,15 +8,15 @@ import Glibc
 import Musl
 #endif
 
-/// Kills the node that carries the channel and judges what the viewers got.
+/// Kills the primary of the channel and checks the frames of the viewers.
 struct DemoCheck: Sendable {
     let stage: DemoStage
-    /// How long each step may take.
+    /// The time-out of each step.
     var timeout = Duration.seconds(30)
-    /// Frames that every viewer must have before the kill, and again after it.
+    /// The number of frames that every viewer must receive before the kill, and again after it.
     var framesMin = 100
 
-    /// - Throws: 10018 with what went wrong, 10005 with the step that did not come to its end.
+    /// - Throws: 10018 with the faults, 10005 with the step that timed out.
     func run() async throws {
         try await waitForFrames(framesMin, step: "frames at every viewer")
         let before = try await waitForProtection(notAt: nil)
@@ -28,7 +28,7 @@ struct DemoCheck: Sendable {
         Console.say("The channel is at \(after.node), its standby at \(after.standby), \(took) ms after the kill.")
         try await waitForFrames(counts().map { $0 + framesMin }.max() ?? framesMin, step: "frames after the kill")
 
-        // The camera ends first, so that its last frames can reach the viewers.
+        // The camera stops first, so that its last frames can reach the viewers.
         try await stage.process(DemoStage.camera).stop()
         try await Task.sleep(for: .seconds(1))
         for name in stage.viewerNames { try await stage.process(name).stop() }
@@ -44,18 +44,18 @@ struct DemoCheck: Sendable {
             tallies[index].update()
             let tally = tallies[index]
             let differing = tally.differing(from: sent)
-            // What was numbered in the camera's last moment may not have left it.
+            // Frames that were numbered in the camera's last moment may not have been sent.
             let missing = Int64(clamping: sent.last?.seq ?? 0) - Int64(clamping: tally.last?.seq ?? 0)
             if tally.lost > 0 { faults.append("\(name) lost \(tally.lost) frames") }
-            if tally.doubled > 0 { faults.append("\(name) got \(tally.doubled) frames twice") }
-            if differing > 0 { faults.append("\(name) got \(differing) frames that are not what was sent") }
+            if tally.doubled > 0 { faults.append("\(name) got \(tally.doubled) duplicate frames") }
+            if differing > 0 { faults.append("\(name) got \(differing) frames that differ from those that were sent") }
             if missing > Int64(framesMin) / 2 { faults.append("\(name) misses the last \(missing) frames") }
         }
         Console.say("The camera sent \(sent.frames) frames.")
         for line in DemoTable.viewers(stage, tallies) { Console.say(line) }
         guard faults.isEmpty else { throw ApusError(.internalFailure, faults.joined(separator: "; ")) }
         stage.markChecked()
-        Console.say("Every viewer got every frame once, bit for bit.")
+        Console.say("Every viewer received every frame exactly once, bit for bit.")
     }
 
     private func counts() -> [Int] {

@@ -10,28 +10,28 @@ import Glibc
 import Musl
 #endif
 
-/// `apus demo`: a local cluster with a camera and viewers, watched live or checked unattended.
+/// `apus demo`: a local cluster with a camera and viewers, interactive or as an unattended check.
 struct DemoCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "demo", abstract: "Run a local cluster with a camera and viewers, and show what happens.",
+        commandName: "demo", abstract: "Run a local cluster with a camera and viewers, and show its state.",
         discussion: """
-            With --check nobody needs to watch: the node that carries the channel is killed, and the end is success
-            only if every viewer got every frame exactly once, bit for bit.
+            With --check the demo runs unattended: it kills the channel's primary, and succeeds only if every viewer
+            received every frame exactly once, bit for bit.
             """)
 
-    @Option(help: "The demo's state directory; what an earlier demo left there is stopped and removed.")
+    @Option(help: "Use this state directory. The state of an earlier demo is removed.")
     var dir = "~/.apus/demo"
-    @Option(help: "A folder of node configurations; three generated nodes where none is given.")
+    @Option(help: "Use the node configurations of this folder instead of three generated nodes.")
     var configs: String?
-    @Option(help: "The first port of generated nodes.")
+    @Option(help: "Set the first port of generated nodes.")
     var basePort = 7400
     @Option(help: "Publish this clip instead of a test pattern.")
     var file: String?
-    @Option(help: "The test pattern, WIDTHxHEIGHT@FPS.")
+    @Option(help: "Publish this test pattern, WIDTHxHEIGHT@FPS.")
     var testPattern = "640x360@25"
-    @Option(help: "How many viewers; they are spread over the nodes after the first.")
+    @Option(help: "Set the number of viewers. They connect to the nodes after the first in turn.")
     var viewers = 2
-    @Flag(help: "Run unattended, kill the channel's node, and judge.")
+    @Flag(help: "Run unattended, kill the channel's primary, and check the result.")
     var check = false
 
     func validate() throws {
@@ -75,7 +75,7 @@ struct DemoCommand: AsyncParsableCommand {
         }
     }
 
-    /// Removes what an earlier demo left, so that each begins from nothing.
+    /// Stops and removes an earlier demo, so that each starts from an empty state.
     private static func clear(_ state: StateDirectory, clients: [String]) async throws {
         guard try state.mark() != nil else { return }
         try await state.locked {

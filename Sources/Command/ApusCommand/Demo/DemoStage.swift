@@ -3,7 +3,7 @@ import ApusLocal
 import Foundation
 import Synchronization
 
-/// The camera and the viewers of a demo: processes of their own, with frame logs to compare.
+/// The camera and the viewers of a demo: separate processes, with frame logs to compare.
 final class DemoStage: Sendable {
     static let camera = "camera"
 
@@ -12,11 +12,11 @@ final class DemoStage: Sendable {
     private let source: [String]
     private let checked = Mutex(false)
 
-    /// The check came to its end and found nothing wrong.
+    /// True once the check has completed without a fault.
     var isChecked: Bool { checked.withLock { $0 } }
     func markChecked() { checked.withLock { $0 = true } }
 
-    /// - Parameter source: the options of `apus device` that say what to publish.
+    /// - Parameter source: the options of `apus device` that select what to publish.
     init(cluster: LocalCluster, source: [String], viewerCount: Int) {
         self.cluster = cluster
         self.source = source
@@ -29,16 +29,15 @@ final class DemoStage: Sendable {
     var viewerNames: [String] { Array(Self.clientNames(viewers: viewerCount).dropFirst()) }
     func frameLog(_ name: String) -> String { "\(cluster.directory.path)/\(name)/frames.jsonl" }
 
-    /// The node that a client connects to first: the camera to the first, viewers to the others in turn.
+    /// The node to which a client connects first: the first node for the camera, the others in turn for viewers.
     func door(_ name: String) -> StateDirectory.Node {
         let nodes = cluster.mark.nodes
         guard let number = Int(name.split(separator: "-").last ?? ""), nodes.count > 1 else { return nodes[0] }
         return nodes[1 + (number - 1) % (nodes.count - 1)]
     }
 
-    /// Starts the camera, and the viewers once its channel is there.
-    ///
-    /// - Throws: 10005 where the camera's frames do not reach the cluster; else as ``NodeProcess/start()``.
+    /// Starts the camera, and the viewers once its channel exists.
+    /// - Throws: 10005 if the camera's frames do not reach the cluster; otherwise as ``NodeProcess/start()``.
     func start() async throws {
         try start([Self.camera])
         let deadline = ContinuousClock.now + .seconds(30)
@@ -70,7 +69,7 @@ final class DemoStage: Sendable {
         }
     }
 
-    /// The process of a client, as it was started; one that was not is stopped.
+    /// The process of a client with the arguments of its start. If it was not started, it counts as stopped.
     static func process(_ name: String, in state: StateDirectory) -> NodeProcess {
         let folder = "\(state.path)/\(name)"
         let data = FileManager.default.contents(atPath: "\(folder)/arguments.json") ?? Data()
@@ -80,7 +79,7 @@ final class DemoStage: Sendable {
 
     func process(_ name: String) -> NodeProcess { Self.process(name, in: cluster.directory) }
 
-    /// Fails where the camera or a viewer has ended.
+    /// Fails if the camera or a viewer has ended.
     ///
     /// - Throws: 10018 with the end of its log.
     func requireClients(_ names: [String]? = nil) throws(ApusError) {
@@ -92,7 +91,7 @@ final class DemoStage: Sendable {
         }
     }
 
-    /// The channel as its primary sees it; nil where no node says that it is that.
+    /// The channel as its primary reports it; nil if no node reports that it is the primary.
     func channel(in reports: [NodeReport]) -> (node: String, channel: NodeStatus.Channel)? {
         for report in reports {
             for channel in report.status.channels

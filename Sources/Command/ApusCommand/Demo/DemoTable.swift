@@ -8,7 +8,7 @@ import Glibc
 import Musl
 #endif
 
-/// Draws nodes, channels and viewers anew each second, until cancelled.
+/// Redraws nodes, channels and viewers every second, until cancelled.
 struct DemoTable: Sendable {
     let stage: DemoStage
 
@@ -22,9 +22,9 @@ struct DemoTable: Sendable {
             var lines = NodeReport.table(reports) + [""]
             lines += Self.viewers(stage, tallies)
             lines += [
-                "", "Kill a node with `apus cluster kill N --dir \(stage.cluster.directory.path)`. Ctrl-C ends it all.",
+                "", "Kill a node with `apus cluster kill N --dir \(stage.cluster.directory.path)`. Ctrl-C ends it.",
             ]
-            // On a terminal: home, clear, and all at once.
+            // On a terminal: move the cursor home, clear, and print everything in one write.
             Console.say(
                 isTerminal ? "\u{1B}[H\u{1B}[2J" + lines.joined(separator: "\n") : lines.joined(separator: "\n") + "\n")
             try await Task.sleep(for: .seconds(1))
@@ -33,7 +33,7 @@ struct DemoTable: Sendable {
 
     /// The viewers' table.
     static func viewers(_ stage: DemoStage, _ tallies: [FrameTally]) -> [String] {
-        var rows = [["VIEWER", "FIRST DOOR", "FRAMES", "LOST", "TWICE", "LONGEST GAP"]]
+        var rows = [["VIEWER", "FIRST NODE", "FRAMES", "LOST", "TWICE", "LONGEST GAP"]]
         for (name, tally) in zip(stage.viewerNames, tallies) {
             rows.append([
                 name, stage.door(name).name, "\(tally.frames)", "\(tally.lost)", "\(tally.doubled)",

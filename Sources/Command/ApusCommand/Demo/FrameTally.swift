@@ -12,10 +12,9 @@ struct FrameLine: Decodable, Sendable {
     var at_ns: UInt64
 }
 
-/// Counts what a viewer got from its frame log, while it grows.
-///
-/// A channel's numbers are dense: within a publisher's epoch each frame is the one before plus one, so a step
-/// of more is loss, and a step of less is a frame that came twice.
+/// Counts the frames in a viewer's frame log while it grows.
+/// A channel's sequence numbers are dense: within a publisher's epoch each number is one more than the last. A larger
+/// step is loss, and a smaller one is a duplicate.
 struct FrameTally: Sendable {
     private var follower: LineFollower
     private(set) var frames = 0
@@ -24,7 +23,7 @@ struct FrameTally: Sendable {
     private(set) var gapLongest = Duration.zero
     private(set) var first: FrameLine?
     private(set) var last: FrameLine?
-    /// Hashes by number, of the newest epoch; kept only where asked for.
+    /// The hashes by sequence number, of all epochs together; kept only on request.
     private(set) var hashes: [UInt64: String] = [:]
     private let keepsHashes: Bool
 
@@ -33,14 +32,14 @@ struct FrameTally: Sendable {
         self.keepsHashes = keepsHashes
     }
 
-    /// Reads what was written since the last look.
+    /// Reads the lines since the last call.
     mutating func update() {
         let decoder = JSONDecoder()
         while true {
             let lines = follower.newLines()
             guard !lines.isEmpty else { return }
             for line in lines {
-                // A line that is cut off by the writer's end is no frame.
+                // A line that the end of its writer cut off is ignored.
                 guard let frame = try? decoder.decode(FrameLine.self, from: Data(line.utf8)) else { continue }
                 count(frame)
             }
@@ -60,7 +59,7 @@ struct FrameTally: Sendable {
         if keepsHashes { hashes[frame.seq] = frame.sha256 }
     }
 
-    /// Frames that both have and that are not the same, bit for bit.
+    /// The number of frames that were not sent, or that differ from the sent ones.
     func differing(from sent: FrameTally) -> Int {
         hashes.count { sequence, hash in sent.hashes[sequence].map { $0 != hash } ?? true }
     }

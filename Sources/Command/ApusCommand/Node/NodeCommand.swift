@@ -12,15 +12,16 @@ import Glibc
 import Musl
 #endif
 
-/// `apus node`: one node of a cluster, in the foreground, until SIGTERM or SIGINT.
+/// `apus node`: runs one node of a cluster in the foreground, until SIGTERM or SIGINT.
 struct NodeCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(commandName: "node", abstract: "Run one node of a cluster.")
 
-    @Option(help: "The node's configuration, YAML; cluster-configs/one-node.yaml names every key.")
+    @Option(help: "Read this YAML configuration. cluster-configs/one-node.yaml describes every key.")
     var config: String
 
     func run() async throws {
-        // With SWIFT_BACKTRACE set the operator wants the runtime's own report, which comes after the sockets are shut.
+        // If SWIFT_BACKTRACE is set, the operator wants the runtime's own report, which is made after the sockets are
+        // shut.
         apus_crash_install(getenv("SWIFT_BACKTRACE") == nil ? 0 : 1)
         let configuration = try NodeConfiguration(file: config)
         let metrics = PrometheusMetrics()
@@ -30,7 +31,7 @@ struct NodeCommand: AsyncParsableCommand {
         log.logLevel = Logger.Level(rawValue: configuration.logLevel) ?? .info
         do {
             if RestartInPlace.isOne {
-                log.notice("The node starts anew in place of an incarnation that was declared dead")
+                log.notice("The node restarts because its incarnation was declared dead")
                 await RestartInPlace.waitForPorts(of: configuration)
             }
             try await NodeServer(
@@ -39,7 +40,7 @@ struct NodeCommand: AsyncParsableCommand {
                 reload: { () throws(ApusError) in try NodeConfiguration(file: config) },
                 fenced: RestartInPlace.start)
         } catch let error as ApusError {
-            log.error("The node cannot go on.", metadata: Logger.facts(of: error))
+            log.error("The node stops because of an error", metadata: Logger.facts(of: error))
             throw error
         }
     }

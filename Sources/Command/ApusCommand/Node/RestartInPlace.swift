@@ -11,35 +11,35 @@ import Glibc
 import Musl
 #endif
 
-/// The restart of a node whose incarnation was declared dead (D4): the process becomes the same program anew, under the
-/// same number and with the same arguments, and nothing of the old incarnation stays open.
+/// The restart of a node whose incarnation was declared dead (D4). The process executes the same program again, with
+/// the same process id and arguments, and no descriptor of the old incarnation stays open.
 enum RestartInPlace {
-    /// Says to the new program that it follows an incarnation of its own process.
+    /// Shows the new program that it replaces an incarnation in its own process.
     private static let variable = "APUS_RESTARTED_IN_PLACE"
-    /// How long the old incarnation's ports are waited for.
+    /// How long to wait for the old incarnation's ports.
     static let portTimeout = Duration.seconds(5)
 
-    /// This process was a node before; true once.
+    /// True once, if this process was a node before.
     static var isOne: Bool {
         guard getenv(variable) != nil else { return false }
         unsetenv(variable)
         return true
     }
 
-    /// Becomes the same program anew. Does not return.
+    /// Executes the same program again. Does not return.
     @Sendable static func start() {
         setenv(variable, "1", 1)
-        // SAFETY: the copies are left to the system, which drops this program's memory.
+        // SAFETY: the copies are never freed; execv(2) discards this program's memory.
         var arguments: [UnsafeMutablePointer<CChar>?] = CommandLine.arguments.map { strdup($0) } + [nil]
-        // The last step before: other threads open sockets until they end.
+        // The last step: other threads may open sockets until execv(2).
         apus_descriptors_close_on_exec()
         execv("/proc/self/exe", &arguments)
-        // Only reached where the program's file is gone: whoever supervises the node starts it.
+        // Only reached if the program's file is gone. Then the supervisor of the node starts it.
         _exit(70)
     }
 
-    /// Waits until this node can listen where it did before. A connection that some process opened from one of these
-    /// ports while nobody listened there may hold it for a moment; one that stays is reported by whoever listens.
+    /// Waits until this node can listen at its addresses again. An outgoing connection from one of these ports may have
+    /// taken it while no listener was open, and may hold it for a moment. If it stays, the listener reports the error.
     static func waitForPorts(of configuration: NodeConfiguration) async {
         let deadline = MonotonicTime.now() + portTimeout
         for address in configuration.listenAddresses {

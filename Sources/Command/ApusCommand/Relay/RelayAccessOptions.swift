@@ -2,24 +2,24 @@ import ApusCore
 import ApusLocal
 import ArgumentParser
 
-/// Where the secret and the doors come from: a cluster's directory, a configuration, or the command line.
+/// The source of the secret and the endpoints: a cluster's directory, a configuration, or the command line.
 struct RelayAccessOptions: ParsableArguments {
     @OptionGroup var credentials: RelaySecretOptions
 
-    @Option(name: .customLong("dir"), help: "A local cluster's state directory; the default where no secret is given.")
+    @Option(name: .customLong("dir"), help: "Use a local cluster's state directory. The default if no secret is given.")
     var directory: String?
 
-    @Option(help: "The configuration of `apus relay serve`.")
+    @Option(help: "Read the configuration of `apus relay serve`.")
     var config: String?
 
     func validate() throws {
-        guard directory == nil || config == nil else { throw ValidationError("give --dir or --config, not both") }
+        guard directory == nil || config == nil else { throw ValidationError("use --dir or --config, not both") }
         guard !credentials.isGivenHere || (directory == nil && config == nil) else {
-            throw ValidationError("--secret is for a relay that is neither --dir's nor --config's")
+            throw ValidationError("--secret cannot be combined with --dir or --config")
         }
     }
 
-    /// - Throws: 10020, 10021 or 10022 where the files are not there or not valid.
+    /// - Throws: 10020, 10021 or 10022 if the files do not exist or are not valid.
     func access(doors: [HostPort]) throws -> RelayAccess {
         if let config { return try RelayAccess(configuration: config) }
         if directory == nil,

@@ -4,71 +4,70 @@ import ApusTraversal
 import ArgumentParser
 import Foundation
 
-/// `apus relay check`: whether a relay works, as an operator's health test.
-///
-/// Two clients allocate, at one server or at two; each message goes from the first through both relays to the
-/// second and back.
+/// `apus relay check`: tests that a relay works, as a health check for operators.
+/// Two clients allocate, at one server or at two. Each message is sent from the first through both relays to the second
+/// and back.
 struct RelayCheckCommand: ParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "check", abstract: "Allocate twice at a relay and send data through; exit code 0 if it came back.")
+        commandName: "check", abstract: "Allocate twice at a relay and send data through; exit with 0 if it came back.")
 
     @OptionGroup var options: RelayAccessOptions
 
-    @Option(help: "HOST:PORT of a relay; a second one has the second client. Default: those of --dir or --config.")
+    @Option(help: "Use the relay at HOST:PORT; repeat for the second client. Default: from --dir or --config.")
     var server: [String] = []
 
-    @Option(help: "Who the credentials are for.")
+    @Option(help: "Issue the credentials for this user.")
     var user = "check"
 
-    @Option(help: "A name and password that were issued before, instead of the secret.")
+    @Option(help: "Use this issued name, with its password, instead of the secret.")
     var username: String?
-    @Option(help: "The password of --username; else the environment's APUS_RELAY_PASSWORD.")
+    @Option(help: "Set the password of --username. Default: APUS_RELAY_PASSWORD of the environment.")
     var password: String?
-    @Option(help: "The file that the password is in; - asks for it.")
+    @Option(help: "Read the password from this file; - prompts for it.")
     var passwordFile: String?
 
-    @Option(help: "udp, tcp, tls or dtls.")
+    @Option(help: "Connect over udp, tcp, tls or dtls.")
     var transport = "udp"
 
-    @Flag(help: "The same as --transport tls.")
+    @Flag(help: "Connect over TLS, as --transport tls does.")
     var tls = false
 
-    @Option(help: "Who may have signed the certificate of a TLS or DTLS door, PEM. Default: --dir's, or the system's.")
+    @Option(help: "Trust the authorities in this PEM file. Default: that of --dir, or the system's.")
     var authority: String?
 
-    @Flag(help: "Take any certificate.")
+    @Flag(help: "Accept any certificate.")
     var anyCertificate = false
 
-    @Option(help: "Messages, 1 to 10000.")
+    @Option(help: "Send this number of messages, 1 to 10000.")
     var count = 50
 
-    @Option(help: "Milliseconds from one message to the next, 0 to 10000.")
+    @Option(help: "Wait this number of milliseconds between messages, 0 to 10000.")
     var interval = 0
 
-    @Option(help: "Bytes of each message, 8 to 1400.")
+    @Option(help: "Set the size of a message, 8 to 1400 bytes.")
     var size = 200
 
-    @Option(help: "Seconds to keep the allocations after the messages, 0 to 3600.")
+    @Option(help: "Keep the allocations for this number of seconds after the messages, 0 to 3600.")
     var hold = 0
 
-    @Option(help: "Ask instead whether clients may send there: ADDRESS:PORT. Exit code 0 where they may.")
+    @Option(help: "Test instead whether clients may send to ADDRESS:PORT; exit with 0 if they may.")
     var peer: String?
 
-    /// The part of messages that a network may lose in a check that passes.
+    /// The share of messages that may be lost in a successful check.
     private static let lossMax = 0.05
     private static let messageTimeout = Duration.seconds(1)
-    /// Messages in a row that may be lost before the check gives up.
+    /// The number of successive lost messages after which the check stops.
     private static let failuresMax = 5
 
     func validate() throws {
         guard Self.transports.contains(where: { $0.name == transport }) else {
-            throw ValidationError("--transport is udp, tcp, tls or dtls")
+            throw ValidationError("--transport must be udp, tcp, tls or dtls")
         }
         guard !tls || transport == "udp" || transport == "tls" else {
-            throw ValidationError("give --tls or --transport, not both")
+            throw ValidationError("use --tls or --transport, not both")
         }
         guard authority == nil || !anyCertificate else {
-            throw ValidationError("give --authority or --any-certificate, not both")
+            throw ValidationError("use --authority or --any-certificate, not both")
         }
         guard (1...10_000).contains(count) else { throw ValidationError("--count must be 1 to 10000") }
         guard (0...10_000).contains(interval) else { throw ValidationError("--interval must be 0 to 10000") }
@@ -86,7 +85,7 @@ struct RelayCheckCommand: ParsableCommand {
     ]
 
     func run() throws {
-        // libssl writes to a connection that the server has closed as if it were a file.
+        // libssl writes to a socket with write(2), which raises SIGPIPE if the server has closed the connection.
         signal(SIGPIPE, SIG_IGN)
         let named = Self.transports.first { $0.name == (tls ? "tls" : transport) }
         let way = named?.transport ?? .udp
@@ -131,7 +130,7 @@ struct RelayCheckCommand: ParsableCommand {
             "\(facts); median \(String(format: "%.2f", median)) ms, longest \(String(format: "%.2f", longest)) ms")
     }
 
-    /// Whether the relay lets its clients send to an address.
+    /// Tests whether the relay permits its clients to send to an address.
     private func ask(_ probe: TurnProbe, about text: String) throws {
         guard let place = HostPort(text), let peer = TransportAddress(place.host, port: UInt16(place.port)) else {
             throw ValidationError("\(text) is not ADDRESS:PORT")
@@ -147,7 +146,7 @@ struct RelayCheckCommand: ParsableCommand {
         Console.say("clients of \(probe.server) may send to \(peer)")
     }
 
-    /// The doors, credentials for them, and who may have signed their certificate where that is known.
+    /// The endpoints, credentials for them, and the authority of their certificate if it is known.
     private func plan(
         _ doors: [HostPort], isSecure: Bool
     ) throws -> ([HostPort], (username: String, password: String), String?) {
@@ -162,10 +161,10 @@ struct RelayCheckCommand: ParsableCommand {
         return (doors.isEmpty ? own : doors, access.issue(user: user, lifetime: 600), access.authorityFile)
     }
 
-    /// One message after the other, there and back; the milliseconds of those that came back whole.
+    /// Sends one message after the other, there and back. Returns the milliseconds of those that came back unchanged.
     private func exchange(_ left: TurnProbe, _ right: TurnProbe) throws -> [Double] {
         var times: [Double] = []
-        // A relay that carries nothing, or nothing any more, is known after a few messages.
+        // A relay that forwards nothing is detected after a few messages.
         var failures = 0
         for number in 0..<count where failures < Self.failuresMax {
             let message = (0..<size).map { UInt8(truncatingIfNeeded: $0 < 8 ? number >> (8 * $0) : number &+ $0) }
@@ -185,7 +184,7 @@ struct RelayCheckCommand: ParsableCommand {
         return times
     }
 
-    /// Waits for one message; others, which came late, are left out.
+    /// Waits for one message. Other, late messages are ignored.
     private func isSeen(_ message: [UInt8], at probe: TurnProbe) throws -> Bool {
         let deadline = MonotonicTime.now() + Self.messageTimeout
         while let received = try probe.receive(deadline - MonotonicTime.now()) {

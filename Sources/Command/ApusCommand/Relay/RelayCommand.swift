@@ -1,7 +1,7 @@
 import ApusCore
 import ArgumentParser
 
-/// `apus relay`: the TURN server by itself, credentials for it, and whether one works.
+/// `apus relay`: a standalone TURN server, credentials for it, and checks of it.
 struct RelayCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "relay", abstract: "Relay packets for clients behind NATs (STUN and TURN).",
@@ -11,24 +11,23 @@ struct RelayCommand: AsyncParsableCommand {
         ])
 }
 
-/// The secret and the realm, as every verb of the relay takes them.
+/// The secret and the realm, as options of several commands.
 struct RelaySecretOptions: ParsableArguments {
-    @Option(help: "The secret of the credentials; else the environment's APUS_RELAY_SECRET.")
+    @Option(help: "Set the secret of the credentials. Default: APUS_RELAY_SECRET of the environment.")
     var secret: String?
 
-    @Option(help: "The file that the secret is in; - asks for it.")
+    @Option(help: "Read the secret from this file; - prompts for it.")
     var secretFile: String?
 
-    /// True where the command line names a secret.
+    /// True if the command line has a secret.
     var isGivenHere: Bool { secret != nil || secretFile != nil }
 
-    /// The secret; nil where none was given.
-    ///
-    /// - Throws: 21031 where two are given, 10021 where the file cannot be read.
+    /// The secret; nil if none was given.
+    /// - Throws: 21031 if two are given, 10021 if the file cannot be read.
     func given() throws(ApusError) -> String? {
         try SecretText.given(secret, file: secretFile, variable: "APUS_RELAY_SECRET", name: "secret")
     }
 
-    @Option(help: "The realm that clients are told.")
+    @Option(help: "Set the realm that clients receive.")
     var realm = "apus"
 }

@@ -3,20 +3,20 @@ import ApusLocal
 import ArgumentParser
 import Foundation
 
-/// `apus relay credentials`: what a client is configured with, as the JSON that browsers take.
+/// `apus relay credentials`: prints the configuration of a client, as JSON for browsers.
 struct RelayCredentialsCommand: ParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "credentials", abstract: "Print time-limited credentials for the relay as JSON.")
 
     @OptionGroup var options: RelayAccessOptions
 
-    @Option(help: "Who the credentials are for.")
+    @Option(help: "Issue the credentials for this user.")
     var user: String
 
-    @Option(help: "Seconds that they are good for.")
+    @Option(help: "Set the lifetime of the credentials, in seconds.")
     var lifetime: Int64 = 3_600
 
-    @Option(help: "An address of the relay, such as turn:relay.example:3478?transport=udp; may be given again.")
+    @Option(help: "Use this URL of the relay, such as turn:relay.example:3478?transport=udp; repeatable.")
     var url: [String] = []
 
     func run() throws {

@@ -8,29 +8,29 @@ import NIOCore
 import NIOFoundationCompat
 import NIOHTTP1
 
-/// Which relays an operator's command is for: those of a local cluster, or one that runs alone.
+/// Selects the relays of an operator's command: those of a local cluster, or a standalone one.
 struct RelayOperatorOptions: ParsableArguments {
     @Option(
-        name: .customLong("dir"), help: "A local cluster's state directory; the default where no --config is given.")
+        name: .customLong("dir"), help: "Use a local cluster's state directory. The default without --config.")
     var directory: String?
 
-    @Option(help: "The configuration of `apus relay serve` of a relay that runs alone on this machine.")
+    @Option(help: "Read the configuration of a standalone relay on this machine.")
     var config: String?
 
-    @Option(help: "HOST:PORT of a node's HTTP listener; it wants an operator's token.")
+    @Option(help: "Connect to a node's HTTP listener at HOST:PORT. It needs an operator's token.")
     var server: String?
 
-    @Option(help: "The file that the token of --server is in; - asks for it. Else the environment's APUS_ADMIN_TOKEN.")
+    @Option(help: "Read the token for --server from this file; - prompts for it. Default: APUS_ADMIN_TOKEN.")
     var tokenFile: String?
 
     func validate() throws {
         guard [directory, config, server].compactMap({ $0 }).count <= 1 else {
-            throw ValidationError("give one of --dir, --config and --server")
+            throw ValidationError("use one of --dir, --config and --server")
         }
-        guard tokenFile == nil || server != nil else { throw ValidationError("--token-file is for --server") }
+        guard tokenFile == nil || server != nil else { throw ValidationError("--token-file needs --server") }
     }
 
-    /// - Throws: 10021, 10022 where files are not valid, 21025 where the relay has no HTTP listener.
+    /// - Throws: 10021, 10022 if files are not valid, 21025 if the relay has no HTTP listener.
     func relays() async throws -> [RelayOperator] {
         if let config { return [try RelayOperator(configuration: config)] }
         if let server {
@@ -48,7 +48,7 @@ struct RelayOperatorOptions: ParsableArguments {
     }
 }
 
-/// One relay, asked over its HTTP listener as an operator.
+/// One relay, with its HTTP listener and an operator's token.
 struct RelayOperator: Sendable {
     private static let timeout = Duration.seconds(5)
 
@@ -63,8 +63,7 @@ struct RelayOperator: Sendable {
     }
 
     /// The relay of a `relay-only` configuration, on this machine.
-    ///
-    /// - Throws: 10021, 10022 where files are not valid, 21025 where it has no HTTP listener.
+    /// - Throws: 10021, 10022 if files are not valid, 21025 if it has no HTTP listener.
     init(configuration file: String) throws(ApusError) {
         let node = try RelayNodeConfiguration(file: file)
         guard let http = node.http else {
@@ -73,14 +72,14 @@ struct RelayOperator: Sendable {
         self.init(name: "relay", address: http, token: try node.relayOperatorToken())
     }
 
-    /// - Throws: 21022, 10005 where it does not answer, 21025 with what it said where it refuses.
+    /// - Throws: 21022, 10005 if it does not answer, 21025 with its message if it refuses.
     func ask<Answer: Decodable>(_ method: HTTPMethod, _ path: String, as type: Answer.Type) async throws -> Answer {
         let answer = try await HTTPFetch.send(method, path, to: address, token: token, timeout: Self.timeout)
         guard (200...299).contains(answer.status) else {
-            throw ApusError(.unavailable, "\(name) refuses (\(answer.status)): \(String(buffer: answer.body))")
+            throw ApusError(.unavailable, "\(name) refused (\(answer.status)): \(String(buffer: answer.body))")
         }
         guard let value = try? JSONDecoder().decode(type, from: Data(buffer: answer.body)) else {
-            throw ApusError(.malformed, "\(name) does not answer as a relay")
+            throw ApusError(.malformed, "\(name) did not answer as a relay")
         }
         return value
     }

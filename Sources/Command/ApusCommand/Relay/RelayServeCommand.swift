@@ -6,60 +6,60 @@ import CoreMetrics
 import Foundation
 import Logging
 
-/// `apus relay serve`: a TURN server and nothing more, in the foreground, until SIGTERM or SIGINT.
+/// `apus relay serve`: runs a standalone TURN server in the foreground, until SIGTERM or SIGINT.
 struct RelayServeCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "serve", abstract: "Run a TURN server by itself.",
+        commandName: "serve", abstract: "Run a standalone TURN server.",
         discussion: """
-            With --config it is set up by a file such as cluster-configs/relay-only.yaml; without, by the other \
-            options, which are enough to try it.
+            With --config the relay reads a file such as cluster-configs/relay-only.yaml. Without it, the other \
+            options configure it, which is enough to try it.
             """)
 
-    @Option(help: "The relay's configuration, YAML; cluster-configs/relay-only.yaml is one. Excludes other options.")
+    @Option(help: "Read this YAML configuration, such as cluster-configs/relay-only.yaml. Excludes other options.")
     var config: String?
 
     @OptionGroup var credentials: RelaySecretOptions
 
-    @Option(help: "A file of static users, as `apus relay user` writes it.")
+    @Option(help: "Read static users from this file, as `apus relay user` writes it.")
     var users: String?
 
-    @Option(help: "Where clients come, UDP and TCP: ADDRESS:PORT; may be given again. Default 0.0.0.0:3478.")
+    @Option(help: "Listen for clients at ADDRESS:PORT over UDP and TCP; repeatable. Default 0.0.0.0:3478.")
     var listen: [String] = []
 
-    @Option(help: "The certificates of the TLS and DTLS doors, a PEM file: the relay's, then those that signed it.")
+    @Option(help: "Read the TLS and DTLS certificate chain from this PEM file, the relay's certificate first.")
     var certificate: String?
 
-    @Option(help: "The key of --certificate, a PEM file.")
+    @Option(help: "Read the key of --certificate from this PEM file.")
     var privateKey: String?
 
-    @Option(help: "The port of the TLS and DTLS doors, at the addresses of --listen. Default 5349.")
+    @Option(help: "Listen for TLS and DTLS at this port of the addresses of --listen. Default 5349.")
     var tlsPort: Int?
 
-    @Option(help: "The address that relays from here have, one of each family; else that of the first --listen.")
+    @Option(help: "Relay from this address, one of each family. Default: that of the first --listen.")
     var relayAddress: [String] = []
 
-    @Option(help: "The public address of this machine before a NAT, PUBLIC or PUBLIC/PRIVATE; may be given again.")
+    @Option(help: "Advertise a public address behind a NAT, PUBLIC or PUBLIC/PRIVATE; repeatable.")
     var external: [String] = []
 
-    @Option(help: "A STUN server, HOST:PORT, that tells the public address at start.")
+    @Option(help: "Ask the STUN server at HOST:PORT for the public address at the start.")
     var externalFrom: String?
 
-    @Option(help: "Threads that relay, about one for each core. Default 1.")
+    @Option(help: "Set the number of relay threads, about one per core. Default 1.")
     var threads: Int?
 
-    @Option(help: "A range that peers may be in although it is special, such as loopback or private.")
+    @Option(help: "Permit peers in a special range, such as loopback or private.")
     var open: [String] = []
 
-    @Option(help: "Seconds that the shortest lifetime has, 1 to 600; a client must ask for it. Default 600 (RFC 8656).")
+    @Option(help: "Set the shortest lifetime on request, 1 to 600 seconds. Default 600 (RFC 8656).")
     var lifetimeMin: Int?
 
-    @Flag(help: "Let clients of RFC 5766 have channel numbers up to 0x7FFF, as Debian's turnutils_uclient wants.")
+    @Flag(help: "Permit channel numbers up to 0x7FFF (RFC 5766), which Debian's turnutils_uclient needs.")
     var legacyChannels = false
 
-    @Option(help: "Where operators come for /healthz, /metrics and /v1/status: HOST:PORT. Default: nowhere.")
+    @Option(help: "Serve /healthz, /metrics and /v1/status at HOST:PORT. Default: no listener.")
     var http: String?
 
-    @Option(help: "trace, debug, info, notice, warning or error. Default info.")
+    @Option(help: "Log from this level on: trace, debug, info, notice, warning or error. Default info.")
     var logLevel: String?
 
     func validate() throws {
@@ -72,10 +72,10 @@ struct RelayServeCommand: AsyncParsableCommand {
             throw ValidationError("--config excludes other options; the environment overrides its keys")
         }
         guard external.isEmpty || externalFrom == nil else {
-            throw ValidationError("give --external or --external-from, not both")
+            throw ValidationError("use --external or --external-from, not both")
         }
         guard (certificate == nil) == (privateKey == nil) else {
-            throw ValidationError("give --certificate with --private-key")
+            throw ValidationError("--certificate and --private-key are needed together")
         }
         guard (1...65_535).contains(tlsPort ?? 5349) else { throw ValidationError("--tls-port must be 1 to 65535") }
         guard (1...600).contains(lifetimeMin ?? 600) else { throw ValidationError("--lifetime-min must be 1 to 600") }
@@ -163,7 +163,7 @@ struct RelayServeCommand: AsyncParsableCommand {
     private static func range(_ name: String) throws -> PeerPolicy.Range {
         guard let range = PeerPolicy.Range(rawValue: name) else {
             let names = PeerPolicy.Range.allCases.map(\.rawValue).joined(separator: ", ")
-            throw ValidationError("\(name) is no range; they are \(names)")
+            throw ValidationError("\(name) is not a range; the ranges are \(names)")
         }
         return range
     }

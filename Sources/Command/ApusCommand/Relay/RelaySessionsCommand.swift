@@ -4,14 +4,14 @@ import ArgumentParser
 import Foundation
 import NIOHTTP1
 
-/// `apus relay sessions`: the allocations that live.
+/// `apus relay sessions`: lists the allocations.
 struct RelaySessionsCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "sessions", abstract: "Print the allocations that live, with what they carry.")
+        commandName: "sessions", abstract: "Print the allocations and their traffic.")
 
     @OptionGroup var relays: RelayOperatorOptions
 
-    @Option(help: "Those of one user alone.")
+    @Option(help: "Print only the allocations of this user.")
     var user: String?
 
     @Flag(help: "Print one JSON object.")
@@ -56,12 +56,12 @@ struct RelaySessionsCommand: AsyncParsableCommand {
             }
         }
         let left = nodes.filter { $0.relay.count > $0.relay.sessions.count }.map {
-            "\($0.name) has \($0.relay.count) in all."
+            "\($0.name) has \($0.relay.count) in total."
         }
         return TextTable.lines([head] + rows) + left
     }
 
-    /// A user's name is a client's own text: what a terminal would obey is not printed.
+    /// A user name is a client's own text: control characters, which a terminal would obey, are replaced.
     private static func visible(_ name: String) -> String {
         String(
             String.UnicodeScalarView(name.unicodeScalars.map { $0.properties.generalCategory == .control ? "?" : $0 }))
@@ -71,17 +71,17 @@ struct RelaySessionsCommand: AsyncParsableCommand {
 /// `apus relay end`: ends allocations.
 struct RelayEndCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "end", abstract: "End an allocation, or all of a user.",
+        commandName: "end", abstract: "End an allocation, or all allocations of a user.",
         discussion: """
-            A client may allocate anew while its credentials are good: remove a static user and reload first.
+            A client can allocate again while its credentials are valid: remove a static user and reload first.
             """)
 
     @OptionGroup var relays: RelayOperatorOptions
 
-    @Argument(help: "The number of the allocation, as `apus relay sessions` prints it.")
+    @Argument(help: "End the allocation with this number, as `apus relay sessions` prints it.")
     var id: UInt32?
 
-    @Option(help: "Every allocation of this user.")
+    @Option(help: "End every allocation of this user.")
     var user: String?
 
     private struct Ended: Decodable {
@@ -89,13 +89,13 @@ struct RelayEndCommand: AsyncParsableCommand {
     }
 
     func validate() throws {
-        guard (id == nil) != (user == nil) else { throw ValidationError("give an ID or --user") }
+        guard (id == nil) != (user == nil) else { throw ValidationError("use an ID or --user") }
     }
 
     func run() async throws {
         let found = try await relays.relays()
         guard id == nil || found.count == 1 else {
-            throw ValidationError("an ID is of one node: name that with --server")
+            throw ValidationError("an ID belongs to one node: select the node with --server")
         }
         var count = 0
         for relay in found {
@@ -107,19 +107,19 @@ struct RelayEndCommand: AsyncParsableCommand {
     }
 }
 
-/// `apus relay drain`: lets a relay that runs alone go.
+/// `apus relay drain`: drains a standalone relay.
 struct RelayDrainCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "drain", abstract: "Refuse new allocations at a relay that runs alone, and wait for the others.",
+        commandName: "drain", abstract: "Refuse new allocations at a standalone relay, and wait for the others to end.",
         discussion: """
-            New allocations are refused with 508; those that live end after relay.drain_lifetime at the latest. Exit \
-            code 0 where none is left, so that the relay can be stopped. `apus cluster drain` is for a cluster's node.
+            The relay refuses new allocations with 508. Others end after relay.drain_lifetime at the latest. The \
+            exit code is 0 if none is left; then stop the relay. For a cluster's node, use `apus cluster drain`.
             """)
 
-    @Option(help: "The configuration of `apus relay serve`.")
+    @Option(help: "Read the configuration of `apus relay serve`.")
     var config: String
 
-    @Option(help: "Seconds to wait for the allocations that live, 0 to 86400.")
+    @Option(help: "Wait at most this number of seconds for the allocations, 0 to 86400.")
     var wait = 600
 
     private struct Taken: Decodable {
@@ -135,7 +135,8 @@ struct RelayDrainCommand: AsyncParsableCommand {
         _ = try await relay.ask(.POST, "/v1/admin/drain", as: Taken.self)
         let deadline = ContinuousClock.now + .seconds(wait)
         while true {
-            // Its count alone: a list of thousands, many times a second, would keep control from its clients.
+            // Only the count: a list of thousands, several times a second, would take the control thread's time from
+            // its clients.
             let left = try await relay.ask(.GET, "/v1/status", as: NodeStatus.self).relay?.allocations
             guard let left else { throw ApusError(.unavailable, "the relay does not answer") }
             guard left > 0 else { break }
@@ -144,6 +145,6 @@ struct RelayDrainCommand: AsyncParsableCommand {
             }
             try await Task.sleep(for: .milliseconds(200))
         }
-        Console.say("The relay has no allocation any more and takes none.")
+        Console.say("The relay has no allocations and refuses new ones.")
     }
 }

@@ -5,22 +5,22 @@ import Foundation
 import NIOFoundationCompat
 import NIOHTTP1
 
-/// `apus relay status`: what the relays of a cluster, or one that runs alone, carry for whom.
+/// `apus relay status`: shows the traffic of a cluster's relays or of a standalone one, by user.
 struct RelayStatusCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "status", abstract: "Show what each node's relay carries, and for which users.")
+        commandName: "status", abstract: "Show the traffic of each node's relay, and that of its users.")
 
-    @Option(name: .customLong("dir"), help: "A local cluster's state directory.")
+    @Option(name: .customLong("dir"), help: "Use a local cluster's state directory.")
     var directory: String?
 
-    @Option(help: "HOST:PORT of a node's HTTP door, or of a relay that runs alone; may be given again.")
+    @Option(help: "Connect to the HTTP listener of a node or a standalone relay at HOST:PORT; repeatable.")
     var server: [String] = []
 
     @Flag(help: "Print one JSON object.")
     var json = false
 
     private static let timeout = Duration.seconds(2)
-    /// Rows of users in the table.
+    /// The maximum number of users in the table.
     private static let usersMax = 20
 
     private struct Report: Encodable {
@@ -33,7 +33,7 @@ struct RelayStatusCommand: AsyncParsableCommand {
     }
 
     func validate() throws {
-        guard directory == nil || server.isEmpty else { throw ValidationError("give --dir or --server, not both") }
+        guard directory == nil || server.isEmpty else { throw ValidationError("use --dir or --server, not both") }
     }
 
     func run() async throws {
@@ -61,7 +61,7 @@ struct RelayStatusCommand: AsyncParsableCommand {
                 throw ApusError(.unavailable, "\(address) answers with \(answer.status)")
             }
             guard let status = try? JSONDecoder().decode(NodeStatus.self, from: Data(buffer: answer.body)) else {
-                throw ApusError(.malformed, "\(address) has no status of a node")
+                throw ApusError(.malformed, "\(address) did not answer with a node's status")
             }
             found.append(status)
         }

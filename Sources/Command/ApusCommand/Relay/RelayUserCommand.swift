@@ -3,29 +3,29 @@ import ApusLocal
 import ApusNode
 import ArgumentParser
 
-/// `apus relay user`: the file of a relay's static users.
+/// `apus relay user`: edits the file of a relay's static users.
 struct RelayUserCommand: ParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "user", abstract: "Edit the file of a relay's static users.",
-        discussion: "The file has keys and no passwords. A relay that runs reads it anew on SIGHUP.",
+        discussion: "The file contains keys, not passwords. A running relay reads it again on SIGHUP.",
         subcommands: [Add.self, List.self, Remove.self])
 
-    /// Where the users are.
+    /// The file of the users.
     struct Place: ParsableArguments {
-        @Option(help: "The file of the users. Default: relay.users_file of --config.")
+        @Option(help: "Edit this file. Default: relay.users_file of --config.")
         var file: String?
 
-        @Option(help: "The realm that clients are told. Default: relay.realm of --config, or apus.")
+        @Option(help: "Set the realm that clients receive. Default: relay.realm of --config, or apus.")
         var realm: String?
 
-        @Option(help: "The configuration of `apus relay serve`.")
+        @Option(help: "Read the configuration of `apus relay serve`.")
         var config: String?
 
-        /// - Throws: 10022 where the configuration is not valid or names no file.
+        /// - Throws: 10022 if the configuration is not valid or names no file.
         func users() throws -> UsersFile {
             let relay = try config.map { try RelayNodeConfiguration(file: $0).relay }
             guard let path = file ?? relay.map(\.usersFile), !path.isEmpty else {
-                throw ValidationError("give --file, or --config with relay.users_file")
+                throw ValidationError("use --file, or --config with relay.users_file")
             }
             return UsersFile(path: path, realm: realm ?? relay?.realm ?? "apus")
         }
@@ -33,14 +33,14 @@ struct RelayUserCommand: ParsableCommand {
 
     struct Add: ParsableCommand {
         static let configuration = CommandConfiguration(
-            commandName: "add", abstract: "Give a user a password, which is never on the command line.")
+            commandName: "add", abstract: "Set a user's password, which is never an argument.")
 
         @OptionGroup var place: Place
 
-        @Argument(help: "The user's name, without a colon.")
+        @Argument(help: "Set this user's password. The name has no colon.")
         var name: String
 
-        @Option(help: "The file that the password is in; - asks for it, or reads standard input if it is no terminal.")
+        @Option(help: "Read the password from this file; - prompts for it, or reads standard input without a terminal.")
         var passwordFile = "-"
 
         func run() throws {
@@ -62,17 +62,17 @@ struct RelayUserCommand: ParsableCommand {
     }
 
     struct Remove: ParsableCommand {
-        static let configuration = CommandConfiguration(commandName: "remove", abstract: "Take a user out.")
+        static let configuration = CommandConfiguration(commandName: "remove", abstract: "Remove a user.")
 
         @OptionGroup var place: Place
 
-        @Argument(help: "The user's name.")
+        @Argument(help: "Remove this user.")
         var name: String
 
         func run() throws {
             let users = try place.users()
             guard try users.remove(name) else { throw ValidationError("\(users.path) has no user \(name)") }
-            Console.say("\(name) is out of \(users.path)")
+            Console.say("\(name) was removed from \(users.path)")
         }
     }
 }

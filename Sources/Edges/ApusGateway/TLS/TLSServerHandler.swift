@@ -4,17 +4,16 @@ package import ApusTLS
 import CApusMemory
 package import NIOCore
 
-/// Notes when a connection was last sent something, by its slot.
+/// Notes the time at which a connection was last sent something, by its slot.
 protocol SendClock: AnyObject {
     func sent(_ slot: Int, now: MonotonicTime)
 }
 
-/// TLS of a client's connection, on libssl: decrypts what comes, and sends what ``send(_:now:)`` is given.
-///
-/// Sending does not go through the channel's pipeline. A viewer gets one buffer a frame, and the pipeline with its
-/// list of pending writes cost more than the encryption (docs/decisions/5). Ciphertext goes to the socket at once;
-/// only what the socket does not take goes to the channel, and all that follows until the channel has sent it, so that
-/// order, water marks and writability are the channel's.
+/// TLS of a client's connection, on libssl. Decrypts received bytes, and encrypts and sends those of ``send(_:now:)``.
+/// Sending bypasses the channel's pipeline. A viewer gets one buffer per frame, and the pipeline with its list of
+/// pending writes cost more than the encryption (docs/decisions/5). Ciphertext is written to the socket at once. If the
+/// socket does not accept all of it, the rest is written to the channel, and so is everything after it until the
+/// channel has sent it. The channel therefore determines order, water marks and writability.
 ///
 /// Concurrency model: confined to the channel's event loop.
 package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHandler, FramePort,
@@ -28,7 +27,7 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
     private enum State {
         case handshaking
         case open
-        /// close_notify is sent; what comes is dropped until the peer closes too, or time is up.
+        /// close_notify was sent. Received bytes are dropped until the peer closes too, or the time-out passes.
         case closing
         case closed
     }
@@ -39,22 +38,22 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
     private let closeTimeout: TimeAmount
     private var session: TLSSession?
     private var addresses: TLSSession.Addresses?
-    /// Where it is noted that bytes were sent.
+    /// The clock to which sends are reported, and the connection's slot there.
     var place: (clock: any SendClock, slot: Int)?
     private var state = State.handshaking
     private var channelContext: ChannelHandlerContext?
-    /// Writes that the channel has not finished; while there are any, all others queue up behind them.
+    /// The number of the channel's unfinished writes. While there are any, further writes queue behind them.
     private var channelWriteCount = 0
-    /// Ciphertext that came while the socket was behind, in bytes.
+    /// The number of ciphertext bytes received while the socket was behind.
     private var heardWhileBehind = 0
-    /// A read was asked for and waits for the socket to catch up.
+    /// True if a read was requested and waits until the socket has caught up.
     private var isReadHeld = false
     private var scratch = ByteBuffer()
-    /// Only the ticket waits, and goes with the first bytes that are sent.
+    /// True while only the session ticket is pending. It is sent with the first bytes of data.
     private var isTicketHeld = false
     private var hasSocket = false
 
-    /// - Parameter closeTimeout: How long the peer may take to close after the goodbye.
+    /// - Parameter closeTimeout: how long the peer may take to close after close_notify.
     package init(context: TLSServerContext, closeTimeout: Duration = .seconds(1)) {
         self.context = context
         self.closeTimeout = .nanoseconds(closeTimeout.nanoseconds)
@@ -69,7 +68,7 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
         ) { $0 }
         session = TLSSession(self.context, socket: socket ?? -1)
         addresses = session?.addresses
-        // Without a socket of its own everything goes through the channel.
+        // Without a socket, everything is sent through the channel.
         hasSocket = socket != nil
         if !hasSocket { session?.setDirect(false) }
     }
@@ -81,7 +80,7 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
         context.fireChannelInactive()
     }
 
-    /// The socket is not this connection's any more.
+    /// The socket no longer belongs to this connection.
     private func ended() {
         state = .closed
         isWritable = false
@@ -98,7 +97,7 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
             session?.feed(ciphertext)
             if state == .handshaking { shakeHands(context: context) }
             while state == .open, readRecord(context: context, byteCountMax: bytes.readableBytes) {}
-            // Reading may have made an answer, such as to a change of keys (RFC 8446 §4.6.3).
+            // Reading may have produced a reply, for example to a key update (RFC 8446 §4.6.3).
             if !isTicketHeld { sendPending() }
             session?.feed(UnsafeRawBufferPointer(start: nil, count: 0))
         }
@@ -111,8 +110,8 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
         if isWritable { releaseRead(context: context) }
     }
 
-    /// A peer that asks but does not read is not read for long either: the answers would pile up here. Until then it is
-    /// heard, so that a viewer on a slow line can stop its stream.
+    /// Stops reading from a peer that sends requests but does not read: the answers would accumulate here. A bounded
+    /// number of bytes is still read, so that a viewer on a slow line can stop its stream.
     package func read(context: ChannelHandlerContext) {
         if isWritable || state != .open || heardWhileBehind < Self.heardWhileBehindMax {
             context.read()
@@ -131,7 +130,7 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
     private func shakeHands(context: ChannelHandlerContext) {
         let isDone = session?.handshake() ?? nil
         if isDone == true {
-            // The ticket waits for what is said first: a packet of its own would cost both sides as much as that.
+            // The ticket is sent with the first data: a packet of its own would cost both sides as much as the data.
             state = .open
             isTicketHeld = channelWriteCount == 0 && hasSocket && session?.isWaiting == true
         }
@@ -140,10 +139,9 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
         if isDone == nil { fail(context: context) }
     }
 
-    /// Hands the content of one record on, or a part of it; false when there is no more.
-    ///
-    /// A record's content is smaller than what came of it: room for as much as came, and most frames of audio need no
-    /// more than a small piece of memory.
+    /// Passes on the content of one record, or a part of it. Returns false if there is no more.
+    /// A record's content is smaller than its ciphertext, so a buffer of the received size suffices, which is small for
+    /// most frames of audio.
     private func readRecord(context: ChannelHandlerContext, byteCountMax: Int) -> Bool {
         let capacity = min(byteCountMax, Self.recordByteCountMax)
         scratch.clear(minimumCapacity: capacity)
@@ -156,12 +154,12 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
         switch read {
         case .bytes:
             context.fireChannelRead(wrapInboundOut(scratch))
-            // Asking libssl once more for nothing would cost as much as a small record.
+            // Another call of libssl without a result would cost as much as a small record.
             return session?.hasMore ?? false
         case .wantsMore:
             return false
         case .ended:
-            // RFC 8446 §6.1: the peer gets a close_notify too before the end.
+            // RFC 8446 §6.1: the peer receives a close_notify before the connection closes.
             sayGoodbye(context: context)
             if channelWriteCount == 0 { closeNow(context: context, promise: nil) }
             return false
@@ -177,7 +175,7 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
         guard state != .closed else { return }
         state = .closing
         let reason = TLSSession.reason()
-        // The alert that says why.
+        // The TLS alert with the reason.
         sendPending()
         context.fireErrorCaught(ApusError(.malformed, "TLS failed: \(reason)"))
         closeNow(context: context, promise: nil)
@@ -185,7 +183,7 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
 
     // MARK: - Out
 
-    /// Sends bytes; nothing is sent before the handshake is done or after the end.
+    /// Sends bytes. They are discarded before the end of the handshake and after the close.
     package func send(_ bytes: ByteBuffer, now: MonotonicTime) {
         guard state == .open else { return }
         let waiting = bytes.withUnsafeReadableBytes { session?.write($0) } ?? nil
@@ -208,7 +206,7 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
         apus_prefetch(addresses.library, 256)
     }
 
-    /// Leaves the ciphertext that waits to the channel.
+    /// Writes the pending ciphertext to the channel.
     private func sendPending() {
         guard let channelContext, let ciphertext = session?.takePending() else { return }
         let promise = channelContext.eventLoop.makePromise(of: Void.self)
@@ -221,14 +219,15 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
         channelContext.writeAndFlush(wrapOutboundOut(ciphertext), promise: promise)
     }
 
-    /// Says goodbye and waits a little for the peer to close, so that what was sent before is not lost to a reset.
+    /// Sends close_notify and waits for a bounded time until the peer closes, so that a reset does not discard sent
+    /// data.
     package func close(context: ChannelHandlerContext, mode: CloseMode, promise: EventLoopPromise<Void>?) {
         guard mode == .all else { return context.close(mode: mode, promise: promise) }
         guard state == .open else { return closeNow(context: context, promise: promise) }
         context.channel.closeFuture.cascade(to: promise)
         sayGoodbye(context: context)
-        // What waits is read and dropped: the peer's end comes after it, and a socket that is closed over unread input
-        // answers with a reset, which can overtake the goodbye.
+        // Pending input is read and dropped. The peer's close arrives after it, and closing a socket with unread input
+        // sends a reset, which can overtake the close_notify.
         try? context.channel.syncOptions?.setOption(.autoRead, value: true)
     }
 

@@ -1,6 +1,6 @@
-/// A key that a configuration may have, as its reader asked for it: what the reference lists.
+/// A key that a configuration may have, as its reader requested it. The reference lists these keys.
 public struct ConfigurationKey: Sendable, Hashable {
-    /// What the key takes.
+    /// The kind of a key's value.
     public enum Kind: Sendable, Hashable {
         case text
         /// 1 to 63 letters, digits, `-`, `_` or `.`.
@@ -9,14 +9,14 @@ public struct ConfigurationKey: Sendable, Hashable {
         case duration
         case bytes
         case hostPort
-        /// At most so many words with spaces between them.
+        /// At most this many words, separated by spaces.
         case words(Int)
         case choice([String])
     }
 
-    /// With the keys of the maps around it: `gateway.keepalive`.
+    /// The full name, including the maps around it: `gateway.keepalive`.
     public let name: String
     public let kind: Kind
-    /// The default as a file would have it; nil for a key that must be given.
+    /// The default in the notation of the file; nil for a required key.
     public let fallback: String?
 }

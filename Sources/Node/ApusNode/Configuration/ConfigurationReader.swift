@@ -1,29 +1,28 @@
 public import ApusCore
 import Yams
 
-/// Reads settings from a YAML file and from the environment, and refuses what it does not know.
-///
-/// A key `gateway.handshake_timeout` stands in the file as nested maps and can be overridden by
-/// `APUS_GATEWAY_HANDSHAKE_TIMEOUT`. Every key that is asked for counts as known; ``finish()`` fails for
-/// a key in the file that nobody asked for, and names the nearest that exists.
+/// Reads settings from a YAML file and from the environment, and refuses unknown keys.
+/// The key `gateway.handshake_timeout` is written as nested maps in the file. The variable
+/// `APUS_GATEWAY_HANDSHAKE_TIMEOUT` overrides it. Every requested key counts as known. ``finish()`` fails if the file
+/// has another key, and suggests the most similar known one.
 public struct ConfigurationReader {
     private struct Entry {
         var text: String
         var line: Int?
     }
 
-    /// Second names of variables, which containers are commonly given.
+    /// Alternative names of variables, which are common for containers.
     private static let shortVariables = ["data_directory": "APUS_DATA_DIR"]
 
-    /// Where the settings come from, for messages.
+    /// The source of the settings, for messages.
     private let source: String
     private var entries: [String: Entry] = [:]
     private let environment: [String: String]
-    /// Every key that was asked for, in the order of asking.
+    /// All requested keys, in the order of the requests.
     public private(set) var knownKeys: [ConfigurationKey] = []
     private var knownNames: Set<String> = []
 
-    /// - Throws: 10022 where the text is not YAML or not a map of maps and plain values.
+    /// - Throws: 10022 if the text is not YAML, or not a map of maps and plain values.
     public init(yaml: String, source: String, environment: [String: String]) throws(ApusError) {
         self.source = source
         self.environment = environment
@@ -50,14 +49,14 @@ public struct ConfigurationReader {
         }
     }
 
-    /// A text; `default` nil makes the key required.
+    /// Reads a text. The key is required if `default` is nil.
     public mutating func string(_ key: String, default fallback: String? = nil) throws(ApusError) -> String {
         if let text = raw(key, .text, default: fallback) { return text }
         guard let fallback else { throw ApusError(.configurationInvalid, "\(source): the key \(key) is missing") }
         return fallback
     }
 
-    /// A whole number.
+    /// Reads a whole number.
     public mutating func int(_ key: String, default fallback: Int, in range: ClosedRange<Int>) throws(ApusError) -> Int
     {
         guard let text = raw(key, .number(range), default: "\(fallback)") else { return fallback }
@@ -68,16 +67,16 @@ public struct ConfigurationReader {
         return value
     }
 
-    /// A span of time: `50ms`, `5s`, `2m`, `1h`.
+    /// Reads a duration: `50ms`, `5s`, `2m`, `1h`.
     public mutating func duration(_ key: String, default fallback: Duration) throws(ApusError) -> Duration {
         guard let text = raw(key, .duration, default: Self.text(fallback)) else { return fallback }
         guard let value = Self.duration(text) else {
-            throw invalid(key, "a span such as 200ms, 5s or 1h is expected, not '\(text)'")
+            throw invalid(key, "a duration such as 200ms, 5s or 1h is expected, not '\(text)'")
         }
         return value
     }
 
-    /// A number of bytes: `512`, `64KiB`, `8MiB`, `1GiB`.
+    /// Reads a number of bytes: `512`, `64KiB`, `8MiB`, `1GiB`.
     public mutating func bytes(_ key: String, default fallback: Int) throws(ApusError) -> Int {
         guard let text = raw(key, .bytes, default: Self.text(byteCount: fallback)) else { return fallback }
         guard let value = Self.bytes(text) else {
@@ -86,7 +85,7 @@ public struct ConfigurationReader {
         return value
     }
 
-    /// `HOST:PORT`; `default` nil makes the key required.
+    /// Reads `HOST:PORT`. The key is required if `default` is nil.
     public mutating func hostPort(_ key: String, default fallback: HostPort? = nil) throws(ApusError) -> HostPort {
         note(key, .hostPort, default: fallback?.description)
         let text = try string(key, default: fallback?.description)
@@ -94,7 +93,7 @@ public struct ConfigurationReader {
         return value
     }
 
-    /// A name of the plain alphabet; `default` nil makes the key required.
+    /// Reads a required identifier.
     public mutating func identifier<ID: IdentifierString>(_ key: String, as type: ID.Type) throws(ApusError) -> ID {
         note(key, .name, default: nil)
         let text = try string(key)
@@ -104,23 +103,22 @@ public struct ConfigurationReader {
         return value
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     public mutating func flag(_ key: String, default fallback: Bool) throws(ApusError) -> Bool {
         try choice(key, of: ["true", "false"], default: fallback ? "true" : "false") == "true"
     }
 
-    /// Words with spaces between them; none by default.
+    /// Reads words that are separated by spaces; by default none.
     public mutating func words(_ key: String, countMax: Int) throws(ApusError) -> [String] {
         let words = (raw(key, .words(countMax), default: "") ?? "").split(separator: " ").map { String($0) }
         guard words.count <= countMax else { throw invalid(key, "at most \(countMax) words are expected") }
         return words
     }
 
-    /// A value for each word; none by default.
-    ///
+    /// Reads a value for each word; by default none.
     /// - Parameters:
-    ///   - value: what a word says; nil where it says nothing.
-    ///   - expected: what is wrong with such a word, for the error 10022.
+    ///   - value: parses a word; nil if it is not valid.
+    ///   - expected: the message of error 10022 for such a word.
     public mutating func values<Value>(
         _ key: String, countMax: Int, _ value: (String) -> Value?, _ expected: (String) -> String
     ) throws(ApusError) -> [Value] {
@@ -132,7 +130,7 @@ public struct ConfigurationReader {
         return found
     }
 
-    /// One of a few words.
+    /// Reads one of several words.
     public mutating func choice(_ key: String, of words: [String], default fallback: String) throws(ApusError) -> String
     {
         guard let text = raw(key, .choice(words), default: fallback) else { return fallback }
@@ -142,12 +140,12 @@ public struct ConfigurationReader {
         return text
     }
 
-    /// Fails with 10022 for a key in the file that nobody asked for.
+    /// Fails with 10022 if the file has a key that was not requested.
     public func finish() throws(ApusError) {
         for key in entries.keys.sorted() where !knownNames.contains(key) {
             let nearest = knownKeys.map(\.name).min { Self.distance(key, $0) < Self.distance(key, $1) }
             let hint = nearest.map { "; did you mean \($0)?" } ?? ""
-            throw invalid(key, entries[key]?.line, "this key is not known\(hint)")
+            throw invalid(key, entries[key]?.line, "the key is unknown\(hint)")
         }
     }
 
@@ -159,27 +157,26 @@ public struct ConfigurationReader {
         return entries[key]?.text
     }
 
-    /// The key counts as known. The first kind that it is asked for as is the one that the reference shows.
+    /// Notes a known key. The reference shows the first kind with which it is requested.
     private mutating func note(_ key: String, _ kind: ConfigurationKey.Kind, default fallback: String?) {
         guard knownNames.insert(key).inserted else { return }
         knownKeys.append(ConfigurationKey(name: key, kind: kind, fallback: fallback))
     }
 
-    /// The variables that override a key, the first before the second.
+    /// The variables that override a key, in the order of precedence.
     package static func variables(of key: String) -> [String] {
         let variable = "APUS_" + key.uppercased().map { $0 == "." ? "_" : String($0) }.joined()
         return [variable] + [shortVariables[key]].compactMap { $0 }
     }
 
-    /// The variables that would override what the text sets. Who starts several nodes with a file each keeps these from
-    /// them: a directory or port for all of them would be no one's.
-    ///
-    /// - Throws: As ``init(yaml:source:environment:)``.
+    /// The variables that would override keys of the text. A program that starts several nodes, each with its own file,
+    /// removes these variables: one directory or port cannot serve several nodes.
+    /// - Throws: as ``init(yaml:source:environment:)``.
     public static func variables(overriding yaml: String, source: String) throws(ApusError) -> [String] {
         try ConfigurationReader(yaml: yaml, source: source, environment: [:]).entries.keys.flatMap(variables)
     }
 
-    /// 10022 with the place of a key, for a rule that the reader does not know.
+    /// Error 10022 with the place of a key, for a rule outside the reader.
     func invalid(_ key: String, _ sentence: String) -> ApusError { invalid(key, entries[key]?.line, sentence) }
 
     private func invalid(_ key: String, _ line: Int?, _ sentence: String) -> ApusError {
@@ -208,7 +205,7 @@ public struct ConfigurationReader {
         return nil
     }
 
-    /// A duration as the file has it, in the largest unit that it is a whole number of.
+    /// A duration in the notation of the file, in the largest unit without a remainder.
     static func text(_ duration: Duration) -> String {
         let milliseconds = Int(duration.milliseconds)
         for (suffix, unit) in [("h", 3_600_000), ("m", 60_000), ("s", 1_000)]
@@ -218,7 +215,7 @@ public struct ConfigurationReader {
         return "\(milliseconds)ms"
     }
 
-    /// A number of bytes as the file has it, in the largest unit that it is a whole number of.
+    /// A number of bytes in the notation of the file, in the largest unit without a remainder.
     static func text(byteCount: Int) -> String {
         for (suffix, unit) in [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)]
         where byteCount != 0 && byteCount % unit == 0 {
@@ -227,7 +224,7 @@ public struct ConfigurationReader {
         return "\(byteCount)"
     }
 
-    /// Levenshtein's distance, for the hint.
+    /// The Levenshtein distance, for the suggestion.
     private static func distance(_ left: String, _ right: String) -> Int {
         let right = Array(right)
         var row = Array(0...right.count)

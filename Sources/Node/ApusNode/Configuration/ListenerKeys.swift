@@ -5,8 +5,7 @@ import ApusHTTP
 extension HTTPConfiguration {
     /// Reads the keys under `http.`.
     ///
-    /// - Parameter clients: the certificate of the clients' listener, which this one shows too where it has none of its
-    ///   own.
+    /// - Parameter clients: the certificate of the client listener, which this listener uses if it has none of its own.
     mutating func read(
         _ reader: inout ConfigurationReader, _ path: (String) -> String, clients: HTTPCertificateFiles
     ) throws(ApusError) {

@@ -10,53 +10,51 @@ package import ApusStorage
 package import ApusTransport
 public import Foundation
 
-/// Everything that a node is told at its start, from one YAML file and the environment.
-///
-/// The files of `cluster-configs/` are the reference of the keys. Relative paths are meant from the
-/// folder of the file. Every section is the configuration of the part that it belongs to, so a default
-/// stands in one place only: at that part's property.
+/// The configuration of a node, from one YAML file and the environment.
+/// The files of `cluster-configs/` are the reference of the keys. Relative paths start at the folder of the file. Each
+/// section is the configuration of one part of the node, and its defaults are those of that part's properties.
 public struct NodeConfiguration: Sendable {
     public var cluster: ClusterID
     public var node: NodeName
-    /// The node's own state; made where it is missing.
+    /// The directory of the node's own state; created if it is missing.
     public var dataDirectory: String
     public var logLevel: String
-    /// Event loops; 0: one per core.
+    /// The number of event loops; 0 means one per core.
     public var threadCount: Int
-    /// This node's share of shards beside the others'.
+    /// The node's share of shards, relative to the other nodes.
     public var weight: Int
-    /// The ownership store, a directory that all nodes of this machine share.
+    /// The ownership store: a directory that all nodes of this machine share.
     public var ownershipDirectory: String
-    /// The SQLite file of earlier releases, whose map is taken over where the directory is empty.
+    /// The SQLite file of earlier releases, whose map is imported if the directory is empty.
     public var earlierOwnershipFile: String
-    /// Revisions of the map that the ownership store keeps.
+    /// The number of map revisions that the ownership store keeps.
     public var ownershipRevisionsKept: Int
-    /// How often the ownership store is asked for its revision.
+    /// The interval at which the ownership store is polled for its revision.
     public var ownershipPoll: Duration
-    /// The least time between two writes of the map to the node's own directory.
+    /// The minimum interval between writes of the map to the node's own directory.
     public var ownershipMemoryInterval: Duration
-    /// Records in PostgreSQL, as libpq takes it; empty: in the file.
+    /// The libpq connection string of PostgreSQL for records; if empty, records are in ``recordsFile``.
     package var recordsURL = ""
-    /// Records: a SQLite file that all nodes of this machine share.
+    /// The SQLite file for records, which all nodes of this machine share.
     public var recordsFile = ""
     package var records = RecordStoreLimits()
     package var recordsFiles = SQLiteLimits()
     package var recordsConnections = PostgresLimits()
-    /// Blobs: a directory that all nodes of this machine share.
+    /// The directory for blobs, which all nodes of this machine share.
     public var blobsDirectory = ""
     package var blobs = BlobLimits()
-    /// 32 random bytes that all nodes share.
+    /// A file with 32 random bytes that all nodes share.
     public var clusterKeyFile: String
     public var tokenPublicKeyFile: String
     public var http: HostPort
     package var httpListener: HTTPConfiguration
-    /// The key that signs tokens, for `POST /v1/tokens`; empty: this node issues none.
+    /// The file with the key that signs tokens, for `POST /v1/tokens`; if empty, this node issues none.
     public var tokenPrivateKeyFile: String
-    /// Addresses that other nodes and clients are told.
+    /// The addresses that this node advertises to other nodes and to clients.
     public var advertisedTransport: HostPort
     public var advertisedClients: HostPort
     public var advertisedHTTP: HostPort
-    /// What clients are told of the relay; nil: its first door.
+    /// The relay's address that this node advertises to clients; if nil, its first endpoint.
     public var advertisedRelay: HostPort?
 
     package var transport: TransportConfiguration
@@ -68,10 +66,10 @@ public struct NodeConfiguration: Sendable {
     package var relay: RelayConfiguration
     package var api = ClientAPIConfiguration()
 
-    /// Every key, in the order of the reference.
+    /// All keys, in the order of the reference.
     package private(set) var keys: [ConfigurationKey] = []
 
-    /// Reads a file. Throws 10022 with file, line and key.
+    /// Reads a file. Throws 10022 with the file, the line and the key.
     public init(file: String, environment: [String: String] = ProcessInfo.processInfo.environment) throws(ApusError) {
         let yaml: String
         do {
@@ -84,7 +82,7 @@ public struct NodeConfiguration: Sendable {
         try self.init(yaml: yaml, source: file, folder: folder, environment: environment)
     }
 
-    /// Reads a text; `folder` is where relative paths start.
+    /// Reads a text. Relative paths start at `folder`.
     public init(yaml: String, source: String, folder: String, environment: [String: String]) throws(ApusError) {
         var reader = try ConfigurationReader(yaml: yaml, source: source, environment: environment)
         func path(_ text: String) -> String { text.hasPrefix("/") ? text : "\(folder)/\(text)" }
@@ -156,19 +154,19 @@ public struct NodeConfiguration: Sendable {
         keys = reader.knownKeys
     }
 
-    /// The directory that takes the place of a file of earlier releases, beside it.
+    /// The directory that replaces a file of earlier releases, next to that file.
     private static func withoutSuffix(_ file: String) -> String {
         guard !file.isEmpty else { return "" }
         return file.hasSuffix(".sqlite") ? String(file.dropLast(".sqlite".count)) : "\(file).revisions"
     }
 
-    /// What clients are told of this node's relay; nil where it has none.
+    /// The relay's address that this node advertises to clients; nil if it has no relay.
     package func relayAddress() -> HostPort? {
         guard relay.isEnabled else { return nil }
         return advertisedRelay ?? relay.firstDoor()
     }
 
-    /// Where this node listens on TCP: for other nodes, for clients and for operators.
+    /// The TCP addresses at which this node listens: for other nodes, for clients and for operators.
     public var listenAddresses: [HostPort] { [transport.bind, gateway.bind, http] }
 
     private mutating func readRecords(
@@ -249,7 +247,7 @@ public struct NodeConfiguration: Sendable {
             "gateway.unauthenticated_max", default: d.unauthenticatedMax, in: 1...1_000_000)
         gateway.tlsTicketLifetime = try reader.duration("gateway.tls_ticket_lifetime", default: d.tlsTicketLifetime)
         guard gateway.tlsTicketLifetime <= GatewayConfiguration.tlsTicketLifetimeMax else {
-            throw reader.invalid("gateway.tls_ticket_lifetime", "12h is the most")
+            throw reader.invalid("gateway.tls_ticket_lifetime", "at most 12h is expected")
         }
         gateway.handshakeTimeout = try reader.duration("gateway.handshake_timeout", default: d.handshakeTimeout)
         gateway.helloByteCountMax = try reader.bytes("gateway.hello_bytes_max", default: d.helloByteCountMax)
@@ -310,7 +308,7 @@ public struct NodeConfiguration: Sendable {
             "sessions.relay_credentials_per_minute", default: d.relayCredentialsPerMinute, in: 1...6_000)
         sessions.connectionsMax = try reader.int(
             "sessions.connections_max", default: d.connectionsMax, in: 2...1_000)
-        // Every connection may be a session, and as many may have left that their owners do not know of yet.
+        // Every connection may be a session, and as many ended sessions may be unacknowledged by their owners.
         sessions.sessionsMax = try reader.int(
             "sessions.sessions_max", default: max(d.sessionsMax, 2 * gateway.connectionsMax), in: 1...10_000_000)
         sessions.subscriptionsMax = try reader.int(

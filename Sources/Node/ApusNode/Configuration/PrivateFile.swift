@@ -7,15 +7,15 @@ import Glibc
 import Musl
 #endif
 
-/// A file that gives who reads it other users' rights, read with a look at who else may.
+/// A file with credentials. Its permissions are checked when it is read.
 struct PrivateFile: Sendable {
     let text: String
-    /// Whether every user of the machine may read it.
+    /// True if every user of the machine may read it.
     let isReadableByAll: Bool
 
-    /// - Parameter what: What the file is, for the error.
-    /// - Throws: 10022 where it cannot be read or is no text, and where its group or everybody may write it: who writes
-    ///   it is whoever it names.
+    /// - Parameter what: the file's purpose, for the error.
+    /// - Throws: 10022 if it cannot be read or is not text, or if its group or others may write it: they could then
+    ///   impersonate its users.
     init(_ path: String, what: String) throws(ApusError) {
         let descriptor = open(path, O_RDONLY | O_CLOEXEC)
         guard descriptor >= 0 else {
@@ -25,7 +25,7 @@ struct PrivateFile: Sendable {
         }
         let handle = FileHandle(fileDescriptor: descriptor, closeOnDealloc: true)
         var facts = stat()
-        // A pipe or a device is not kept for others to read later.
+        // A pipe or a device has no stored content that others could read later.
         let isFile = fstat(descriptor, &facts) == 0 && facts.st_mode & S_IFMT == S_IFREG
         guard !isFile || facts.st_mode & 0o022 == 0 else {
             throw ApusError(

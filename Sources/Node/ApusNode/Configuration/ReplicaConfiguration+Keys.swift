@@ -2,7 +2,7 @@ import ApusCluster
 import ApusCore
 
 extension ReplicaConfiguration {
-    /// Reads the keys under `replication.`; the lanes are the transport's. Throws 10022.
+    /// Reads the keys under `replication.`. The number of lanes is that of the transport. Throws 10022.
     mutating func read(_ reader: inout ConfigurationReader, laneCount: Int) throws(ApusError) {
         self.laneCount = laneCount
         let d = self
@@ -28,10 +28,10 @@ extension ReplicaConfiguration {
         resendAfter = try reader.duration("replication.resend_after", default: d.resendAfter)
         retryDelay = try reader.duration("replication.retry_delay", default: d.retryDelay)
         guard windowByteCount >= messageByteCountMax else {
-            throw reader.invalid("replication.window_bytes", "no less than replication.message_bytes_max is expected")
+            throw reader.invalid("replication.window_bytes", "at least replication.message_bytes_max is expected")
         }
         guard resendAfter >= .milliseconds(20), retryDelay >= .milliseconds(1) else {
-            throw reader.invalid("replication.resend_after", "20ms are the least, and 1ms of replication.retry_delay")
+            throw reader.invalid("replication.resend_after", "at least 20ms is expected; replication.retry_delay: 1ms")
         }
         confirmTimeout = try reader.duration("replication.confirm_timeout", default: d.confirmTimeout)
     }

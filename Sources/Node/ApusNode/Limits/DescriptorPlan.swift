@@ -6,11 +6,10 @@ import ApusTransport
 import Logging
 import NIOCore
 
-/// The bounds of a node that take descriptors, compared with the limit of open files and with each other.
-///
-/// Pure; the limit and what is open come from the caller.
+/// Fits the limits of a node that use descriptors to the limit of open files.
+/// Pure. The caller passes the limit and the number of open descriptors.
 package struct DescriptorPlan: Sendable, Equatable {
-    /// A bound that does not fit, and what it is lowered to.
+    /// A limit that does not fit, and its lowered value.
     package struct Lowered: Sendable, Equatable, CustomStringConvertible {
         package let key: String
         package let from: Int
@@ -18,12 +17,12 @@ package struct DescriptorPlan: Sendable, Equatable {
         package var description: String { "\(key) \(from) to \(to)" }
     }
 
-    /// What is open at the start, and what the bounds are asked of.
+    /// The inputs of the plan, at the start of the process.
     package struct Surroundings: Sendable {
         package var limit: Int
         package var inUse: Int
         package var coreCount: Int
-        /// Addresses at which the relay listens without TLS.
+        /// The number of addresses at which the relay listens without TLS.
         package var relayAddressCount: Int
 
         package init(limit: Int, inUse: Int, coreCount: Int, relayAddressCount: Int) {
@@ -34,31 +33,31 @@ package struct DescriptorPlan: Sendable, Equatable {
         }
     }
 
-    /// Epoll, wake-up and timer of an event loop or of a plane.
+    /// The epoll, wake-up and timer descriptors of an event loop or of a plane.
     private static let perLoop = 3
     /// UDP and TCP, or DTLS and TLS.
     private static let listenersPerRelayAddress = 2
     /// SQLite files with their logs and indexes, heartbeats, the state directory, standard input and output.
     private static let filesOfNode = 24
 
-    /// Descriptors of the links to other nodes, six to each unless configured; node links have no bound of their own.
+    /// The descriptors of the links to other nodes, six per node by default. Node links have no limit of their own.
     static func links(limit: Int) -> Int { min(256, max(24, limit / 32)) }
 
     static func fixedOfNode(_ configuration: NodeConfiguration, _ around: Surroundings) -> Int {
         let threads = configuration.threadCount == 0 ? around.coreCount : configuration.threadCount
-        // An event loop has a descriptor of the client listener, too.
+        // Each event loop also has a descriptor of the client listener.
         var fixed = around.inUse + filesOfNode + threads * (perLoop + 1) + perLoop + links(limit: around.limit)
-        // Listeners for nodes and for operators; what is reserved at all listeners.
+        // The listeners for nodes and for operators, and the reserves of all listeners.
         fixed += 2 + 8 + HTTPConfiguration(bind: configuration.http).descriptorsReserved
         return configuration.relay.isEnabled ? fixed + fixedOfRelay(configuration.relay, around) : fixed
     }
 
     static func fixedOfRelay(_ relay: RelayConfiguration, _ around: Surroundings) -> Int {
         let planes = relay.threadCount == 0 ? around.coreCount : relay.threadCount
-        // TLS and DTLS listen at the same hosts unless others are named.
+        // TLS and DTLS listen at the same hosts unless others are configured.
         let secureCount = relay.secureAddresses.isEmpty ? around.relayAddressCount : relay.secureAddresses.count
         let addressCount = around.relayAddressCount + (relay.certificateFile.isEmpty ? 0 : secureCount)
-        // A plane's poll, clock, wake-up and spares, and its listeners; control's poll and wake-up.
+        // A plane's epoll, timer, wake-up and reserves, and its listeners; the control thread's epoll and wake-up.
         return planes * (perLoop + 4 + listenersPerRelayAddress * addressCount) + 2
     }
 
@@ -74,7 +73,7 @@ package struct DescriptorPlan: Sendable, Equatable {
 }
 
 extension RelayConfiguration {
-    /// Takes what was granted, in the order of ``DescriptorPlan``'s shares.
+    /// Applies the granted limits, in the order of ``DescriptorPlan``'s shares.
     fileprivate mutating func take(_ granted: ArraySlice<Int>, planes: Int) -> [DescriptorPlan.Lowered] {
         let all = Array(granted)
         let before = self
@@ -88,10 +87,9 @@ extension RelayConfiguration {
         ])
     }
 
-    /// Lowers what does not fit for a relay that runs alone; says so in one line.
-    ///
-    /// - Returns: connections of the HTTP listener.
-    /// - Throws: 10022 where not even the least fits.
+    /// Lowers the limits of a standalone relay so that they fit, and logs what was lowered.
+    /// - Returns: the connections of the HTTP listener.
+    /// - Throws: 10022 if not even the minimums fit.
     mutating func fitDescriptors(log: Logger) throws(ApusError) -> Int {
         let limit = DescriptorLimit.raise()
         let around = DescriptorPlan.Surroundings(
@@ -102,13 +100,13 @@ extension RelayConfiguration {
         return http
     }
 
-    /// The bounds of a relay that runs alone; answers the HTTP listener's, and what was lowered.
+    /// Fits the limits of a standalone relay. Returns that of the HTTP listener, and what was lowered.
     package mutating func fit(
         _ around: DescriptorPlan.Surroundings
     ) throws(ApusError) -> (httpConnections: Int, lowered: [DescriptorPlan.Lowered]) {
         let planes = threadCount == 0 ? around.coreCount : threadCount
         let http = DescriptorShare("http", wanted: 256, minimum: 8, weight: 4)
-        // An event loop for operators, with its listener and what is reserved.
+        // An event loop for operators, with its listener and its reserve.
         let fixed = around.inUse + 12 + DescriptorPlan.fixedOfRelay(self, around)
         let granted = try DescriptorBudget.split(
             limit: around.limit, fixed: fixed, shares: [http] + DescriptorPlan.shares(of: self, planes: planes))
@@ -117,10 +115,9 @@ extension RelayConfiguration {
 }
 
 extension NodeConfiguration {
-    /// This configuration with bounds that fit the process's limit of open files, which is raised as far as the system
-    /// allows; says in one line what was lowered.
-    ///
-    /// - Throws: 10022 where not even the least fits.
+    /// Returns this configuration with limits that fit the process's limit of open files. Raises that limit as far as
+    /// the system allows, and logs what was lowered.
+    /// - Throws: 10022 if not even the minimums fit.
     func fittingDescriptors(log: Logger) throws(ApusError) -> NodeConfiguration {
         let limit = DescriptorLimit.raise()
         let around = DescriptorPlan.Surroundings(
@@ -131,9 +128,8 @@ extension NodeConfiguration {
         return configuration
     }
 
-    /// This configuration with bounds that fit, and what was lowered.
-    ///
-    /// - Throws: 10022 where not even the least fits.
+    /// Returns this configuration with limits that fit, and what was lowered.
+    /// - Throws: 10022 if not even the minimums fit.
     package func fitting(
         _ around: DescriptorPlan.Surroundings
     ) throws(ApusError) -> (configuration: NodeConfiguration, lowered: [DescriptorPlan.Lowered]) {
@@ -154,7 +150,7 @@ extension NodeConfiguration {
         fitted.gateway.refusalsMax = granted[2]
         fitted.gateway.connectionsMax = granted[3]
         fitted.httpListener.webSocketsMax = granted[4]
-        // Clients that have not said who they are must never fill the listener: the oldest makes room.
+        // Unauthenticated clients must never fill the listener: beyond this limit the oldest is closed.
         fitted.gateway.unauthenticatedMax = min(gateway.unauthenticatedMax, max(1, granted[3] / 2))
         var lowered = DescriptorPlan.lowered([
             ("http.connections_max", httpListener.connectionsMax, fitted.httpListener.connectionsMax),
@@ -177,7 +173,7 @@ extension DescriptorPlan {
     static func say(_ lowered: [Lowered], limit: Int, _ log: Logger) {
         guard !lowered.isEmpty else { return }
         log.warning(
-            "Bounds are lowered to what the limit of open files allows",
+            "Limits were lowered to fit the limit of open files",
             metadata: [
                 LogKey.limit: "\(limit)", LogKey.reason: "\(lowered.map(\.description).joined(separator: ", "))",
             ])

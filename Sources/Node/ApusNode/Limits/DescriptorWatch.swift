@@ -2,9 +2,9 @@ import ApusCore
 import ApusListener
 import ServiceLifecycle
 
-/// Watches how near the process is to its limit of open files, and raises the condition `descriptors` while it is near.
-///
-/// Reports, too, how many lines ``LogLimiter`` left out.
+/// Compares the number of open descriptors with the limit, and raises the condition `descriptors` while it is close to
+/// it.
+/// It also reports how many lines ``LogLimiter`` dropped.
 struct DescriptorWatch: Service {
     static let condition = NodeConditions.Kind("descriptors", isUnhealthy: false)
     private static let interval = Duration.seconds(1)
@@ -21,13 +21,13 @@ struct DescriptorWatch: Service {
         while (try? await Task.sleep(for: Self.interval)) != nil {
             limited.writeLeftOut()
             guard let inUse = DescriptorLimit.inUse() else { continue }
-            // The limit may be changed while the process runs, by prlimit(1).
+            // prlimit(1) can change the limit while the process runs.
             let limit = DescriptorLimit.current
             if pressure.update(inUse: inUse, limit: limit) {
                 conditions.raise(
                     Self.condition,
                     "\(inUse) of \(limit) descriptors are in use: raise the limit of open files (LimitNOFILE of "
-                        + "systemd, ulimit -n), or lower the bounds that docs/operating.md names")
+                        + "systemd, ulimit -n), or lower the limits that docs/operating.md names")
             } else {
                 conditions.clear(Self.condition)
             }

@@ -2,18 +2,18 @@ import ApusCore
 import ApusRelay
 package import ApusTraversal
 
-/// What clients of a node's relay may take before they have shown a credential, as an operator sets it (D13).
-///
-/// Every property is a key of `cluster-configs/one-node.yaml`, where units and reasons to change it stand.
+/// The relay's limits, most of them for clients that are not authenticated (D13).
+/// Every property is a key of `cluster-configs/one-node.yaml`, which documents its unit and when to change it.
 package struct RelayBounds: Sendable {
     package var unauthenticatedTimeout = Duration.seconds(15)
     package var unauthenticatedPerSourceMax = 1_024
     package var unauthenticatedCarryMax = 2_048
     package var unauthenticatedOutputMax = 4_096
     package var handshakesPerSourceMax = 128
-    /// STUN messages of an allocation that go before those of clients without one.
+    /// The rate of an allocation's STUN messages that have priority over those of clients without an allocation.
     package var controlShare = TurnServerConfiguration.Rate(burst: 256, perSecond: 128)
-    /// Messages that wait between a thread and control, and the bytes of one.
+    /// The maximum number of messages queued between a thread and the control thread, and the maximum size of one, in
+    /// bytes.
     package var controlQueueMax = 4_096
     package var controlMessageMax = 2_048
     package var portChallenges = TurnServerConfiguration.Rate(burst: 16, perSecond: 8)
@@ -22,16 +22,16 @@ package struct RelayBounds: Sendable {
     package var challengeCreditMax = 8_192
     package var portProofFailures = TurnServerConfiguration.Rate(burst: 64, perSecond: 16)
     package var addressProofFailures = TurnServerConfiguration.Rate(burst: 1_024, perSecond: 512)
-    /// How often a client is looked at although its address has nothing left.
+    /// How often a client's credentials are checked even if its address has exhausted its rate.
     package var proofReserveInterval = Duration.seconds(10)
     package var allocationProofFailures = TurnServerConfiguration.Rate(burst: 64, perSecond: 16)
     package var bindings = TurnServerConfiguration.Rate(burst: 1_024, perSecond: 512)
     package var sourcesMax = 8_192
-    /// Client connections of one thread; 0: an even share of the node's.
+    /// The maximum number of client connections of one thread; 0 means an even share of the node's.
     package var streamsPerThreadMax = 0
     package var reservationsMax = 1_024
     package var reservationsPerUserMax = 16
-    /// Whether DSCP, ECN and TTL are carried over.
+    /// True if DSCP, ECN and TTL are copied to relayed packets.
     package var carriesMarks = true
     package var logLinesPerSecond = RelayServer.linesPerSecondMax
 
@@ -81,7 +81,7 @@ package struct RelayBounds: Sendable {
         sourcesMax = try reader.int("relay.sources_max", default: d.sourcesMax, in: 256...1_048_576)
     }
 
-    /// The keys `…_burst` and `…_per_second`.
+    /// Reads the keys `…_burst` and `…_per_second`.
     private static func rate(
         _ reader: inout ConfigurationReader, _ key: String, _ fallback: TurnServerConfiguration.Rate
     ) throws(ApusError) -> TurnServerConfiguration.Rate {
@@ -91,7 +91,7 @@ package struct RelayBounds: Sendable {
         return TurnServerConfiguration.Rate(burst: burst, perSecond: Double(perSecond))
     }
 
-    /// Gives the machine its part.
+    /// Applies the limits of the state machine.
     func apply(to turn: inout TurnServerConfiguration) {
         turn.portChallenges = portChallenges
         (turn.challengeBurst, turn.challengesPerSecond) = (addressChallenges.burst, addressChallenges.perSecond)
@@ -107,12 +107,12 @@ package struct RelayBounds: Sendable {
         turn.reservationsPerUserMax = reservationsPerUserMax
     }
 
-    /// Connections that one of the threads takes of those of the node.
+    /// The maximum number of connections of one thread, as a part of the node's.
     func streamsPerThread(of nodeMax: Int, threads: Int) -> Int {
         streamsPerThreadMax == 0 ? max(1, nodeMax / threads) : min(streamsPerThreadMax, nodeMax)
     }
 
-    /// Gives a plane its part.
+    /// Applies the limits of a plane.
     func apply(to plane: inout PlaneConfiguration) {
         plane.unauthenticatedTimeout = unauthenticatedTimeout
         plane.unauthenticatedPerSourceMax = unauthenticatedPerSourceMax

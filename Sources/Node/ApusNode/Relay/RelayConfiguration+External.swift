@@ -3,18 +3,18 @@ import ApusRelay
 package import ApusTraversal
 import NIOCore
 
-// The relay's addresses before a NAT (`relay.external`, `relay.external_from`).
+// The relay's public addresses behind a NAT (`relay.external`, `relay.external_from`).
 extension RelayConfiguration {
-    /// How long the STUN server may take in all.
+    /// The time-out of a request to the STUN server.
     private static let lookupTimeout = Duration.seconds(5)
 
-    /// A public address as an operator writes it: `PUBLIC` or `PUBLIC/PRIVATE`.
+    /// A public address in the configuration's notation: `PUBLIC` or `PUBLIC/PRIVATE`.
     package struct External: Sendable, Hashable {
         package var address: TransportAddress
-        /// Nil: the address of the same family that relays from here have.
+        /// If nil, the relay's only address of the same family.
         package var local: TransportAddress?
 
-        /// Nil where the text is neither form, or mixes the families.
+        /// Nil if the text has neither form, or mixes the families.
         package init?(_ text: String) {
             let parts = text.split(separator: "/", omittingEmptySubsequences: false)
             guard parts.count <= 2, let address = parts.first.flatMap({ TransportAddress($0, port: 0) }) else {
@@ -41,7 +41,7 @@ extension RelayConfiguration {
                 other.address == external.address
                     || (other.local == external.local && other.address.family == external.address.family)
             }
-            guard !isTwice else { throw reader.invalid(key, "'\(word)' has an address that stands there before") }
+            guard !isTwice else { throw reader.invalid(key, "'\(word)' repeats an address") }
             found.append(external)
         }
         return found
@@ -54,10 +54,9 @@ extension RelayConfiguration {
         return server
     }
 
-    /// The pairs that the configuration names.
-    ///
-    /// - Parameter hosts: where relays are.
-    /// - Throws: 10022 where a public address stands alone and no relay, or more than one, has its family.
+    /// The configured pairs.
+    /// - Parameter hosts: the relay addresses.
+    /// - Throws: 10022 if a public address has no private one, and not exactly one relay address has its family.
     package func externalAddresses(hosts: [TransportAddress]) throws(ApusError) -> ExternalAddresses {
         var pairs: [ExternalAddresses.Pair] = []
         for external in external {
@@ -65,7 +64,7 @@ extension RelayConfiguration {
             guard let local = external.local ?? (own.count == 1 ? own.first : nil) else {
                 throw ApusError(
                     .configurationInvalid,
-                    "relay.external: \(own.count) addresses of this relay have the family of "
+                    "relay.external: this relay has \(own.count) addresses of the family of "
                         + "\(external.address.hostDescription): write PUBLIC/PRIVATE")
             }
             pairs.append(.init(external: external.address, local: local))
@@ -73,20 +72,18 @@ extension RelayConfiguration {
         return ExternalAddresses(pairs)
     }
 
-    /// What is before the NAT.
+    /// The public addresses that were found.
     struct FoundExternals {
         var addresses: ExternalAddresses
-        /// Addresses of relays whose NAT gives packets other ports.
+        /// Relay addresses whose NAT changes ports.
         var withOtherPorts: [TransportAddress] = []
     }
 
-    /// The pairs of the configuration, or what the STUN server of ``externalFrom`` sees relays at.
-    ///
-    /// The server is asked from two ports: a NAT may keep one by chance. Blocks for as long as the server takes, at
-    /// most ten seconds for each address.
-    ///
-    /// - Throws: 10022 where a public address has no private one, or the server has no address of a relay's family;
-    ///   21002 where it does not answer.
+    /// The configured pairs, or the relay addresses as the STUN server of ``externalFrom`` sees them.
+    /// The server is asked from two ports, because a NAT may keep one by chance. Blocks until the server has answered,
+    /// for at most ten seconds per address.
+    /// - Throws: 10022 if a public address has no private one, or the server has no address of a relay address's
+    ///   family; 21002 if it does not answer.
     func findExternalAddresses(hosts: [TransportAddress]) throws(ApusError) -> FoundExternals {
         guard let externalFrom else { return FoundExternals(addresses: try externalAddresses(hosts: hosts)) }
         let servers = Self.resolve(externalFrom)
@@ -104,7 +101,7 @@ extension RelayConfiguration {
         guard askedCount > 0 else {
             throw ApusError(
                 .configurationInvalid,
-                "relay.external_from: \(externalFrom) has no address of a family that this relay has")
+                "relay.external_from: \(externalFrom) has no address of this relay's address families")
         }
         return FoundExternals(addresses: ExternalAddresses(pairs), withOtherPorts: withOtherPorts)
     }

@@ -1,13 +1,13 @@
 import ApusCore
 import ApusTraversal
 
-// Where the relay listens (`relay.addresses`, `relay.tls.addresses`).
+// The relay's listeners (`relay.addresses`, `relay.tls.addresses`).
 extension RelayConfiguration {
-    /// Listeners of one list, at most.
+    /// The maximum number of listeners in one list.
     private static let listenersMax = 64
 
-    /// Addresses, each with a port where that is not the common one: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1` or
-    /// `[2001:db8::1]:443`. Without a port it is 0.
+    /// Reads addresses with optional ports: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1` or `[2001:db8::1]:443`. The port
+    /// is 0 if it is missing.
     static func listeners(
         _ reader: inout ConfigurationReader, _ key: String
     ) throws(ApusError) -> [TransportAddress] {
@@ -22,15 +22,15 @@ extension RelayConfiguration {
         return TransportAddress(pair.host, port: UInt16(pair.port))
     }
 
-    /// Each address and port once: clients of a listener that is open twice would come to one and be known at the
-    /// other.
+    /// Removes duplicates: if a listener were open twice, a client's packets could arrive at the one that does not have
+    /// its state.
     static func once(_ listeners: [TransportAddress]) -> [TransportAddress] {
         var seen: Set<TransportAddress> = []
         return listeners.filter { seen.insert($0).inserted }
     }
 
-    /// Fails with 10022 where two listeners would share one address and port, of which the kernel would give each some
-    /// of the clients.
+    /// Fails with 10022 if two listeners have the same address and port: the kernel would split the clients between
+    /// them.
     func checkListeners(_ reader: ConfigurationReader) throws(ApusError) {
         let plain = Set(addresses.map { $0.port == 0 ? $0.withPort(port) : $0 })
         let isNamed = !secureAddresses.isEmpty
@@ -38,9 +38,9 @@ extension RelayConfiguration {
         for listener in (isNamed ? secureAddresses : addresses.map(\.host)).map({
             $0.port == 0 ? $0.withPort(securePort) : $0
         }) {
-            // Without `relay.addresses` every address of the machine has the common port.
+            // Without `relay.addresses` every address of the machine uses the common port.
             guard !plain.contains(listener), !addresses.isEmpty || listener.port != port else {
-                throw reader.invalid(key, "\(listener) is a listener of relay.addresses and relay.port already")
+                throw reader.invalid(key, "\(listener) is already a listener of relay.addresses and relay.port")
             }
         }
     }

@@ -1,58 +1,58 @@
 package import ApusCore
 package import ApusTraversal
 
-/// The relay of a node as an operator sets it: the keys under `relay` (D8).
-///
-/// Every property is a key of `cluster-configs/one-node.yaml`, where units and reasons to change it stand.
+/// The configuration of a node's relay: the keys under `relay` (D8).
+/// Every property is a key of `cluster-configs/one-node.yaml`, which documents its unit and when to change it.
 package struct RelayConfiguration: Sendable {
-    /// The most words of one list.
+    /// The maximum number of words in one list.
     private static let wordsMax = 64
-    /// A static secret that is shorter, in bytes, can be guessed from one captured request; the log says so.
+    /// A shorter static secret, in bytes, can be guessed from one captured request; the log warns of it.
     package static let secretByteCountSafe = 16
 
     package var isEnabled = true
-    /// Where clients come, UDP and TCP; empty: the machine's own addresses. A port of 0 stands for ``port``.
+    /// Listeners for UDP and TCP; if empty, the machine's own addresses. A port of 0 stands for ``port``.
     package var addresses: [TransportAddress] = []
     package var port: UInt16 = 3478
-    /// The port of the TLS and DTLS doors, at the same addresses.
+    /// The port of the TLS and DTLS listeners, at the same addresses.
     package var securePort: UInt16 = 5349
-    /// Where TLS and DTLS listen; empty: at the hosts of ``addresses``. A port of 0 stands for ``securePort``.
+    /// Listeners for TLS and DTLS; if empty, the hosts of ``addresses``. A port of 0 stands for ``securePort``.
     package var secureAddresses: [TransportAddress] = []
-    /// Proxies, whose connections begin with a header that names the client (PROXY protocol, version 2).
+    /// Proxies whose connections begin with a header that names the client (PROXY protocol, version 2).
     package var proxies: [PeerRule] = []
-    /// What these doors show: PEM files. Empty where there is none: then they stay closed.
+    /// The PEM files of the TLS and DTLS listeners. If empty, these listeners stay closed.
     package var certificateFile = ""
     package var keyFile = ""
-    /// Handshakes of each thread and of each of these doors that are waited for; the oldest makes room.
+    /// The maximum number of pending handshakes of each TLS or DTLS listener of each thread. Beyond it the oldest is
+    /// dropped.
     package var handshakesMax = 256
     package var handshakeTimeout = Duration.seconds(10)
-    /// DTLS sessions of each thread.
+    /// The maximum number of DTLS sessions of each thread.
     package var sessionsMax = 4096
-    /// Where relays are; empty: the first of each family of ``addresses``. Of several of one family each allocation has
-    /// one by chance.
+    /// Relay addresses; if empty, the first of each family of ``addresses``. If a family has several, each allocation
+    /// gets a random one.
     package var relayAddresses: [TransportAddress] = []
-    /// Public addresses of this machine before a NAT that keeps ports, each with the private one behind it; nil stands
-    /// for where relays are.
+    /// Public addresses of this machine behind a NAT that keeps ports, each with its private address; nil stands for
+    /// the relay address.
     package var external: [External] = []
-    /// A STUN server that tells the public address at start; nil: none is asked.
+    /// A STUN server that is asked for the public address at the start; if nil, none is asked.
     package var externalFrom: HostPort?
-    /// Ports of relays (RFC 8656 §7.2).
+    /// The ports of relay addresses (RFC 8656 §7.2).
     package var ports: ClosedRange<UInt16> = 49_152...65_535
-    /// Planes, one thread each; 0: one per core.
+    /// The number of planes, one thread each; 0 means one per core.
     package var threadCount = 0
     package var realm = "apus"
-    /// The static secret; empty where there is none.
+    /// The static secret; if empty, there is none.
     package var secret = ""
-    /// A file with the static secret; empty where there is none.
+    /// A file with the static secret; if empty, there is none.
     package var secretFile = ""
-    /// A file with users and their keys; empty where there is none.
+    /// A file with users and their keys; if empty, there is none.
     package var usersFile = ""
-    /// Special ranges in which peers may be.
+    /// Special address ranges in which peers are permitted.
     package var opened: [PeerPolicy.Range] = []
-    /// Peers that are let in before any other rule, and peers that are refused; the first goes before the second.
+    /// Peers that are permitted before any other rule, and peers that are refused. The first list has precedence.
     package var allowed: [PeerRule] = []
     package var denied: [PeerRule] = []
-    /// Networks that a NAT64 translates, beside the well-known ones: the IPv4 addresses inside are judged too.
+    /// NAT64 prefixes besides the well-known ones. The embedded IPv4 addresses are checked as well.
     package var nat64Prefixes: [Nat64Prefix] = []
     /// Addresses of the cluster's other machines.
     package var clusterAddresses: [TransportAddress] = []
@@ -62,45 +62,47 @@ package struct RelayConfiguration: Sendable {
     package var channelsMax = 64
     /// The shortest and the longest lifetime that is granted.
     package var lifetimeMin = Duration.seconds(600)
-    /// Connections of clients, TCP and TLS, of this node; the threads share it.
+    /// The maximum number of client connections, TCP and TLS, of this node. The threads share it.
     package var streamsMax = 8_192
-    /// TCP connections to peers (RFC 6062) of this node, and of one allocation; 0 of the node turns them off.
+    /// The maximum number of TCP connections to peers (RFC 6062) of this node, and of one allocation. 0 for the node
+    /// turns them off.
     package var tcpPeersMax = 4_096
     package var tcpPeersPerAllocationMax = 16
-    /// Channels that have a socket connected to their peer, since they carry much, of each thread; 0 for none.
+    /// The maximum number of busy channels of each thread with a socket that is connected to their peer; 0 turns them
+    /// off.
     package var connectedFlowsMax = 1_024
-    /// How long a thread that relays rests between rounds, where that saves CPU time; 0 for never.
+    /// How long a busy thread sleeps between rounds if that saves CPU time; 0 means never.
     package var restMicroseconds = 50
-    /// ICMP errors of peers that one allocation's client is told of in a second; 0 for none.
+    /// The maximum number of a peer's ICMP errors per second that one allocation's client receives; 0 means none.
     package var peerErrorsPerSecond = 16
     package var lifetimeMax = Duration.seconds(3600)
     package var isLegacyChannelAllowed = false
     package var quota = Quota()
     package var bounds = RelayBounds()
-    /// Allocations of another node whose state is kept; beyond it a new one is not.
+    /// The maximum number of another node's allocations whose state is kept. Further ones are not kept.
     package var mirrorsMax = 16_384
-    /// How long allocations live on at a node that leaves, and how long its process waits for them to go.
+    /// The lifetime of allocations at a node that leaves, and how long its process waits for them to end.
     package var drainLifetime = Duration.seconds(600)
     package var drainWait = Duration.seconds(5)
 
-    /// What one user may have, in the cluster and at each node; 0 stands for no bound.
+    /// The limits of one user, in the cluster and at each node; 0 means no limit.
     package struct Quota: Sendable {
-        /// Allocations at all nodes together.
+        /// The maximum number of allocations at all nodes together.
         package var allocationsMax = 128
-        /// Payload of all its allocations at one node, both ways together.
+        /// The maximum payload rate of all its allocations at one node, both directions together.
         package var bitsPerSecond = 100_000_000
         package var packetsPerSecond = 25_000
-        /// New peers at one node; a burst is ``newPeerBurst``.
+        /// The maximum rate of new peers at one node, with a burst of ``newPeerBurst``.
         package var newPeersPerSecond = 50
-        /// Payload of all allocations of a node together, both ways; 0 stands for no bound.
+        /// The maximum payload rate of all allocations of a node together, both directions; 0 means no limit.
         package var nodeBitsPerSecond = 0
         package static let newPeerBurst = 256
-        /// The least rate that can be set, in bits per second: one call of voice.
+        /// The lowest rate that can be set, in bits per second: one voice call.
         package static let bitsPerSecondMin = 64_000
 
         package init() {}
 
-        /// Nothing is bounded.
+        /// No limits.
         package static var none: Quota {
             var quota = Quota()
             (quota.allocationsMax, quota.bitsPerSecond) = (0, 0)
@@ -121,14 +123,14 @@ package struct RelayConfiguration: Sendable {
                 "relay.quota.new_peers_per_second", default: d.newPeersPerSecond, in: 0...1_000_000)
         }
 
-        /// A rate in bits per second. One that rounds to no byte would be no bound at all.
+        /// Reads a rate in bits per second. A rate that rounds to zero bytes would be no limit at all.
         private static func rate(
             _ reader: inout ConfigurationReader, _ key: String, default fallback: Int
         ) throws(ApusError) -> Int {
             let rate = try reader.int(key, default: fallback, in: 0...32_000_000_000)
             guard rate == 0 || rate >= bitsPerSecondMin else {
                 throw reader.invalid(
-                    key, "bits per second are expected, \(bitsPerSecondMin) or more, or 0 for no bound, not \(rate)")
+                    key, "bits per second are expected, \(bitsPerSecondMin) or more, or 0 for no limit, not \(rate)")
             }
             return rate
         }
@@ -136,7 +138,7 @@ package struct RelayConfiguration: Sendable {
 
     package init() {}
 
-    /// Reads the keys under `relay`; `path` gives relative paths their folder.
+    /// Reads the keys under `relay`. `path` resolves relative paths.
     ///
     /// - Throws: 10022 with file, line and key.
     package init(
@@ -176,7 +178,7 @@ package struct RelayConfiguration: Sendable {
         isLegacyChannelAllowed = try reader.flag("relay.legacy_channels", default: d.isLegacyChannelAllowed)
     }
 
-    /// Where clients come, and the certificate.
+    /// Reads the listeners and the certificate.
     private mutating func readListeners(
         _ reader: inout ConfigurationReader, _ path: (String) -> String
     ) throws(ApusError) {
@@ -185,7 +187,7 @@ package struct RelayConfiguration: Sendable {
         addresses = try Self.listeners(&reader, "relay.addresses")
         port = UInt16(try reader.int("relay.port", default: Int(d.port), in: 1...65_535))
         securePort = UInt16(try reader.int("relay.tls.port", default: Int(d.securePort), in: 1...65_535))
-        guard securePort != port else { throw reader.invalid("relay.tls.port", "relay.port has this port already") }
+        guard securePort != port else { throw reader.invalid("relay.tls.port", "relay.port already has this port") }
         secureAddresses = try Self.listeners(&reader, "relay.tls.addresses")
         try checkListeners(reader)
         proxies = try Self.rules(&reader, "relay.proxy_from")
@@ -205,21 +207,21 @@ package struct RelayConfiguration: Sendable {
         sessionsMax = try reader.int("relay.tls.sessions_max", default: d.sessionsMax, in: 1...65_536)
     }
 
-    /// Where relays are, and what they are before a NAT.
+    /// Reads the relay addresses and their public addresses behind a NAT.
     private mutating func readAddresses(_ reader: inout ConfigurationReader) throws(ApusError) {
         let d = RelayConfiguration()
         relayAddresses = try Self.addresses(&reader, "relay.relay_addresses")
         external = try Self.externals(&reader, "relay.external")
         externalFrom = try Self.server(&reader, "relay.external_from")
         guard external.isEmpty || externalFrom == nil else {
-            throw reader.invalid("relay.external_from", "the public addresses stand in relay.external already")
+            throw reader.invalid("relay.external_from", "relay.external already has the public addresses")
         }
         let first = try reader.int("relay.port_min", default: Int(d.ports.lowerBound), in: 1024...65_535)
         let last = try reader.int("relay.port_max", default: Int(d.ports.upperBound), in: first...65_535)
         ports = UInt16(first)...UInt16(last)
     }
 
-    /// Who may come, and send where.
+    /// Reads the users and the rules for peers.
     private mutating func readUsers(
         _ reader: inout ConfigurationReader, _ path: (String) -> String
     ) throws(ApusError) {
@@ -233,7 +235,7 @@ package struct RelayConfiguration: Sendable {
         let file = try reader.string("relay.secret_file", default: "")
         secretFile = file.isEmpty ? "" : path(file)
         guard secret.isEmpty || secretFile.isEmpty else {
-            throw reader.invalid("relay.secret_file", "the secret stands in relay.secret already")
+            throw reader.invalid("relay.secret_file", "relay.secret already has the secret")
         }
         let users = try reader.string("relay.users_file", default: "")
         usersFile = users.isEmpty ? "" : path(users)
@@ -256,7 +258,7 @@ package struct RelayConfiguration: Sendable {
         _ reader: inout ConfigurationReader, _ key: String
     ) throws(ApusError) -> [PeerRule] {
         try reader.values(key, countMax: PeerPolicy.rulesMax, { PeerRule($0) }) { word in
-            "'\(word)' is no network; they are written 192.0.2.0/24, 192.0.2.7:5000-5999, 2001:db8::/32 or "
+            "'\(word)' is not a network; write 192.0.2.0/24, 192.0.2.7:5000-5999, 2001:db8::/32 or "
                 + "[2001:db8::/32]:443, with no bit of the address beyond the prefix"
         }
     }
@@ -265,8 +267,8 @@ package struct RelayConfiguration: Sendable {
         _ reader: inout ConfigurationReader, _ key: String
     ) throws(ApusError) -> [Nat64Prefix] {
         try reader.values(key, countMax: wordsMax, { Nat64Prefix($0) }) { word in
-            "'\(word)' is no prefix of a NAT64; they are written 2001:db8:64::/96, with 32, 40, 48, 56, 64 or 96 bits "
-                + "and none beyond"
+            "'\(word)' is not a NAT64 prefix; write 2001:db8:64::/96, with 32, 40, 48, 56, 64 or 96 bits "
+                + "and none after them"
         }
     }
 
@@ -274,7 +276,7 @@ package struct RelayConfiguration: Sendable {
         _ reader: inout ConfigurationReader, _ key: String
     ) throws(ApusError) -> [PeerPolicy.Range] {
         try reader.values(key, countMax: wordsMax, { PeerPolicy.Range(rawValue: $0) }) { word in
-            "'\(word)' is no range; they are \(PeerPolicy.Range.allCases.map(\.rawValue).joined(separator: ", "))"
+            "'\(word)' is not a range; ranges are \(PeerPolicy.Range.allCases.map(\.rawValue).joined(separator: ", "))"
         }
     }
 }

@@ -3,28 +3,26 @@ package import ApusTraversal
 import Crypto
 import Foundation
 
-/// The relay's keys, of which every node of a cluster has the same (D8).
-///
-/// They come from one root, the cluster's key, each under its own name, so that none tells anything of
-/// another or of the root. A nonce that one node made is good at all, and so is a credential that anyone issued
-/// who has the root. A static secret takes the place of the derived one where an operator's own service issues
-/// credentials.
+/// The relay's keys, which are the same at every node of a cluster (D8).
+/// They are derived from one root, the cluster's key, each under its own name, so that no key reveals another one or
+/// the root. A nonce of one node is valid at every node, and so is a credential from anyone who has the root. A static
+/// secret replaces the derived one if an operator's own service issues credentials.
 package struct RelayKeys: Sendable {
     /// The key of stateless nonces, 32 bytes.
     package let nonceKey: [UInt8]
     /// The key of mobility tickets, 32 bytes.
     package let ticketKey: [UInt8]
-    /// What shows an operator of a relay that runs alone: who can read its key.
+    /// The token of an operator of a standalone relay: whoever can read the relay's key can derive it.
     package let operatorToken: String
     package let credentials: RelayCredentials
-    /// Users that have a key of their own.
+    /// Users with keys of their own.
     package let users: StaticUsers
-    /// Files with secrets that every user of the machine may read.
+    /// Files with secrets that every user of the machine can read.
     package let exposedFiles: [String]
 
     /// - Parameter root: 32 random bytes.
-    /// - Throws: 10022 where the file of the static secret or that of the users cannot be read, may be written by
-    ///   others than its owner, or is not valid.
+    /// - Throws: 10022 if the file of the static secret or of the users cannot be read, may be written by its group or
+    ///   others, or is not valid.
     package init(root: [UInt8], configuration: RelayConfiguration) throws(ApusError) {
         nonceKey = Self.derive(root, "apus relay nonces")
         ticketKey = Self.derive(root, "apus relay tickets")
@@ -35,12 +33,12 @@ package struct RelayKeys: Sendable {
         exposedFiles = exposed
     }
 
-    /// As ``operatorToken``, without what else the configuration names.
+    /// ``operatorToken``, without reading the files of the configuration.
     static func operatorToken(root: [UInt8]) -> String {
         derive(root, "apus relay operators").map { String($0, radix: 16) }.joined(separator: "-")
     }
 
-    /// As ``credentials``, without what else the configuration names.
+    /// ``credentials``, without reading the users.
     static func credentials(root: [UInt8], configuration: RelayConfiguration) throws(ApusError) -> RelayCredentials {
         var exposed: [String] = []
         return try credentials(root: root, configuration: configuration, &exposed)
@@ -72,7 +70,7 @@ package struct RelayKeys: Sendable {
         ).withUnsafeBytes { Array($0) }
     }
 
-    /// The first line is the secret of today; a second one is that of before, which is still taken.
+    /// The first line is the current secret. A second line is the previous one, which is still accepted.
     private static func secrets(_ path: String, _ exposed: inout [String]) throws(ApusError) -> [[UInt8]] {
         let file = try PrivateFile(path, what: "secret")
         if file.isReadableByAll { exposed.append(path) }

@@ -5,7 +5,8 @@ import ApusSessions
 import ApusTraversal
 
 extension RelayMesh: RelayIssuer {
-    /// Any node of the cluster takes what this one issues: the key is derived from the cluster's, or is the operator's.
+    /// Every node of the cluster accepts these credentials: their key is derived from the cluster's key, or is the
+    /// operator's.
     func issue(user: String, lifetime: Duration) -> RelayGrant? {
         let urls = clientURLs
         guard !urls.isEmpty else { return nil }

@@ -10,24 +10,22 @@ import ServiceLifecycle
 import SwiftProtobuf
 import Synchronization
 
-/// A node's relay among the relays of the cluster: it mirrors the allocations to the standby, finds those that clients
-/// bring tickets of, and tells the others where its doors are and what its users have (D8).
-///
-/// It also issues credentials to clients, with the doors of this node and of others (``RelayIssuer``).
-///
-/// Decisions are ``RelayRoster``'s and ``MirrorFeedStateMachine``'s; this runs them. Everything here is help: a message
-/// that gets lost costs a client an allocation anew, never a packet of one that lives.
-///
-/// Isolation: any thread. Both machines stand behind one `Mutex`; nothing is called under it but them.
+/// The connection of a node's relay to the other relays of the cluster. It mirrors allocations to the standby, finds
+/// the allocations of clients' tickets, and reports this node's endpoints and its users' allocations to the other nodes
+/// (D8).
+/// It also issues credentials to clients, with the endpoints of this node and of others (``RelayIssuer``).
+/// ``RelayRoster`` and ``MirrorFeedStateMachine`` decide, and this class carries out their actions. All of this is best
+/// effort: a lost message may cost a client a new allocation, but never a packet of a live one.
+/// Isolation: any thread. One `Mutex` guards both machines, and nothing else is called while it is held.
 final class RelayMesh: Service {
-    /// Who a node is does not change while it lives, but what was told can get lost: it is told again this often.
+    /// A node's endpoints do not change while it is up, but a report can be lost, so it is repeated at this interval.
     private static let doorsInterval = Duration.seconds(10)
-    /// How often nodes that have not been reached yet are looked for among the links.
+    /// The interval at which the links are searched for nodes that have not been reached yet.
     private static let reachInterval = Duration.milliseconds(500)
     /// How long the standby may take to answer a batch, and each node to answer a claim.
     private static let mirrorTimeout = Duration.seconds(2)
     private static let claimTimeout = Duration.milliseconds(500)
-    /// What waits to be done at most; what comes then is left out. Claims are asked for again by their clients.
+    /// The maximum number of queued work items. Further ones are dropped; clients repeat claims.
     private static let workMax = 2_048
 
     private enum Work: Sendable {
@@ -41,10 +39,10 @@ final class RelayMesh: Service {
         var feed = MirrorFeedStateMachine()
         var isDraining = false
         var alternate: RelayAlternate?
-        /// What the relay was told last of the users elsewhere.
+        /// The relay's last counts of users' allocations at other nodes.
         var elsewhere: [String: Int] = [:]
         var places = RelayPlaces()
-        /// What the relay took of them.
+        /// The places that the relay accepted.
         var placesTaken = RelayPlaces()
     }
 
@@ -55,11 +53,11 @@ final class RelayMesh: Service {
     private let log: Logger
     private let state: Mutex<State>
     private let work = WorkQueue<Work>(countMax: RelayMesh.workMax)
-    /// When to try again what the standby did not take; only the newest counts.
+    /// The time at which mirrors that the standby refused are sent again. Only the newest counts.
     private let retries: AsyncStream<MonotonicTime>
     private let retryFeed: AsyncStream<MonotonicTime>.Continuation
 
-    /// - Parameter advertised: what clients are told of this node's relay; nil: its first door.
+    /// - Parameter advertised: the relay address that clients receive; if nil, the relay's first endpoint.
     init(
         relay: RelayService, advertised: HostPort?, view: ClusterView, transport: Transport, dispatcher: NodeDispatcher,
         log: Logger
@@ -76,15 +74,16 @@ final class RelayMesh: Service {
         register(with: dispatcher)
     }
 
-    /// How tickets name a life of a node.
+    /// The number that identifies an incarnation of a node in tickets.
     static func tag(of node: NodeID) -> UInt64 {
         SHA256.hash(data: Array("\(node)".utf8)).prefix(8).reduce(0) { $0 << 8 | UInt64($1) }
     }
 
-    /// The node that keeps the mirrors of this one's allocations; nil where none can.
+    /// The node that keeps the mirrors of this node's allocations; nil if there is none.
     var standby: NodeName? { state.withLock { $0.feed.standby?.name } }
 
-    /// Where a client finds relays of the cluster, this node's first unless it leaves; of a few nodes at most.
+    /// The URLs of the cluster's relays for clients, of a few nodes at most. This node's come first unless it is
+    /// draining.
     var clientURLs: [String] {
         let own = ownTidings(usage: [], isWhole: false)
         return state.withLock { $0.roster.clientURLs(own: own) }
@@ -112,7 +111,7 @@ final class RelayMesh: Service {
         }
     }
 
-    // MARK: What happens
+    // MARK: Events
 
     private func mapChanged(_ map: ClusterMap) {
         let members = map.members.filter(\.state.isAlive).map { (id: $0.id, isUp: $0.state == .up) }
@@ -125,7 +124,7 @@ final class RelayMesh: Service {
                 })
         }
         let (actions, hasToTell) = state.withLock { state -> ([MirrorFeedStateMachine.Action], Bool) in
-            // A node that has left keeps what it knew: its last clients are sent after it.
+            // A node that has left keeps its last state, for redirecting its remaining clients.
             guard members.contains(where: { $0.id == view.local }) else { return ([], false) }
             let before = state.roster.others
             state.roster.membersChanged(members)
@@ -147,11 +146,11 @@ final class RelayMesh: Service {
         }
         perform(actions)
         tellRelay()
-        // What this node told when it saw the other in the map may have come before there was a link.
+        // This node's report after the map change may have been sent before there was a link.
         if isFirst { tellDoors() }
     }
 
-    /// Tells the others where this node's relay is, and nothing of its users.
+    /// Reports this node's endpoints to the other nodes, without its users.
     private func tellDoors() { work.add(.tidings(ownTidings(usage: [], isWhole: false))) }
 
     private func ownTidings(usage: [RelayUsage], isWhole: Bool) -> RelayTidings {
@@ -162,7 +161,7 @@ final class RelayMesh: Service {
             relays: Array(relay.relayedHosts.prefix(RelayRoster.addressesMax)))
     }
 
-    /// What the relay is to know of the others, where that changed.
+    /// Passes changed facts about the other nodes to the relay.
     private func tellRelay() {
         let (elsewhere, alternate) = state.withLock { state -> ([String: Int]?, RelayAlternate?) in
             let counts = state.roster.countsElsewhere
@@ -180,7 +179,7 @@ final class RelayMesh: Service {
         if let alternate { relay.order(.drain(alternate)) }
     }
 
-    /// Where the others are, where that changed since the relay took it.
+    /// Passes the other nodes' addresses to the relay if they have changed since it accepted them.
     private func tellPlaces() {
         let found = state.withLock(\.places.unreached).compactMap { id in
             transport.linkedAddress(of: id).flatMap { TransportAddress($0.host, port: 0) }.map { (id, $0) }
@@ -199,7 +198,7 @@ final class RelayMesh: Service {
         state.withLock { $0.placesTaken = places }
     }
 
-    /// News of the control thread.
+    /// Processes news of the control thread.
     private func received(_ news: RelayNews) {
         switch news {
         case .mirrors(let changes): perform(state.withLock { $0.feed.changed(changes) })
@@ -217,14 +216,14 @@ final class RelayMesh: Service {
         tell(node, RelayWireMovedAway.with { $0.ticket = .init(ticket.bytes) })
     }
 
-    // MARK: What is done
+    // MARK: Actions
 
     private func perform(_ actions: [MirrorFeedStateMachine.Action]) {
         for action in actions {
             switch action {
             case .send(let number, let standby, let changes):
                 guard work.add(.send(number, standby, changes)) else {
-                    // Failing leads to a wait alone, so that this goes no deeper.
+                    // A failure leads only to a wait, so the recursion ends here.
                     perform(state.withLock { $0.feed.answered(number, isTaken: false, at: .now()) })
                     continue
                 }
@@ -253,12 +252,12 @@ final class RelayMesh: Service {
             isTaken = false
             var facts = Logger.facts(of: error)
             facts[LogKey.peer] = "\(standby)"
-            log.debug("The relay's standby did not take mirrors.", metadata: facts)
+            log.debug("The relay's standby did not accept mirrors", metadata: facts)
         }
         perform(state.withLock { $0.feed.answered(number, isTaken: isTaken, at: .now()) })
     }
 
-    /// Asks every other node for an allocation or its mirror; the first that has it gives it up.
+    /// Asks every other node for an allocation or its mirror. The first node that has it gives it up.
     private func find(_ ticket: MobilityTicket, username: String) async -> AllocationMirror? {
         let message = RelayWireClaim.with {
             $0.ticket = .init(ticket.bytes)
@@ -288,11 +287,11 @@ final class RelayMesh: Service {
         } catch {
             var facts = Logger.facts(of: error)
             facts[LogKey.peer] = "\(node)"
-            log.debug("Another relay cannot be told.", metadata: facts)
+            log.debug("Another relay cannot be notified", metadata: facts)
         }
     }
 
-    // MARK: What others say
+    // MARK: Messages of other nodes
 
     private func register(with dispatcher: NodeDispatcher) {
         dispatcher.on(RelayWireMirrored.self) { [weak self] _, message throws(ApusError) in

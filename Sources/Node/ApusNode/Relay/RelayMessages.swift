@@ -6,7 +6,7 @@ package import ApusWire
 package import Foundation
 import SwiftProtobuf
 
-// What relays say to each other, and how it stands on the wire (proto/apus/relay.proto).
+// The messages between relays, and their encoding (proto/apus/relay.proto).
 
 extension RelayWireMirrored: NodeMessage {
     package typealias Reply = RelayWireMirroredTaken
@@ -28,7 +28,7 @@ extension RelayWireTidings: NodeMessage {
     package static var method: UInt16 { 0x0054 }
 }
 
-/// The most that one message may name, whoever sent it (D13).
+/// The maximum number of elements in one message of any sender (D13).
 private enum WireBound {
     static let changes = 4_096
     static let peers = 256
@@ -36,15 +36,15 @@ private enum WireBound {
     static let doors = 64
     static let users = RelayRoster.usersMax
     static let addresses = RelayRoster.addressesMax
-    /// A name in the DNS, with brackets and a port.
+    /// A DNS name with brackets and a port.
     static let advertisedByteCount = 262
 }
 
 extension TransportAddress {
-    /// The address with its port as bytes.
+    /// The encoded address, followed by its port.
     package var wire: Data { Data(bytes + [UInt8(truncatingIfNeeded: port >> 8), UInt8(truncatingIfNeeded: port)]) }
 
-    /// From its bytes; nil where they are none.
+    /// Decodes an address; nil if the length is not valid.
     package init?(wire: Data) {
         guard wire.count == 6 || wire.count == 18 else { return nil }
         let bytes = Array(wire)
@@ -54,7 +54,7 @@ extension TransportAddress {
 }
 
 extension AllocationMirror {
-    /// As it stands on the wire.
+    /// The encoded mirror.
     package var wire: RelayWireMirror {
         .with {
             $0.ticket = Data(ticket.bytes)
@@ -71,7 +71,7 @@ extension AllocationMirror {
         }
     }
 
-    /// Throws 10001 for what is none.
+    /// Throws 10001 if the message is not valid.
     package init(_ wire: RelayWireMirror) throws(ApusError) {
         guard let ticket = MobilityTicket(bytes: wire.ticket), wire.relayed.count <= WireBound.relayed,
             wire.permissions.count <= WireBound.peers, wire.channels.count <= WireBound.peers,
@@ -96,7 +96,7 @@ extension AllocationMirror {
 }
 
 extension RelayWireMirrored {
-    /// As they stand on the wire; `replacing` does not.
+    /// Encodes the changes, without `replacing`.
     package init(_ changes: [MirrorChange]) {
         self.init()
         for change in changes {
@@ -107,7 +107,7 @@ extension RelayWireMirrored {
         }
     }
 
-    /// Throws 10001 for what is none.
+    /// Throws 10001 if the message is not valid.
     package func changes() throws(ApusError) -> [MirrorChange] {
         guard mirrors.count + ended.count <= WireBound.changes else { throw ApusError(.malformed) }
         var changes: [MirrorChange] = []
@@ -121,7 +121,7 @@ extension RelayWireMirrored {
 }
 
 extension RelayTidings {
-    /// As it stands on the wire.
+    /// The encoded report.
     package var wire: RelayWireTidings {
         .with {
             $0.doors = doors.map { door in
@@ -141,7 +141,7 @@ extension RelayTidings {
         }
     }
 
-    /// Throws 10001 for what is none. Doors of kinds that are not known here are left out.
+    /// Throws 10001 if the message is not valid. Endpoints of unknown kinds are ignored.
     package init(_ wire: RelayWireTidings) throws(ApusError) {
         guard wire.doors.count <= WireBound.doors, wire.users.count == wire.counts.count,
             wire.users.count <= WireBound.users, wire.domain.utf8.count <= 253,

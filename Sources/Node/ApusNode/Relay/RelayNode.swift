@@ -10,10 +10,10 @@ import NIOPosix
 import ServiceLifecycle
 import UnixSignals
 
-/// What a relay is to have from its configuration now, read from its files.
+/// Reads the relay's current configuration and keys from their files.
 package typealias RelaySource = @Sendable () throws(ApusError) -> (configuration: RelayConfiguration, keys: RelayKeys)
 
-/// Ends its group at the first SIGTERM or SIGINT from ``init()`` on, also at one that came before the group ran.
+/// Ends its group at the first SIGTERM or SIGINT after ``init()``, including one that arrives before the group runs.
 private struct EndSignals: Service {
     private let signals: UnixSignalsSequence
 
@@ -24,7 +24,7 @@ private struct EndSignals: Service {
     }
 }
 
-/// A relay that runs alone, with a door for operators where one is asked for: `/healthz`, `/metrics`, `/v1/status`.
+/// A standalone relay, with an optional listener for operators: `/healthz`, `/metrics`, `/v1/status`.
 package struct RelayNode: Sendable {
     private let service: RelayService
     private let conditions: NodeConditions
@@ -36,11 +36,12 @@ package struct RelayNode: Sendable {
     private let operatorToken: String
     private let started = MonotonicTime.now()
 
+    /// If `door` is nil, there is no listener for operators.
+    ///
     /// - Parameters:
-    ///   - door: where operators come; nil for no door.
-    ///   - metrics: the process's metrics, already made its `MetricsSystem`.
-    ///   - read: reads configuration and keys anew at a SIGHUP.
-    /// - Throws: 10022 where the limit of open files is too low.
+    ///   - metrics: the process's metrics, already installed in the `MetricsSystem`.
+    ///   - read: reads the configuration and the keys again at a SIGHUP.
+    /// - Throws: 10022 if the limit of open files is too low.
     package init(
         configuration: RelayConfiguration, keys: RelayKeys, door: HostPort?, metrics: PrometheusMetrics, log: Logger,
         read: @escaping RelaySource
@@ -57,12 +58,11 @@ package struct RelayNode: Sendable {
     }
 
     /// Relays until SIGTERM or SIGINT.
-    ///
-    /// - Throws: 10019 where an address is in use, 10022 where no address can be relayed from, 10018 for any other
-    ///   refusal of the system.
+    /// - Throws: 10019 if an address is in use, 10022 if no address can be used for relaying, 10018 for any other
+    ///   system error.
     package func run() async throws {
         let reload = await RelayReload(relay: service, log: log, read: read)
-        // Before anybody can see that the relay is open: whoever ends it then ends it in order.
+        // Trapped before the relay opens, so that a signal after that always leads to an orderly shutdown.
         let ending = await EndSignals()
         try service.start()
         defer { service.stop() }
@@ -107,17 +107,18 @@ package struct RelayNode: Sendable {
         return sources
     }
 
-    /// An operator is who can read the relay's key. Digests are compared, so that time tells nothing of the token.
+    /// Authorizes everyone who can read the relay's key. Digests are compared, so that timing reveals nothing about the
+    /// token.
     private func authorize(_ token: String) throws(ApusError) {
         guard SHA256.hash(data: Array(token.utf8)) == SHA256.hash(data: Array(operatorToken.utf8)) else {
-            throw ApusError(.notAllowed, "the token is not of this relay's operator")
+            throw ApusError(.notAllowed, "the token is not that of this relay's operator")
         }
     }
 
-    /// New allocations are refused from now on; those that live end in time.
+    /// Refuses new allocations from now on. Existing ones end with their lifetimes.
     private func drain() throws(ApusError) {
         guard service.order(.drain(nil)) else { throw ApusError(.unavailable, "the relay does not answer") }
-        log.notice("The relay drains: it takes no new allocation.")
+        log.notice("The relay is draining and refuses new allocations")
     }
 
     private func health() async -> NodeHealth {

@@ -8,21 +8,20 @@ import Glibc
 import Musl
 #endif
 
-/// A node that is a relay and nothing more, from one YAML file and the environment: `cluster-configs/relay-only.yaml`.
-///
-/// It belongs to no cluster. Its keys derive from ``keyFile``, which it makes at its first start, unless there is
-/// a static secret; so nonces and credentials outlive a restart.
+/// The configuration of a standalone relay, from one YAML file and the environment: `cluster-configs/relay-only.yaml`.
+/// The relay belongs to no cluster. Its keys are derived from ``keyFile``, which it creates at its first start. Nonces,
+/// and credentials without a static secret, therefore survive a restart.
 package struct RelayNodeConfiguration: Sendable {
-    /// The node's own state; made where it is missing.
+    /// The directory of the relay's own state; created if it is missing.
     package var dataDirectory: String
     package var logLevel: String
-    /// Where operators come; nil for no door.
+    /// The address of the listener for operators; nil for none.
     package var http: HostPort?
     package var relay: RelayConfiguration
-    /// Every key, in the order of the reference.
+    /// All keys, in the order of the reference.
     package private(set) var keys: [ConfigurationKey] = []
 
-    /// Reads a file. Throws 10022 with file, line and key.
+    /// Reads a file. Throws 10022 with the file, the line and the key.
     package init(
         file: String, environment: [String: String] = ProcessInfo.processInfo.environment
     ) throws(ApusError) {
@@ -45,29 +44,26 @@ package struct RelayNodeConfiguration: Sendable {
 
     private var keyFile: String { "\(dataDirectory)/relay.key" }
 
-    /// The relay's keys; nothing is made. Commands of operators, who may be other users than the relay's, and reloads
-    /// read them so.
-    ///
-    /// - Throws: 10021 where the key is not there or cannot be read, 10022 where the secret or the users cannot be
-    ///   read.
+    /// The relay's keys. Nothing is created: operators' commands, which may run as another user than the relay's, and
+    /// reloads use this method.
+    /// - Throws: 10021 if the key does not exist or cannot be read, 10022 if the secret or the users cannot be read.
     package func relayKeys() throws(ApusError) -> RelayKeys { try RelayKeys(root: root(), configuration: relay) }
 
-    /// The same at the relay's start: the root is made where it is missing, readable by its owner alone.
-    ///
-    /// - Throws: 10021 where the data directory cannot be written; as ``relayKeys()``.
+    /// The relay's keys at its start. The root is created if it is missing, readable only by its owner.
+    /// - Throws: 10021 if the data directory cannot be written; otherwise as ``relayKeys()``.
     package func makeRelayKeys() throws(ApusError) -> RelayKeys {
         var facts = stat()
         if stat(keyFile, &facts) != 0, errno == ENOENT { try makeRoot() }
         return try relayKeys()
     }
 
-    /// What issues credentials that the relay takes. Throws as ``relayKeys()``; a static secret needs no key.
+    /// Issues credentials that the relay accepts. Throws as ``relayKeys()``; a static secret needs no key.
     package func relayCredentials() throws(ApusError) -> RelayCredentials {
         let needsRoot = relay.secret.isEmpty && relay.secretFile.isEmpty
         return try RelayKeys.credentials(root: needsRoot ? root() : [], configuration: relay)
     }
 
-    /// What shows the relay's operator. Throws 10021 as ``relayKeys()``.
+    /// The token of the relay's operator. Throws 10021 as ``relayKeys()``.
     package func relayOperatorToken() throws(ApusError) -> String { RelayKeys.operatorToken(root: try root()) }
 
     private func root() throws(ApusError) -> [UInt8] {
@@ -76,8 +72,8 @@ package struct RelayNodeConfiguration: Sendable {
             let reason = errno
             let words =
                 reason == ENOENT
-                ? "is not there: the relay makes it at its first start, as its own user"
-                : "cannot be read (\(String(cString: strerror(reason)))): only the relay's user may, and root"
+                ? "does not exist: the relay creates it at its first start, as its own user"
+                : "cannot be read (\(String(cString: strerror(reason)))): only the relay's user and root may read it"
             throw ApusError(.storageFailed, "\(keyFile) \(words)")
         }
         let root = try? FileHandle(fileDescriptor: descriptor, closeOnDealloc: true).readToEnd()
@@ -85,12 +81,12 @@ package struct RelayNodeConfiguration: Sendable {
         return Array(root)
     }
 
-    /// Makes the key whole or not at all; one that another process made meanwhile stays.
+    /// Creates the key atomically. If another process has created one in the meantime, that one stays.
     private func makeRoot() throws(ApusError) {
         do {
             try FileManager.default.createDirectory(atPath: dataDirectory, withIntermediateDirectories: true)
         } catch {
-            throw ApusError(.storageFailed, "\(dataDirectory) cannot be made: \(error.localizedDescription)")
+            throw ApusError(.storageFailed, "\(dataDirectory) cannot be created: \(error.localizedDescription)")
         }
         let fresh = "\(keyFile).new-\(getpid())"
         unlink(fresh)
@@ -104,7 +100,7 @@ package struct RelayNodeConfiguration: Sendable {
         }
     }
 
-    /// 32 bytes from the system.
+    /// 32 random bytes from the system.
     package static func randomRoot() -> [UInt8] {
         var generator = SystemRandomNumberGenerator()
         return (0..<32).map { _ in UInt8.random(in: .min ... .max, using: &generator) }
@@ -112,7 +108,7 @@ package struct RelayNodeConfiguration: Sendable {
 }
 
 extension NodeConfiguration {
-    /// The relay's keys of a cluster's node. Throws 10022 where the cluster's key or the secret cannot be read.
+    /// The relay's keys of a cluster's node. Throws 10022 if the cluster's key, the secret or the users cannot be read.
     package func relayKeys() throws(ApusError) -> RelayKeys {
         try RelayKeys(root: NodeParts.clusterKey(clusterKeyFile), configuration: relay)
     }

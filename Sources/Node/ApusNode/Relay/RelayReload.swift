@@ -5,10 +5,9 @@ import Logging
 import ServiceLifecycle
 import UnixSignals
 
-/// Reads the HTTP listener's certificate, and a relay's secrets, users, lists of peers and certificate anew at each
-/// SIGHUP, until the node leaves.
-///
-/// Where something cannot be read nothing changes, and the log says why. No allocation ends.
+/// At each SIGHUP, reads the HTTP listener's certificate, and the relay's secrets, users, lists of peers and
+/// certificate again, until the node stops.
+/// If something cannot be read, its part does not change and the log has the reason. No allocation ends.
 struct RelayReload: Service {
     private let relay: RelayService?
     private let http: HTTPListener?
@@ -16,11 +15,10 @@ struct RelayReload: Service {
     private let signals: UnixSignalsSequence
     private let log: Logger
 
-    /// From here on SIGHUP does not end the process.
-    ///
+    /// Traps SIGHUP: from now on it does not end the process.
     /// - Parameters:
-    ///   - relay: nil for a node that relays nothing.
-    ///   - http: nil for a relay that runs alone.
+    ///   - relay: nil for a node without a relay.
+    ///   - http: nil for a standalone relay.
     init(relay: RelayService?, http: HTTPListener? = nil, log: Logger, read: @escaping RelaySource) async {
         self.relay = relay
         self.http = http
@@ -46,10 +44,10 @@ struct RelayReload: Service {
             let (configuration, keys) = try read()
             try relay.reload(configuration, keys)
             log.notice(
-                "The relay has read its secrets, users, lists of peers and certificate anew.",
+                "The relay read its secrets, users, lists of peers and certificate again",
                 metadata: [LogKey.count: "\(keys.users.names.count) users"])
         } catch {
-            log.error("The relay cannot be reloaded; nothing has changed.", metadata: Logger.facts(of: error))
+            log.error("The relay cannot be reloaded; nothing has changed", metadata: Logger.facts(of: error))
         }
     }
 }

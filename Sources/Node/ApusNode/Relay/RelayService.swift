@@ -6,23 +6,22 @@ import NIOCore
 import ServiceLifecycle
 import Synchronization
 
-/// The relay of one node as a service: opens the doors, and closes them when the node leaves (D8).
-///
-/// Isolation: any thread. The planes and their control have threads of their own.
+/// The relay of one node as a service: opens the listeners, and closes them when the node stops (D8).
+/// Isolation: any thread. The planes and the control thread are threads of the relay's own.
 package final class RelayService: Service {
-    /// What the rules for peers are made of.
+    /// The inputs of the rules for peers.
     private struct Rules {
-        /// Whose lists and ranges hold: the one that was read last.
+        /// The configuration with the current lists and ranges: the last one that was read.
         var configuration: RelayConfiguration
-        /// Ports at which relays are, of the start.
+        /// The ports of relay addresses, as of the start.
         let relayPorts: ClosedRange<UInt16>
-        /// Where the relay listens and where allocations are.
+        /// The addresses of the listeners.
         var listeners: [TransportAddress] = []
-        /// Every address of this machine, as it was read last.
+        /// All addresses of this machine, as of the last read.
         var machine = RelayConfiguration.machineAddresses()
-        /// Those at which allocations are.
+        /// The relay addresses, at which allocations are.
         var relays: [TransportAddress] = []
-        /// What they are before a NAT.
+        /// Their public addresses behind a NAT.
         var externals = ExternalAddresses()
 
         var peers: PeerPolicy {
@@ -35,30 +34,31 @@ package final class RelayService: Service {
     }
 
     private let configuration: RelayConfiguration
-    /// What was read last.
+    /// The keys that were read last.
     private let keys: Mutex<RelayKeys>
-    /// Orders that come of it are given while it is held, so that control has them in one order.
+    /// The resulting orders are given while it is held, so that the control thread receives them in order.
     private let rules: Mutex<Rules>
     private let log: Logger
-    /// How tickets name this life of this node; nil for a relay that is alone.
+    /// Identifies this incarnation of the node in tickets; nil for a standalone relay.
     private let node: UInt64?
-    /// The name by which clients know this node; empty where it has none.
+    /// The name by which clients reach this node; empty if it has none.
     package let domain: String
     private let control = Mutex<RelayControl?>(nil)
     private let news = Mutex<(@Sendable (RelayNews) -> Void)?>(nil)
-    /// What other nodes tell their clients, where these are to come here.
+    /// The endpoints to which other nodes redirect their clients.
     private let doors = Mutex<[RelayDoor]>([])
     private let security = Mutex<DoorSecurity?>(nil)
-    /// How often the certificate's files are looked at.
+    /// The interval at which the certificate's files are checked.
     private static let certificateInterval = Duration.seconds(60)
-    /// How often the machine's addresses are read: for so long a new one may be a peer that it must not be.
+    /// The interval at which the machine's addresses are read. For that long, a new address may be permitted as a peer
+    /// although it must not be.
     private static let machineInterval = Duration.seconds(1)
     private let conditions: NodeConditions?
 
     /// - Parameters:
-    ///   - node: how tickets name this life of this node; nil for a relay that is alone.
-    ///   - domain: the name by which clients know this node; empty where it has none.
-    ///   - conditions: where what keeps the relay from its full service is said.
+    ///   - node: identifies this incarnation of the node in tickets; nil for a standalone relay.
+    ///   - domain: the name by which clients reach this node; empty if it has none.
+    ///   - conditions: receives the conditions that keep the relay from full service.
     package init(
         configuration: RelayConfiguration, keys: RelayKeys, node: UInt64? = nil, domain: String = "",
         conditions: NodeConditions? = nil, log: Logger
@@ -72,9 +72,8 @@ package final class RelayService: Service {
         self.log = log
     }
 
-    /// The relay of a cluster's node; nil where the node is to have none.
-    ///
-    /// - Throws: 10022 for a secret that cannot be read.
+    /// The relay of a cluster's node; nil if the node has none.
+    /// - Throws: 10022 if a secret cannot be read.
     static func make(
         _ configuration: NodeConfiguration, clusterKey: [UInt8], node: NodeID, conditions: NodeConditions, log: Logger
     ) throws(ApusError) -> RelayService? {
@@ -86,20 +85,20 @@ package final class RelayService: Service {
             domain: TransportAddress(name, port: 0) == nil ? name : "", conditions: conditions, log: log)
     }
 
-    /// What issues the credentials that this relay takes.
+    /// Issues credentials that this relay accepts.
     package var credentials: RelayCredentials { keys.withLock(\.credentials) }
 
-    /// Who takes the relay's news, on its control thread; it must hand them on and return.
+    /// Sets the receiver of the relay's news. It is called on the control thread and must not block.
     package func onNews(_ take: @escaping @Sendable (RelayNews) -> Void) { news.withLock { $0 = take } }
 
-    /// Tells the control thread something; false where the relay does not run or has too much to do.
+    /// Sends an order to the control thread. Returns false if the relay is not running or is overloaded.
     @discardableResult
     package func order(_ order: RelayOrder) -> Bool {
         let control = control.withLock { $0 }
         return control?.order(order) ?? false
     }
 
-    /// Gives up what is here of a ticket; nil where nothing is.
+    /// Gives up the allocation or mirror of a ticket; nil if there is none.
     package func surrender(_ ticket: MobilityTicket, username: String) async -> AllocationMirror? {
         await withCheckedContinuation { continuation in
             let isTaken = order(
@@ -108,7 +107,7 @@ package final class RelayService: Service {
         }
     }
 
-    /// How the relay stands; nil where it does not run.
+    /// The relay's status; nil if it is not running.
     package func standing() async -> RelayStanding? {
         await withCheckedContinuation { continuation in
             let isTaken = order(.standing { continuation.resume(returning: $0) })
@@ -116,7 +115,7 @@ package final class RelayService: Service {
         }
     }
 
-    /// Allocations that live here. Throws 21025 where the relay does not run or has too much to do.
+    /// The allocations at this node. Throws 21025 if the relay is not running or is overloaded.
     package func sessions(_ selection: RelaySelection) async throws(ApusError) -> RelaySessions {
         let found = await withCheckedContinuation { (continuation: CheckedContinuation<RelaySessions?, Never>) in
             let isTaken = order(.sessions(selection) { continuation.resume(returning: $0) })
@@ -126,7 +125,7 @@ package final class RelayService: Service {
         return found
     }
 
-    /// Ends allocations, and tells how many. Throws as ``sessions(_:)``.
+    /// Ends allocations and returns their number. Throws as ``sessions(_:)``.
     package func end(_ selection: RelaySelection) async throws(ApusError) -> Int {
         let count = await withCheckedContinuation { (continuation: CheckedContinuation<Int?, Never>) in
             let isTaken = order(.end(selection) { continuation.resume(returning: $0) })
@@ -137,26 +136,25 @@ package final class RelayService: Service {
         return count
     }
 
-    /// How long the end of a relay that drains waits for its clients.
+    /// How long the shutdown of a draining relay waits for its clients.
     var drainWait: Duration { configuration.drainWait }
 
-    /// What other nodes tell their clients, where these are to come here.
+    /// The endpoints to which other nodes redirect their clients.
     package var doorsForPeers: [RelayDoor] { doors.withLock { $0 } }
 
-    /// Where allocations are, as peers see them; without ports. Empty until the relay is open.
+    /// The relay addresses as peers see them, without ports. Empty until the relay is open.
     package var relayedHosts: [TransportAddress] {
         rules.withLock { rules in rules.relays.map { rules.externals.external(of: $0).host } }
     }
 
-    /// The addresses at which others reach this machine, as they were read last.
+    /// The addresses at which others reach this machine, as of the last read.
     package var outerAddresses: [TransportAddress] {
         rules.withLock(\.machine).filter(RelayConfiguration.isOuter)
     }
 
-    /// Opens the doors and begins to relay.
-    ///
-    /// - Throws: 10019 where an address is in use, 10022 where no address can be relayed from, 10018 for any other
-    ///   refusal of the system.
+    /// Opens the listeners and starts relaying.
+    /// - Throws: 10019 if an address is in use, 10022 if no address can be used for relaying, 10018 for any other
+    ///   system error.
     package func start() throws(ApusError) {
         let doors = try freeDoors(configuration.doors())
         let hosts = try configuration.relayHosts(doors: doors)
@@ -191,7 +189,7 @@ package final class RelayService: Service {
         control.withLock { $0 = started }
         self.doors.withLock { $0 = configuration.doorsForPeers(of: started, addresses.externals) }
         log.notice(
-            "The relay is open.",
+            "The relay is open",
             metadata: [
                 LogKey.address: "\(started.planes[0].datagramAddresses.map(\.description).joined(separator: " "))",
                 LogKey.count: "\(started.planes.count)",
@@ -199,46 +197,46 @@ package final class RelayService: Service {
         if !addresses.externals.isEmpty {
             let pairs = addresses.externals.pairs.map { "\($0.external.hostDescription)/\($0.local.hostDescription)" }
             log.notice(
-                "The relay is known by its public addresses.",
+                "The relay uses its public addresses",
                 metadata: [LogKey.address: "\(pairs.joined(separator: " "))"])
         }
         let secretCount = credentials.current.count
         if secretCount < RelayConfiguration.secretByteCountSafe {
-            log.warning("The relay's secret is short enough to be guessed.", metadata: [LogKey.count: "\(secretCount)"])
+            log.warning("The relay's secret is short enough to be guessed", metadata: [LogKey.count: "\(secretCount)"])
         }
         warnOfExposedFiles(keys.withLock { $0 })
         let secure = started.planes[0].secureStreamAddresses
         if secure.isEmpty {
-            log.notice("The relay has no certificate, so that its TLS and DTLS doors stay closed.")
+            log.notice("The relay has no certificate and opens no TLS or DTLS listener")
         } else {
             log.notice(
-                "The relay's TLS and DTLS doors are open.",
+                "The relay's TLS and DTLS listeners are open",
                 metadata: [LogKey.address: "\(secure.map(\.description).joined(separator: " "))"])
         }
         if !configuration.opened.isEmpty {
             log.warning(
-                "The relay sends to peers in special ranges.",
+                "The relay permits peers in special ranges",
                 metadata: [LogKey.reason: "\(configuration.opened.map(\.rawValue).joined(separator: " "))"])
         }
     }
 
     private static let portsCondition = NodeConditions.Kind("relay_ports", isUnhealthy: false)
 
-    /// Relayed addresses that a NAT gives other ports are none that a peer can reach.
+    /// Peers cannot reach relayed addresses whose ports a NAT changes.
     private func warnOfPorts(_ hosts: [TransportAddress]) {
         let names = hosts.map(\.hostDescription).joined(separator: " ")
         log.warning(
-            "The NAT before the relay changes ports, so that peers do not reach relayed addresses",
+            "The NAT changes ports, so peers cannot reach relayed addresses",
             metadata: [LogKey.address: "\(names)"])
         conditions?.raise(
             Self.portsCondition,
-            "the NAT before \(names) changes ports: peers do not reach relayed addresses; make it 1:1, or forward the "
-                + "ports of relays as they are")
+            "the NAT of \(names) changes ports, so peers cannot reach relayed addresses: use a 1:1 NAT, or forward the "
+                + "relay ports unchanged")
     }
 
-    /// Relays until the node leaves.
+    /// Relays until the node stops.
     package func run() async throws {
-        // The threads are the relay's own; a cancellation ends the wait as well as a shutdown.
+        // The threads are the relay's own. Cancellation ends the wait as well as a shutdown does.
         await cancelWhenGracefulShutdown {
             async let machine: Void = self.watchMachine()
             await self.watchCertificate()
@@ -248,7 +246,7 @@ package final class RelayService: Service {
         stop()
     }
 
-    /// Lets clients of a node that leaves finish, or move to where they are sent, for a bounded time.
+    /// Waits for a bounded time until the clients of a draining node have finished or moved to another node.
     private func waitUntilEmpty() async {
         let deadline = MonotonicTime.now() + configuration.drainWait
         while let standing = await standing(), standing.isDraining, standing.allocations > 0,
@@ -258,44 +256,44 @@ package final class RelayService: Service {
         }
     }
 
-    /// Looks from time to time whether the certificate's files are new, and shows the new one to clients that come
-    /// then, until it is cancelled.
+    /// Checks at intervals whether the certificate's files have changed, and uses the new certificate for new
+    /// connections, until the task is cancelled.
     package func watchCertificate() async {
         while (try? await Task.sleep(for: Self.certificateInterval)) != nil {
             guard let security = security.withLock({ $0 }) else { continue }
             do throws(ApusError) {
                 guard try security.reload() else { continue }
                 log.notice(
-                    "The relay's certificate was read anew.",
+                    "The relay read its certificate again",
                     metadata: [LogKey.path: "\(configuration.certificateFile)"])
             } catch {
                 log.warning(
-                    "The relay's certificate cannot be read anew; that of before stays.",
+                    "The relay's certificate cannot be read again; the old one stays",
                     metadata: Logger.facts(of: error))
             }
         }
     }
 
-    /// Reads the machine's addresses from time to time, until it is cancelled. A new one is the machine's own from then
-    /// on, and no peer: its services would be open to every client.
+    /// Reads the machine's addresses at intervals, until the task is cancelled. A new address is refused as a peer from
+    /// then on: otherwise its services would be open to every client.
     private func watchMachine() async {
         while (try? await Task.sleep(for: Self.machineInterval)) != nil {
-            // Empty where the system does not tell: what was known stays.
+            // Empty if the system call fails. Then the last addresses stay.
             let machine = RelayConfiguration.machineAddresses()
             let isNew = rules.withLock { rules in
                 guard !machine.isEmpty, Set(machine) != Set(rules.machine) else { return false }
                 var new = rules
                 new.machine = machine
-                // What control does not take now it is told a second later.
+                // If the control thread does not accept it now, it is sent again a second later.
                 guard order(.peers(new.peers)) else { return false }
                 rules = new
                 return true
             }
-            if isNew { log.info("The machine has other addresses", metadata: [LogKey.count: "\(machine.count)"]) }
+            if isNew { log.info("The machine's addresses changed", metadata: [LogKey.count: "\(machine.count)"]) }
         }
     }
 
-    /// Closes the doors and ends every allocation. May be called again.
+    /// Closes the listeners and ends every allocation. May be called again.
     package func stop() {
         let control = control.withLock { control -> RelayControl? in
             defer { control = nil }
@@ -304,17 +302,16 @@ package final class RelayService: Service {
         control?.stop()
     }
 
-    /// Takes the secrets, users, lists of peers and certificate of a configuration that was read anew. Every other key
-    /// waits for a restart. No allocation ends.
-    ///
-    /// - Throws: 10022 where the certificate cannot be used, or the realm or the certificate's place is another; 10007
-    ///   where the relay does not run or has too much to do. Then nothing has changed.
+    /// Applies the secrets, users, lists of peers and certificate of a configuration that was read again. Changes of
+    /// other keys need a restart. No allocation ends.
+    /// - Throws: 10022 if the certificate cannot be used, or the realm or the certificate's path differs; 10007 if the
+    ///   relay is not running or is overloaded. Then nothing has changed.
     package func reload(_ new: RelayConfiguration, _ keys: RelayKeys) throws(ApusError) {
         guard new.realm == configuration.realm else {
             throw ApusError(.configurationInvalid, "relay.realm cannot change while the relay runs")
         }
         guard new.certificateFile == configuration.certificateFile, new.keyFile == configuration.keyFile else {
-            throw ApusError(.configurationInvalid, "the certificate cannot get another place while the relay runs")
+            throw ApusError(.configurationInvalid, "the certificate's path cannot change while the relay runs")
         }
         let security = security.withLock { $0 }
         let renewal = try security?.renewal()
@@ -326,18 +323,18 @@ package final class RelayService: Service {
             rules = changed
             return true
         }
-        guard isTaken else { throw ApusError(.overloaded, "the relay takes no orders now") }
-        // Only now: nothing has changed where anything could not be read or taken.
+        guard isTaken else { throw ApusError(.overloaded, "the relay accepts no orders now") }
+        // Only now: if anything could not be read or was not accepted, nothing has changed.
         if let renewal { security?.use(renewal) }
         self.keys.withLock { $0 = keys }
         warnOfExposedFiles(keys)
     }
 
-    /// A secret that every user of the machine can read is not taken silently.
+    /// Warns if every user of the machine can read a secret.
     private func warnOfExposedFiles(_ keys: RelayKeys) {
         for path in keys.exposedFiles {
             log.warning(
-                "A file with secrets of the relay can be read by every user of the machine",
+                "Every user of the machine can read a file with the relay's secrets",
                 metadata: [LogKey.path: "\(path)"])
         }
     }
@@ -375,9 +372,8 @@ package final class RelayService: Service {
         return turn
     }
 
-    /// Gives the planes their TLS and DTLS doors, where there is a certificate.
-    ///
-    /// - Throws: 10019 where an address is in use, 10022 where the certificate cannot be used.
+    /// Adds TLS and DTLS listeners to the planes if there is a certificate.
+    /// - Throws: 10019 if an address is in use, 10022 if the certificate cannot be used.
     private func secure(_ plane: inout PlaneConfiguration) throws(ApusError) {
         guard !configuration.certificateFile.isEmpty else { return }
         let read = try DoorSecurity(certificateFile: configuration.certificateFile, keyFile: configuration.keyFile)
@@ -390,10 +386,9 @@ package final class RelayService: Service {
         (plane.secureStreamAddresses, plane.secureDatagramAddresses) = (doors, doors)
     }
 
-    /// The doors that can be opened.
-    ///
-    /// The planes share their ports among themselves, and would share them with another relay of the same user as
-    /// well: half of the clients would come to the wrong one. So each is opened once without sharing.
+    /// The listeners that can be opened.
+    /// The planes share their ports with each other, and would also share them with another relay of the same user.
+    /// Half of the clients would then reach the wrong relay. So each port is first opened once without sharing.
     private func freeDoors(_ doors: [TransportAddress]) throws(ApusError) -> [TransportAddress] {
         var free: [TransportAddress] = []
         for door in doors {
@@ -401,11 +396,11 @@ package final class RelayService: Service {
                 if door.port != 0 { RelaySocket.close(try RelaySocket.open(door, bufferBytes: 4096).socket) }
                 free.append(door)
             } catch {
-                // An address that the machine has but does not use yet, or not any more, is no reason to stay closed.
+                // An address that the machine has but cannot use yet, or any more, is no reason to stay closed.
                 guard configuration.addresses.isEmpty, error.code != .addressInUse else { throw error }
                 var facts = Logger.facts(of: error)
                 facts[LogKey.address] = "\(door)"
-                log.warning("The relay leaves out an address of the machine.", metadata: facts)
+                log.warning("The relay skips an address of the machine", metadata: facts)
             }
         }
         return free
@@ -413,34 +408,34 @@ package final class RelayService: Service {
 }
 
 extension RelayConfiguration {
-    /// Threads that relay.
+    /// The number of planes.
     var planeCount: Int { max(1, min(64, threadCount == 0 ? System.coreCount : threadCount)) }
 
-    /// What all allocations of the node may carry together.
+    /// The rate limit of all allocations of the node together.
     var nodeRate: RelayRate { RelayRate(bytesPerSecond: UInt64(quota.nodeBitsPerSecond / 8)) }
 
-    /// Where clients come, with ports. A client is answered from the address that it wrote to, so that each address of
-    /// the machine has a door of its own.
+    /// The listeners for clients, with ports. A client is answered from the address that it wrote to, so each address
+    /// of the machine has its own listener.
     package func doors() -> [TransportAddress] {
         let loopback = TransportAddress(v4: 0x7f00_0001, port: 0)
         let all = addresses.isEmpty ? Self.outerAddresses() + [loopback] : addresses
         return Self.once(all.map { $0.port == 0 ? $0.withPort(port) : $0 })
     }
 
-    /// Where clients come with TLS and DTLS: at the same addresses, unless others are named.
+    /// The TLS and DTLS listeners: at the same addresses, unless others are configured.
     package func secureDoors() -> [TransportAddress] {
         let all = secureAddresses.isEmpty ? doors().map(\.host) : secureAddresses
         return Self.once(all.map { $0.port == 0 ? $0.withPort(securePort) : $0 })
     }
 
-    /// What clients are told where the operator says nothing else: the first door.
+    /// The endpoint that is advertised to clients by default: the first one.
     package func firstDoor() -> HostPort? {
         guard isEnabled, let door = doors().first else { return nil }
         return told(door)
     }
 
-    /// The doors that other nodes tell their clients of: the address that clients are told first, and none of the
-    /// machine alone where there are others.
+    /// The endpoints to which other nodes redirect their clients, in the order in which clients receive them. Loopback
+    /// addresses are omitted if there are others.
     func doorsForPeers(of control: RelayControl, _ externals: ExternalAddresses) -> [RelayDoor] {
         guard let plane = control.planes.first else { return [] }
         let all =
@@ -459,22 +454,21 @@ extension RelayConfiguration {
         }
     }
 
-    /// The same with TLS and DTLS; nil where there is no certificate.
+    /// The same for TLS and DTLS; nil if there is no certificate.
     package func firstSecureDoor() -> HostPort? {
         guard isEnabled, !certificateFile.isEmpty, let door = secureDoors().first else { return nil }
         return told(door)
     }
 
-    /// A listener's address as clients are told it: the public one, where the configuration names it.
+    /// A listener's advertised address: the public one, if it is configured.
     private func told(_ listener: TransportAddress) -> HostPort {
         let hosts = (try? relayHosts(doors: doors())) ?? []
         let externals = (try? externalAddresses(hosts: hosts)) ?? ExternalAddresses()
         return HostPort(host: externals.external(of: listener).hostDescription, port: Int(listener.port))
     }
 
-    /// Where relays are: those that are named, otherwise at most one of each family.
-    ///
-    /// - Throws: 10022 where that is a wildcard, to which no peer can answer.
+    /// The relay addresses: the configured ones, otherwise at most one of each family.
+    /// - Throws: 10022 if one is a wildcard address, to which peers cannot reply.
     package func relayHosts(doors: [TransportAddress]) throws(ApusError) -> [TransportAddress] {
         let first = [TransportAddress.Family.v4, .v6].compactMap { family in
             let own = doors.filter { $0.family == family }
@@ -484,13 +478,13 @@ extension RelayConfiguration {
         guard hosts.allSatisfy({ PeerPolicy.range(of: $0) != .unspecified }) else {
             throw ApusError(
                 .configurationInvalid,
-                "the relay listens at all addresses of the machine: name those that peers answer to in "
+                "the relay listens at all addresses of the machine: set the addresses that peers reply to in "
                     + "relay.relay_addresses")
         }
         return hosts
     }
 
-    /// Every address of this machine; empty where the system does not tell.
+    /// All addresses of this machine; empty if the system call fails.
     static func machineAddresses() -> [TransportAddress] {
         let devices = (try? System.enumerateDevices()) ?? []
         return devices.compactMap { device in

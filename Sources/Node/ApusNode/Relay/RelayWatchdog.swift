@@ -2,13 +2,13 @@ import ApusCore
 import ApusRelay
 import ServiceLifecycle
 
-/// Tells the service manager when the relay is open, that it is alive, and when it stops (`Type=notify`,
+/// Notifies the service manager when the relay is open, while it is alive, and when it stops (`Type=notify`,
 /// `WatchdogSec=`).
-///
-/// Alive means that the control thread answered; one that hangs is not told alive, so that the manager starts the relay
-/// anew.
+/// The relay is alive if the control thread answers. If that thread hangs, no notification is sent, and the manager
+/// restarts the relay.
 struct RelayWatchdog: Service {
-    /// What stopping takes beside the wait for clients of a relay that drains: listeners that close, lines of the log.
+    /// The time that stopping takes in addition to the wait for a draining relay's clients: closing listeners, writing
+    /// log lines.
     static let stopMargin = Duration.seconds(15)
 
     let notifier: ServiceNotifier
@@ -21,7 +21,7 @@ struct RelayWatchdog: Service {
                 try? await gracefulShutdown()
                 return
             }
-            // Twice as often as is wanted, as sd_watchdog_enabled(3) advises.
+            // Twice per interval, as sd_watchdog_enabled(3) recommends.
             repeat {
                 if await relay.standing() != nil { notifier.tell(.watchdog) }
             } while (try? await Task.sleep(for: interval / 2)) != nil

@@ -9,13 +9,12 @@ import Musl
 #endif
 
 /// The file of a relay's static users (`relay.users_file`), as operators edit it.
-///
-/// Lines of other users and remarks stay as they are. It is written anew beside itself and then put in its place, so
-/// that a relay that reads it meanwhile sees the one or the other. Edits at one time wait for each other. A new file is
-/// readable by its owner alone; one that is there keeps owner and group, and what the group may read, so that a relay
-/// of another user reads it on.
+/// Lines of other users and comments stay unchanged. The file is replaced atomically, so a relay that reads it at the
+/// same time sees the old or the new content. Concurrent edits wait for each other. A new file is readable only by its
+/// owner. An existing one keeps its owner, its group and the group's read permission, so that a relay of another user
+/// can still read it.
 package struct UsersFile: Sendable {
-    /// How long an edit waits for others.
+    /// How long an edit waits for other edits.
     private static let lockTimeout = Duration.seconds(30)
 
     package let path: String
@@ -26,15 +25,13 @@ package struct UsersFile: Sendable {
         self.realm = realm
     }
 
-    /// The users; none where there is no file yet.
-    ///
-    /// - Throws: 10021 where the file cannot be read, 10022 with the line where it is not valid.
+    /// The users; none if there is no file yet.
+    /// - Throws: 10021 if the file cannot be read, 10022 with the line if it is not valid.
     package func names() throws(ApusError) -> [String] { try parsed(text()).names }
 
-    /// Gives a user this password; true where the user is new.
-    ///
-    /// - Throws: 10021 where the file cannot be read or written, or others edit it for too long; 10022 where it, or the
-    ///   name, is not valid.
+    /// Sets a user's password. Returns true if the user is new.
+    /// - Throws: 10021 if the file cannot be read or written, or other edits take too long; 10022 if the file or the
+    ///   name is not valid.
     @discardableResult
     package func set(_ name: String, password: String) throws(ApusError) -> Bool {
         guard StaticUsers.isName(name),
@@ -55,9 +52,8 @@ package struct UsersFile: Sendable {
         return isNew
     }
 
-    /// Takes a user out; false where there was none.
-    ///
-    /// - Throws: 10021 where the file cannot be read or written, or others edit it for too long; 10022 where it is not
+    /// Removes a user. Returns false if there was none.
+    /// - Throws: 10021 if the file cannot be read or written, or other edits take too long; 10022 if the file is not
     ///   valid.
     package func remove(_ name: String) throws(ApusError) -> Bool {
         let lock = try takeLock()
@@ -68,11 +64,11 @@ package struct UsersFile: Sendable {
         return true
     }
 
-    /// Where a link stands, the file that it leads to is written.
+    /// The target of a symbolic link is written, not the link.
     private var target: String { URL(fileURLWithPath: path).resolvingSymlinksInPath().path }
 
-    /// Keeps other edits out until the descriptor is closed, however this process ends. The folder is locked, since an
-    /// edit puts another file in the place of the one that is there.
+    /// Excludes other edits until the descriptor is closed, even if this process crashes. The folder is locked, because
+    /// an edit replaces the file.
     private func takeLock() throws(ApusError) -> CInt {
         let folder = URL(fileURLWithPath: target).deletingLastPathComponent().path
         let descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
@@ -85,7 +81,7 @@ package struct UsersFile: Sendable {
         while flock(descriptor, LOCK_EX | LOCK_NB) != 0 {
             guard errno == EWOULDBLOCK || errno == EINTR, MonotonicTime.now() < deadline else {
                 close(descriptor)
-                throw ApusError(.storageFailed, "another command edits the relay's users \(path)")
+                throw ApusError(.storageFailed, "another command is editing the relay's users \(path)")
             }
             usleep(10_000)
         }
@@ -99,7 +95,7 @@ package struct UsersFile: Sendable {
     private static func isOf(_ name: String, _ line: String) -> Bool { line.hasPrefix("\(name):") }
 
     private static func lines(_ text: String) -> [String] {
-        // As ``StaticUsers`` reads them: CR LF is one end too.
+        // Split as in ``StaticUsers``: CR LF is one line end too.
         var lines = text.split(omittingEmptySubsequences: false, whereSeparator: \.isNewline).map { String($0) }
         while lines.last?.isEmpty == true { lines.removeLast() }
         return lines
@@ -120,12 +116,12 @@ package struct UsersFile: Sendable {
         guard Self.make(fresh, like: path, text), rename(fresh, path) == 0 else {
             unlink(fresh)
             throw ApusError(
-                .storageFailed, "the relay's users \(path) cannot be written, or not as a file of its owner and group")
+                .storageFailed, "the relay's users \(path) cannot be written, or its owner and group cannot be kept")
         }
     }
 
-    /// Makes a file that is its owner's alone from its first moment on, and belongs to whom another one does if that is
-    /// there; false where it cannot be written.
+    /// Creates a file that only its owner can access from the start, with the owner and group of `old` if that exists.
+    /// Returns false if it cannot be written.
     private static func make(_ path: String, like old: String, _ text: String) -> Bool {
         unlink(path)
         let descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0o600)

@@ -35,17 +35,23 @@ public struct ClientRequestInfo: Sendable, Hashable {
     public let isIdempotent: Bool
     /// An operator's action: it is written to the audit log.
     public let isAudited: Bool
+    /// What fields must be, by their names in the proto file.
+    public let fields: [String: FieldRule]
+    /// Of fields of which exactly one set must be there, each with the fields that it needs.
+    public let oneOf: [[String]]
     /// One sentence for the documents.
     public let summary: String
 
     /// - Precondition: the number is not 0.
     public init(
         _ number: UInt16, _ name: String, _ path: HTTPRule? = nil, alias: HTTPRule? = nil, roles: ClientRoles,
-        isIdempotent: Bool = true, isAudited: Bool = false, _ summary: String
+        isIdempotent: Bool = true, isAudited: Bool = false, fields: [String: FieldRule] = [:],
+        oneOf: [[String]] = [], _ summary: String
     ) {
         precondition(number != 0, "a request's number is not 0")
         (self.number, self.name, self.path, self.alias, self.roles) = (number, name, path, alias, roles)
         (self.isIdempotent, self.isAudited, self.summary) = (isIdempotent, isAudited, summary)
+        (self.fields, self.oneOf) = (fields, oneOf)
     }
 }
 

@@ -44,14 +44,18 @@ extension ClientListDevicesRequest: ClientRequestMessage {
     public typealias Reply = ClientListDevicesResponse
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            20, "devices.list", .get("/v1/devices"), roles: [.app, .admin], "List the devices of an account.")
+            20, "devices.list", .get("/v1/devices"), roles: [.app, .admin],
+            fields: ["account": .optionalIdentifier, "page_token": .optionalIdentifier],
+            "List the devices of an account.")
     }
 }
 
 extension ClientGetDeviceRequest: ClientRequestMessage {
     public typealias Reply = ClientDevice
     public static var info: ClientRequestInfo {
-        ClientRequestInfo(21, "devices.get", .get("/v1/devices/{device}"), roles: [.app, .admin], "Get a device.")
+        ClientRequestInfo(
+            21, "devices.get", .get("/v1/devices/{device}"), roles: [.app, .admin], fields: ["device": .identifier],
+            "Get a device.")
     }
 }
 
@@ -59,7 +63,7 @@ extension ClientGetPresenceRequest: ClientRequestMessage {
     public typealias Reply = ClientPresence
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            22, "presence.get", .get("/v1/devices/{device}/presence"), roles: .app,
+            22, "presence.get", .get("/v1/devices/{device}/presence"), roles: .app, fields: ["device": .identifier],
             "Get whether a device is online, offline or asleep.")
     }
 }
@@ -71,6 +75,11 @@ extension ClientIssueTokenRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             30, "tokens.issue", .post("/v1/tokens"), roles: .admin, isIdempotent: false, isAudited: true,
+            fields: [
+                "role": FieldRule(pattern: "^(device|app|admin)$", isRequired: true), "account": .identifier,
+                "access": .optionalIdentifier, "devices": FieldRule(pattern: "^[A-Za-z0-9._-]{1,63}$"),
+                "lifetime_seconds": .seconds, "id": FieldRule(pattern: "^[\\x21-\\x7e]{0,255}$"),
+            ],
             "Sign a token for a device, an app or an operator.")
     }
 }
@@ -80,6 +89,11 @@ extension ClientRevokeTokensRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             31, "tokens.revoke", .post("/v1/tokens/revoke"), roles: .admin, isAudited: true,
+            fields: [
+                "token_id": FieldRule(pattern: "^.{1,255}$"), "identity": FieldRule(pattern: "^[A-Za-z0-9._-]{1,63}$"),
+                "account": FieldRule(pattern: "^[A-Za-z0-9._-]{1,63}$"), "before": .unixSeconds,
+                "keep_seconds": .seconds,
+            ], oneOf: [["token_id"], ["identity", "account"], ["all", "account"]],
             "Revoke a token, an identity's tokens, or those of a whole account.")
     }
 }
@@ -96,6 +110,7 @@ extension ClientDrainNodeRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             33, "nodes.drain", .post("/v1/nodes/{node}/drain"), roles: .admin, isAudited: true,
+            fields: ["node": .identifier],
             "Move a node's shards and clients to the other nodes.")
     }
 }
@@ -104,7 +119,9 @@ extension ClientListShardsRequest: ClientRequestMessage {
     public typealias Reply = ClientListShardsResponse
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            34, "shards.list", .get("/v1/shards"), roles: .admin, "List shards with their owners and standbys.")
+            34, "shards.list", .get("/v1/shards"), roles: .admin,
+            fields: ["owner": .optionalIdentifier, "page_token": FieldRule(pattern: "^[0-9]{0,4}$")],
+            "List shards with their owners and standbys.")
     }
 }
 
@@ -112,7 +129,9 @@ extension ClientListSessionsRequest: ClientRequestMessage {
     public typealias Reply = ClientListSessionsResponse
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            35, "sessions.list", .get("/v1/sessions"), roles: .admin, "List the sessions of a node, or of all nodes.")
+            35, "sessions.list", .get("/v1/sessions"), roles: .admin,
+            fields: ["node": .optionalIdentifier, "account": .optionalIdentifier],
+            "List the sessions of a node, or of all nodes.")
     }
 }
 
@@ -121,6 +140,7 @@ extension ClientEndSessionRequest: ClientRequestMessage {
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
             36, "sessions.end", .delete("/v1/sessions/{session}"), roles: .admin, isAudited: true,
+            fields: ["session": .identifier, "node": .optionalIdentifier],
             "End a session. Its client may sign in again; revoke its token to keep it out.")
     }
 }
@@ -129,7 +149,7 @@ extension ClientListChannelsRequest: ClientRequestMessage {
     public typealias Reply = ClientListChannelsResponse
     public static var info: ClientRequestInfo {
         ClientRequestInfo(
-            37, "channels.list", .get("/v1/channels"), roles: .admin,
+            37, "channels.list", .get("/v1/channels"), roles: .admin, fields: ["node": .optionalIdentifier],
             "List the media channels of a node, or of all nodes, with their viewers.")
     }
 }

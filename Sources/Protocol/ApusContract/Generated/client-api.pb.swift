@@ -265,6 +265,9 @@ public nonisolated struct ClientNode: Sendable {
 
   public var standbyShards: UInt32 = 0
 
+  /// It was drained, and has no shards.
+  public var drained: Bool = false
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -935,7 +938,7 @@ nonisolated extension ClientListNodesResponse: SwiftProtobuf.Message, SwiftProto
 
 nonisolated extension ClientNode: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Node"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}name\0\u{1}incarnation\0\u{1}state\0\u{1}transport\0\u{1}clients\0\u{1}http\0\u{3}owned_shards\0\u{3}standby_shards\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}name\0\u{1}incarnation\0\u{1}state\0\u{1}transport\0\u{1}clients\0\u{1}http\0\u{3}owned_shards\0\u{3}standby_shards\0\u{1}drained\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -951,6 +954,7 @@ nonisolated extension ClientNode: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       case 6: try { try decoder.decodeSingularStringField(value: &self.http) }()
       case 7: try { try decoder.decodeSingularUInt32Field(value: &self.ownedShards) }()
       case 8: try { try decoder.decodeSingularUInt32Field(value: &self.standbyShards) }()
+      case 9: try { try decoder.decodeSingularBoolField(value: &self.drained) }()
       default: break
       }
     }
@@ -981,6 +985,9 @@ nonisolated extension ClientNode: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if self.standbyShards != 0 {
       try visitor.visitSingularUInt32Field(value: self.standbyShards, fieldNumber: 8)
     }
+    if self.drained != false {
+      try visitor.visitSingularBoolField(value: self.drained, fieldNumber: 9)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -993,6 +1000,7 @@ nonisolated extension ClientNode: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if lhs.http != rhs.http {return false}
     if lhs.ownedShards != rhs.ownedShards {return false}
     if lhs.standbyShards != rhs.standbyShards {return false}
+    if lhs.drained != rhs.drained {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

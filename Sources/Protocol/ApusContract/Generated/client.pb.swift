@@ -8,8 +8,8 @@
 // For information on using the generated types, please see the documentation:
 //   https://github.com/apple/swift-protobuf/
 
-/// What devices and apps say to a node and hear from it (docs/concepts.md, "the client door").
-/// Frames are `LinkFrame`s; `method` is the number beside each pair of messages below.
+/// The messages between devices or apps and a node (docs/concepts.md, "The client protocol").
+/// Frames are `LinkFrame`s; `method` is the number at each pair of messages below.
 
 #if canImport(FoundationEssentials)
 public import FoundationEssentials
@@ -74,7 +74,7 @@ public nonisolated struct ClientHello: Sendable {
   /// this protocol's version: 1
   public var version: UInt32 = 0
 
-  /// the oldest the client speaks
+  /// the oldest version that the client supports
   public var versionMin: UInt32 = 0
 
   public var role: ClientRole = .unspecified
@@ -88,7 +88,7 @@ public nonisolated struct ClientHello: Sendable {
   /// software and version, for the operator
   public var agent: String = String()
 
-  /// random, one per client object; 0 of clients that are older than this field
+  /// random, one per client object; 0 from clients without this field
   public var instance: UInt64 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -109,21 +109,21 @@ public nonisolated struct ClientWelcome: Sendable {
   /// resumes the session at any node
   public var ticket: Data = Data()
 
-  /// how long the ticket serves
+  /// the ticket's lifetime
   public var ticketSeconds: UInt32 = 0
 
   public var node: String = String()
 
-  /// HOST:PORT of client doors, the best first
+  /// HOST:PORT of client endpoints, the best first
   public var doors: [String] = []
 
-  /// the node is never silent for longer than this
+  /// the longest silence of the node
   public var keepaliveMs: UInt32 = 0
 
-  /// the same while a stream is open on the connection
+  /// the longest silence while a stream is open on the connection
   public var streamKeepaliveMs: UInt32 = 0
 
-  /// who the token says the client is
+  /// the client's access id, from its token
   public var access: String = String()
 
   public var account: String = String()
@@ -151,7 +151,7 @@ public nonisolated struct ClientFailure: Sendable {
 
   public var retryAfterMs: UInt32 = 0
 
-  /// in a goodbye: the name of the node that says it
+  /// in a goodbye: the name of the sending node
   public var node: String = String()
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -181,16 +181,16 @@ public nonisolated struct ClientPublishRequest: Sendable {
 
   public var source: UInt32 = 0
 
-  /// 0: the cluster gives one with the answer; else the publisher's epoch
+  /// the publisher's epoch; 0: the cluster assigns one in the answer
   public var epoch: UInt32 = 0
 
   /// random, one per start of the publisher
   public var instance: UInt64 = 0
 
-  /// oldest sequence that the publisher still holds
+  /// the oldest sequence that the publisher still has
   public var oldest: UInt64 = 0
 
-  /// `epoch` is what an earlier answer gave to this instance
+  /// an earlier answer assigned `epoch` to this instance
   public var resumes: Bool = false
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -203,16 +203,16 @@ public nonisolated struct ClientPublishResponse: Sendable {
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  /// correlation of the media frames to send
+  /// the correlation of the media frames to send
   public var stream: UInt32 = 0
 
-  /// the sequence to go on from
+  /// the next sequence to send
   public var next: UInt64 = 0
 
-  /// a standby takes the frames too
+  /// a standby also receives the frames
   public var protected: Bool = false
 
-  /// the frames' epoch; with an epoch of 0 in the request, or `resumes`, it may be a new one
+  /// the frames' epoch; a new one after an epoch of 0, or `resumes`, in the request
   public var epoch: UInt32 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -220,7 +220,7 @@ public nonisolated struct ClientPublishResponse: Sendable {
   public init() {}
 }
 
-/// ---- 2 Unpublish: the device ends the channel's epoch
+/// ---- 2 Unpublish: a device ends the channel's epoch
 public nonisolated struct ClientUnpublishRequest: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -253,7 +253,7 @@ public nonisolated struct ClientPlayRequest: Sendable {
 
   public var source: UInt32 = 0
 
-  /// resume with everything after this; absent: live from the last key frame
+  /// resume after this position; absent: live from the last key frame
   public var after: ClientPosition {
     get {_after ?? ClientPosition()}
     set {_after = newValue}
@@ -263,7 +263,7 @@ public nonisolated struct ClientPlayRequest: Sendable {
   /// Clears the value of `after`. Subsequent reads from it will return its default value.
   public mutating func clearAfter() {self._after = nil}
 
-  /// of an earlier answer: the leave to watch, good at any node
+  /// the grant of an earlier answer: permission to play, valid at every node
   public var grant: Data = Data()
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -278,13 +278,13 @@ public nonisolated struct ClientPlayResponse: Sendable {
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  /// correlation of the media frames that follow
+  /// the correlation of the media frames that follow
   public var stream: UInt32 = 0
 
-  /// primary's and standby's doors first
+  /// client endpoints, the primary's and the standby's first
   public var doors: [String] = []
 
-  /// to be shown when the stream is resumed at another node
+  /// for PlayRequest, to resume the stream at another node
   public var grant: Data = Data()
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -315,7 +315,7 @@ public nonisolated struct ClientStopResponse: Sendable {
   public init() {}
 }
 
-/// ---- 5 Subscribe: hear the events of a topic
+/// ---- 5 Subscribe: receive the events of a topic
 public nonisolated struct ClientSubscribeRequest: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -324,8 +324,8 @@ public nonisolated struct ClientSubscribeRequest: Sendable {
   /// KIND/KEY, such as presence/front-door; 1 to 63 bytes.
   public var topic: String = String()
 
-  /// The cursor of the last event that was heard: those after it follow. Empty: from now on. Only topics that keep
-  /// events give cursors.
+  /// The cursor of the last received event: later ones follow. Empty: from now on. Only topics that keep events have
+  /// cursors.
   public var after: String = String()
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -333,7 +333,7 @@ public nonisolated struct ClientSubscribeRequest: Sendable {
   public init() {}
 }
 
-/// The topic's current event follows, where it has one.
+/// The topic's current event follows, if it has one.
 public nonisolated struct ClientSubscribeResponse: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -406,7 +406,7 @@ public nonisolated struct ClientRelayCredentialsResponse: Sendable {
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  /// RFC 7065 URLs; those of the client's own node first, then those of the node after it.
+  /// RFC 7065 URLs; those of the client's own node first, then those of another node.
   public var urls: [String] = []
 
   /// EXPIRY:USER, with the expiry in Unix seconds.
@@ -414,10 +414,10 @@ public nonisolated struct ClientRelayCredentialsResponse: Sendable {
 
   public var credential: String = String()
 
-  /// How long the credentials are valid, in seconds.
+  /// The credentials' lifetime, in seconds.
   public var lifetimeSeconds: UInt32 = 0
 
-  /// The same as the `iceServers` of a WebRTC configuration.
+  /// The same, in the form of the `iceServers` of a WebRTC configuration.
   public var iceServers: [ClientIceServer] = []
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -472,7 +472,7 @@ public nonisolated struct ClientEvent: Sendable {
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  /// Empty for an event that is for this identity.
+  /// Empty for an event for this identity alone.
   public var topic: String = String()
 
   /// The number of the event's message; docs/reference/api.md lists them.
@@ -481,10 +481,10 @@ public nonisolated struct ClientEvent: Sendable {
   /// The message of that number.
   public var message: Data = Data()
 
-  /// Resumes the topic after this event; empty where the topic keeps no events.
+  /// Resumes the topic after this event; empty if the topic keeps no events.
   public var cursor: String = String()
 
-  /// Events before this one were missed: they are no longer kept, or the client was too slow.
+  /// True if earlier events were missed: they are no longer kept, or the client was too slow.
   public var missed: Bool = false
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -503,7 +503,7 @@ public nonisolated struct ClientPresence: Sendable {
   /// 0 offline, 1 online, 2 asleep.
   public var online: UInt32 = 0
 
-  /// Unix seconds of the change.
+  /// The time of the change, in Unix seconds.
   public var time: Int64 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -511,7 +511,7 @@ public nonisolated struct ClientPresence: Sendable {
   public init() {}
 }
 
-/// 102: everything up to and including `sequence` is held by primary and standby
+/// 102: primary and standby have every frame below `next`
 public nonisolated struct ClientPublishAck: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -521,7 +521,7 @@ public nonisolated struct ClientPublishAck: Sendable {
 
   public var epoch: UInt32 = 0
 
-  /// every sequence below is acknowledged
+  /// all lower sequences are acknowledged
   public var next: UInt64 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -539,7 +539,7 @@ public nonisolated struct ClientPublishResume: Sendable {
 
   public var next: UInt64 = 0
 
-  /// the frames' epoch from here on; 0: as before
+  /// the frames' epoch from now on; 0: unchanged
   public var epoch: UInt32 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -566,7 +566,7 @@ public nonisolated struct ClientStreamState: Sendable {
   /// Clears the value of `failure`. Subsequent reads from it will return its default value.
   public mutating func clearFailure() {self._failure = nil}
 
-  /// frames a slow viewer lost
+  /// the number of skipped frames
   public var skipped: UInt64 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -580,7 +580,7 @@ public nonisolated struct ClientStreamState: Sendable {
     case waiting // = 2
     case ended // = 3
 
-    /// the viewer was too slow; frames were left out
+    /// the viewer was too slow; frames were skipped
     case skipped // = 4
     case UNRECOGNIZED(Int)
 
@@ -634,7 +634,7 @@ public nonisolated struct ClientDoorsChanged: Sendable {
 
   public var doors: [String] = []
 
-  /// this node goes away: open a connection elsewhere, then drop this one
+  /// this node is leaving: open a connection elsewhere, then close this one
   public var leaving: Bool = false
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()

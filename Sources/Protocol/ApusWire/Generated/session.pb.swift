@@ -8,8 +8,8 @@
 // For information on using the generated types, please see the documentation:
 //   https://github.com/apple/swift-protobuf/
 
-/// Messages to the device and app entities at their shard's owner, and from there to the edges that
-/// hold the sockets (D6). A session is one connected client; the edge holds it, the owner knows of it.
+/// Messages to the device and app entities at their shard's owner, and from there to the edges with the sockets (D6). A
+/// session is one connected client. The edge has its socket, and the owner has its registration.
 
 public import SwiftProtobuf
 
@@ -23,7 +23,7 @@ fileprivate nonisolated struct _GeneratedWithProtocGenSwiftVersion: SwiftProtobu
   typealias Version = _2
 }
 
-/// Where a session is: the edge node's life and the session's id.
+/// The place of a session: the edge node's incarnation and the session's id.
 public nonisolated struct SessionPlace: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -40,8 +40,8 @@ public nonisolated struct SessionPlace: Sendable {
   public init() {}
 }
 
-/// Which of an identity's clients is the newer one. The identity's owner gives it out, so no clock is compared with
-/// another machine's: first the shard's epoch, then a number that grows at that owner.
+/// Orders the clients of an identity. The identity's owner assigns it, so clocks of different machines are never
+/// compared. It consists of the shard's epoch, and of a number that grows at that owner.
 public nonisolated struct SessionOrder: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -56,8 +56,8 @@ public nonisolated struct SessionOrder: Sendable {
   public init() {}
 }
 
-/// 0x0101 to a device or app: a session is here. A later client of the same identity takes the place of
-/// an earlier one, which is told that it was kicked (IV-A5). Sessions of one instance are one client.
+/// 0x0101 to a device or app: registers a session. A later client of the same identity replaces an earlier one, which is
+/// kicked (IV-A5). Sessions of one instance are one client.
 public nonisolated struct SessionRegister: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -76,18 +76,18 @@ public nonisolated struct SessionRegister: Sendable {
 
   public var access: String = String()
 
-  /// wall clock of the client's first hello in this session
+  /// the client's first hello in this session, wall clock
   public var sinceMs: Int64 = 0
 
   public var asleep: Bool = false
 
-  /// the edge tells a new owner of what it already holds
+  /// the session was admitted before, by a ticket or at an earlier owner
   public var again: Bool = false
 
-  /// of the client's hello; 0 of clients that name none
+  /// that of the client's hello; 0 if it named none
   public var instance: UInt64 = 0
 
-  /// what an owner gave this client before; absent at its first registration
+  /// that an owner assigned before; absent at the first registration
   public var order: SessionOrder {
     get {_order ?? SessionOrder()}
     set {_order = newValue}
@@ -110,10 +110,10 @@ public nonisolated struct SessionRegistered: Sendable {
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  /// a newer client of this identity exists: end this one
+  /// a newer client of this identity exists: end this session
   public var superseded: Bool = false
 
-  /// the client's, to be shown at each later registration
+  /// the client's order, for each later registration
   public var order: SessionOrder {
     get {_order ?? SessionOrder()}
     set {_order = newValue}
@@ -145,7 +145,7 @@ public nonisolated struct SessionUnregister: Sendable {
   /// Clears the value of `place`. Subsequent reads from it will return its default value.
   public mutating func clearPlace() {self._place = nil}
 
-  /// the socket broke; the client may come back within the grace
+  /// the socket broke; the client may return within the grace period
   public var resumable: Bool = false
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -165,7 +165,7 @@ public nonisolated struct SessionUnregistered: Sendable {
   public init() {}
 }
 
-/// 0x0103 to a device: may this account reach it, and is it there (IV-B9, 8002, 8003)?
+/// 0x0103 to a device: checks the account's permission, and returns the presence (IV-B9, 8002, 8003).
 public nonisolated struct SessionInspect: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -173,7 +173,7 @@ public nonisolated struct SessionInspect: Sendable {
 
   public var account: String = String()
 
-  /// also push changes of presence to this place
+  /// also push presence changes to this place
   public var subscribe: Bool = false
 
   public var place: SessionPlace {
@@ -200,7 +200,7 @@ public nonisolated struct SessionInspected: Sendable {
   /// 0 offline, 1 online, 2 asleep
   public var online: UInt32 = 0
 
-  /// unix seconds of the last change
+  /// the time of the last change, in Unix seconds
   public var time: Int64 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -208,7 +208,7 @@ public nonisolated struct SessionInspected: Sendable {
   public init() {}
 }
 
-/// 0x0104 to a device: stop pushing to this place.
+/// 0x0104 to a device: ends the subscription of this place.
 public nonisolated struct SessionForget: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -240,7 +240,7 @@ public nonisolated struct SessionForgotten: Sendable {
   public init() {}
 }
 
-/// 0x0105 to a device: it sleeps or wakes.
+/// 0x0105 to a device: notes that it sleeps or wakes.
 public nonisolated struct SessionSleep: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -274,7 +274,7 @@ public nonisolated struct SessionSlept: Sendable {
   public init() {}
 }
 
-/// 0x0041, tell to an edge: the session was superseded, or is to be closed for another reason.
+/// 0x0041, tell to an edge: the session was superseded, or must be closed for another reason.
 public nonisolated struct SessionKick: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -282,7 +282,7 @@ public nonisolated struct SessionKick: Sendable {
 
   public var session: String = String()
 
-  /// of the client that superseded it; a session of a later order stays
+  /// that of the newer client; a session of a later order stays
   public var order: SessionOrder {
     get {_order ?? SessionOrder()}
     set {_order = newValue}
@@ -292,10 +292,10 @@ public nonisolated struct SessionKick: Sendable {
   /// Clears the value of `order`. Subsequent reads from it will return its default value.
   public mutating func clearOrder() {self._order = nil}
 
-  /// what its client is told; 0 stands for 12003
+  /// the error for its client; 0 stands for 12003
   public var code: Int32 = 0
 
-  /// of the identity's shard, at the owner that says it; 0 of older nodes
+  /// that of the identity's shard at the sender; 0 from older nodes
   public var epoch: UInt32 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -305,7 +305,7 @@ public nonisolated struct SessionKick: Sendable {
   fileprivate var _order: SessionOrder? = nil
 }
 
-/// 0x0042, tell to an edge: a device's presence changed; for these sessions.
+/// 0x0042, tell to an edge: a device's presence changed, for these sessions.
 public nonisolated struct SessionPresenceChanged: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -319,7 +319,7 @@ public nonisolated struct SessionPresenceChanged: Sendable {
 
   public var sessions: [String] = []
 
-  /// of the device's shard, at the owner that says it; 0 of older nodes
+  /// that of the device's shard at the sender; 0 from older nodes
   public var epoch: UInt32 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()

@@ -74,7 +74,7 @@ package struct OpenAPIDocument {
         let fields = schemas.orderedFields(of: operation.inputName)
         var parameters: [JSON] = []
         for field in fields where rule.fields.contains(field.name) {
-            parameters.append(parameter(field, in: "path", name: field.name))
+            parameters.append(parameter(field, operation.info, in: "path", name: field.name))
         }
         var entries: [(String, JSON)] = [
             ("operationId", .string(name)), ("summary", .string(operation.info.summary)),
@@ -87,9 +87,9 @@ package struct OpenAPIDocument {
         let rest = fields.filter { !rule.fields.contains($0.name) }
         if rule.method == .post {
             entries.append(("parameters", .array(parameters + [Self.idempotencyKey])))
-            if !rest.isEmpty { entries.append(("requestBody", body(operation, rest, isWhole: rule.fields.isEmpty))) }
+            if !rest.isEmpty { entries.append(("requestBody", body(operation.info, rest))) }
         } else {
-            parameters += rest.map { parameter($0, in: "query", name: $0.jsonName) }
+            parameters += rest.map { parameter($0, operation.info, in: "query", name: $0.jsonName) }
             entries.append(("parameters", .array(parameters)))
         }
         entries.append(("responses", responses(operation)))
@@ -102,42 +102,71 @@ package struct OpenAPIDocument {
             "description",
             .string("Names the request, so that it may be sent again where the service remembers requests.")
         ),
-        (
-            "schema",
-            .object([
-                ("type", .string("string")), ("minLength", .int(1)), ("maxLength", .int(255)),
-                ("pattern", .string("^[A-Za-z0-9._~-]+$")),
-            ])
-        ),
+        ("schema", .object([("type", .string("string")), ("pattern", .string("^[!-~]{1,255}$"))])),
     ])
 
-    private func parameter(_ field: ProtoField, in place: String, name: String) -> JSON {
+    private func parameter(
+        _ field: ProtoField, _ info: ClientRequestInfo, in place: String, name: String
+    ) -> JSON {
         var fields: [(String, JSON)] = [
             ("name", .string(name)), ("in", .string(place)), ("required", .bool(place == "path")),
-            ("schema", field.schema),
+            ("schema", Self.schema(field, info.fields[field.name])),
         ]
         if !field.comment.isEmpty { fields.append(("description", .string(field.comment))) }
         return .object(fields)
     }
 
-    private func body(_ operation: ClientOperation, _ rest: [ProtoField], isWhole: Bool) -> JSON {
-        let reference = JSON.object([
-            ("$ref", .string("#/components/schemas/\(ProtoSchemas.shortName(operation.inputName))"))
-        ])
-        let part = JSON.object([
+    /// The schema of a field, with what its rule says.
+    private static func schema(_ field: ProtoField, _ rule: FieldRule?) -> JSON {
+        guard let rule, case .object(var parts) = field.schema else { return field.schema }
+        var more: [(String, JSON)] = []
+        if let pattern = rule.pattern { more.append(("pattern", .string(pattern))) }
+        if let range = rule.range {
+            more += [("minimum", .int(range.lowerBound)), ("maximum", .int(range.upperBound))]
+        }
+        if field.isRepeated, let index = parts.firstIndex(where: { $0.0 == "items" }),
+            case .object(let items) = parts[index].1
+        {
+            parts[index].1 = .object(items + more)
+            return .object(parts)
+        }
+        return .object(parts.filter { part in !more.contains { $0.0 == part.0 } } + more)
+    }
+
+    private func body(_ info: ClientRequestInfo, _ rest: [ProtoField]) -> JSON {
+        let names = Dictionary(rest.map { ($0.name, $0.jsonName) }, uniquingKeysWith: { first, _ in first })
+        var schema: [(String, JSON)] = [
             ("type", .string("object")),
             (
                 "properties",
-                .object(rest.map { ($0.jsonName, ProtoSchemas.described($0.schema, $0.comment)) })
+                .object(
+                    rest.map { field in
+                        (
+                            field.jsonName,
+                            ProtoSchemas.described(Self.schema(field, info.fields[field.name]), field.comment)
+                        )
+                    })
             ),
             ("additionalProperties", .bool(false)),
-        ])
+        ]
+        let required = rest.filter { info.fields[$0.name]?.isRequired ?? false }.map(\.jsonName)
+        if !required.isEmpty { schema.append(("required", .strings(required))) }
+        if !info.oneOf.isEmpty {
+            schema.append(("oneOf", .array(info.oneOf.map { Self.alternative($0, names) })))
+        }
         return .object([
-            ("required", .bool(false)),
-            (
-                "content",
-                .object([("application/json", .object([("schema", isWhole ? reference : part)]))])
-            ),
+            ("required", .bool(!required.isEmpty || !info.oneOf.isEmpty)),
+            ("content", .object([("application/json", .object([("schema", .object(schema))]))])),
+        ])
+    }
+
+    /// The first field decides; one that is true or false must be true.
+    private static func alternative(_ fields: [String], _ names: [String: String]) -> JSON {
+        let required = fields.map { names[$0] ?? $0 }
+        guard fields.first == "all" else { return .object([("required", .strings(required))]) }
+        return .object([
+            ("required", .strings(required)),
+            ("properties", .object([("all", .object([("const", .bool(true))]))])),
         ])
     }
 

@@ -41,12 +41,12 @@ package final class ClientForwarding: Sendable {
 
     /// Carries the request out at another node.
     ///
-    /// - Throws: 21031 where there is no such node, 10010 where it cannot be reached, 10005, or its error.
+    /// - Throws: 8002 where there is no such node, 10010 where it cannot be reached, 10005, or its error.
     package func ask<M: ClientRequestMessage>(
         _ node: String, _ message: M, _ call: ClientCall
     ) async throws(ApusError) -> M.Reply {
         guard let name = NodeName(rawValue: node), view.map.member(named: name)?.state.isAlive ?? false else {
-            throw ApusError(.badParameter, "there is no node of this name")
+            throw ApusError(.targetUnknown, "there is no node of this name")
         }
         guard let bytes: [UInt8] = try? message.serializedBytes() else { throw ApusError(.internalFailure) }
         let request = ForwardRequest.with {

@@ -8,8 +8,8 @@
 // For information on using the generated types, please see the documentation:
 //   https://github.com/apple/swift-protobuf/
 
-/// What the cluster remembers of devices, identities and revocations over restarts (D16). Bodies of records: fields may be
-/// added, and never change their meaning.
+/// The durable records of devices, identities and revocations (D16). Bodies of records: fields may be added, and never
+/// change their meaning.
 
 package import SwiftProtobuf
 
@@ -23,7 +23,7 @@ fileprivate nonisolated struct _GeneratedWithProtocGenSwiftVersion: SwiftProtobu
   typealias Version = _2
 }
 
-/// A device; its epoch is the fence of its record.
+/// A device. The epoch is in the record's fence.
 package nonisolated struct StoredDevice: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -31,10 +31,10 @@ package nonisolated struct StoredDevice: Sendable {
 
   package var device: String = String()
 
-  /// the account that it is bound to; empty: none
+  /// the account to which it is bound; empty: none
   package var account: String = String()
 
-  /// wall clock, for people
+  /// wall clock, for display
   package var boundAtMs: Int64 {
     get {_boundAtMs ?? 0}
     set {_boundAtMs = newValue}
@@ -44,7 +44,7 @@ package nonisolated struct StoredDevice: Sendable {
   /// Clears the value of `boundAtMs`. Subsequent reads from it will return its default value.
   package mutating func clearBoundAtMs() {self._boundAtMs = nil}
 
-  /// wall clock, for people
+  /// wall clock, for display
   package var lastSeenMs: Int64 {
     get {_lastSeenMs ?? 0}
     set {_lastSeenMs = newValue}
@@ -62,7 +62,7 @@ package nonisolated struct StoredDevice: Sendable {
   fileprivate var _lastSeenMs: Int64? = nil
 }
 
-/// The newest client of an identity, and those that it superseded (IV-A5).
+/// The newest client of an identity, and the superseded ones (IV-A5).
 package nonisolated struct StoredIdentity: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -70,18 +70,18 @@ package nonisolated struct StoredIdentity: Sendable {
 
   package var identity: String = String()
 
-  /// the order of the newest client: the epoch that gave it, then a number
+  /// the order of the newest client: the epoch that assigned it, then a number
   package var epoch: UInt32 = 0
 
   package var sequence: UInt64 = 0
 
-  /// 0 where the client named none
+  /// 0 if the client named none
   package var instance: UInt64 = 0
 
-  /// the newest last
+  /// newest last
   package var superseded: [UInt64] = []
 
-  /// Unix seconds; it may be forgotten then
+  /// Unix seconds; the record may be removed afterwards
   package var expiresS: Int64 = 0
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -89,7 +89,7 @@ package nonisolated struct StoredIdentity: Sendable {
   package init() {}
 }
 
-/// What an operator revoked (IV-A6).
+/// A revocation by an operator (IV-A6).
 package nonisolated struct StoredRevocation: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -122,7 +122,7 @@ package nonisolated struct StoredRevocation: Sendable {
     set {subject = .account(newValue)}
   }
 
-  /// Unix seconds; all that it revokes has expired then
+  /// Unix seconds; all revoked tokens have expired then
   package var expiresS: Int64 = 0
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -168,7 +168,7 @@ package nonisolated struct StoredRevocation: Sendable {
   package init() {}
 }
 
-/// One record for all revocations; its version grows with each change of them.
+/// One record for all revocations. Its version grows with each change of them.
 package nonisolated struct StoredRevocations: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for

@@ -2,14 +2,14 @@ package import ApusCore
 import ApusStorage
 import SwiftProtobuf
 
-/// What the cluster remembers of a device over restarts (D6, D9).
+/// The durable record of a device (D6, D9).
 package struct DeviceRecord: Sendable, Hashable {
     package var device: DeviceID
-    /// The account that the device is bound to; nil where it is bound to none.
+    /// The account to which the device is bound; nil if it is unbound.
     package var account: AccountID?
-    /// When it was bound, in milliseconds of Unix time; nil where it is not. For people: never decides anything.
+    /// The time of the binding, in Unix milliseconds; nil if it is unbound. For display; never used for decisions.
     package var boundAtUnixMilliseconds: Int64?
-    /// When it was last connected, in milliseconds of Unix time. For people: never decides anything.
+    /// The time of the last connection, in Unix milliseconds. For display; never used for decisions.
     package var lastSeenUnixMilliseconds: Int64?
     /// The epoch of the device's shard under which the record was written: its fencing token.
     package var epoch: Epoch
@@ -45,7 +45,7 @@ package struct DeviceRecord: Sendable, Hashable {
 }
 
 extension SessionRecords {
-    /// Devices, by account where they are bound to one.
+    /// Devices, with an index by account for bound devices.
     static let devices = RecordCollection<StoredDevice>(
         "devices", layout: 1, key: { key(of: $0.device) },
         indexes: [
@@ -54,20 +54,19 @@ extension SessionRecords {
             }
         ])
 
-    /// Tries of a binding that others come between.
+    /// The maximum number of attempts of a binding if other writes intervene.
     private static let bindAttemptCountMax = 16
 
     private static func key(of device: String) -> OrderedKey { OrderedKey(.text(device)) }
 
-    /// The device's record; nil where there is none.
+    /// The device's record; nil if there is none.
     package func record(of device: DeviceID) async throws(ApusError) -> DeviceRecord? {
         try await store.record(Self.devices, Self.key(of: device.rawValue)).map { DeviceRecord($0) }
     }
 
-    /// Writes the record where the device is bound to no account, as one step, and answers the record as it stands
-    /// then: another one's where that was first.
-    ///
-    /// - Throws: 10013 where a later epoch wrote it or removed it, and the device is bound to no account.
+    /// Writes the record if the device is bound to no account, in one step. Returns the record in the store afterwards,
+    /// which is another one if the device was bound before.
+    /// - Throws: 10013 if a later epoch wrote or removed the record, and the device is unbound.
     package func bind(_ record: DeviceRecord) async throws(ApusError) -> DeviceRecord {
         let key = Self.key(of: record.device.rawValue)
         var refusal = ApusError(.versionConflict)
@@ -82,7 +81,7 @@ extension SessionRecords {
                         if: found.map { .version($0.version) } ?? .absent))
                 return record
             } catch {
-                // Whoever came between may have bound it: that is what is answered then.
+                // The intervening write may have bound the device. Then its record is the answer.
                 guard [.versionConflict, .staleEpoch].contains(error.code) else { throw error }
                 refusal = error
             }
@@ -90,9 +89,8 @@ extension SessionRecords {
         throw refusal
     }
 
-    /// Devices bound to an account, by id, after `last`.
-    ///
-    /// - Parameter limit: At most ``RecordLimits/pageCountMax``; more is cut to it.
+    /// The devices that are bound to an account, by id, after `last`.
+    /// - Parameter limit: clamped to ``RecordLimits/pageCountMax``.
     package func records(
         of account: AccountID, after last: DeviceID?, limit: Int
     ) async throws(ApusError) -> [DeviceRecord] {
@@ -105,7 +103,7 @@ extension SessionRecords {
         return page.records.map { DeviceRecord($0) }
     }
 
-    /// Rows of the table `devices` of earlier releases; a removed one keeps its epoch.
+    /// Rows of the table `devices` of earlier releases. A removed device keeps its epoch.
     static let earlierDevices = RecordImport(table: "devices") { rows throws(ApusError) in
         var writes: [RecordWrite] = []
         for row in rows {

@@ -2,19 +2,19 @@ package import ApusCore
 import ApusStorage
 import SwiftProtobuf
 
-/// Which clients of an identity are newest and which were superseded, kept for as long as a ticket of one of them may
-/// be shown (IV-A5).
+/// The newest client of an identity and its superseded clients. Kept for as long as one of them may present a ticket
+/// (IV-A5).
 package struct IdentityRecord: Sendable, Hashable {
-    /// The identity, as its service names it.
+    /// The identity's name in its service.
     package var identity: String
-    /// The order of its newest client: the epoch that it was given under, then a number.
+    /// The order of its newest client: the epoch under which it was assigned, then a number.
     package var epoch: Epoch
     package var sequence: UInt64
-    /// The instance of that client; 0 where it named none.
+    /// The instance of that client; 0 if it named none.
     package var instance: UInt64
-    /// Instances that were superseded, the newest last.
+    /// Superseded instances, newest last.
     package var superseded: [UInt64]
-    /// When the record may be forgotten, in Unix seconds.
+    /// The expiry, in Unix seconds. The record may be removed afterwards.
     package var expires: Int64
 
     package init(
@@ -50,24 +50,24 @@ package struct IdentityRecord: Sendable, Hashable {
 }
 
 extension SessionRecords {
-    /// What is remembered of identities, by expiry.
+    /// Identities, with an index by expiry.
     static let identities = RecordCollection<StoredIdentity>(
         "identities", layout: 1, key: { key(ofIdentity: $0.identity) },
         indexes: [RecordIndex("expires") { [OrderedKey(.signed($0.expiresS))] }])
 
-    /// Identities that are written, or forgotten, at a time.
+    /// The number of identities in one write or removal.
     private static let identityBatchCountMax = 256
-    /// Tries to write an identity that another writer comes between.
+    /// The maximum number of attempts to write an identity if other writes intervene.
     private static let identityAttemptCountMax = 4
 
     private static func key(ofIdentity identity: String) -> OrderedKey { OrderedKey(.text(identity)) }
 
-    /// What is remembered of an identity's clients; nil where nothing is.
+    /// The record of an identity's clients; nil if there is none.
     package func identity(_ identity: String) async throws(ApusError) -> IdentityRecord? {
         try await store.record(Self.identities, Self.key(ofIdentity: identity)).map { IdentityRecord($0.body) }
     }
 
-    /// Writes what is remembered of several identities, but for those of which something newer is; forgets those that
+    /// Writes the records of several identities, except those with a newer record in the store. Removes records that
     /// expired by `wallSeconds`.
     package func save(_ identities: [IdentityRecord], wallSeconds: Int64) async throws(ApusError) {
         for start in stride(from: 0, to: identities.count, by: Self.identityBatchCountMax) {
@@ -78,7 +78,7 @@ extension SessionRecords {
         try await forgetIdentities(expiredBy: wallSeconds, countMax: identities.count + Self.identityBatchCountMax)
     }
 
-    /// Answers those that another writer came between.
+    /// Returns the records whose writes conflicted with another write.
     private func save(_ identities: [IdentityRecord]) async throws(ApusError) -> [IdentityRecord] {
         let found = try await store.records(Self.identities, identities.map { Self.key(ofIdentity: $0.identity) })
         var new: [IdentityRecord] = []
@@ -96,7 +96,7 @@ extension SessionRecords {
             guard case .failure(let error) = outcome else { continue }
             switch error.code {
             case .versionConflict: missed.append(record)
-            // A later epoch wrote it: what this one knows is older.
+            // A later epoch wrote it, so this record is older.
             case .staleEpoch: break
             default: throw error
             }
@@ -116,7 +116,7 @@ extension SessionRecords {
                 })
             {
                 guard case .failure(let error) = outcome else { continue }
-                // Written anew meanwhile: it has not expired.
+                // It was written in the meantime, so it has not expired.
                 guard [.versionConflict, .staleEpoch].contains(error.code) else { throw error }
             }
             token = expired.next
@@ -141,7 +141,7 @@ extension SessionRecords {
         return writes
     }
 
-    /// SQLite's numbers have a sign: the table held them shifted, so that they sorted as what they stood for.
+    /// SQLite's integers are signed. The table held these numbers shifted, so that they sorted correctly.
     private static func shifted(_ number: Int64) -> UInt64 { UInt64(bitPattern: number) ^ (1 << 63) }
 
     private static func numbers(in bytes: [UInt8]) -> [UInt64] {

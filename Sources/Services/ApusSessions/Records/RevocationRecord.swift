@@ -2,23 +2,23 @@ package import ApusCore
 import ApusStorage
 import SwiftProtobuf
 
-/// What an operator revoked (IV-A6): tokens, and with them all that was opened with them.
+/// A revocation by an operator (IV-A6): it revokes tokens, and everything that was opened with them.
 package struct RevocationRecord: Sendable, Hashable {
     package enum Subject: Sendable, Hashable {
-        /// The token of this tag (the first 64 bits of the SHA-256 of its id).
+        /// The token with this tag (the first 64 bits of the SHA-256 of its id).
         case token(UInt64)
-        /// Tokens of one identity, an access id or a device's id, of an account, that were issued before a time in Unix
-        /// seconds.
+        /// Tokens of one identity of an account that were issued before a time, in Unix seconds. The identity is an
+        /// access id or a device's id.
         case identity(String, AccountID, issuedBefore: Int64)
-        /// Tokens of an account that were issued before a time in Unix seconds.
+        /// Tokens of an account that were issued before a time, in Unix seconds.
         case account(AccountID, issuedBefore: Int64)
     }
 
-    /// The most revocations that are kept; one of a whole account takes the place of many.
+    /// The maximum number of revocations. One revocation of an account can replace many.
     package static let countMax = 100_000
 
     package var subject: Subject
-    /// When all that it revokes has expired anyway, in Unix seconds; it is forgotten then.
+    /// The expiry, in Unix seconds: by then all revoked tokens have expired. The record may be removed afterwards.
     package var expires: Int64
 
     package init(_ subject: Subject, expires: Int64) {
@@ -26,7 +26,7 @@ package struct RevocationRecord: Sendable, Hashable {
         self.expires = expires
     }
 
-    /// Nil for one of a newer release.
+    /// Nil for a subject of a newer release.
     init?(_ body: StoredRevocation) {
         switch body.subject {
         case .token(let tag)?: self.init(.token(tag), expires: body.expiresS)
@@ -62,32 +62,32 @@ package struct RevocationRecord: Sendable, Hashable {
     }
 }
 
-/// What is revoked now, with a mark that differs whenever that has changed.
+/// The current revocations, with a mark that differs after every change.
 package struct RevocationSet: Sendable, Equatable {
     package var mark: RevocationMark
     package var records: [RevocationRecord]
 }
 
-/// Compared with an earlier one it says whether what is revoked has changed.
+/// Shows, by comparison with an earlier mark, whether the revocations have changed.
 package struct RevocationMark: Sendable, Hashable {
-    /// The version of the record that changes with every revocation; 0: there is none.
+    /// The version of the record that changes with every revocation; 0 if there is none.
     var version: UInt64
 }
 
 extension SessionRecords {
-    /// Revocations, one for each subject, by expiry.
+    /// Revocations, one per subject, with an index by expiry.
     static let revocations = RecordCollection<StoredRevocation>(
         "revocations", layout: 1, key: { key(of: $0) },
         indexes: [RecordIndex("expires") { [OrderedKey(.signed($0.expiresS))] }], usesReserve: true)
 
-    /// One record that every change of the revocations writes too.
+    /// One record that every change of the revocations also writes.
     static let revocationState = RecordCollection<StoredRevocations>(
         "revocation-state", layout: 1, key: { _ in revocationStateKey }, usesReserve: true)
 
     private static let revocationStateKey = OrderedKey(.text("all"))
-    /// Expired revocations that one new one removes.
+    /// The maximum number of expired revocations that a new one removes.
     private static let expiredCountMax = 100
-    /// Tries of a revocation that others come between.
+    /// The maximum number of attempts of a revocation if other writes intervene.
     private static let revokeAttemptCountMax = 64
 
     private static func key(of revocation: StoredRevocation) -> OrderedKey {
@@ -99,9 +99,8 @@ extension SessionRecords {
         }
     }
 
-    /// Adds a revocation, and forgets those that expired by `wallSeconds`. When it returns, the revocation is durable.
-    ///
-    /// - Throws: 10007 where ``RevocationRecord/countMax`` are kept already, or too many revoke at once.
+    /// Adds a revocation, and removes some that expired by `wallSeconds`. The revocation is durable on return.
+    /// - Throws: 10007 if there are ``RevocationRecord/countMax`` revocations already, or too many concurrent ones.
     package func revoke(_ revocation: RevocationRecord, wallSeconds: Int64) async throws(ApusError) {
         for _ in 0..<Self.revokeAttemptCountMax {
             do throws(ApusError) {
@@ -111,7 +110,7 @@ extension SessionRecords {
                 guard error.code == .versionConflict else { throw error }
             }
         }
-        throw ApusError(.overloaded, "too many revoke at once")
+        throw ApusError(.overloaded, "too many concurrent revocations")
     }
 
     private func revocationStep(
@@ -125,7 +124,7 @@ extension SessionRecords {
         ).records.filter { $0.key != key }
         let count = Int(state?.body.count ?? 0) - expired.count + (known == nil ? 1 : 0)
         guard count <= RevocationRecord.countMax else {
-            throw ApusError(.overloaded, "\(count - 1) revocations are kept already; revoke whole accounts")
+            throw ApusError(.overloaded, "\(count - 1) revocations exist already; revoke whole accounts")
         }
         var new = revocation
         new.expires = max(new.expires, known?.body.expiresS ?? new.expires)
@@ -139,12 +138,11 @@ extension SessionRecords {
         return RecordStep(writes)
     }
 
-    /// What is revoked; nil where that is still as it was under `mark`. Those that expired by `wallSeconds` are left
-    /// out.
+    /// The revocations, without those that expired by `wallSeconds`; nil if nothing has changed since `mark`.
     package func revocations(
         since mark: RevocationMark?, wallSeconds: Int64
     ) async throws(ApusError) -> RevocationSet? {
-        // The mark is read first: what changes after it is read changes the next mark.
+        // The mark is read first: later changes then change the next mark.
         let state = try await store.record(Self.revocationState, Self.revocationStateKey)
         let now = RevocationMark(version: state?.version ?? 0)
         guard now != mark else { return nil }

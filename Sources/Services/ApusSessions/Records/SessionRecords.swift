@@ -1,12 +1,11 @@
 package import ApusStorage
 
-/// What the cluster remembers of devices, identities and revocations, in the record store that all services share.
-///
-/// Isolation: `Sendable`; may be called from any task. Errors beside those that are named: 10006, 10007 and 10021, as
-/// of ``RecordStore``.
+/// The durable records of devices, identities and revocations, in the record store that all services share.
+/// Isolation: `Sendable`; may be called from any task. Besides the documented errors, methods throw 10006, 10007 and
+/// 10021, as ``RecordStore`` does.
 package struct SessionRecords: Sendable {
     let store: any RecordStore
-    /// Who writes, in the fences: the node and its incarnation; empty where that is unknown.
+    /// The writer in fences: the node and its incarnation; empty if unknown.
     let writer: String
 
     package init(_ store: any RecordStore, writer: String = "") {
@@ -14,7 +13,7 @@ package struct SessionRecords: Sendable {
         self.writer = writer
     }
 
-    /// What the store is to know of them, tables of earlier releases included.
+    /// The collections for the store, including imports of tables of earlier releases.
     package static let catalogue = RecordCatalogue(
         [devices, identities, revocations, revocationState],
         imports: [earlierDevices, earlierIdentities, earlierRevocations])

@@ -1,8 +1,8 @@
-/// Base64 as signed tokens have it: the alphabet for URLs, no padding (RFC 7515 §2).
+/// Base64 in the form of signed tokens: the URL alphabet without padding (RFC 7515 §2).
 ///
 /// Pure.
 enum Base64URL {
-    /// Nil for another character, a length that no bytes have, or bits set after the last byte.
+    /// Nil for other characters, an impossible length, or set bits after the last byte.
     static func decode(_ text: ArraySlice<UInt8>) -> [UInt8]? {
         guard text.count % 4 != 1 else { return nil }
         var bytes: [UInt8] = []

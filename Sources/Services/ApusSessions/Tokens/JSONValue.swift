@@ -1,17 +1,16 @@
-/// A value of JSON (RFC 8259), read strictly and with bounds: what tokens are written in.
-///
-/// Foundation's decoder took three times as long as checking a token's signature did. This reader knows no types, no
-/// dates and no keys; it takes UTF-8 alone, and no member twice (RFC 7519 §4).
+/// A JSON value (RFC 8259), parsed strictly and with limits, for the contents of tokens.
+/// Foundation's decoder took three times as long as the verification of a token's signature. This parser has no support
+/// for Swift types, dates or key strategies. It accepts only UTF-8, and refuses duplicate members (RFC 7519 §4).
 ///
 /// Pure.
 package enum JSONValue: Sendable, Equatable {
     case null
     case bool(Bool)
-    /// As it was written.
+    /// The original text.
     case number(String)
     case string(String)
     case array([JSONValue])
-    /// In the order of the text; no name comes twice.
+    /// In the order of the text, without duplicate names.
     case object([Member])
 
     package struct Member: Sendable, Equatable {
@@ -19,21 +18,21 @@ package enum JSONValue: Sendable, Equatable {
         package var value: JSONValue
     }
 
-    /// The deepest nesting that is read.
+    /// The maximum nesting depth.
     package static let depthMax = 8
-    /// The most members of one object.
+    /// The maximum number of members of one object.
     package static let memberCountMax = 128
-    /// The longest number, in bytes.
+    /// The maximum length of a number, in bytes.
     package static let numberByteCountMax = 32
 
-    /// Nil for what is no JSON text, or breaks a bound. The text's length is the caller's to bound.
+    /// Nil if the text is not JSON or exceeds a limit. The caller limits the text's length.
     package init?(_ bytes: ArraySlice<UInt8>) {
         var reader = JSONReader(rest: bytes)
         guard let value = reader.value(depth: 0), reader.isAtEnd() else { return nil }
         self = value
     }
 
-    /// A member of an object; nil where there is none, or this is no object.
+    /// A member of an object; nil if there is none, or the value is not an object.
     package subscript(name: String) -> JSONValue? {
         guard case .object(let members) = self else { return nil }
         return members.first { $0.name == name }?.value
@@ -43,14 +42,14 @@ package enum JSONValue: Sendable, Equatable {
         if case .string(let text) = self { text } else { nil }
     }
 
-    /// A number that is whole, however it is written; nil for all else.
+    /// The value of a whole number, in any notation; nil otherwise.
     package var integer: Int64? {
         guard case .number(let text) = self else { return nil }
         return Int64(text) ?? Double(text).flatMap { Int64(exactly: $0) }
     }
 }
 
-/// Takes values off the front of a text. Every method leaves it somewhere in the text where it returns nil.
+/// Consumes values from the front of a text. A method that returns nil may have consumed a part.
 private struct JSONReader {
     var rest: ArraySlice<UInt8>
 
@@ -107,7 +106,7 @@ private struct JSONReader {
     /// RFC 8259 §7.
     private mutating func string() -> String? {
         guard take("\"") else { return nil }
-        // Most have no escapes: their bytes are taken as they are.
+        // Most strings have no escapes and are copied as they are.
         guard let end = rest.firstIndex(where: { $0 == UInt8(ascii: "\"") || $0 == UInt8(ascii: "\\") || $0 < 0x20 })
         else { return nil }
         if rest[end] == UInt8(ascii: "\"") {
@@ -178,7 +177,7 @@ private struct JSONReader {
         return .number(String(decoding: text, as: UTF8.self))
     }
 
-    /// Takes one digit or more.
+    /// Consumes one digit or more.
     private mutating func digits() -> Bool {
         let end = rest.firstIndex { !(UInt8(ascii: "0")...UInt8(ascii: "9")).contains($0) } ?? rest.endIndex
         guard end > rest.startIndex else { return false }
@@ -187,7 +186,7 @@ private struct JSONReader {
     }
 
     private mutating func take(_ text: StaticString) -> Bool {
-        // SAFETY: a static string's bytes last for the whole run.
+        // SAFETY: the bytes of a static string live as long as the process.
         let wanted = UnsafeBufferPointer(start: text.utf8Start, count: text.utf8CodeUnitCount)
         guard rest.starts(with: wanted) else { return false }
         rest = rest.dropFirst(wanted.count)

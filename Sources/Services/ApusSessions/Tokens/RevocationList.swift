@@ -1,14 +1,13 @@
 import ApusCore
 
-/// Which tokens operators revoked, to be asked at every sign-in and for every session (IV-A6).
-///
-/// A question costs three look-ups, however many revocations there are. Pure.
+/// The revoked tokens, in a form for lookups at every sign-in and for every session (IV-A6).
+/// A lookup takes constant time, whatever the number of revocations. Pure.
 package struct RevocationList: Sendable, Equatable {
     private var tokens: Set<UInt64> = []
-    /// Tokens that were issued before this are revoked.
+    /// Tokens that were issued before these times are revoked.
     private var identities: [String: [AccountID: Int64]] = [:]
     private var accounts: [AccountID: Int64] = [:]
-    /// How many revocations it was made of.
+    /// The number of revocations in the list.
     package let count: Int
 
     package init(_ records: [RevocationRecord] = []) {
@@ -25,12 +24,12 @@ package struct RevocationList: Sendable, Equatable {
 
     package var isEmpty: Bool { count == 0 }
 
-    /// True where the token of a session was revoked.
+    /// True if the token of a session was revoked.
     package func revokes(_ session: Session) -> Bool {
         revokes(session.token, account: session.account, identities: [session.access.rawValue, session.identity])
     }
 
-    /// True where a token was revoked that these identities of an account have.
+    /// True if a token of these identities of an account was revoked.
     func revokes(_ token: TokenMark, account: AccountID, identities ids: [String]) -> Bool {
         guard count > 0 else { return false }
         if token.tag != 0, tokens.contains(token.tag) { return true }

@@ -2,15 +2,14 @@ package import ApusCore
 import Crypto
 import Foundation
 
-/// Session tickets and play grants: what a node gave a client to show at any other node (D6).
-///
-/// Sealed with AES-256-GCM under a key derived from the cluster key, so every node can read them and
-/// nobody else can read or make them. A ticket is the session; a grant is the permission to watch one
-/// device for a while, so that a viewer who loses its node need not wait for the device's owner.
+/// Session tickets and play grants, which a client presents at any node (D6).
+/// They are sealed with AES-256-GCM under a key that is derived from the cluster key, so only nodes of the cluster can
+/// read or create them. A ticket contains the session. A grant is the permission to watch one device for a while, so
+/// that a viewer who loses its node need not wait for the device's owner.
 package struct TicketSealer: Sendable {
     private let key: SymmetricKey
 
-    /// The longest ticket that is looked at, in bytes.
+    /// The maximum length of a ticket, in bytes.
     package static let byteCountMax = 2048
 
     /// - Parameter clusterKey: 32 bytes.
@@ -20,19 +19,19 @@ package struct TicketSealer: Sendable {
             outputByteCount: 32)
     }
 
-    /// A ticket that resumes a session until `expiresAt`, unix seconds, or until its token ends (IV-A6). Throws 10001
-    /// where it cannot be sealed.
+    /// Seals a ticket that resumes a session until `expiresAt`, in Unix seconds, or until its token expires (IV-A6).
+    /// Throws 10001 if it cannot be sealed.
     package func seal(_ session: Session, expiresAt: Int64) throws(ApusError) -> [UInt8] {
         let expires = min(expiresAt, session.token.expires)
         return try seal(TicketContent(kind: .session, session: session, expires: expires))
     }
 
-    /// The session of a ticket. Throws 12001 where it was not made by this cluster, 12002 where it is too old.
+    /// The session of a ticket. Throws 12001 if this cluster did not create it, 12002 if it has expired.
     package func open(_ ticket: [UInt8], wallSeconds: Int64) throws(ApusError) -> Session {
         try openTicket(ticket, wallSeconds: wallSeconds).session
     }
 
-    /// The same, with when the ticket expires, in Unix seconds.
+    /// The session of a ticket, and the ticket's expiry in Unix seconds.
     func openTicket(
         _ ticket: [UInt8], wallSeconds: Int64
     ) throws(ApusError) -> (session: Session, expires: Int64) {
@@ -40,7 +39,8 @@ package struct TicketSealer: Sendable {
         return (content.session, content.expires)
     }
 
-    /// A grant for an app of an account to watch a device until `expiresAt`, unix seconds, or until its token ends.
+    /// Seals a grant for an app of an account to watch a device until `expiresAt`, in Unix seconds, or until its token
+    /// expires.
     package func sealGrant(_ session: Session, device: DeviceID, expiresAt: Int64) throws(ApusError) -> [UInt8] {
         var granted = session
         granted.id = ""
@@ -51,9 +51,9 @@ package struct TicketSealer: Sendable {
         return try seal(TicketContent(kind: .grant, session: granted, expires: expires))
     }
 
-    /// True where the grant lets this session watch this device now.
+    /// True if the grant permits this session to watch this device now.
     package func allows(_ grant: [UInt8], _ session: Session, device: DeviceID, wallSeconds: Int64) -> Bool {
-        // The token may name fewer devices than that of the session which was given the grant.
+        // This session's token may name fewer devices than the token of the session that received the grant.
         guard session.allowedDevices?.contains(device) ?? true,
             let content = try? read(grant, as: .grant, wallSeconds: wallSeconds)
         else { return false }
@@ -79,12 +79,12 @@ package struct TicketSealer: Sendable {
         do {
             plain = try AES.GCM.open(try AES.GCM.SealedBox(combined: ticket), using: key)
         } catch {
-            throw ApusError(.tokenInvalid, "the ticket was not made by this cluster")
+            throw ApusError(.tokenInvalid, "the ticket was not issued by this cluster")
         }
         guard let content = TicketContent(decoding: [UInt8](plain)) else {
-            throw ApusError(.tokenInvalid, "the ticket was made by another version")
+            throw ApusError(.tokenInvalid, "the ticket was issued by another version")
         }
-        guard content.kind == kind else { throw ApusError(.tokenInvalid, "the ticket is for something else") }
+        guard content.kind == kind else { throw ApusError(.tokenInvalid, "the ticket is of another kind") }
         guard content.expires > wallSeconds else { throw ApusError(.tokenExpired, "the ticket has expired") }
         return content
     }

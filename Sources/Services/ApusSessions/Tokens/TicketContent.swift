@@ -1,16 +1,15 @@
 import ApusCore
 
-/// What is inside the seal of a ticket or a grant.
-///
-/// A version byte, then fields: a tag, a length, and as many bytes, big-endian where they are a number. A reader skips
-/// tags that it does not know, so that nodes of two versions take each other's tickets; what was made before there was
-/// a version byte began with a brace and is refused.
+/// The plaintext of a ticket or a grant.
+/// A version byte, then fields: a tag, a length, and that many bytes. Numbers are big-endian. A reader skips unknown
+/// tags, so that nodes of two versions accept each other's tickets. Tickets from before the version byte began with a
+/// brace and are refused.
 ///
 /// Pure.
 struct TicketContent: Equatable {
     enum Kind: UInt8 { case session = 1, grant = 2 }
 
-    /// Tags are never used again for something else.
+    /// Tags are never reused.
     private enum Tag: UInt8 {
         case kind = 1
         case role = 2
@@ -20,13 +19,13 @@ struct TicketContent: Equatable {
         case access = 6
         case account = 7
         case device = 8
-        /// Without content: only the devices of the fields that follow may be reached.
+        /// Without content: only the devices of the fields that follow are accessible.
         case restricted = 9
         case allowedDevice = 10
         case instance = 11
         case orderEpoch = 12
         case orderSequence = 13
-        /// Its tag, when it was issued and when it ends.
+        /// The token's tag, its time of issue and its expiry.
         case token = 14
     }
 
@@ -34,7 +33,7 @@ struct TicketContent: Equatable {
 
     var kind: Kind
     var session: Session
-    /// Expiry, in unix seconds. The ticket is invalid afterwards.
+    /// The expiry, in Unix seconds. The ticket is invalid afterwards.
     var expires: Int64
 
     init(kind: Kind, session: Session, expires: Int64) {
@@ -54,7 +53,7 @@ struct TicketContent: Equatable {
         Self.write(session.sinceMilliseconds, .since, to: &bytes)
         let token = [Int64(bitPattern: session.token.tag), session.token.issuedAt, session.token.expires]
         Self.write(token.flatMap(Self.bytes), .token, to: &bytes)
-        // What is absent is read as nothing.
+        // Absent fields are read as zero.
         if session.instance != 0 { Self.write(Int64(bitPattern: session.instance), .instance, to: &bytes) }
         if session.order != .none {
             Self.write(Int64(session.order.epoch), .orderEpoch, to: &bytes)
@@ -71,7 +70,7 @@ struct TicketContent: Equatable {
         return bytes
     }
 
-    /// Content that is longer than a length can say is left out: identifiers and session ids are shorter.
+    /// Content that exceeds the length field is omitted: identifiers and session ids are shorter.
     private static func write(_ content: some Collection<UInt8>, _ tag: Tag, to bytes: inout [UInt8]) {
         guard let count = UInt8(exactly: content.count) else { return }
         bytes.append(tag.rawValue)
@@ -89,7 +88,7 @@ struct TicketContent: Equatable {
 
     // MARK: - Reading
 
-    /// Nil where the bytes are cut, of another version, name something twice, or lack what every ticket has.
+    /// Nil if the bytes are truncated or of another version, repeat a field, or lack a required field.
     init?(decoding bytes: [UInt8]) {
         guard bytes.first == Self.version else { return nil }
         var rest = bytes.dropFirst()
@@ -110,7 +109,7 @@ struct TicketContent: Equatable {
                 id: fields.session ?? "", role: role, access: access, account: account, device: fields.device,
                 allowedDevices: fields.allowed, sinceMilliseconds: fields.since ?? 0,
                 instance: UInt64(bitPattern: fields.instance ?? 0), order: fields.order,
-                // An earlier version did not write it: what is renewed with such a ticket ends when the ticket does.
+                // An earlier version did not write it. What such a ticket renews expires with the ticket.
                 token: fields.token
                     ?? TokenMark(tag: 0, issuedAt: (fields.since ?? 0) / 1000, expires: expires)),
             expires: expires)
@@ -131,7 +130,7 @@ struct TicketContent: Equatable {
         var orderSequence: Int64?
         var token: TokenMark?
 
-        /// None where a part is missing or is no epoch.
+        /// None if a part is missing, or the epoch is out of range.
         var order: SessionOrder {
             guard let epoch = orderEpoch.flatMap({ Epoch(exactly: $0) }), let sequence = orderSequence else {
                 return .none
@@ -139,7 +138,7 @@ struct TicketContent: Equatable {
             return SessionOrder(epoch: epoch, sequence: UInt64(bitPattern: sequence))
         }
 
-        /// False where the field cannot be read or came before.
+        /// Returns false if the field is invalid or a duplicate.
         mutating func take(_ tag: Tag, _ content: ArraySlice<UInt8>) -> Bool {
             switch tag {
             case .kind: Self.set(&kind, Self.byte(content).flatMap { Kind(rawValue: $0) })

@@ -1,5 +1,5 @@
 extension TokenClaims {
-    /// Nil where a claim that every token has is missing, or one is not of its type. Others are not looked at.
+    /// Nil if a required claim is missing, or a claim has the wrong type. Unknown claims are ignored.
     package init?(_ json: JSONValue) {
         guard let sub = json["sub"]?.string, let acct = json["acct"]?.string, let role = json["role"]?.string,
             let exp = json["exp"]?.integer, let iat = json["iat"]?.integer, let iss = json["iss"]?.string,
@@ -12,7 +12,7 @@ extension TokenClaims {
             jti: jti)
     }
 
-    /// Absent and null are the same; nil where there is a value that cannot be read.
+    /// Treats absent and null alike. Returns nil if the value is invalid.
     private static func optional<Value>(_ json: JSONValue?, _ read: (JSONValue) -> Value?) -> Value?? {
         guard let json, json != .null else { return .some(nil) }
         return read(json).map { .some($0) }

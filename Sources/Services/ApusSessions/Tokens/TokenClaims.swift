@@ -2,23 +2,23 @@ package import ApusCore
 import Foundation
 package import JWTKit
 
-/// What a signed token says of its bearer (IV-A2, IV-A3, IV-A6).
+/// The claims of a signed token (IV-A2, IV-A3, IV-A6).
 package struct TokenClaims: JWTPayload, Equatable {
-    /// Who the bearer is (IV-A1).
+    /// The bearer's access id (IV-A1).
     package var sub: String
-    /// The account that the bearer belongs to.
+    /// The account to which the bearer belongs.
     package var acct: String
     /// `device`, `app` or `admin`.
     package var role: String
-    /// The device that the bearer is, for role `device`.
+    /// The bearer's device id, for role `device`.
     package var dev: String?
-    /// The only devices that the bearer may reach (IV-A3); absent: all of the account.
+    /// The only devices that the bearer may access (IV-A3); if absent, all of the account.
     package var devices: [String]?
     /// Unix seconds.
     package var exp: Int64
     package var iat: Int64
     package var nbf: Int64?
-    /// The cluster that issued it.
+    /// The cluster that issued the token.
     package var iss: String
     package var jti: String?
 
@@ -54,6 +54,6 @@ package struct TokenClaims: JWTPayload, Equatable {
         self.jti = jti
     }
 
-    /// Times and names are checked by ``TokenVerifier``, which knows the time and the cluster.
+    /// ``TokenVerifier`` checks times and names, because it has the time and the cluster.
     package func verify(using algorithm: some JWTAlgorithm) throws {}
 }

@@ -1,17 +1,16 @@
 import Crypto
 import Foundation
 
-/// What a session, its tickets and its grants keep of the token that opened them: when it ends, and by what it is
-/// revoked (IV-A6).
+/// What a session, its tickets and its grants keep of the token that opened them: its expiry, and the fields by which
+/// it is revoked (IV-A6).
 ///
 /// Pure.
 package struct TokenMark: Sendable, Hashable {
-    /// The first 64 bits of the SHA-256 of the token's id, which may be as long as its issuer likes; 0 where it has
-    /// none.
+    /// The first 64 bits of the SHA-256 of the token's id, which may have any length; 0 if it has none.
     package var tag: UInt64
-    /// When it was issued, in Unix seconds.
+    /// The time of issue, in Unix seconds.
     package var issuedAt: Int64
-    /// When it ends, in Unix seconds. What was opened with it ends at that second, without leeway.
+    /// The expiry, in Unix seconds. What was opened with the token ends at that second, without leeway.
     package var expires: Int64
 
     package init(tag: UInt64, issuedAt: Int64, expires: Int64) {
@@ -26,11 +25,11 @@ package struct TokenMark: Sendable, Hashable {
         return max(tag, 1)
     }
 
-    /// True from the second on in which the token ends.
+    /// True from the second of the expiry on.
     package func hasEnded(at wallSeconds: Int64) -> Bool { wallSeconds >= expires }
 
-    /// For how many seconds something is valid that would be for `lifetime`: no longer than the token, and 0 where that
-    /// has ended.
+    /// The number of seconds for which something with this lifetime is valid: at most until the token's expiry, and 0
+    /// if the token has expired.
     package func seconds(of lifetime: Duration, at wallSeconds: Int64) -> Int64 {
         let (rest, isOver) = expires.subtractingReportingOverflow(wallSeconds)
         guard !isOver else { return expires > wallSeconds ? lifetime.components.seconds : 0 }

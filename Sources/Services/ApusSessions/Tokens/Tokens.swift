@@ -3,11 +3,11 @@ import Crypto
 import Foundation
 import JWTKit
 
-/// Signs tokens with the cluster's private key (ES256). Only the operator's machine holds that key.
+/// Signs tokens with the cluster's private key (ES256). Only the operator's machine has that key.
 package struct TokenSigner: Sendable {
     private let keys: JWTKeyCollection
 
-    /// Throws 10022 where the PEM text is not a P-256 private key.
+    /// Throws 10022 if the PEM text is not a P-256 private key.
     package init(privateKeyPEM: String) async throws(ApusError) {
         do {
             keys = await JWTKeyCollection().add(ecdsa: try ES256PrivateKey(pem: privateKeyPEM))
@@ -16,7 +16,7 @@ package struct TokenSigner: Sendable {
         }
     }
 
-    /// The signed token, compact form.
+    /// Returns the signed token in compact form.
     package func sign(_ claims: TokenClaims) async throws(ApusError) -> String {
         do {
             return try await keys.sign(claims)
@@ -26,17 +26,17 @@ package struct TokenSigner: Sendable {
     }
 }
 
-/// Checks tokens with the cluster's public key (IV-A6).
+/// Verifies tokens with the cluster's public key (IV-A6).
 package struct TokenVerifier: Sendable {
-    /// The longest token that is looked at, in bytes.
+    /// The maximum length of a token, in bytes.
     package static let byteCountMax = 8192
-    /// How far clocks may differ.
+    /// The accepted clock difference.
     package static let leewaySeconds: Int64 = 30
 
     private let key: P256.Signing.PublicKey
     private let cluster: ClusterID
 
-    /// Throws 10022 where the PEM text is not a P-256 public key.
+    /// Throws 10022 if the PEM text is not a P-256 public key.
     package init(publicKeyPEM: String, cluster: ClusterID) throws(ApusError) {
         do {
             key = try P256.Signing.PublicKey(pemRepresentation: publicKeyPEM)
@@ -46,10 +46,8 @@ package struct TokenVerifier: Sendable {
         self.cluster = cluster
     }
 
-    /// What the token says. Throws 12001 where it is not valid, 12002 where it has expired.
-    ///
-    /// Only ES256 under the cluster's key is accepted, and no header that would have to be understood (RFC 7515
-    /// §4.1.11).
+    /// Verifies a token and returns its claims. Throws 12001 if it is not valid, 12002 if it has expired.
+    /// Only ES256 under the cluster's key is accepted, and no header with critical extensions (RFC 7515 §4.1.11).
     package func verify(_ token: String, wallSeconds: Int64) throws(ApusError) -> TokenClaims {
         guard token.utf8.count <= Self.byteCountMax else { throw ApusError(.tokenInvalid, "the token is too long") }
         guard let claims = signedClaims(of: Array(token.utf8)) else {
@@ -65,7 +63,7 @@ package struct TokenVerifier: Sendable {
         return claims
     }
 
-    /// The claims of a compact serialization (RFC 7515 §7.1) with the cluster's signature; nil for all else.
+    /// The claims of a compact serialization (RFC 7515 §7.1) with the cluster's signature; nil otherwise.
     private func signedClaims(of token: [UInt8]) -> TokenClaims? {
         guard let dot = token.firstIndex(of: UInt8(ascii: ".")), let last = token.lastIndex(of: UInt8(ascii: ".")),
             dot < last, let headerText = Base64URL.decode(token[..<dot]),
@@ -80,14 +78,14 @@ package struct TokenVerifier: Sendable {
 }
 
 extension Session {
-    /// The session that a token opens. Throws 12001 where its names or role make no sense.
+    /// The session that a token opens. Throws 12001 if its names or its role are not valid.
     package init(claims: TokenClaims, id: String, sinceMilliseconds: Int64) throws(ApusError) {
         guard let access = AccessID(rawValue: claims.sub), let account = AccountID(rawValue: claims.acct),
             let role = Role(rawValue: claims.role)
         else { throw ApusError(.tokenInvalid, "the token's names are not valid") }
         let device = claims.dev.flatMap { DeviceID(rawValue: $0) }
         guard role != .device || device != nil else {
-            throw ApusError(.tokenInvalid, "the token is a device's but names none")
+            throw ApusError(.tokenInvalid, "the token has role device but names no device")
         }
         self.init(
             id: id, role: role, access: access, account: account, device: role == .device ? device : nil,

@@ -1,0 +1,130 @@
+import ApusClient
+import ApusContract
+import ApusCore
+import ApusLocal
+import ApusSessions
+import Foundation
+import NIOCore
+import NIOPosix
+import SwiftProtobuf
+import Synchronization
+
+// The messages of the example service (proto/apus/doors.proto), as a client of it has them.
+extension DoorPassRequest: ClientRequestMessage {
+    typealias Reply = DoorPassed
+    static var info: ClientRequestInfo {
+        ClientRequestInfo(1000, "doors.pass", roles: [.app, .admin], "Pass a door.")
+    }
+}
+
+extension DoorPassEvent: ClientEventMessage {
+    static var info: ClientEventInfo { ClientEventInfo(1000, "doors.passed", "Somebody passed the door.") }
+}
+
+/// Events to many sessions of three nodes: who passes a door of the example service. The topic keeps its events, so
+/// each is at the standby too before it is sent.
+///
+/// Times are from the request of who passes to each session's event. The sessions are native ones, over TLS.
+final class PushBench {
+    struct Outcome {
+        var line: String
+        var values: [String: Double]
+    }
+
+    /// When each session heard the newest event.
+    private final class Heard: Sendable {
+        private let times = Mutex<[Double]>([])
+        private let sentAt = Mutex(MonotonicTime.zero)
+        private let expected = Mutex<UInt64>(0)
+
+        func begin(_ passes: UInt64) {
+            times.withLock { $0.removeAll(keepingCapacity: true) }
+            expected.withLock { $0 = passes }
+            sentAt.withLock { $0 = .now() }
+        }
+
+        func note(_ passes: UInt64) {
+            guard expected.withLock({ $0 == passes }) else { return }
+            let since = sentAt.withLock { MonotonicTime.now() - $0 }
+            times.withLock { $0.append(Double(since.nanoseconds) / 1_000_000) }
+        }
+
+        var all: [Double] { times.withLock { $0 } }
+    }
+
+    private let stage: APIStage
+    private let sessionCount: Int
+    private let eventCount: Int
+    private let heard = Heard()
+
+    init(_ stage: APIStage, sessions: Int, events: Int) {
+        (self.stage, sessionCount, eventCount) = (stage, sessions, events)
+    }
+
+    func run() async throws -> Outcome {
+        var sessions: [ClientSession] = []
+        defer {
+            for session in sessions { session.close() }
+        }
+        let heard = heard
+        return try await withThrowingTaskGroup(of: Void.self) { group in
+            for number in 0..<sessionCount {
+                let token = try await stage.local.mint(
+                    role: .app, access: AccessID(unchecked: "hears-\(number)"),
+                    account: AccountID(unchecked: "hears-\(number / 100)"))
+                let node = stage.local.mark.nodes[number % stage.local.mark.nodes.count].name
+                let session = try await stage.session(token, .app, at: node)
+                sessions.append(session)
+                group.addTask {
+                    for try await event in session.events(of: "doors/bench", as: DoorPassEvent.self) {
+                        heard.note(event.message.passes)
+                    }
+                }
+            }
+            try await Task.sleep(for: .seconds(3))
+            let outcome = try await push(sessions[0])
+            group.cancelAll()
+            return outcome
+        }
+    }
+
+    private func push(_ session: ClientSession) async throws -> Outcome {
+        var times: [Double] = []
+        var missing = 0
+        let busy = try busySeconds()
+        for number in 0..<eventCount {
+            heard.begin(UInt64(number + 1))
+            _ = try await session.ask(DoorPassRequest.with { $0.door = "bench" })
+            let deadline = MonotonicTime.now() + .seconds(5)
+            while heard.all.count < sessionCount, MonotonicTime.now() < deadline {
+                try await Task.sleep(for: .milliseconds(20))
+            }
+            times += heard.all
+            missing += sessionCount - heard.all.count
+            try await Task.sleep(for: .milliseconds(300))
+        }
+        let used = (try busySeconds() - busy) * 1_000_000 / Double(max(1, times.count))
+        let (p50, p99) = (FailoverResult.quantile(times, 0.5) ?? 0, FailoverResult.quantile(times, 0.99) ?? 0)
+        return Outcome(
+            line: String(
+                format:
+                    "%d events to %d sessions: p50 %.0f ms, p99 %.0f ms (goal 100), %.1f µs of CPU each, %d missing",
+                eventCount, sessionCount, p50, p99, used, missing),
+            values: [
+                "push_p50_ms": p50, "push_p99_ms": p99, "push_cpu_us": used, "push_missing": Double(missing),
+            ])
+    }
+
+    /// CPU that the nodes have used, in seconds (proc(5), fields 14 and 15).
+    private func busySeconds() throws -> Double {
+        try stage.local.mark.nodes.reduce(0) { sum, node in
+            guard let pid = NodeProcess(node.name, in: stage.local.directory).pid,
+                let text = FileManager.default.contents(atPath: "/proc/\(pid)/stat").map({
+                    String(decoding: $0, as: UTF8.self)
+                }), let end = text.lastIndex(of: ")")
+            else { throw ApusError(.internalFailure, "a node is not running") }
+            let fields = text[end...].split(separator: " ")
+            return sum + ((Double(fields[12]) ?? 0) + (Double(fields[13]) ?? 0)) / Double(sysconf(Int32(_SC_CLK_TCK)))
+        }
+    }
+}

@@ -1,0 +1,138 @@
+import ApusContract
+import ApusCore
+import ApusLocal
+import ApusSessions
+import ArgumentParser
+import Foundation
+import NIOCore
+import NIOHTTP1
+import NIOSSL
+import SwiftProtobuf
+
+/// The cluster that a verb is for: `apus --server URL --token-file FILE VERB`, or a local cluster.
+struct ServerOptions: ParsableArguments {
+    @Option(help: "Use the cluster with a node at this URL, such as https://node-1:8080.")
+    var server: String?
+    @Option(help: "Read the operator's token from this file.")
+    var tokenFile: String?
+    @Option(help: "Trust the authority in this PEM file, instead of those of the system.")
+    var ca: String?
+
+    func validate() throws {
+        guard server == nil || tokenFile != nil else { throw ValidationError("--server needs --token-file") }
+    }
+
+    /// Throws 21031, 10022 and 10020 where the options make no sense, or there is no local cluster.
+    func api(directory: String) async throws(ApusError) -> ClusterAPI {
+        guard let server, let tokenFile else { return try await Self.local(directory) }
+        guard let url = URLComponents(string: server), let host = url.host,
+            let scheme = url.scheme, ["http", "https"].contains(scheme), ["", "/"].contains(url.path)
+        else { throw ApusError(.badParameter, "--server must be http://HOST:PORT or https://HOST:PORT") }
+        guard let token = FileManager.default.contents(atPath: tokenFile).map({ String(decoding: $0, as: UTF8.self) })
+        else { throw ApusError(.configurationInvalid, "\(tokenFile) cannot be read") }
+        let isSecure = scheme == "https"
+        return ClusterAPI(
+            address: HostPort(host: host, port: url.port ?? (isSecure ? 443 : 80)),
+            token: token.trimmingCharacters(in: .whitespacesAndNewlines), tls: isSecure ? try context() : nil)
+    }
+
+    private func context() throws(ApusError) -> NIOSSLContext {
+        do {
+            var configuration = TLSConfiguration.makeClientConfiguration()
+            if let ca { configuration.trustRoots = .file(ca) }
+            return try NIOSSLContext(configuration: configuration)
+        } catch {
+            throw ApusError(.configurationInvalid, "the authority \(ca ?? "") cannot be used: \(error)")
+        }
+    }
+
+    /// A node of the local cluster that answers.
+    private static func local(_ directory: String) async throws(ApusError) -> ClusterAPI {
+        let cluster = try LocalCluster(directory: directory)
+        let token = try await cluster.mint(role: .admin, access: AccessID(unchecked: "operator"))
+        for node in cluster.mark.nodes {
+            guard NodeProcess(node.name, in: cluster.directory).state == .running, let address = HostPort(node.http)
+            else { continue }
+            return ClusterAPI(address: address, token: token, tls: nil)
+        }
+        throw ApusError(.unavailable, "no node of the cluster in \(directory) runs")
+    }
+}
+
+/// A cluster's REST API: any registered request, by its path (D17).
+struct ClusterAPI: Sendable {
+    private static let timeout = Duration.seconds(15)
+
+    let address: HostPort
+    let token: String
+    /// Nil over plain HTTP.
+    let tls: NIOSSLContext?
+
+    /// Sends a request and waits for the answer.
+    ///
+    /// - Throws: 21022 if the connection fails, 10005 after 15 s, 10001 if the answer cannot be read, or the error that
+    ///   the cluster answered.
+    func ask<M: ClientRequestMessage>(_ message: M) async throws(ApusError) -> M.Reply {
+        guard let rule = M.info.path else { throw ApusError(.methodUnknown, "\(M.info.name) has no path") }
+        let request = try Self.request(message, rule)
+        let answer = try await HTTPFetch.send(
+            HTTPMethod(rawValue: rule.method.rawValue), request.path, to: address, token: token, body: request.body,
+            tls: tls, timeout: Self.timeout)
+        let bytes = Array(answer.body.readableBytesView)
+        guard answer.status == 200 else { throw Self.error(bytes, status: answer.status) }
+        do {
+            // A newer cluster may say more than this program knows.
+            var options = JSONDecodingOptions()
+            options.ignoreUnknownFields = true
+            return try M.Reply(jsonUTF8Bytes: bytes, options: options)
+        } catch {
+            throw ApusError(.malformed, "the answer of \(address) cannot be read")
+        }
+    }
+
+    private static func request(
+        _ message: some Message, _ rule: HTTPRule
+    ) throws(ApusError) -> (path: String, body: ByteBuffer?) {
+        guard let text = try? message.jsonUTF8Bytes() as [UInt8],
+            var fields = try? JSONSerialization.jsonObject(with: Data(text)) as? [String: Any]
+        else { throw ApusError(.internalFailure, "the request cannot be encoded") }
+        var path = ""
+        for part in rule.parts {
+            switch part {
+            case .literal(let literal): path += "/\(literal)"
+            case .field(let name):
+                guard let value = fields.removeValue(forKey: name) as? String else {
+                    throw ApusError(.badParameter, "\(name) is missing")
+                }
+                path += "/" + escaped(value)
+            }
+        }
+        guard rule.method != .post else {
+            guard !fields.isEmpty, let body = try? JSONSerialization.data(withJSONObject: fields) else {
+                return (path, nil)
+            }
+            return (path, ByteBuffer(bytes: body))
+        }
+        let query = fields.sorted { $0.key < $1.key }.flatMap { name, value in
+            (value as? [Any] ?? [value]).map { "\(name)=\(escaped("\($0)"))" }
+        }
+        return (path + (query.isEmpty ? "" : "?" + query.joined(separator: "&")), nil)
+    }
+
+    private static func escaped(_ text: String) -> String {
+        let plain = CharacterSet.alphanumerics.union(CharacterSet(charactersIn: "-._~"))
+        return text.addingPercentEncoding(withAllowedCharacters: plain) ?? text
+    }
+
+    /// The error of a problem document (RFC 9457).
+    private static func error(_ bytes: [UInt8], status: Int) -> ApusError {
+        struct Problem: Decodable {
+            var code: Int32
+            var detail: String?
+        }
+        guard let problem = try? JSONDecoder().decode(Problem.self, from: Data(bytes)) else {
+            return ApusError(.malformed, "the answer has the status \(status)")
+        }
+        return ApusError(ErrorCode(number: problem.code), problem.detail ?? "the cluster refused")
+    }
+}

@@ -1,0 +1,201 @@
+import ApusContract
+import ApusCore
+import ApusLocal
+import ArgumentParser
+import Foundation
+import SwiftProtobuf
+
+// What an operator asks of any cluster, near or far: each verb is one request of the API (docs/api.md).
+
+/// What all these verbs take.
+struct OperatorOptions: ParsableArguments {
+    @OptionGroup var directory: DirectoryOption
+    @Flag(help: "Print the answer as JSON.")
+    var json = false
+
+    /// Sends the request and prints its answer: as JSON, or as a table.
+    func show<M: ClientRequestMessage>(
+        _ message: M, at server: ServerOptions, _ table: (M.Reply) -> [[String]]
+    ) async throws {
+        try await CommandFailure.reported {
+            let answer = try await server.api(directory: directory.path).ask(message)
+            if json {
+                print(try answer.jsonString())
+            } else {
+                for line in TextTable.lines(table(answer)) { print(line) }
+            }
+        }
+    }
+}
+
+/// `apus status`
+struct StatusCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "status", abstract: "Show the nodes of a cluster, with their shards and addresses.")
+    @ParentCommand var apus: Apus
+    @OptionGroup var options: OperatorOptions
+
+    func run() async throws {
+        try await options.show(ClientListNodesRequest(), at: apus.server) { answer in
+            [["NODE", "STATE", "SHARDS", "STANDBY", "CLIENTS", "HTTP"]]
+                + answer.nodes.sorted { $0.name < $1.name }.map {
+                    [
+                        "\($0.name)#\($0.incarnation)", $0.drained ? "\($0.state), drained" : $0.state,
+                        "\($0.ownedShards)", "\($0.standbyShards)", $0.clients, $0.http,
+                    ]
+                }
+        }
+    }
+}
+
+/// `apus drain NODE`
+struct DrainCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "drain", abstract: "Move a node's shards, channels and clients to the other nodes.",
+        discussion: "The node runs on afterwards. Stop or restart it on its own machine.")
+    @ParentCommand var apus: Apus
+    @OptionGroup var options: OperatorOptions
+    @Argument(help: "The node's name.")
+    var node: String
+    @Option(help: "Wait for at most this many seconds.")
+    var timeout = 120
+
+    func run() async throws {
+        try await CommandFailure.reported {
+            let api = try await apus.server.api(directory: options.directory.path)
+            _ = try await api.ask(ClientDrainNodeRequest.with { $0.node = node })
+            let deadline = ContinuousClock.now + .seconds(timeout)
+            while true {
+                let nodes = try await api.ask(ClientListNodesRequest())
+                guard let found = nodes.nodes.first(where: { $0.name == node }) else { break }
+                if found.drained || !["up", "draining"].contains(found.state) { break }
+                guard ContinuousClock.now < deadline else {
+                    throw ApusError(.deadlineExceeded, "\(node) still has \(found.ownedShards) shards")
+                }
+                try await Task.sleep(for: .milliseconds(300))
+            }
+            print(options.json ? "{}" : "The node \(node) is drained.")
+        }
+    }
+}
+
+/// `apus sessions`
+struct SessionsCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "sessions", abstract: "List the sessions of clients.", subcommands: [EndSessionCommand.self])
+    @ParentCommand var apus: Apus
+    @OptionGroup var options: OperatorOptions
+    @Option(help: "List only those of this node.")
+    var node = ""
+    @Option(help: "List only those of this account.")
+    var account = ""
+    @Option(help: "List at most this many of each node.")
+    var limit: UInt32 = 100
+
+    func run() async throws {
+        let request = ClientListSessionsRequest.with {
+            ($0.node, $0.account, $0.pageSize) = (node, account, limit)
+        }
+        try await options.show(request, at: apus.server) { answer in
+            [["SESSION", "NODE", "ROLE", "ACCESS", "ACCOUNT", "DEVICE"]]
+                + answer.sessions.map { [$0.session, $0.node, $0.role, $0.access, $0.account, $0.device] }
+                + (answer.hasMore_p ? [["There are more; raise --limit."]] : [])
+        }
+    }
+}
+
+/// `apus sessions end SESSION`
+struct EndSessionCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "end", abstract: "End a session with 12003. Its client may sign in again.")
+    @ParentCommand var apus: Apus
+    @OptionGroup var options: OperatorOptions
+    @Argument(help: "The session's id, as `apus sessions` lists it.")
+    var session: String
+
+    func run() async throws {
+        try await options.show(ClientEndSessionRequest.with { $0.session = session }, at: apus.server) { _ in
+            [["The session has ended."]]
+        }
+    }
+}
+
+/// `apus channels`
+struct ChannelsCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "channels", abstract: "List the media channels, with their viewers.")
+    @ParentCommand var apus: Apus
+    @OptionGroup var options: OperatorOptions
+    @Option(help: "List only those of this node.")
+    var node = ""
+
+    func run() async throws {
+        try await options.show(ClientListChannelsRequest.with { $0.node = node }, at: apus.server) { answer in
+            [["CHANNEL", "NODE", "ROLE", "PRIMARY", "STANDBY", "EPOCH", "SEQUENCE", "VIEWERS"]]
+                + answer.channels.map {
+                    [
+                        $0.channel, $0.node, $0.role, $0.primary, $0.protected ? $0.standby : "-", "\($0.epoch)",
+                        "\($0.sequence)", "\($0.viewers)",
+                    ]
+                }
+        }
+    }
+}
+
+/// `apus devices`
+struct DevicesCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "devices", abstract: "List the devices of an account.")
+    @ParentCommand var apus: Apus
+    @OptionGroup var options: OperatorOptions
+    @Option(help: "The account.")
+    var account = LocalCluster.account.rawValue
+    @Option(help: "List those after this one.")
+    var after = ""
+
+    func run() async throws {
+        let request = ClientListDevicesRequest.with { ($0.account, $0.pageToken) = (account, after) }
+        try await options.show(request, at: apus.server) { answer in
+            [["DEVICE", "ACCOUNT", "BOUND AT", "LAST SEEN"]]
+                + answer.devices.map { [$0.device, $0.account, "\($0.boundAt)", "\($0.lastSeen)"] }
+        }
+    }
+}
+
+/// `apus revoke`
+struct RevokeCommand: AsyncParsableCommand {
+    static let configuration = CommandConfiguration(
+        commandName: "revoke", abstract: "Revoke a token, an identity's tokens, or those of a whole account.")
+    @ParentCommand var apus: Apus
+    @OptionGroup var options: OperatorOptions
+    @Option(help: "Revoke the token with this id, its claim jti.")
+    var tokenID: String?
+    @Option(help: "Revoke the tokens of this identity: an access id, or a device's id.")
+    var identity: String?
+    @Flag(help: "Revoke all tokens of the account.")
+    var all = false
+    @Option(help: "The account of --identity and --all.")
+    var account = LocalCluster.account.rawValue
+
+    func validate() throws {
+        guard (tokenID == nil ? 0 : 1) + (identity == nil ? 0 : 1) + (all ? 1 : 0) == 1 else {
+            throw ValidationError("give one of --token-id, --identity and --all")
+        }
+    }
+
+    func run() async throws {
+        let request = ClientRevokeTokensRequest.with {
+            if let tokenID {
+                $0.tokenID = tokenID
+            } else if let identity {
+                $0.identity = identity
+            } else {
+                $0.all = all
+            }
+            if tokenID == nil { $0.account = account }
+        }
+        try await options.show(request, at: apus.server) { _ in
+            [["Revoked. Every node that runs acts on it within a second."]]
+        }
+    }
+}

@@ -1,0 +1,21 @@
+/// What a field of a request must be, for the documents; the request's handler checks it.
+public struct FieldRule: Sendable, Hashable {
+    /// A regular expression of the whole text, or of each text of a repeated field (ECMA-262, as JSON Schema has it).
+    public var pattern: String?
+    /// The least and the largest number.
+    public var range: ClosedRange<Int>?
+    public var isRequired: Bool
+
+    public init(pattern: String? = nil, range: ClosedRange<Int>? = nil, isRequired: Bool = false) {
+        (self.pattern, self.range, self.isRequired) = (pattern, range, isRequired)
+    }
+
+    /// An id of a device, an account, a node or a client.
+    public static let identifier = Self(pattern: "^[A-Za-z0-9._-]{1,63}$", isRequired: true)
+    /// The same, or empty.
+    public static let optionalIdentifier = Self(pattern: "^[A-Za-z0-9._-]{0,63}$")
+    /// Seconds of at most 31 years.
+    public static let seconds = Self(pattern: "^[0-9]{1,9}$")
+    /// Unix seconds.
+    public static let unixSeconds = Self(pattern: "^[0-9]{1,12}$")
+}
