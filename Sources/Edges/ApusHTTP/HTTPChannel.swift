@@ -1,4 +1,5 @@
 import ApusCore
+import ApusTransport
 import HummingbirdCore
 import Logging
 import NIOCore
@@ -27,6 +28,7 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
     let deadlines: ConnectionDeadlines
     /// Nil if this node has no WebSockets.
     let webSockets: WebSockets?
+    let executors: LoopExecutors
 
     func setup(channel: any Channel, logger: Logger) -> EventLoopFuture<Value> {
         channel.eventLoop.makeCompletedFuture {
@@ -54,7 +56,10 @@ struct HTTPChannel: ServerChildChannel, HTTPChannelHandler {
     func handle(value: Value, logger: Logger) async {
         // A connection that ends before its first request has no kind.
         guard case .http(let channel)? = try? await value.kind.get() else { return }
-        await handleHTTP(asyncChannel: channel, logger: logger)
+        // On the socket's own loop: without it each request would change threads twice more.
+        await withTaskExecutorPreference(executors.executor(of: channel.channel.eventLoop)) {
+            await handleHTTP(asyncChannel: channel, logger: logger)
+        }
     }
 
     private static func http(_ channel: any Channel, _ logger: Logger) -> EventLoopFuture<Kind> {

@@ -1,5 +1,6 @@
 package import ApusCore
 import ApusListener
+import ApusTransport
 import HTTPTypes
 import Hummingbird
 import HummingbirdCore
@@ -19,7 +20,8 @@ import Musl
 /// A service: ``run()`` binds and serves. On graceful shutdown it finishes requests in progress. Tokens are accepted
 /// over TLS from anywhere, and by default over plain HTTP only from this machine.
 ///
-/// Concurrency: sockets on the group's event loops, handlers on the cooperative pool.
+/// Concurrency: sockets and handlers on the group's event loops, which are the listener's alone: a handler that waits
+/// for nothing needs no other thread.
 package struct HTTPListener: Service {
     private let configuration: HTTPConfiguration
     private let sources: HTTPSources
@@ -31,6 +33,7 @@ package struct HTTPListener: Service {
     private let certificate: HTTPCertificate?
     /// Nil if the node has no clients.
     private let webSockets: WebSockets?
+    private let executors = LoopExecutors()
 
     /// - Parameters:
     ///   - limited: for messages that unauthenticated clients can cause; its owner reports dropped ones.
@@ -48,9 +51,10 @@ package struct HTTPListener: Service {
         self.limited = limited
         certificate = try configuration.tls.map { files throws(ApusError) in try HTTPCertificate(files) }
         self.onListening = onListening
-        webSockets = sources.clients.flatMap { clients in
+        webSockets = sources.clients.flatMap { [executors] clients in
             clients.sessions.map {
-                WebSockets(clients, sessions: $0, configuration: configuration, limited: limited)
+                WebSockets(
+                    clients, sessions: $0, configuration: configuration, executors: executors, limited: limited)
             }
         }
     }
@@ -75,10 +79,10 @@ package struct HTTPListener: Service {
         let application = Application(
             responder: HTTPRoutes(sources: sources, configuration: configuration, logger: logger, limited: limited)
                 .responder(),
-            server: HTTPServerBuilder { [configuration, certificate, webSockets] responder in
+            server: HTTPServerBuilder { [configuration, certificate, webSockets, executors] responder in
                 HTTPChannel(
                     responder: responder, configuration: configuration, certificate: certificate,
-                    deadlines: deadlines, webSockets: webSockets)
+                    deadlines: deadlines, webSockets: webSockets, executors: executors)
             },
             configuration: ApplicationConfiguration(
                 address: .hostname(bind.host, port: bind.port), serverName: "apus",

@@ -12,6 +12,7 @@ package struct HTTPRoutes: Sendable {
     private let configuration: HTTPConfiguration
     private let logger: Logger
     private let limited: LogLimiter
+    private let metrics = RequestMetrics()
 
     /// - Parameter limited: for messages that unauthenticated clients can cause.
     package init(sources: HTTPSources, configuration: HTTPConfiguration, logger: Logger, limited: LogLimiter) {
@@ -32,7 +33,7 @@ package struct HTTPRoutes: Sendable {
 
     /// Tries the services' requests first, then the operators' routes.
     func responder() -> some HTTPResponder<HTTPContext> {
-        let rest = sources.clients.map { RESTResponder($0, configuration: configuration) }
+        let rest = sources.clients.map { RESTResponder($0, configuration: configuration, metrics: metrics) }
         let (cors, bound) = (CORS(origins: configuration.corsOrigins), configuration.bodyByteCountMax)
         let routes = router().buildResponder()
         return CallbackResponder<HTTPContext> { request, context in
@@ -64,7 +65,7 @@ package struct HTTPRoutes: Sendable {
     func router() -> Router<HTTPContext> {
         let router = Router(context: HTTPContext.self)
         let sources = sources
-        router.add(middleware: RequestMetrics())
+        router.add(middleware: CountedRequests(metrics: metrics))
         router.get("healthz") { _, _ in
             let health = await sources.health()
             return Self.json(health, status: health.healthy ? .ok : .serviceUnavailable)

@@ -23,11 +23,12 @@ struct RESTResponder: Sendable {
 
     private let clients: HTTPClients
     private let configuration: HTTPConfiguration
+    private let metrics: RequestMetrics
     /// By the number of path segments.
     private let routes: [Int: [Route]]
 
-    init(_ clients: HTTPClients, configuration: HTTPConfiguration) {
-        (self.clients, self.configuration) = (clients, configuration)
+    init(_ clients: HTTPClients, configuration: HTTPConfiguration, metrics: RequestMetrics) {
+        (self.clients, self.configuration, self.metrics) = (clients, configuration, metrics)
         let schemas = ProtoSchemas(clients.services.api.schemas)
         var routes: [Int: [Route]] = [:]
         for operation in clients.services.api.operations {
@@ -44,7 +45,7 @@ struct RESTResponder: Sendable {
     func respond(_ request: Request, _ context: HTTPContext) async -> Response? {
         let start = MonotonicTime.now()
         guard let (response, path) = await answer(request, context) else { return nil }
-        RequestMetrics.count(path, response.status.code, since: start)
+        metrics.count(path, response.status.code, since: start)
         return response
     }
 
@@ -135,7 +136,8 @@ struct RESTResponder: Sendable {
         var given: [(String, JSON)] = []
         for (pattern, part) in zip(route.rule.parts, parts) {
             guard case .field(let name) = pattern else { continue }
-            guard let text = part.removingPercentEncoding, !text.isEmpty else {
+            let plain = part.utf8.contains(UInt8(ascii: "%")) ? part.removingPercentEncoding : String(part)
+            guard let text = plain, !text.isEmpty else {
                 throw ApusError(.badParameter, "\(name) in the path is not UTF-8")
             }
             given.append((name, try value([text], route.fields[name], name)))

@@ -17,6 +17,7 @@ final class WebSockets: Sendable {
     let sessions: SessionService
     let configuration: HTTPConfiguration
     let limited: LogLimiter
+    private let executors: LoopExecutors
     private let open = Mutex<[ObjectIdentifier: WebSocketConnection]>([:])
     private let work: AsyncStream<Piece>
     private let workFeed: AsyncStream<Piece>.Continuation
@@ -28,9 +29,12 @@ final class WebSockets: Sendable {
         let body: @Sendable () async -> Void
     }
 
-    init(_ clients: HTTPClients, sessions: SessionService, configuration: HTTPConfiguration, limited: LogLimiter) {
+    init(
+        _ clients: HTTPClients, sessions: SessionService, configuration: HTTPConfiguration, executors: LoopExecutors,
+        limited: LogLimiter
+    ) {
         (self.clients, self.sessions, self.configuration) = (clients, sessions, configuration)
-        self.limited = limited
+        (self.executors, self.limited) = (executors, limited)
         // Bounded by the connections and their requests.
         (work, workFeed) = AsyncStream.makeStream()
     }
@@ -49,7 +53,8 @@ final class WebSockets: Sendable {
     }
 
     func connection(on channel: any Channel) throws -> WebSocketConnection {
-        let connection = WebSocketConnection(self, channel: channel, executor: LoopTaskExecutor(channel.eventLoop))
+        let connection = WebSocketConnection(
+            self, channel: channel, executor: executors.executor(of: channel.eventLoop))
         let count = open.withLock { open in
             open[ObjectIdentifier(connection)] = connection
             return open.count

@@ -95,13 +95,15 @@ package final class LoopTaskExecutor: TaskExecutor, @unchecked Sendable {  // SA
     }
 }
 
-/// The executors of a transport's event loops.
-final class LoopExecutors: Sendable {
+/// The executors of a group's event loops, one per loop. Isolation: any thread.
+package final class LoopExecutors: Sendable {
     /// By event loop. A group has a fixed number of them.
     private let known = Mutex<[ObjectIdentifier: LoopTaskExecutor]>([:])
 
+    package init() {}
+
     /// The executor of a loop. There is one per loop, so the tasks of all its connections run in the same turns.
-    func executor(of loop: any EventLoop) -> LoopTaskExecutor {
+    package func executor(of loop: any EventLoop) -> LoopTaskExecutor {
         known.withLock { known in
             if let executor = known[ObjectIdentifier(loop)] { return executor }
             let made = LoopTaskExecutor(loop)
