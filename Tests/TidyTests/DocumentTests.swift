@@ -78,7 +78,7 @@ struct DocumentTests {
         let drawn = Set(lines.filter { !$0.hasPrefix("|") }.flatMap { $0.split(separator: " ").map(String.init) })
         for target in layers + others {
             #expect(drawn.contains(target), "\(target) is not drawn in docs/concepts.md")
-            #expect(lines.contains { $0.hasPrefix("| \(target) | ") }, "\(target) is not in the table of docs/concepts.md")
+            #expect(lines.contains { $0.hasPrefix("| \(target) | ") }, "docs/concepts.md has no row for \(target)")
         }
     }
 }
