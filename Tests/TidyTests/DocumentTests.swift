@@ -65,4 +65,20 @@ struct DocumentTests {
             #expect(manifest.contains("\"\(parts[2])\""), "\(file.path) is in no target")
         }
     }
+
+    @Test("The drawing of the layers has each target of the manifest, and the table says what it is for")
+    func drawing() throws {
+        let manifest = try #require(SourceTree.files.first { $0.path == "Package.swift" }).text
+        let lines = try #require(SourceTree.files.first { $0.path == "docs/concepts.md" }).lines
+        let layers = manifest.matches(of: /layer\(\s*"\w+", "(\w+)"/).map { String($0.1) }
+        let others = manifest.matches(of: /\.(?:target|systemLibrary|executableTarget)\(\s*name: "([\w\-]+)"/).map {
+            String($0.1)
+        }
+        #expect(layers.count > 15 && others.count > 10, "the manifest is written in another way now")
+        let drawn = Set(lines.filter { !$0.hasPrefix("|") }.flatMap { $0.split(separator: " ").map(String.init) })
+        for target in layers + others {
+            #expect(drawn.contains(target), "\(target) is not drawn in docs/concepts.md")
+            #expect(lines.contains { $0.hasPrefix("| \(target) | ") }, "docs/concepts.md has no row for \(target)")
+        }
+    }
 }

@@ -9,11 +9,11 @@ import Glibc
 import Musl
 #endif
 
-/// Protects a listener from an accept loop when the system has no descriptor or memory for another connection (EMFILE,
-/// ENFILE, ENOBUFS, ENOMEM). It is the first handler of a server channel.
+/// Handles the errors of accept(2) for lack of descriptors or memory (EMFILE, ENFILE, ENOBUFS, ENOMEM). It is the first
+/// handler of a server channel.
 ///
-/// NIO leaves such a listener registered as readable and does not use its back-off, so the event loop would spin for as
-/// long as a client waits. This handler handles the error instead:
+/// NIO leaves such a listener registered as readable and does not use its back-off. The event loop would then spin for
+/// as long as a client waits. This handler does one of the following:
 ///
 /// - A listener for clients refuses all waiting connections, with a descriptor that it reserved, and pauses
 ///   (``AcceptBackoff``).

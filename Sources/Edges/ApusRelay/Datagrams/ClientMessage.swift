@@ -89,8 +89,8 @@ package enum ClientMessage {
     /// The size of a DTLS record's header (RFC 6347 §4.1).
     package static let recordHeadBytes = 13
 
-    /// True if a connection begins with a ClientHello of an acceptable size (RFC 8446 §4, §5.1); nil if that is not
-    /// known yet. There is at least one byte.
+    /// True if a connection begins with a ClientHello of at most 16 KiB (RFC 8446 §4, §5.1). Nil if more bytes are
+    /// needed to decide. There is at least one byte.
     package static func isStreamHello(_ bytes: UnsafeRawPointer, _ count: Int) -> Bool? {
         // A handshake record of any version 3.x.
         guard bytes.load(as: UInt8.self) == 22, count < 2 || bytes.load(fromByteOffset: 1, as: UInt8.self) == 3 else {

@@ -1,4 +1,4 @@
-// The requests of the cluster itself. Services add their own where their messages are (docs/services.md).
+// The requests of the cluster itself. Services add their own where their messages are (CONTRIBUTING.md).
 
 extension ClientSubscribeRequest: ClientRequestMessage {
     public typealias Reply = ClientSubscribeResponse
