@@ -146,8 +146,12 @@ struct RESTResponder: Sendable {
             return ByteBuffer(string: JSON.object(try query(request, route) + given).text)
         }
         let body = try await self.body(request)
-        guard !given.isEmpty else { return body }
-        return try Self.merged(body, given)
+        let fields = try body.readableBytes > 0 ? JSONFields.of(Array(body.readableBytesView)) : []
+        for (name, value) in fields {
+            guard let field = route.fields[name], !field.accepts(value) else { continue }
+            throw ApusError(.malformed, "\(name) has another type; leave out what would be null")
+        }
+        return given.isEmpty ? body : try Self.merged(fields, given)
     }
 
     private func query(_ request: Request, _ route: Route) throws(ApusError) -> [(String, JSON)] {
@@ -196,16 +200,13 @@ struct RESTResponder: Sendable {
         return buffer
     }
 
-    /// Adds the fields of the path to the body, which must not contain them.
-    private static func merged(_ body: ByteBuffer, _ given: [(String, JSON)]) throws(ApusError) -> ByteBuffer {
-        guard body.readableBytes > 0 else { return ByteBuffer(string: JSON.object(given).text) }
-        var fields: [(String, JSON)] = []
-        for (name, value) in try JSONFields.of(Array(body.readableBytesView)) {
-            guard !given.contains(where: { $0.0 == name }) else {
-                throw ApusError(.badParameter, "\(name) is already in the path")
-            }
-            fields.append((name, .raw(value)))
+    /// Adds the fields of the path to those of the body, which must not contain them.
+    private static func merged(
+        _ fields: [(name: String, value: String)], _ given: [(String, JSON)]
+    ) throws(ApusError) -> ByteBuffer {
+        for (name, _) in fields where given.contains(where: { $0.0 == name }) {
+            throw ApusError(.badParameter, "\(name) is already in the path")
         }
-        return ByteBuffer(string: JSON.object(fields + given).text)
+        return ByteBuffer(string: JSON.object(fields.map { ($0.name, .raw($0.value)) } + given).text)
     }
 }

@@ -37,8 +37,8 @@ public struct ClientRequestInfo: Sendable, Hashable {
     public let isAudited: Bool
     /// What fields must be, by their names in the proto file.
     public let fields: [String: FieldRule]
-    /// Of fields of which exactly one set must be there, each with the fields that it needs.
-    public let oneOf: [[String]]
+    /// The shapes of which the request must have exactly one; empty: there is one shape.
+    public let oneOf: [RequestShape]
     /// One sentence for the documents.
     public let summary: String
 
@@ -46,7 +46,7 @@ public struct ClientRequestInfo: Sendable, Hashable {
     public init(
         _ number: UInt16, _ name: String, _ path: HTTPRule? = nil, alias: HTTPRule? = nil, roles: ClientRoles,
         isIdempotent: Bool = true, isAudited: Bool = false, fields: [String: FieldRule] = [:],
-        oneOf: [[String]] = [], _ summary: String
+        oneOf: [RequestShape] = [], _ summary: String
     ) {
         precondition(number != 0, "a request's number is not 0")
         (self.number, self.name, self.path, self.alias, self.roles) = (number, name, path, alias, roles)

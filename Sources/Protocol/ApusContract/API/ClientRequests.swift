@@ -80,6 +80,10 @@ extension ClientIssueTokenRequest: ClientRequestMessage {
                 "access": .optionalIdentifier, "devices": FieldRule(pattern: "^[A-Za-z0-9._-]{1,63}$"),
                 "lifetime_seconds": .seconds, "id": FieldRule(pattern: "^[\\x21-\\x7e]{0,255}$"),
             ],
+            oneOf: [
+                RequestShape(["role": FieldRule(pattern: "^device$"), "devices": FieldRule(itemCount: 1...1)]),
+                RequestShape(["role": FieldRule(pattern: "^(app|admin)$")]),
+            ],
             "Sign a token for a device, an app or an operator.")
     }
 }
@@ -93,7 +97,12 @@ extension ClientRevokeTokensRequest: ClientRequestMessage {
                 "token_id": FieldRule(pattern: "^.{1,255}$"), "identity": FieldRule(pattern: "^[A-Za-z0-9._-]{1,63}$"),
                 "account": FieldRule(pattern: "^[A-Za-z0-9._-]{1,63}$"), "before": .unixSeconds,
                 "keep_seconds": .seconds,
-            ], oneOf: [["token_id"], ["identity", "account"], ["all", "account"]],
+            ],
+            oneOf: [
+                RequestShape(["token_id": FieldRule()], absent: ["identity", "all"]),
+                RequestShape(["identity": FieldRule(), "account": FieldRule()], absent: ["token_id", "all"]),
+                RequestShape(["account": FieldRule()], flags: ["all"], absent: ["token_id", "identity"]),
+            ],
             "Revoke a token, an identity's tokens, or those of a whole account.")
     }
 }

@@ -4,10 +4,15 @@ public struct FieldRule: Sendable, Hashable {
     public var pattern: String?
     /// The least and the largest number.
     public var range: ClosedRange<Int>?
+    /// The number of items of a repeated field.
+    public var itemCount: ClosedRange<Int>?
     public var isRequired: Bool
 
-    public init(pattern: String? = nil, range: ClosedRange<Int>? = nil, isRequired: Bool = false) {
-        (self.pattern, self.range, self.isRequired) = (pattern, range, isRequired)
+    public init(
+        pattern: String? = nil, range: ClosedRange<Int>? = nil, itemCount: ClosedRange<Int>? = nil,
+        isRequired: Bool = false
+    ) {
+        (self.pattern, self.range, self.itemCount, self.isRequired) = (pattern, range, itemCount, isRequired)
     }
 
     /// An id of a device, an account, a node or a client.
@@ -15,7 +20,21 @@ public struct FieldRule: Sendable, Hashable {
     /// The same, or empty.
     public static let optionalIdentifier = Self(pattern: "^[A-Za-z0-9._-]{0,63}$")
     /// Seconds of at most 31 years.
-    public static let seconds = Self(pattern: "^[0-9]{1,9}$")
+    public static let seconds = Self(pattern: "^(0|[1-9][0-9]{0,8})$")
     /// Unix seconds.
-    public static let unixSeconds = Self(pattern: "^[0-9]{1,12}$")
+    public static let unixSeconds = Self(pattern: "^(0|[1-9][0-9]{0,11})$")
+}
+
+/// One of the shapes that a request may have, for the documents; the request's handler checks it.
+public struct RequestShape: Sendable, Hashable {
+    /// Narrower rules of fields; they are required.
+    public var fields: [String: FieldRule]
+    /// Flags that must be true.
+    public var flags: [String]
+    /// Fields that must be left out.
+    public var absent: [String]
+
+    public init(_ fields: [String: FieldRule], flags: [String] = [], absent: [String] = []) {
+        (self.fields, self.flags, self.absent) = (fields, flags, absent)
+    }
 }

@@ -26,7 +26,8 @@ package struct OpenAPIDocument {
                         "description",
                         .string(
                             "Requests of apps and operators to any node of a cluster. Bodies follow protobuf's JSON "
-                                + "mapping: fields with their default value are left out, 64-bit numbers are strings.")
+                                + "mapping: fields with their default value are left out, 64-bit numbers are strings. "
+                                + "A request's fields are never null.")
                     ),
                 ])
             ),
@@ -119,11 +120,7 @@ package struct OpenAPIDocument {
     /// The schema of a field, with what its rule says.
     private static func schema(_ field: ProtoField, _ rule: FieldRule?) -> JSON {
         guard let rule, case .object(var parts) = field.schema else { return field.schema }
-        var more: [(String, JSON)] = []
-        if let pattern = rule.pattern { more.append(("pattern", .string(pattern))) }
-        if let range = rule.range {
-            more += [("minimum", .int(range.lowerBound)), ("maximum", .int(range.upperBound))]
-        }
+        let more = limits(rule)
         if field.isRepeated, let index = parts.firstIndex(where: { $0.0 == "items" }),
             case .object(let items) = parts[index].1
         {
@@ -151,23 +148,46 @@ package struct OpenAPIDocument {
         ]
         let required = rest.filter { info.fields[$0.name]?.isRequired ?? false }.map(\.jsonName)
         if !required.isEmpty { schema.append(("required", .strings(required))) }
-        if !info.oneOf.isEmpty {
-            schema.append(("oneOf", .array(info.oneOf.map { Self.alternative($0, names) })))
-        }
+        schema += Self.choice(info.oneOf[...], names)
         return .object([
             ("required", .bool(!required.isEmpty || !info.oneOf.isEmpty)),
             ("content", .object([("application/json", .object([("schema", .object(schema))]))])),
         ])
     }
 
-    /// The first field decides; one that is true or false must be true.
-    private static func alternative(_ fields: [String], _ names: [String: String]) -> JSON {
-        let required = fields.map { names[$0] ?? $0 }
-        guard fields.first == "all" else { return .object([("required", .strings(required))]) }
-        return .object([
-            ("required", .strings(required)),
-            ("properties", .object([("all", .object([("const", .bool(true))]))])),
-        ])
+    /// The shapes as `if`, `then` and `else`: generators of clients make one type of them, where `oneOf` gives one each.
+    private static func choice(_ shapes: ArraySlice<RequestShape>, _ names: [String: String]) -> [(String, JSON)] {
+        guard let shape = shapes.first else { return [] }
+        let fields = shape.fields.sorted { $0.key < $1.key }
+        let properties =
+            fields.map { (names[$0.key] ?? $0.key, JSON.object(limits($0.value))) }
+            + shape.flags.map { (names[$0] ?? $0, .object([("const", .bool(true))])) }
+        let absent = shape.absent.map { JSON.object([("required", .strings([names[$0] ?? $0]))]) }
+        let required = { (properties: [(String, JSON)]) -> [(String, JSON)] in
+            [("required", .strings(properties.map(\.0))), ("properties", .object(properties))]
+        }
+        let all = required(properties) + (absent.isEmpty ? [] : [("not", .object([("anyOf", .array(absent))]))])
+        guard shapes.count > 1 else { return all }
+        // Texts decide which shape it is, or else what is there.
+        let texts = fields.filter { $0.value.pattern != nil }.map { names[$0.key] ?? $0.key }
+        let deciding = texts.isEmpty ? properties : properties.filter { texts.contains($0.0) }
+        return [
+            ("if", .object(required(deciding))), ("then", .object(all)),
+            ("else", .object(choice(shapes.dropFirst(), names))),
+        ]
+    }
+
+    /// What a rule says of a value, or of an item of a list.
+    private static func limits(_ rule: FieldRule) -> [(String, JSON)] {
+        var parts: [(String, JSON)] = []
+        if let pattern = rule.pattern { parts.append(("pattern", .string(pattern))) }
+        if let range = rule.range {
+            parts += [("minimum", .int(range.lowerBound)), ("maximum", .int(range.upperBound))]
+        }
+        if let count = rule.itemCount {
+            parts += [("minItems", .int(count.lowerBound)), ("maxItems", .int(count.upperBound))]
+        }
+        return parts
     }
 
     private func responses(_ operation: ClientOperation) -> JSON {

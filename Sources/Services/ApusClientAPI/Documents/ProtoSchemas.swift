@@ -14,6 +14,20 @@ package struct ProtoField: Sendable {
     let schema: JSON
     /// The full name of its message, where it is one.
     let messageName: String?
+
+    /// True if the JSON text of a value has the type that the documents tell. Protobuf's own mapping takes more, such
+    /// as null for a field that is left out, and numbers where the documents have texts.
+    package func accepts(_ value: String) -> Bool {
+        guard case .object(let parts) = schema, let first = value.utf8.first else { return false }
+        guard case .string(let type)? = parts.first(where: { $0.0 == "type" })?.1 else { return value.hasPrefix("{") }
+        switch type {
+        case "array": return first == UInt8(ascii: "[")
+        case "boolean": return value.hasPrefix("true") || value.hasPrefix("false")
+        case "integer", "number":
+            return first == UInt8(ascii: "-") || (UInt8(ascii: "0")...UInt8(ascii: "9")).contains(first)
+        default: return first == UInt8(ascii: "\"")
+        }
+    }
 }
 
 /// The messages of all services, read from their descriptors: what OpenAPI and AsyncAPI are made of.
@@ -154,9 +168,9 @@ package struct ProtoSchemas: Sendable {
         case .bytes: return .object([("type", .string("string")), ("contentEncoding", .string("base64"))])
         case .double, .float: return .object([("type", .string("number"))])
         case .int64, .sint64, .sfixed64:
-            return .object([("type", .string("string")), ("pattern", .string("^-?[0-9]{1,19}$"))])
+            return .object([("type", .string("string")), ("pattern", .string("^(0|-?[1-9][0-9]{0,17})$"))])
         case .uint64, .fixed64:
-            return .object([("type", .string("string")), ("pattern", .string("^[0-9]{1,20}$"))])
+            return .object([("type", .string("string")), ("pattern", .string("^(0|[1-9][0-9]{0,18})$"))])
         case .uint32, .fixed32:
             return .object([
                 ("type", .string("integer")), ("minimum", .int(0)), ("maximum", .int(Int(UInt32.max))),

@@ -75,7 +75,9 @@ extension ClientIssueTokenRequest {
         guard role != .device || named.count == 1 else {
             throw ApusError(.badParameter, "a device's token names exactly one device")
         }
-        guard id.utf8.count <= 256 else { throw ApusError(.badParameter, "the id has at most 256 bytes") }
+        guard id.utf8.count <= 255, id.utf8.allSatisfy({ (0x21...0x7e).contains($0) }) else {
+            throw ApusError(.badParameter, "the id has at most 255 printable characters and no spaces")
+        }
         let name =
             access.isEmpty
             ? (role == .device ? named[0].rawValue : "\(role.rawValue)-\(UUID().uuidString.prefix(8))") : access
