@@ -37,7 +37,8 @@ extension DoorCloseRequest: ClientRequestMessage, BoundedMessage {
     static var info: ClientRequestInfo {
         ClientRequestInfo(
             1001, "doors.close", .post("/v1/doors/{door}/close"), roles: [.app, .admin], isIdempotent: false,
-            fields: ["door": .door, "after_ms": FieldRule(pattern: "^(0|[1-9][0-9]{0,18})$")], "Have a door close by itself.")
+            fields: ["door": .door, "after_ms": FieldRule(pattern: "^(0|[1-9][0-9]{0,18})$")],
+            "Have a door close by itself.")
     }
 }
 

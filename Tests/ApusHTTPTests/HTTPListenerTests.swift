@@ -301,6 +301,9 @@ struct HTTPListenerTests {
             ("POST", "/v1/tokens/revoke", "good", "{}", 403, 12_004),
             ("POST", "/v1/tokens/revoke", "operator", "{", 400, 10_001),
             ("POST", "/v1/tokens/revoke", "operator", #"{"some":1}"#, 400, 10_001),
+            ("POST", "/v1/tokens/revoke", "operator", #"{"tokenId":null}"#, 400, 10_001),
+            ("POST", "/v1/tokens/revoke", "operator", #"{"tokenId":"7","keepSeconds":7}"#, 400, 10_001),
+            ("POST", "/v1/tokens/revoke", "operator", #"{"all":"true","account":"a"}"#, 400, 10_001),
             ("POST", "/v1/nodes/n1/drain", "operator", #"{"node":"n2"}"#, 400, 21_031),
             ("GET", "/v1/nothing", "good", "", 404, 8002),
         ])

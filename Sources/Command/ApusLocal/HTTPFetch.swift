@@ -23,8 +23,8 @@ package enum HTTPFetch {
     ///   - tls: for HTTPS; nil for plain HTTP.
     ///   - token: the bearer token of the header `Authorization`; nil for none.
     ///   - timeout: the time-out of the connection, and then of the answer.
-    /// - Throws: 21022 if the connection fails, 10005 after the deadline, 10001 if the answer is not HTTP, 10002 if it
-    ///   is too large.
+    /// - Throws: 21022 if the connection or TLS fails, 10008 if it ends early, 10005 after the deadline, 10001 if the
+    ///   answer is not HTTP, 10002 if it is too large.
     package static func send(
         _ method: HTTPMethod, _ path: String, to address: HostPort, token: String? = nil, body: ByteBuffer? = nil,
         tls: NIOSSLContext? = nil, timeout: Duration
@@ -113,7 +113,16 @@ private final class FetchHandler: ChannelInboundHandler {
     }
 
     func errorCaught(context: ChannelHandlerContext, error: any Error) {
-        fail(context, ApusError(.malformed, "the answer is not HTTP: \(error)"))
+        switch error {
+        case is NIOSSLError, is NIOSSLExtraError:
+            fail(
+                context,
+                ApusError(
+                    .connectFailed, "TLS failed: the certificate is not trusted or has another name, or it is no TLS"))
+        case let error as HTTPParserError:
+            fail(context, ApusError(.malformed, "the answer is not HTTP: \(error)"))
+        default: fail(context, ApusError(.linkLost))
+        }
     }
 
     /// Called last, even if the connection was never established.

@@ -13,23 +13,21 @@ import SwiftProtobuf
 struct ServerOptions: ParsableArguments {
     @Option(help: "Use the cluster with a node at this URL, such as https://node-1:8080.")
     var server: String?
-    @Option(help: "Read the operator's token from this file.")
+    @Option(help: "Read the operator's token from this file; - prompts for it. Default: APUS_ADMIN_TOKEN.")
     var tokenFile: String?
     @Option(help: "Trust the authority in this PEM file, instead of those of the system.")
     var ca: String?
 
-    func validate() throws {
-        guard server == nil || tokenFile != nil else { throw ValidationError("--server needs --token-file") }
-    }
-
     /// Throws 21031, 10022 and 10020 where the options make no sense, or there is no local cluster.
     func api(directory: String) async throws(ApusError) -> ClusterAPI {
-        guard let server, let tokenFile else { return try await Self.local(directory) }
+        guard let server else { return try await Self.local(directory) }
         guard let url = URLComponents(string: server), let host = url.host,
             let scheme = url.scheme, ["http", "https"].contains(scheme), ["", "/"].contains(url.path)
         else { throw ApusError(.badParameter, "--server must be http://HOST:PORT or https://HOST:PORT") }
-        guard let token = FileManager.default.contents(atPath: tokenFile).map({ String(decoding: $0, as: UTF8.self) })
-        else { throw ApusError(.configurationInvalid, "\(tokenFile) cannot be read") }
+        let given = try SecretText.given(nil, file: tokenFile, variable: "APUS_ADMIN_TOKEN", name: "token")
+        guard let token = given else {
+            throw ApusError(.badParameter, "--server needs a token: --token-file, or APUS_ADMIN_TOKEN")
+        }
         let isSecure = scheme == "https"
         return ClusterAPI(
             address: HostPort(host: host, port: url.port ?? (isSecure ? 443 : 80)),

@@ -155,7 +155,8 @@ package struct OpenAPIDocument {
         ])
     }
 
-    /// The shapes as `if`, `then` and `else`: generators of clients make one type of them, where `oneOf` gives one each.
+    /// The shapes as `if`, `then` and `else`: generators of clients make one type of them, where `oneOf` would give
+    /// one each.
     private static func choice(_ shapes: ArraySlice<RequestShape>, _ names: [String: String]) -> [(String, JSON)] {
         guard let shape = shapes.first else { return [] }
         let fields = shape.fields.sorted { $0.key < $1.key }
