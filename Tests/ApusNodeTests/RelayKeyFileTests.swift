@@ -27,7 +27,7 @@ struct RelayKeyFileTests {
             for read in reads {
                 let error = #expect(throws: ApusError.self) { try read() }
                 #expect(error?.code == .storageFailed)
-                #expect(error?.message.contains("\(folder)/data/relay.key is not there") == true)
+                #expect(error?.message.contains("\(folder)/data/relay.key does not exist") == true)
                 #expect(!FileManager.default.fileExists(atPath: "\(folder)/data"))
             }
             let made = try node.makeRelayKeys()

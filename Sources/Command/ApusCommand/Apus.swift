@@ -12,8 +12,6 @@ struct Apus: AsyncParsableCommand {
             AdminCommand.self, RelayCommand.self, StatusCommand.self, DrainCommand.self, SessionsCommand.self,
             ChannelsCommand.self, DevicesCommand.self, RevokeCommand.self,
         ])
-
-    @OptionGroup var server: ServerOptions
 }
 
 /// The entry point of a binary with Apus: all commands, and nodes with the binary's own services.
@@ -28,6 +26,6 @@ package enum ApusProgram {
     ///   same ones.
     package static func main(services: [any NodeService] = []) async {
         added.withLock { $0 = services }
-        await Apus.main()
+        await Apus.main(ServerOptions.behindVerb(Array(CommandLine.arguments.dropFirst())))
     }
 }

@@ -18,6 +18,28 @@ struct ServerOptions: ParsableArguments {
     @Option(help: "Trust the authority in this PEM file, instead of those of the system.")
     var ca: String?
 
+    /// The arguments with the options before the verb, as in `apus --server URL status`, moved to the end.
+    ///
+    /// They are options of the verbs, not of `apus`, which would also take the options of the same names that other
+    /// verbs have. Pure.
+    static func behindVerb(_ arguments: [String]) -> [String] {
+        let names = ["--server", "--token-file", "--ca"]
+        var rest = arguments[...]
+        var moved: [String] = []
+        while let first = rest.first {
+            if names.contains(first), rest.count > 1 {
+                moved += rest.prefix(2)
+                rest = rest.dropFirst(2)
+            } else if names.contains(where: { first.hasPrefix("\($0)=") }) {
+                moved.append(first)
+                rest = rest.dropFirst()
+            } else {
+                break
+            }
+        }
+        return rest.isEmpty ? arguments : rest + moved
+    }
+
     /// Throws 21031, 10022 and 10020 where the options make no sense, or there is no local cluster.
     func api(directory: String) async throws(ApusError) -> ClusterAPI {
         guard let server else { return try await Self.local(directory) }

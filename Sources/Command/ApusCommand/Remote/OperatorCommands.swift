@@ -9,16 +9,18 @@ import SwiftProtobuf
 
 /// What all these verbs take.
 struct OperatorOptions: ParsableArguments {
+    @OptionGroup var server: ServerOptions
     @OptionGroup var directory: DirectoryOption
     @Flag(help: "Print the answer as JSON.")
     var json = false
 
+    /// Throws as ``ServerOptions/api(directory:)``.
+    func api() async throws(ApusError) -> ClusterAPI { try await server.api(directory: directory.path) }
+
     /// Sends the request and prints its answer: as JSON, or as a table.
-    func show<M: ClientRequestMessage>(
-        _ message: M, at server: ServerOptions, _ table: (M.Reply) -> [[String]]
-    ) async throws {
+    func show<M: ClientRequestMessage>(_ message: M, _ table: (M.Reply) -> [[String]]) async throws {
         try await CommandFailure.reported {
-            let answer = try await server.api(directory: directory.path).ask(message)
+            let answer = try await api().ask(message)
             if json {
                 print(try answer.jsonString())
             } else {
@@ -32,11 +34,10 @@ struct OperatorOptions: ParsableArguments {
 struct StatusCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "status", abstract: "Show the nodes of a cluster, with their shards and addresses.")
-    @ParentCommand var apus: Apus
     @OptionGroup var options: OperatorOptions
 
     func run() async throws {
-        try await options.show(ClientListNodesRequest(), at: apus.server) { answer in
+        try await options.show(ClientListNodesRequest()) { answer in
             [["NODE", "STATE", "SHARDS", "STANDBY", "CLIENTS", "HTTP"]]
                 + answer.nodes.sorted { $0.name < $1.name }.map {
                     [
@@ -53,7 +54,6 @@ struct DrainCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "drain", abstract: "Move a node's shards, channels and clients to the other nodes.",
         discussion: "The node runs on afterwards. Stop or restart it on its own machine.")
-    @ParentCommand var apus: Apus
     @OptionGroup var options: OperatorOptions
     @Argument(help: "The node's name.")
     var node: String
@@ -62,7 +62,7 @@ struct DrainCommand: AsyncParsableCommand {
 
     func run() async throws {
         try await CommandFailure.reported {
-            let api = try await apus.server.api(directory: options.directory.path)
+            let api = try await options.api()
             _ = try await api.ask(ClientDrainNodeRequest.with { $0.node = node })
             let deadline = ContinuousClock.now + .seconds(timeout)
             while true {
@@ -83,7 +83,6 @@ struct DrainCommand: AsyncParsableCommand {
 struct SessionsCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "sessions", abstract: "List the sessions of clients.", subcommands: [EndSessionCommand.self])
-    @ParentCommand var apus: Apus
     @OptionGroup var options: OperatorOptions
     @Option(help: "List only those of this node.")
     var node = ""
@@ -96,7 +95,7 @@ struct SessionsCommand: AsyncParsableCommand {
         let request = ClientListSessionsRequest.with {
             ($0.node, $0.account, $0.pageSize) = (node, account, limit)
         }
-        try await options.show(request, at: apus.server) { answer in
+        try await options.show(request) { answer in
             [["SESSION", "NODE", "ROLE", "ACCESS", "ACCOUNT", "DEVICE"]]
                 + answer.sessions.map { [$0.session, $0.node, $0.role, $0.access, $0.account, $0.device] }
                 + (answer.hasMore_p ? [["There are more; raise --limit."]] : [])
@@ -108,13 +107,13 @@ struct SessionsCommand: AsyncParsableCommand {
 struct EndSessionCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "end", abstract: "End a session with 12003. Its client may sign in again.")
-    @ParentCommand var apus: Apus
-    @OptionGroup var options: OperatorOptions
+    /// It parses the options that both have.
+    @ParentCommand var sessions: SessionsCommand
     @Argument(help: "The session's id, as `apus sessions` lists it.")
     var session: String
 
     func run() async throws {
-        try await options.show(ClientEndSessionRequest.with { $0.session = session }, at: apus.server) { _ in
+        try await sessions.options.show(ClientEndSessionRequest.with { $0.session = session }) { _ in
             [["The session has ended."]]
         }
     }
@@ -124,13 +123,12 @@ struct EndSessionCommand: AsyncParsableCommand {
 struct ChannelsCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "channels", abstract: "List the media channels, with their viewers.")
-    @ParentCommand var apus: Apus
     @OptionGroup var options: OperatorOptions
     @Option(help: "List only those of this node.")
     var node = ""
 
     func run() async throws {
-        try await options.show(ClientListChannelsRequest.with { $0.node = node }, at: apus.server) { answer in
+        try await options.show(ClientListChannelsRequest.with { $0.node = node }) { answer in
             [["CHANNEL", "NODE", "ROLE", "PRIMARY", "STANDBY", "EPOCH", "SEQUENCE", "VIEWERS"]]
                 + answer.channels.map {
                     [
@@ -146,7 +144,6 @@ struct ChannelsCommand: AsyncParsableCommand {
 struct DevicesCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "devices", abstract: "List the devices of an account.")
-    @ParentCommand var apus: Apus
     @OptionGroup var options: OperatorOptions
     @Option(help: "The account.")
     var account = LocalCluster.account.rawValue
@@ -155,7 +152,7 @@ struct DevicesCommand: AsyncParsableCommand {
 
     func run() async throws {
         let request = ClientListDevicesRequest.with { ($0.account, $0.pageToken) = (account, after) }
-        try await options.show(request, at: apus.server) { answer in
+        try await options.show(request) { answer in
             [["DEVICE", "ACCOUNT", "BOUND AT", "LAST SEEN"]]
                 + answer.devices.map { [$0.device, $0.account, "\($0.boundAt)", "\($0.lastSeen)"] }
         }
@@ -166,7 +163,6 @@ struct DevicesCommand: AsyncParsableCommand {
 struct RevokeCommand: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "revoke", abstract: "Revoke a token, an identity's tokens, or those of a whole account.")
-    @ParentCommand var apus: Apus
     @OptionGroup var options: OperatorOptions
     @Option(help: "Revoke the token with this id, its claim jti.")
     var tokenID: String?
@@ -194,7 +190,7 @@ struct RevokeCommand: AsyncParsableCommand {
             }
             if tokenID == nil { $0.account = account }
         }
-        try await options.show(request, at: apus.server) { _ in
+        try await options.show(request) { _ in
             [["Revoked. Every node that runs acts on it within a second."]]
         }
     }
