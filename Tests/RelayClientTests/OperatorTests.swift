@@ -87,7 +87,7 @@ struct OperatorTests {
             ["sessions"], ["end", "--user", "first"], ["drain"], ["credentials", "--user", "first"], ["check"],
         ] {
             let outcome = try await relay.apus(verb + ["--config", other])
-            #expect(outcome.status != 0 && outcome.errors.contains("relay.key is not there"), "\(outcome.all)")
+            #expect(outcome.status != 0 && outcome.errors.contains("relay.key does not exist"), "\(outcome.all)")
             #expect(!FileManager.default.fileExists(atPath: elsewhere), "\(verb)")
         }
         try FileManager.default.createDirectory(atPath: elsewhere, withIntermediateDirectories: true)
