@@ -64,7 +64,7 @@ struct CountedRequests: RouterMiddleware {
     }
 
     private func count(_ context: Context, _ status: Int, since start: MonotonicTime) {
-        // The router has no pattern, or a placeholder of its own, for a path without a route.
+        // The router has no pattern, or only a word of its own, for a path without a route.
         let route = context.endpointPath.flatMap { $0.hasPrefix("/") ? $0 : nil } ?? RequestMetrics.noRoute
         metrics.count(route, status, since: start)
     }
