@@ -35,8 +35,8 @@ extension EntityKind {
 
 extension EntityDefinition<DoorState> {
     /// A door counts who passes, and closes by itself at a time, whichever node it lives at by then.
-    static func door(_ kind: EntityKind, name: String, strength: EntityStrength) -> Self {
-        var definition = Self(kind, name: name, strength: strength)
+    static func door(_ kind: EntityKind, name: String, durability: EntityDurability) -> Self {
+        var definition = Self(kind, name: name, durability: durability)
         definition.on(DoorPass.self) { door, _, _ throws(ApusError) in
             door.passes += 1
             return DoorPassed.with { $0.passes = door.passes }

@@ -9,8 +9,8 @@ import SwiftProtobuf
 
 /// Step 3: the service, which the nodes of this binary carry.
 struct DoorService: NodeService {
-    private static let replicated = EntityDefinition.door(.door, name: "door", strength: .replicated)
-    private static let recorded = EntityDefinition.door(.recordedDoor, name: "recorded door", strength: .recorded)
+    private static let replicated = EntityDefinition.door(.door, name: "door", durability: .replicated)
+    private static let recorded = EntityDefinition.door(.recordedDoor, name: "recorded door", durability: .recorded)
     private static let collection = EntityCollection<DoorState>("example-doors", kind: .recordedDoor, layout: 1)
 
     let records = RecordCatalogue([DoorService.collection])

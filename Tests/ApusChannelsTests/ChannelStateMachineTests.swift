@@ -443,12 +443,12 @@ struct ChannelStateMachineTests {
     }
 
     @Test("A channel that nobody uses ends its copy, and copies again for the next publisher")
-    func letGo() {
+    func release() {
         var machine = primary()
         _ = machine.ingest(1, frames(0..<3), now: time(2))
-        #expect(machine.letGo().isEmpty)
+        #expect(machine.release().isEmpty)
         machine.closeIngest(1)
-        #expect(names(machine.letGo()) == ["closeCopy"])
+        #expect(names(machine.release()) == ["closeCopy"])
         #expect(machine.tick(now: time(50)).isEmpty)
         #expect(machine.isCopied(to: b))
         let opened = machine.openIngest(

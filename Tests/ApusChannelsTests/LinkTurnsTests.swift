@@ -83,7 +83,7 @@ struct LinkTurnsTests {
 
 /// What is on its way to another node (D13).
 struct LinkWindowTests {
-    private func says(_ total: UInt64, to window: inout LinkWindow) -> Bool { window.workedOff(total) }
+    private func says(_ total: UInt64, to window: inout LinkWindow) -> Bool { window.processed(total) }
 
     @Test("No more is sent than the window beyond what the other node has worked off")
     func bound() {

@@ -77,12 +77,12 @@ struct LinkSimulation {
             wallSeconds: 0)
         for _ in 0..<Self.nodesMax { roundTrips.append(UInt64.random(in: line.roundTrip, using: &random)) }
         // The last endpoint is the first node again.
-        let doors = (0...Self.nodesMax).map { HostPort(host: "door\($0)", port: 1) }
+        let endpoints = (0...Self.nodesMax).map { HostPort(host: "endpoint\($0)", port: 1) }
         for index in 0..<clientCount {
             clients.append(
                 Client(
                     machine: LinkStateMachine(
-                        configuration: LinkStateMachine.Configuration(), doors: doors.shuffled(using: &random),
+                        configuration: LinkStateMachine.Configuration(), endpoints: endpoints.shuffled(using: &random),
                         seed: seed &+ UInt64(index)),
                     instance: UInt64(index) + 1))
         }
@@ -145,8 +145,8 @@ struct LinkSimulation {
     private mutating func perform(_ actions: [LinkStateMachine.Action], _ client: Int) {
         for action in actions {
             switch action {
-            case .connect(let id, let door):
-                let node = (Int(door.host.dropFirst(4)) ?? 0) % Self.nodesMax
+            case .connect(let id, let endpoint):
+                let node = (Int(endpoint.host.dropFirst(4)) ?? 0) % Self.nodesMax
                 clients[client].connections[id] = Connection(node: node)
                 let isRefused = Int.random(in: 0..<100, using: &random) < line.refusedPercent
                 add(.connected(client: client, id, isRefused: isRefused), after: way(node, trips: 1))
@@ -197,7 +197,7 @@ struct LinkSimulation {
         case .registered(let client, let id): register(client, id)
         case .welcomed(let client, let id, _):
             guard isOpen(client, id) else { return }
-            perform(clients[client].machine.welcomed(id, LinkStateMachine.Welcome(doors: []), now: time), client)
+            perform(clients[client].machine.welcomed(id, LinkStateMachine.Welcome(endpoints: []), now: time), client)
         case .streamOpened(let client, let id):
             guard isOpen(client, id) else { return }
             clients[client].machine.heard(id, now: time)

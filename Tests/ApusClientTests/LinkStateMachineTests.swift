@@ -4,15 +4,15 @@ import Testing
 
 @Suite("Which node a client uses (D6, D7, IV-A5, IV-A7)")
 struct LinkStateMachineTests {
-    private static let doors = (1...3).map { HostPort(host: "door\($0)", port: 7443) }
-    private static let welcome = LinkStateMachine.Welcome(doors: doors)
+    private static let endpoints = (1...3).map { HostPort(host: "endpoint\($0)", port: 7443) }
+    private static let welcome = LinkStateMachine.Welcome(endpoints: endpoints)
 
     private func time(_ milliseconds: UInt64) -> MonotonicTime {
         MonotonicTime(nanoseconds: 1_000_000_000 + milliseconds * 1_000_000)
     }
 
-    private func machine(doors: [HostPort] = Self.doors) -> LinkStateMachine {
-        LinkStateMachine(configuration: LinkStateMachine.Configuration(), doors: doors, seed: 1)
+    private func machine(endpoints: [HostPort] = Self.endpoints) -> LinkStateMachine {
+        LinkStateMachine(configuration: LinkStateMachine.Configuration(), endpoints: endpoints, seed: 1)
     }
 
     /// Takes an attempt through TCP and TLS, each in the time given, until its hello is out; the time of that.
@@ -29,7 +29,7 @@ struct LinkStateMachineTests {
     /// A client that is online since 5 ms and watches.
     private func online(stage: UInt64 = 1) -> LinkStateMachine {
         var machine = machine()
-        #expect(machine.start(now: time(0)) == [.connect(1, Self.doors[0])])
+        #expect(machine.start(now: time(0)) == [.connect(1, Self.endpoints[0])])
         let greeted = greet(1, &machine, from: 5 - 3, stage: 1)
         let actions = machine.welcomed(1, Self.welcome, now: time(greeted + 1))
         #expect(actions == [.activate(1), .report(.online)])
@@ -43,7 +43,7 @@ struct LinkStateMachineTests {
         var machine = machine()
         _ = machine.start(now: time(0))
         #expect(machine.tick(now: time(240)).isEmpty)
-        #expect(machine.tick(now: time(250)) == [.connect(2, Self.doors[1])])
+        #expect(machine.tick(now: time(250)) == [.connect(2, Self.endpoints[1])])
         // The first answers after all: it alone goes on.
         #expect(machine.connected(1, now: time(300)) == [.secure(1)])
         #expect(machine.connected(2, now: time(550)).isEmpty)
@@ -58,7 +58,7 @@ struct LinkStateMachineTests {
         _ = machine.start(now: time(0))
         #expect(machine.connected(1, now: time(1)) == [.secure(1)])
         #expect(machine.tick(now: time(240)).isEmpty)
-        #expect(machine.tick(now: time(260)) == [.connect(2, Self.doors[1])])
+        #expect(machine.tick(now: time(260)) == [.connect(2, Self.endpoints[1])])
         #expect(machine.connected(2, now: time(261)) == [.secure(2)])
         #expect(machine.secured(2, now: time(262)) == [.greet(2)])
         let actions = machine.welcomed(2, Self.welcome, now: time(263))
@@ -94,8 +94,8 @@ struct LinkStateMachineTests {
         var machine = online()
         #expect(machine.tick(now: time(180)).isEmpty)
         let actions = machine.tick(now: time(186))
-        guard case .connect(2, let door) = actions.first else { return #expect(Bool(false), "\(actions)") }
-        #expect(door != Self.doors[0])
+        guard case .connect(2, let endpoint) = actions.first else { return #expect(Bool(false), "\(actions)") }
+        #expect(endpoint != Self.endpoints[0])
         let greeted = greet(2, &machine, from: 186)
         machine.heard(1, now: time(190))
         #expect(machine.welcomed(2, Self.welcome, now: time(greeted + 7)) == [.drop(2)])
@@ -181,7 +181,7 @@ struct LinkStateMachineTests {
         _ = machine.start(now: time(0))
         let greeted = greet(1, &machine, from: 0)
         let welcome = LinkStateMachine.Welcome(
-            doors: Self.doors, keepalive: .seconds(30), streamKeepalive: .milliseconds(200))
+            endpoints: Self.endpoints, keepalive: .seconds(30), streamKeepalive: .milliseconds(200))
         _ = machine.welcomed(1, welcome, now: time(greeted + 1))
         #expect(machine.silenceMax == .milliseconds(60_002))
         machine.streamsWanted(true, now: time(10))
@@ -191,13 +191,13 @@ struct LinkStateMachineTests {
 
     @Test("Where no other endpoint is known, a silent connection is replaced by one to the same")
     func onlyOne() {
-        var machine = machine(doors: [Self.doors[0]])
+        var machine = machine(endpoints: [Self.endpoints[0]])
         _ = machine.start(now: time(0))
         let greeted = greet(1, &machine, from: 0)
-        _ = machine.welcomed(1, LinkStateMachine.Welcome(doors: []), now: time(greeted + 1))
+        _ = machine.welcomed(1, LinkStateMachine.Welcome(endpoints: []), now: time(greeted + 1))
         machine.streamsWanted(true, now: time(5))
         machine.streamOpened(1, now: time(5))
-        #expect(machine.tick(now: time(190)) == [.connect(2, Self.doors[0])])
+        #expect(machine.tick(now: time(190)) == [.connect(2, Self.endpoints[0])])
     }
 
     @Test("When every endpoint failed, attempts wait, and the state is offline after the grace (IV-A7)")
@@ -223,7 +223,7 @@ struct LinkStateMachineTests {
 
     @Test("A stage that is never answered is given up after 8 s where nothing was measured, else after 2 s")
     func timeout() {
-        var machine = machine(doors: [Self.doors[0]])
+        var machine = machine(endpoints: [Self.endpoints[0]])
         _ = machine.start(now: time(0))
         #expect(machine.tick(now: time(7990)).allSatisfy { $0 == .report(.offline) })
         #expect(machine.tick(now: time(8000)) == [.drop(1)])
@@ -239,8 +239,8 @@ struct LinkStateMachineTests {
         let many = (0..<100).map { HostPort(host: "d\($0)", port: 1) }
         _ = machine.closed(1, error: nil, now: time(10))
         let greeted = greet(2, &machine, from: 10)
-        _ = machine.welcomed(2, LinkStateMachine.Welcome(doors: many), now: time(greeted + 1))
-        #expect(machine.doors.count == 32)
+        _ = machine.welcomed(2, LinkStateMachine.Welcome(endpoints: many), now: time(greeted + 1))
+        #expect(machine.endpoints.count == 32)
         _ = machine.closed(2, error: nil, now: time(30))
         var most = 0
         for millisecond in stride(from: UInt64(40), to: 8000, by: 20) {
@@ -253,15 +253,15 @@ struct LinkStateMachineTests {
 
 @Suite("Which errors end a client for good (IV-A5, IV-A7)")
 struct LinkEndingTests {
-    private static let doors = (1...3).map { HostPort(host: "door\($0)", port: 7443) }
+    private static let endpoints = (1...3).map { HostPort(host: "endpoint\($0)", port: 7443) }
 
     private func time(_ milliseconds: UInt64) -> MonotonicTime {
         MonotonicTime(nanoseconds: 1_000_000_000 + milliseconds * 1_000_000)
     }
 
     /// A client whose first hello is out.
-    private func greeting(doors: [HostPort] = Self.doors) -> LinkStateMachine {
-        var machine = LinkStateMachine(configuration: LinkStateMachine.Configuration(), doors: doors, seed: 1)
+    private func greeting(endpoints: [HostPort] = Self.endpoints) -> LinkStateMachine {
+        var machine = LinkStateMachine(configuration: LinkStateMachine.Configuration(), endpoints: endpoints, seed: 1)
         _ = machine.start(now: time(0))
         _ = machine.connected(1, now: time(1))
         _ = machine.secured(1, now: time(2))
@@ -284,7 +284,7 @@ struct LinkEndingTests {
     func twoNodes(code: ErrorCode) {
         var machine = greeting()
         let next = machine.closed(1, error: ApusError(code), node: "n1", now: time(50))
-        #expect(next == [.connect(2, Self.doors[1])])
+        #expect(next == [.connect(2, Self.endpoints[1])])
         _ = machine.connected(2, now: time(51))
         _ = machine.secured(2, now: time(52))
         let end = machine.closed(2, error: ApusError(code), node: "n2", now: time(53))
@@ -297,7 +297,7 @@ struct LinkEndingTests {
         _ = machine.closed(1, error: ApusError(.tokenExpired), node: "n1", now: time(50))
         _ = machine.connected(2, now: time(51))
         _ = machine.secured(2, now: time(52))
-        let online = machine.welcomed(2, LinkStateMachine.Welcome(doors: Self.doors), now: time(53))
+        let online = machine.welcomed(2, LinkStateMachine.Welcome(endpoints: Self.endpoints), now: time(53))
         #expect(online == [.activate(2), .report(.online)])
         // The next time only one node refuses again.
         _ = machine.closed(2, error: nil, now: time(100))
@@ -310,15 +310,15 @@ struct LinkEndingTests {
         var three = greeting()
         _ = three.closed(1, error: ApusError(.tokenExpired), node: "n1", now: time(50))
         let second = three.closed(2, error: ApusError(.tokenExpired), node: "n1", now: time(60))
-        #expect(second == [.connect(3, Self.doors[2])])
-        var two = greeting(doors: Array(Self.doors[..<2]))
+        #expect(second == [.connect(3, Self.endpoints[2])])
+        var two = greeting(endpoints: Array(Self.endpoints[..<2]))
         _ = two.closed(1, error: ApusError(.tokenExpired), node: "n1", now: time(50))
         #expect(two.closed(2, error: ApusError(.tokenExpired), node: "n1", now: time(60)) == [.report(.tokenFailed)])
     }
 
     @Test("The only node that is known decides alone; nodes that cannot be reached say nothing")
     func only() {
-        var one = greeting(doors: [Self.doors[0]])
+        var one = greeting(endpoints: [Self.endpoints[0]])
         #expect(one.closed(1, error: ApusError(.tokenExpired), now: time(50)) == [.report(.tokenFailed)])
         var three = greeting()
         _ = three.closed(1, error: ApusError(.tokenExpired), node: "n1", now: time(50))

@@ -58,8 +58,8 @@ private struct WholeNode {
 
 @Suite("The cluster over real links (D3, D4, D5)", .serialized)
 struct ClusterOverTransportTests {
-    @Test("Three nodes share the shards; the closed door of one is its death, and its next life gets its share back")
-    func wholeLife() async throws {
+    @Test("Three nodes share the shards; the closed endpoint of one is its death, and its next life gets its share back")
+    func joinAndDeath() async throws {
         let directory = NSTemporaryDirectory() + "apus-cluster-\(UUID().uuidString)"
         try FileManager.default.createDirectory(atPath: directory, withIntermediateDirectories: true)
         defer { try? FileManager.default.removeItem(atPath: directory) }
@@ -75,7 +75,7 @@ struct ClusterOverTransportTests {
         let before = c.service.view.map
         #expect(before.ownedCount("c") > ShardID.count / 4)
 
-        // The transport alone ends: its links break and its door refuses, while its heartbeats go on.
+        // The transport alone ends: its links break and its endpoint refuses, while its heartbeats go on.
         let victim = c.service.identity
         let began = MonotonicTime.now()
         await c.transport.stop()

@@ -114,21 +114,21 @@ struct HeartbeatThreadTests {
         let a = try thread("a", peers: [node("b")])
         let b = try thread("b", peers: [node("a")])
         let forger = try thread("a", key: [UInt8](repeating: 9, count: 32), peers: [node("b")])
-        let stranger = try thread("c", peers: [node("b")])
+        let outsider = try thread("c", peers: [node("b")])
         let addressOfA = try await a.start()
         let addressOfB = try await b.start()
         _ = try await forger.start()
-        _ = try await stranger.start()
+        _ = try await outsider.start()
         a.setPeers([Peer(id: node("b"), address: HostPort(host: "localhost", port: addressOfB.port))])
         forger.setPeers([Peer(id: node("b"), address: addressOfB)])
-        stranger.setPeers([Peer(id: node("b"), address: addressOfB)])
+        outsider.setPeers([Peer(id: node("b"), address: addressOfB)])
         try await Task.sleep(for: .milliseconds(100))
         #expect(await b.read(\.received) == [])
         b.setPeers([Peer(id: node("a"), address: addressOfA)])
         #expect(try await eventually { await b.read(\.received.count) ?? 0 > 5 })
         #expect(try await eventually { await a.read(\.received.count) ?? 0 > 5 })
         #expect(await b.read { Set($0.received) } == [node("a")])
-        for thread in [a, b, forger, stranger] { await thread.stop() }
+        for thread in [a, b, forger, outsider] { await thread.stop() }
     }
 
     @Test("Two threads tell each other their vitals after the first heartbeat")

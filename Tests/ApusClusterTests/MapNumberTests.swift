@@ -15,7 +15,7 @@ struct MapNumberTests {
     private func decideAll(on bytes: [UInt8]) {
         guard let map = try? ClusterMap(decoding: bytes, revision: 7, cluster: Self.cluster) else { return }
         let names = map.members.map(\.id.name) + [NodeName(unchecked: "new")]
-        let nodes = names.map { map.nextLife(of: $0) } + map.members.map(\.id)
+        let nodes = names.map { map.nextIncarnation(of: $0) } + map.members.map(\.id)
         for node in nodes {
             _ = try? map.applying(.join(node, addresses: addresses("new"), weight: .max))
             _ = try? map.applying(.drain(node))

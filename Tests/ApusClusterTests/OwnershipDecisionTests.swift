@@ -38,7 +38,7 @@ struct OwnershipDecisionTests {
         #expect(throws: ApusError(.fenced)) { try map.applying(join("b", 3)) }
         let gone = try map.after(.declareDead([node("b", 4)]))
         #expect(throws: ApusError(.fenced)) { try gone.applying(join("b", 4)) }
-        #expect(gone.nextLife(of: NodeName(unchecked: "b")) == node("b", 5))
+        #expect(gone.nextIncarnation(of: NodeName(unchecked: "b")) == node("b", 5))
     }
 
     @Test("A single node that starts again owns everything under a later epoch")
@@ -199,7 +199,7 @@ struct OwnershipDecisionTests {
         -> OwnershipDecision
     {
         let name = names[Int.random(in: 0..<names.count, using: &random)]
-        return join(name, map.nextLife(of: NodeName(unchecked: name)).incarnation)
+        return join(name, map.nextIncarnation(of: NodeName(unchecked: name)).incarnation)
     }
 
     private func violation(from old: ClusterMap, to new: ClusterMap) -> String? {
@@ -207,9 +207,9 @@ struct OwnershipDecisionTests {
         for index in new.shards.indices {
             let (before, after) = (old.shards[index], new.shards[index])
             if after.epoch < before.epoch { return "epoch of shard \(index) went back" }
-            let sameLife =
+            let sameIncarnation =
                 after.owner == before.owner && new.member(at: after.owner)?.id == old.member(at: before.owner)?.id
-            if !sameLife, after.epoch == before.epoch { return "shard \(index) has a new owner under its old epoch" }
+            if !sameIncarnation, after.epoch == before.epoch { return "shard \(index) has a new owner under its old epoch" }
             if after.owner != .none, after.owner == after.standby { return "shard \(index) stands by for itself" }
             if isAnyoneAlive, after.owner == .none { return "shard \(index) has no owner" }
             for slot in [after.owner, after.standby] where slot != .none {

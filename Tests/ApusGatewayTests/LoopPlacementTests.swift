@@ -24,15 +24,15 @@ struct LoopPlacementTests {
         #expect(placement.choice(among: [.init(busyShare: 0.9), .init(connectionCount: 300, busyShare: 0.7)]) == 1)
     }
 
-    @Test("A storm of strangers goes to all loops")
+    @Test("A storm of unauthenticated clients goes to all loops")
     func storm() {
         var loads = [LoopPlacement.Load](repeating: .init(), count: 4)
         for _ in 0..<80 {
             let choice = placement.choice(among: loads)
             loads[choice].connectionCount += 1
-            loads[choice].strangerCount += 1
+            loads[choice].unauthenticatedCount += 1
         }
-        #expect(loads.map(\.strangerCount) == [24, 24, 16, 16])
+        #expect(loads.map(\.unauthenticatedCount) == [24, 24, 16, 16])
     }
 
     @Test("A full loop gets nothing while another has room")

@@ -37,8 +37,8 @@ final class ResumingClient: Sendable {
     }
 
     /// Connects, has a byte echoed, and leaves; whether the session was resumed.
-    func visit(_ door: TestDoor, host: String? = nil) async throws -> Bool {
-        let (channel, seen) = try await connect(port: door.port, host: host)
+    func visit(_ endpoint: TestEndpoint, host: String? = nil) async throws -> Bool {
+        let (channel, seen) = try await connect(port: endpoint.port, host: host)
         try await eventually("the handshake is done") { seen.value.withLock { $0.isShakenHands } }
         channel.writeAndFlush(ByteBuffer(string: "x"), promise: nil)
         try await eventually("the echo arrived") { seen.value.withLock { $0.received.readableBytes == 1 } }

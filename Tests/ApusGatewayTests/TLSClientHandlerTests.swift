@@ -24,8 +24,8 @@ struct TLSClientHandlerTests {
     @Test("A client resumes at another node of its cluster, more than once with one ticket, and stays able to")
     func resumesElsewhere() async throws {
         let pki = try TestPKI()
-        try await TestDoor.with(pki: pki, tickets: Self.tickets(), onRead: Self.echo) { first in
-            try await TestDoor.with(pki: pki, tickets: Self.tickets(), onRead: Self.echo) { second in
+        try await TestEndpoint.with(pki: pki, tickets: Self.tickets(), onRead: Self.echo) { first in
+            try await TestEndpoint.with(pki: pki, tickets: Self.tickets(), onRead: Self.echo) { second in
                 let client = try ResumingClient(pki)
                 #expect(try await !client.visit(first))
                 // Two at once, with the same ticket, as a client does that tries two nodes.
@@ -42,9 +42,9 @@ struct TLSClientHandlerTests {
         arguments: [(0, true), (12, true), (-12, true), (24, false), (-24, false), (48, false)])
     func rotation(hours: Int64, isTaken: Bool) async throws {
         let pki = try TestPKI()
-        try await TestDoor.with(pki: pki, tickets: Self.tickets(), onRead: Self.echo) { first in
+        try await TestEndpoint.with(pki: pki, tickets: Self.tickets(), onRead: Self.echo) { first in
             let later = Self.tickets(offset: hours * 3600)
-            try await TestDoor.with(pki: pki, tickets: later, onRead: Self.echo) { second in
+            try await TestEndpoint.with(pki: pki, tickets: later, onRead: Self.echo) { second in
                 let client = try ResumingClient(pki)
                 #expect(try await !client.visit(first))
                 #expect(try await client.visit(second) == isTaken)
@@ -58,9 +58,9 @@ struct TLSClientHandlerTests {
     func foreignKey() async throws {
         let pki = try TestPKI()
         let others = [Self.tickets([UInt8](repeating: 8, count: 32)), nil]
-        try await TestDoor.with(pki: pki, tickets: Self.tickets(), onRead: Self.echo) { first in
+        try await TestEndpoint.with(pki: pki, tickets: Self.tickets(), onRead: Self.echo) { first in
             for tickets in others {
-                try await TestDoor.with(pki: pki, tickets: tickets, onRead: Self.echo) { second in
+                try await TestEndpoint.with(pki: pki, tickets: tickets, onRead: Self.echo) { second in
                     let client = try ResumingClient(pki)
                     #expect(try await !client.visit(first))
                     #expect(try await client.visit(first))
@@ -72,20 +72,20 @@ struct TLSClientHandlerTests {
 
     @Test("A ticket is offered only where the certificate behind it names the server too (RFC 8446 §4.6.1)")
     func otherName() async throws {
-        let pki = try TestPKI(hosts: ["door.example"])
-        try await TestDoor.with(pki: pki, tickets: Self.tickets(), onRead: Self.echo) { door in
+        let pki = try TestPKI(hosts: ["endpoint.example"])
+        try await TestEndpoint.with(pki: pki, tickets: Self.tickets(), onRead: Self.echo) { endpoint in
             let client = try ResumingClient(pki)
-            #expect(try await !client.visit(door, host: "door.example"))
-            #expect(try await client.visit(door, host: "door.example"))
+            #expect(try await !client.visit(endpoint, host: "endpoint.example"))
+            #expect(try await client.visit(endpoint, host: "endpoint.example"))
             // The certificate names the address, so the connection is made; a name that it lacks proves nothing.
-            #expect(try await client.visit(door, host: "other.example"))
+            #expect(try await client.visit(endpoint, host: "other.example"))
         }
     }
 
     @Test("NIOSSL's client is served with tickets as without")
     func otherClient() async throws {
-        try await TestDoor.with(tickets: Self.tickets(), onRead: Self.echo) { door in
-            let client = try await TestClient(door)
+        try await TestEndpoint.with(tickets: Self.tickets(), onRead: Self.echo) { endpoint in
+            let client = try await TestClient(endpoint)
             client.send(ByteBuffer(string: "x"))
             try await eventually("the echo arrived") { client.received.readableBytes == 1 }
             try await client.channel.close()
@@ -97,12 +97,12 @@ struct TLSClientHandlerTests {
 
     @Test("A server that another authority signed is refused, and told")
     func otherAuthority() async throws {
-        try await TestDoor.with(onRead: Self.echo) { door in
+        try await TestEndpoint.with(onRead: Self.echo) { endpoint in
             let client = try ResumingClient(try TestPKI())
-            let seen = try await client.fail(port: door.port)
+            let seen = try await client.fail(port: endpoint.port)
             #expect(seen.errors.contains { $0.contains("not trusted") }, "\(seen.errors)")
             #expect(!seen.isShakenHands)
-            try await eventually("the server knows") { door.seen.withLock { !$0.errors.isEmpty } }
+            try await eventually("the server knows") { endpoint.seen.withLock { !$0.errors.isEmpty } }
         }
     }
 
@@ -110,24 +110,24 @@ struct TLSClientHandlerTests {
         "A certificate is taken for its names, wildcards among them, and for its addresses, as NIOSSL takes it",
         .enabled(if: TestCertificate.canBeMade),
         arguments: [
-            (nil, false), ("other.example", false), ("door.example", true), ("DOOR.example", true), ("test", false),
+            (nil, false), ("other.example", false), ("endpoint.example", true), ("ENDPOINT.example", true), ("test", false),
             ("a.wild.example", true), ("a.b.wild.example", false), ("wild.example", false),
         ] as [(String?, Bool)])
     func identity(host: String?, isTaken: Bool) async throws {
         // The subject says "test": it does not count beside alternatives.
-        let own = TestPKI(try TestCertificate(addresses: ["192.0.2.7"], names: ["door.example", "*.wild.example"]))
-        try await TestDoor.with(pki: own, onRead: Self.echo) { door in
+        let own = TestPKI(try TestCertificate(addresses: ["192.0.2.7"], names: ["endpoint.example", "*.wild.example"]))
+        try await TestEndpoint.with(pki: own, onRead: Self.echo) { endpoint in
             let client = try ResumingClient(own)
             if isTaken {
-                #expect(try await !client.visit(door, host: host))
+                #expect(try await !client.visit(endpoint, host: host))
             } else {
-                let seen = try await client.fail(port: door.port, host: host)
+                let seen = try await client.fail(port: endpoint.port, host: host)
                 #expect(seen.errors.contains { $0.contains("another name or address") }, "\(seen.errors)")
                 #expect(!seen.isShakenHands)
             }
             var configuration = TLSConfiguration.makeClientConfiguration()
             configuration.trustRoots = .file(own.authority)
-            let reference = try await TestClient(door, configuration: configuration, host: host)
+            let reference = try await TestClient(endpoint, configuration: configuration, host: host)
             reference.send(ByteBuffer(string: "x"))
             try await eventually("it is taken or not") { reference.received.readableBytes > 0 || reference.isClosed }
             #expect((reference.received.readableBytes > 0) == isTaken, "NIOSSL decides otherwise")
@@ -178,17 +178,17 @@ struct TLSClientHandlerTests {
     func lastBytes(_ run: Int) async throws {
         let pki = try TestPKI()
         let bytes = Noise.bytes(300_000)
-        try await TestDoor.with(pki: pki, closeTimeout: .seconds(60)) { _, _ in
-        } _: { door in
+        try await TestEndpoint.with(pki: pki, closeTimeout: .seconds(60)) { _, _ in
+        } _: { endpoint in
             let client = try ResumingClient(pki)
-            let (channel, seen) = try await client.connect(port: door.port)
+            let (channel, seen) = try await client.connect(port: endpoint.port)
             try await eventually("the handshake is done") { seen.value.withLock { $0.isShakenHands } }
             channel.writeAndFlush(bytes, promise: nil)
             try await channel.close()
-            try await eventually("everything arrived") { door.receivedCount >= bytes.readableBytes }
-            #expect(door.seen.withLock { $0.received } == bytes)
-            try await eventually("the server is done with it") { door.closedCount == 1 }
-            #expect(door.seen.withLock { $0.errors }.isEmpty)
+            try await eventually("everything arrived") { endpoint.receivedCount >= bytes.readableBytes }
+            #expect(endpoint.seen.withLock { $0.received } == bytes)
+            try await eventually("the server is done with it") { endpoint.closedCount == 1 }
+            #expect(endpoint.seen.withLock { $0.errors }.isEmpty)
             #expect(seen.value.withLock { $0.errors }.isEmpty)
         }
     }
@@ -196,11 +196,11 @@ struct TLSClientHandlerTests {
     @Test("A server that closes is answered; one that breaks off is an error")
     func serverEnds() async throws {
         let pki = try TestPKI()
-        try await TestDoor.with(pki: pki) { room, _ in
+        try await TestEndpoint.with(pki: pki) { room, _ in
             room.close()
-        } _: { door in
+        } _: { endpoint in
             let client = try ResumingClient(pki)
-            let (polite, seen) = try await client.connect(port: door.port)
+            let (polite, seen) = try await client.connect(port: endpoint.port)
             try await eventually("the handshake is done") { seen.value.withLock { $0.isShakenHands } }
             polite.writeAndFlush(ByteBuffer(string: "x"), promise: nil)
             try await eventually("it is closed") { !polite.isActive }

@@ -79,7 +79,7 @@ struct ClusterConfigsTests {
         #expect(Set(nodes.map(\.node)).count == 3)
         #expect(Set(nodes.map(\.dataDirectory)).count == 3)
         let addresses = nodes.flatMap { [$0.advertisedTransport, $0.advertisedClients, $0.advertisedHTTP] }
-        let relays = nodes.flatMap { [$0.relayAddress(), $0.relay.firstSecureDoor()] }.compactMap { $0 }
+        let relays = nodes.flatMap { [$0.relayAddress(), $0.relay.firstSecureEndpoint()] }.compactMap { $0 }
         #expect(Set(addresses + relays).count == 15)
     }
 
@@ -94,7 +94,7 @@ struct ClusterConfigsTests {
         let path = Self.folder.appending(path: "relay-only.yaml").path
         let plain = try RelayNodeConfiguration(file: path, environment: [:])
         #expect(plain.relay.port == 3478 && plain.relay.opened == [.loopback] && plain.relay.secret.isEmpty)
-        #expect(plain.relay.securePort == 5349 && plain.relay.firstSecureDoor() == nil)
+        #expect(plain.relay.securePort == 5349 && plain.relay.firstSecureEndpoint() == nil)
         #expect(plain.dataDirectory == Self.folder.appending(path: "relay-data").path)
         let given = try RelayNodeConfiguration(
             file: path,

@@ -25,12 +25,12 @@ struct RelayConfigurationTests {
               port_min: 50000
               port_max: 50009
             """, ["APUS_RELAY_PORT": "4001"])
-        #expect(configuration.doors().map(\.port) == [4001, 4001])
-        #expect(configuration.doors().map(\.family) == [.v4, .v6])
+        #expect(configuration.endpoints().map(\.port) == [4001, 4001])
+        #expect(configuration.endpoints().map(\.family) == [.v4, .v6])
         #expect(configuration.opened == [.loopback, .private])
         #expect(configuration.lifetimeMax == .seconds(1200))
         #expect(configuration.ports == 50_000...50_009)
-        #expect(configuration.firstDoor() == HostPort(host: "192.0.2.1", port: 4001))
+        #expect(configuration.firstEndpoint() == HostPort(host: "192.0.2.1", port: 4001))
     }
 
     @Test(
@@ -73,9 +73,9 @@ struct RelayConfigurationTests {
               tls: {addresses: "192.0.2.1:443 2001:db8::1"}
               relay_addresses: 192.0.2.1 192.0.2.2 2001:db8::1
             """)
-        #expect(configuration.doors().map(\.port) == [3478, 80, 80])
-        #expect(configuration.secureDoors().map(\.port) == [443, 5349])
-        let hosts = try configuration.relayHosts(doors: configuration.doors())
+        #expect(configuration.endpoints().map(\.port) == [3478, 80, 80])
+        #expect(configuration.secureEndpoints().map(\.port) == [443, 5349])
+        let hosts = try configuration.relayHosts(endpoints: configuration.endpoints())
         #expect(hosts.map(\.hostDescription) == ["192.0.2.1", "192.0.2.2", "2001:db8:0:0:0:0:0:1"])
     }
 
@@ -83,26 +83,26 @@ struct RelayConfigurationTests {
     func external() throws {
         let configuration = try read(
             "relay: {addresses: 10.0.0.5 fd00::5, external: 203.0.113.5 203.0.113.9/10.0.0.9 2001:db8::5/fd00::5}")
-        let hosts = try configuration.relayHosts(doors: configuration.doors())
+        let hosts = try configuration.relayHosts(endpoints: configuration.endpoints())
         let externals = try configuration.externalAddresses(hosts: hosts)
         let expected = [
             "203.0.113.5/10.0.0.5", "203.0.113.9/10.0.0.9", "2001:db8:0:0:0:0:0:5/fd00:0:0:0:0:0:0:5",
         ]
         #expect(externals.pairs.map { "\($0.external.hostDescription)/\($0.local.hostDescription)" } == expected)
-        #expect(configuration.firstDoor() == HostPort(host: "203.0.113.5", port: 3478))
+        #expect(configuration.firstEndpoint() == HostPort(host: "203.0.113.5", port: 3478))
         let other = try read("relay: {addresses: fd00::5, external: 203.0.113.5}")
         let error = #expect(throws: ApusError.self) {
-            try other.externalAddresses(hosts: try other.relayHosts(doors: other.doors()))
+            try other.externalAddresses(hosts: try other.relayHosts(endpoints: other.endpoints()))
         }
         #expect(error?.code == .configurationInvalid)
     }
 
-    @Test("The TLS and DTLS doors are at the addresses of the others, each once, where there is a certificate")
-    func secureDoors() throws {
+    @Test("The TLS and DTLS endpoints are at the addresses of the others, each once, where there is a certificate")
+    func secureEndpoints() throws {
         let plain = try read("relay: {addresses: 192.0.2.1 192.0.2.1:3478 2001:db8::1}")
-        #expect(plain.doors().map(\.family) == [.v4, .v6])
-        #expect(plain.firstSecureDoor() == nil)
-        #expect(plain.secureDoors().map(\.port) == [5349, 5349])
+        #expect(plain.endpoints().map(\.family) == [.v4, .v6])
+        #expect(plain.firstSecureEndpoint() == nil)
+        #expect(plain.secureEndpoints().map(\.port) == [5349, 5349])
         let configuration = try read(
             """
             relay:
@@ -112,18 +112,18 @@ struct RelayConfigurationTests {
         #expect(configuration.handshakesMax == 9 && configuration.sessionsMax == plain.sessionsMax)
         #expect(configuration.certificateFile == "/etc/apus/a.pem")
         #expect(configuration.keyFile == "/etc/apus//b.pem")
-        #expect(configuration.firstSecureDoor() == HostPort(host: "192.0.2.1", port: 444))
+        #expect(configuration.firstSecureEndpoint() == HostPort(host: "192.0.2.1", port: 444))
     }
 
     @Test("Without addresses the relay listens where others reach the machine, and at 127.0.0.1 last")
     func machine() throws {
         let configuration = try read("")
-        #expect(configuration.doors().last == TransportAddress("127.0.0.1", port: 3478))
-        let hosts = try configuration.relayHosts(doors: configuration.doors())
+        #expect(configuration.endpoints().last == TransportAddress("127.0.0.1", port: 3478))
+        let hosts = try configuration.relayHosts(endpoints: configuration.endpoints())
         #expect((1...2).contains(hosts.count))
         for host in hosts where PeerPolicy.range(of: host) == .loopback {
             // Only where the machine has no other address of the family.
-            #expect(configuration.doors().count { $0.family == host.family } == 1)
+            #expect(configuration.endpoints().count { $0.family == host.family } == 1)
         }
     }
 
@@ -131,10 +131,10 @@ struct RelayConfigurationTests {
     func wildcard() throws {
         let configuration = try read("relay: {addresses: 0.0.0.0}")
         #expect(throws: ApusError(.configurationInvalid)) {
-            try configuration.relayHosts(doors: configuration.doors())
+            try configuration.relayHosts(endpoints: configuration.endpoints())
         }
         let named = try read("relay: {addresses: 0.0.0.0, relay_addresses: 192.0.2.7}")
-        #expect(try named.relayHosts(doors: named.doors()).map(\.hostDescription) == ["192.0.2.7"])
+        #expect(try named.relayHosts(endpoints: named.endpoints()).map(\.hostDescription) == ["192.0.2.7"])
     }
 
     @Test("Nodes with one cluster key have the same nonce key and credentials; another key gives others")

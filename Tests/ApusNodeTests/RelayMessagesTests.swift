@@ -74,26 +74,26 @@ struct RelayMessagesTests {
         }
     }
 
-    @Test("Tidings come back as they went; doors of unknown kinds are left out, lists that do not fit refused")
-    func tidings() throws {
-        let tidings = RelayTidings(
-            doors: [RelayDoor(transport: .udp, address: v4), RelayDoor(transport: .tls, address: v6)],
+    @Test("Report come back as they went; endpoints of unknown kinds are left out, lists that do not fit refused")
+    func report() throws {
+        let report = RelayReport(
+            endpoints: [RelayEndpoint(transport: .udp, address: v4), RelayEndpoint(transport: .tls, address: v6)],
             domain: "relay.example", isDraining: true, usage: [RelayUsage(user: "ann", allocations: 2)], isWhole: false,
             advertised: HostPort(host: "relay.example", port: 443), addresses: [v4.host, v6.host],
             relays: [v6.host])
-        #expect(try RelayTidings(tidings.wire) == tidings)
-        var wire = tidings.wire
-        wire.doors.append(.with { $0.transport = 77 })
-        #expect(try RelayTidings(wire) == tidings)
+        #expect(try RelayReport(report.wire) == report)
+        var wire = report.wire
+        wire.endpoints.append(.with { $0.transport = 77 })
+        #expect(try RelayReport(wire) == report)
         var many = wire
         many.addresses = Array(repeating: v4.wire, count: RelayRoster.addressesMax + 1)
-        expectMalformed("addresses") { () throws(ApusError) in _ = try RelayTidings(many) }
+        expectMalformed("addresses") { () throws(ApusError) in _ = try RelayReport(many) }
         many.addresses = [Data([1])]
-        expectMalformed("address") { () throws(ApusError) in _ = try RelayTidings(many) }
+        expectMalformed("address") { () throws(ApusError) in _ = try RelayReport(many) }
         many.addresses = []
         many.relays = Array(repeating: v4.wire, count: RelayRoster.addressesMax + 1)
-        expectMalformed("relays") { () throws(ApusError) in _ = try RelayTidings(many) }
+        expectMalformed("relays") { () throws(ApusError) in _ = try RelayReport(many) }
         wire.counts = []
-        expectMalformed("counts") { () throws(ApusError) in _ = try RelayTidings(wire) }
+        expectMalformed("counts") { () throws(ApusError) in _ = try RelayReport(wire) }
     }
 }

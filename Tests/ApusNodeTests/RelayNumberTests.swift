@@ -38,8 +38,8 @@ struct RelayNumberTests {
 
     @Test("A node's word about its users is refused, or counts no more than its type holds")
     func users() throws {
-        let sample = RelayWireTidings.with {
-            $0.doors = [
+        let sample = RelayWireReport.with {
+            $0.endpoints = [
                 .with {
                     $0.transport = 1
                     $0.address = Data([10, 0, 0, 1, 0xd, 0x96])
@@ -52,7 +52,7 @@ struct RelayNumberTests {
         }
         var readCount = 0
         for bytes in WireExtremes.variants(of: try sample.serializedBytes()) {
-            guard let wire = try? RelayWireTidings(serializedBytes: bytes), let said = try? RelayTidings(wire) else {
+            guard let wire = try? RelayWireReport(serializedBytes: bytes), let said = try? RelayReport(wire) else {
                 continue
             }
             readCount += 1

@@ -28,7 +28,7 @@ struct ExternalAddressTests {
 
     private func client(_ control: RelayControl) -> TurnTestClient {
         let issued = credentials.issue(user: "u", expiry: 4_000_000_000)
-        return TurnTestClient(LoopbackSocket(), door: control.planes[0].datagramAddresses[0], issued)
+        return TurnTestClient(LoopbackSocket(), endpoint: control.planes[0].datagramAddresses[0], issued)
     }
 
     @Test(

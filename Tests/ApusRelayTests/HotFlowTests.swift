@@ -14,7 +14,7 @@ struct HotFlowTests {
     ) {
         for block in 0..<(count + 19) / 20 {
             let sent = (0..<20).map { [UInt8](repeating: UInt8($0), count: 1 + (block * 7 + $0 / 5 * 90) % 1_300) }
-            for bytes in sent { client.send(PlaneHarness.channelData(0x4000, bytes), to: harness.door) }
+            for bytes in sent { client.send(PlaneHarness.channelData(0x4000, bytes), to: harness.endpoint) }
             #expect(sent.map { _ in peer.receive() } == sent)
             for bytes in sent { peer.send(bytes, to: relayed) }
             #expect(sent.map { _ in client.receive() } == sent.map { PlaneHarness.channelData(0x4000, $0) })
@@ -36,7 +36,7 @@ struct HotFlowTests {
         // A permitted host at another port is no peer of the channel.
         other.send(payload, to: allocation.relayed)
         #expect(client.receive()?.prefix(2) == [0, 0x17])
-        client.send(PlaneHarness.sendIndication(other.address, payload), to: harness.door)
+        client.send(PlaneHarness.sendIndication(other.address, payload), to: harness.endpoint)
         #expect(other.receive() == payload)
         // The address is nobody else's, although two sockets have it.
         #expect(throws: ApusError.self) { try RelaySocket.open(allocation.relayed, bufferBytes: 4_096) }
@@ -72,12 +72,12 @@ struct HotFlowTests {
             harness.command(.bindChannel(allocation: allocation.id, number: 0x4001, peer: peer.address))
             harness.settle()
             for _ in 0..<1_100 {
-                client.send(PlaneHarness.channelData(0x4001, [1]), to: harness.door)
+                client.send(PlaneHarness.channelData(0x4001, [1]), to: harness.endpoint)
                 #expect(peer.receive() == [1])
             }
         }
         #expect(harness.counters { $0.connectedFlows > 1 || $0.unsegmented > 0 } == nil)
-        client.send(PlaneHarness.channelData(0x4001, [7]), to: harness.door)
+        client.send(PlaneHarness.channelData(0x4001, [7]), to: harness.endpoint)
         #expect(peers[0].receive() == [7])
     }
 
@@ -94,7 +94,7 @@ struct HotFlowTests {
         if let peer { carry(1_100, harness, client, peer, relayed: allocation.relayed) }
         #expect(harness.counters { $0.connectedFlows == 1 } != nil)
         peer = nil
-        client.send(PlaneHarness.channelData(0x4000, payload), to: harness.door)
+        client.send(PlaneHarness.channelData(0x4000, payload), to: harness.endpoint)
         let told = harness.event { event -> StunICMP? in
             if case .peerError(allocation.id, address, let icmp) = event { icmp } else { nil }
         }

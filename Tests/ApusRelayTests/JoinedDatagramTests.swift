@@ -30,7 +30,7 @@ struct JoinedDatagramTests {
         let numbers = (0..<count).map { $0 % 20 < 12 ? 0x4000 : $0 % 20 < 17 ? 0x4001 : 0x4005 as UInt16 }
         var whole = zip(numbers, payloads).flatMap { PlaneHarness.channelData($0, $1) }
         whole += PlaneHarness.channelData(0x4000, [1, 2, 3])
-        client.send(whole, to: harness.door)
+        client.send(whole, to: harness.endpoint)
         for (number, payload) in zip(numbers, payloads) where number != 0x4005 {
             #expect(peers[Int(number & 1)].receive(milliseconds: 1_000) == payload)
         }

@@ -45,16 +45,16 @@ final class LoopbackSocket {
     }
 
     /// A datagram socket at an address of 127.0.0.0/8 that sends to one place alone.
-    init(datagramsTo door: TransportAddress, from host: UInt32 = LoopbackSocket.host) {
+    init(datagramsTo endpoint: TransportAddress, from host: UInt32 = LoopbackSocket.host) {
         descriptor = socket(AF_INET, Int32(SOCK_DGRAM.rawValue), 0)
         _ = Self.withAddress(TransportAddress(v4: host, port: 0)) { [descriptor] in bind(descriptor, $0, $1) }
-        _ = Self.withAddress(door) { [descriptor] in connect(descriptor, $0, $1) }
+        _ = Self.withAddress(endpoint) { [descriptor] in connect(descriptor, $0, $1) }
         address = Self.local(descriptor)
     }
 
     /// A connection; the kernel keeps so many bytes that were not read, or as many as it likes.
     init(
-        connectedTo door: TransportAddress, from host: UInt32 = LoopbackSocket.host, receiveBytes: Int32? = nil
+        connectedTo endpoint: TransportAddress, from host: UInt32 = LoopbackSocket.host, receiveBytes: Int32? = nil
     ) {
         descriptor = socket(AF_INET, Int32(SOCK_STREAM.rawValue), 0)
         if host != Self.host {
@@ -63,7 +63,7 @@ final class LoopbackSocket {
         if var bytes = receiveBytes {
             setsockopt(descriptor, SOL_SOCKET, SO_RCVBUF, &bytes, socklen_t(MemoryLayout<Int32>.size))
         }
-        _ = Self.withAddress(door) { [descriptor] in connect(descriptor, $0, $1) }
+        _ = Self.withAddress(endpoint) { [descriptor] in connect(descriptor, $0, $1) }
         address = Self.local(descriptor)
     }
 

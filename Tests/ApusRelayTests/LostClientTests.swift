@@ -26,9 +26,9 @@ struct LostClientTests {
         let closed: Bool? = harness.event { if case .streamClosed(flow) = $0 { true } else { nil } }
         #expect(closed == true)
         client = nil
-        let stranger = try PlaneClient(harness, transport)
+        let outsider = try PlaneClient(harness, transport)
         peer.send([1, 2, 3], to: allocation.relayed)
-        #expect(stranger.receives(within: 200) == nil)
+        #expect(outsider.receives(within: 200) == nil)
         #expect(harness.remove(allocation.id)?.dropped == 1)
     }
 
@@ -59,11 +59,11 @@ struct LostClientTests {
         let harness = try PlaneHarness()
         let client = LoopbackSocket()
         _ = try harness.install(harness.flow(of: client))
-        client.send([0xFF], to: harness.door)
+        client.send([0xFF], to: harness.endpoint)
         #expect(harness.counters { $0.malformed == 1 } != nil)
         let start = MonotonicTime.now()
         for count in 2...3 as ClosedRange<UInt64> {
-            client.send([0xFF], to: harness.door)
+            client.send([0xFF], to: harness.endpoint)
             #expect(harness.counters { $0.malformed == count } != nil)
         }
         #expect(MonotonicTime.now() - start < .milliseconds(2_400))

@@ -35,9 +35,9 @@ struct MarkTests {
         for (ttl, tos) in [(50 as Int32, 0xB8 as Int32), (9, 0x03), (255, 0xBB), (2, 0)] {
             let expected = isCarried ? marks(ttl: UInt32(ttl) - 1, tos: UInt32(tos)) : marks(ttl: 64, tos: 0)
             set(client, ttl: ttl, tos: tos)
-            client.send(PlaneHarness.channelData(0x4000, [1, 2, 3]), to: harness.door)
+            client.send(PlaneHarness.channelData(0x4000, [1, 2, 3]), to: harness.endpoint)
             #expect(next(peer) == expected)
-            client.send(PlaneHarness.sendIndication(peer.address, [1]), to: harness.door)
+            client.send(PlaneHarness.sendIndication(peer.address, [1]), to: harness.endpoint)
             #expect(next(peer) == expected)
             set(peer, ttl: ttl, tos: tos)
             peer.send([4, 5, 6], to: allocation.relayed)
@@ -51,7 +51,7 @@ struct MarkTests {
         let (client, peer) = (LoopbackSocket(), LoopbackSocket())
         _ = try harness.installWithChannel(harness.flow(of: client), peer: peer.address)
         for _ in 0..<1_100 {
-            client.send(PlaneHarness.channelData(0x4000, [1, 2, 3]), to: harness.door)
+            client.send(PlaneHarness.channelData(0x4000, [1, 2, 3]), to: harness.endpoint)
             #expect(peer.receive() == [1, 2, 3])
         }
         #expect(harness.counters { $0.connectedFlows == 1 } != nil)
@@ -62,13 +62,13 @@ struct MarkTests {
                 // Long enough for the socket itself to have others.
                 if isLater { usleep(1_100_000) }
                 for _ in 0..<3 {
-                    client.send(PlaneHarness.channelData(0x4000, [4, 5, 6]), to: harness.door)
+                    client.send(PlaneHarness.channelData(0x4000, [4, 5, 6]), to: harness.endpoint)
                     #expect(next(peer) == marks(ttl: UInt32(ttl) - 1, tos: UInt32(tos)))
                 }
             }
         }
         set(client, ttl: 1, tos: 0)
-        client.send(PlaneHarness.channelData(0x4000, [7]), to: harness.door)
+        client.send(PlaneHarness.channelData(0x4000, [7]), to: harness.endpoint)
         #expect(peer.receive(milliseconds: 100) == nil)
     }
 
@@ -105,12 +105,12 @@ struct MarkTests {
         let (client, peer) = (LoopbackSocket(), LoopbackSocket())
         let allocation = try harness.installWithChannel(harness.flow(of: client), peer: peer.address)
         set(client, ttl: 1, tos: 0)
-        client.send(PlaneHarness.channelData(0x4000, [1]), to: harness.door)
+        client.send(PlaneHarness.channelData(0x4000, [1]), to: harness.endpoint)
         #expect(peer.receive(milliseconds: 100) == nil)
-        client.send(PlaneHarness.request(0x004), to: harness.door)
+        client.send(PlaneHarness.request(0x004), to: harness.endpoint)
         #expect(try harness.flow(from: client.address).transport == .udp)
         set(client, ttl: 64, tos: 0)
-        client.send(PlaneHarness.channelData(0x4000, [2]), to: harness.door)
+        client.send(PlaneHarness.channelData(0x4000, [2]), to: harness.endpoint)
         #expect(peer.receive() == [2])
         #expect(harness.remove(allocation.id)?.dropped == 1)
     }

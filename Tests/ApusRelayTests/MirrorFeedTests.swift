@@ -101,19 +101,19 @@ struct RelayRosterTests {
         NodeID(name: NodeName(unchecked: name), incarnation: incarnation)
     }
 
-    private let door = RelayDoor(transport: .udp, address: TransportAddress(v4: 7, port: 3478))
+    private let endpoint = RelayEndpoint(transport: .udp, address: TransportAddress(v4: 7, port: 3478))
 
-    private func tidings(_ usage: [(String, Int)] = [], isWhole: Bool = true, isDraining: Bool = false) -> RelayTidings
+    private func report(_ usage: [(String, Int)] = [], isWhole: Bool = true, isDraining: Bool = false) -> RelayReport
     {
-        RelayTidings(
-            doors: [door], isDraining: isDraining, usage: usage.map { RelayUsage(user: $0.0, allocations: $0.1) },
+        RelayReport(
+            endpoints: [endpoint], isDraining: isDraining, usage: usage.map { RelayUsage(user: $0.0, allocations: $0.1) },
             isWhole: isWhole)
     }
 
     private func roster(of local: String, _ names: [String]) -> RelayRoster {
         var roster = RelayRoster(local: node(local))
         roster.membersChanged(names.map { (node($0), true) })
-        for name in names where name != local { roster.told(tidings(), by: node(name)) }
+        for name in names where name != local { roster.told(report(), by: node(name)) }
         return roster
     }
 
@@ -125,76 +125,76 @@ struct RelayRosterTests {
         #expect(roster(of: "n10", names).standby == node("n1"))
         #expect(roster(of: "n1", ["n1"]).standby == nil)
         var roster = roster(of: "n1", names)
-        roster.told(tidings(isDraining: true), by: node("n2"))
+        roster.told(report(isDraining: true), by: node("n2"))
         #expect(roster.standby == node("n3"))
         roster.membersChanged([(node("n1"), true), (node("n3"), false), (node("n10"), true)])
         #expect(roster.standby == node("n10"))
-        #expect(roster.alternate == RelayAlternate(doors: [door]))
+        #expect(roster.alternate == RelayAlternate(endpoints: [endpoint]))
     }
 
     @Test("A client is told of its own node's relay, then of the standby's, then of one more; none that leaves")
     func clientURLs() {
-        func tidings(_ host: UInt32, advertised: HostPort? = nil, isDraining: Bool = false) -> RelayTidings {
+        func report(_ host: UInt32, advertised: HostPort? = nil, isDraining: Bool = false) -> RelayReport {
             let kinds: [RelayFlow.Transport] = [.udp, .tcp, .tls, .dtls]
-            return RelayTidings(
-                doors: kinds.map {
-                    RelayDoor(transport: $0, address: TransportAddress(v4: host, port: $0.isStream ? 5 : 4))
+            return RelayReport(
+                endpoints: kinds.map {
+                    RelayEndpoint(transport: $0, address: TransportAddress(v4: host, port: $0.isStream ? 5 : 4))
                 }, isDraining: isDraining, advertised: advertised)
         }
         var roster = roster(of: "n1", ["n1", "n2", "n3", "n4"])
-        for (number, name) in [(UInt32(2), "n2"), (3, "n3"), (4, "n4")] { roster.told(tidings(number), by: node(name)) }
+        for (number, name) in [(UInt32(2), "n2"), (3, "n3"), (4, "n4")] { roster.told(report(number), by: node(name)) }
         let own = [
             "turn:0.0.0.1:4?transport=udp", "turn:0.0.0.1:5?transport=tcp", "turns:0.0.0.1:5?transport=tcp",
         ]
         func others(_ number: Int) -> [String] { own.map { $0.replacing("0.0.0.1", with: "0.0.0.\(number)") } }
-        #expect(roster.clientURLs(own: tidings(1)) == own + others(2) + others(3))
-        roster.told(tidings(2, isDraining: true), by: node("n2"))
-        #expect(roster.clientURLs(own: tidings(1)) == own + others(3) + others(4))
-        #expect(roster.clientURLs(own: tidings(1, isDraining: true)) == others(3) + others(4))
+        #expect(roster.clientURLs(own: report(1)) == own + others(2) + others(3))
+        roster.told(report(2, isDraining: true), by: node("n2"))
+        #expect(roster.clientURLs(own: report(1)) == own + others(3) + others(4))
+        #expect(roster.clientURLs(own: report(1, isDraining: true)) == others(3) + others(4))
         roster.membersChanged([(node("n1"), true), (node("n3"), true)])
-        roster.told(tidings(3, advertised: HostPort(host: "relay.example", port: 443)), by: node("n3"))
+        roster.told(report(3, advertised: HostPort(host: "relay.example", port: 443)), by: node("n3"))
         #expect(
-            roster.clientURLs(own: RelayTidings(doors: [])) == [
+            roster.clientURLs(own: RelayReport(endpoints: [])) == [
                 "turn:relay.example:443?transport=udp", "turn:relay.example:443?transport=tcp",
                 "turns:relay.example:5?transport=tcp",
             ])
     }
 
-    @Test("What nodes tell of their addresses is known while they live, and each life is told the doors anew")
+    @Test("What nodes tell of their addresses is known while they live, and each life is told the endpoints anew")
     func addresses() {
         var roster = roster(of: "n1", ["n1", "n2", "n3"])
         let address = TransportAddress(v4: 9, port: 0)
-        let told = RelayTidings(doors: [door], addresses: [address, address])
+        let told = RelayReport(endpoints: [endpoint], addresses: [address, address])
         let isKnown = roster.told(told, by: node("n2"))
         #expect(!isKnown)
         roster.told(told, by: node("n3"))
-        #expect(roster.addressesElsewhere == [address, door.address.host])
+        #expect(roster.addressesElsewhere == [address, endpoint.address.host])
         roster.membersChanged([(node("n1"), true), (node("n2", 2), true)])
         #expect(roster.addressesElsewhere.isEmpty)
         let isFirst = roster.told(told, by: node("n2", 2))
-        #expect(isFirst && roster.addressesElsewhere == [address, door.address.host])
+        #expect(isFirst && roster.addressesElsewhere == [address, endpoint.address.host])
     }
 
     @Test("A node says where its allocations are; of one that does not, they may be anywhere")
     func relays() {
         var roster = roster(of: "n1", ["n1", "n2", "n3"])
         let (machine, relay) = (TransportAddress(v4: 9, port: 0), TransportAddress(v4: 10, port: 0))
-        roster.told(RelayTidings(doors: [door], addresses: [machine], relays: [relay]), by: node("n2"))
-        #expect(roster.relaysElsewhere == [relay, door.address.host])
-        #expect(roster.addressesElsewhere == [machine, door.address.host, relay])
-        roster.told(RelayTidings(doors: [door], addresses: [machine]), by: node("n3"))
-        #expect(roster.relaysElsewhere == [relay, machine, door.address.host])
+        roster.told(RelayReport(endpoints: [endpoint], addresses: [machine], relays: [relay]), by: node("n2"))
+        #expect(roster.relaysElsewhere == [relay, endpoint.address.host])
+        #expect(roster.addressesElsewhere == [machine, endpoint.address.host, relay])
+        roster.told(RelayReport(endpoints: [endpoint], addresses: [machine]), by: node("n3"))
+        #expect(roster.relaysElsewhere == [relay, machine, endpoint.address.host])
     }
 
     @Test("Users are counted over the other nodes; what changed replaces, and a life that ended is forgotten")
     func counts() {
         var roster = roster(of: "n1", ["n1", "n2", "n3"])
-        roster.told(tidings([("ann", 2), ("bob", 1)]), by: node("n2"))
-        roster.told(tidings([("ann", 3)]), by: node("n3"))
+        roster.told(report([("ann", 2), ("bob", 1)]), by: node("n2"))
+        roster.told(report([("ann", 3)]), by: node("n3"))
         #expect(roster.countsElsewhere == ["ann": 5, "bob": 1])
-        roster.told(tidings([("bob", 0), ("cat", 4)], isWhole: false), by: node("n2"))
+        roster.told(report([("bob", 0), ("cat", 4)], isWhole: false), by: node("n2"))
         #expect(roster.countsElsewhere == ["ann": 5, "cat": 4])
-        roster.told(tidings([("eve", 9)]), by: node("n4"))
+        roster.told(report([("eve", 9)]), by: node("n4"))
         #expect(roster.countsElsewhere["eve"] == nil, "a node that is no member")
         roster.membersChanged([(node("n1"), true), (node("n2"), true), (node("n3", 2), true)])
         #expect(roster.countsElsewhere == ["ann": 2, "cat": 4])

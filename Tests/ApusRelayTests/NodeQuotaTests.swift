@@ -34,18 +34,18 @@ struct NodeQuotaTests {
         }
         harness.settle()
         // A bucket holds 64 KiB at least: 65 packets of 1,000 bytes.
-        send(40, from: clients[0], to: harness.door)
+        send(40, from: clients[0], to: harness.endpoint)
         #expect(receivedCount(peers[0]) == 40)
         for _ in 0..<40 { peers[1].send([UInt8](repeating: 2, count: 1_000), to: relayed[1]) }
         #expect(receivedCount(clients[1]) == 25)
-        send(1, from: clients[0], to: harness.door)
+        send(1, from: clients[0], to: harness.endpoint)
         #expect(receivedCount(peers[0]) == 0)
         let counted = try #require(harness.counters { $0.overNodeQuota >= 16 })
         #expect(counted.overNodeQuota == 16 && counted.overQuota == 0)
         harness.command(.limitNode(RelayRate(bytesPerSecond: 1_000_000)))
         harness.settle()
         pause(milliseconds: 100)
-        send(10, from: clients[0], to: harness.door)
+        send(10, from: clients[0], to: harness.endpoint)
         #expect(receivedCount(peers[0]) == 10)
     }
 

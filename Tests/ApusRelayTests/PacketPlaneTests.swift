@@ -12,7 +12,7 @@ struct PacketPlaneTests {
         let harness = try PlaneHarness()
         let (client, peer) = (LoopbackSocket(), LoopbackSocket())
         let allocation = try harness.installWithChannel(harness.flow(of: client), peer: peer.address)
-        client.send(PlaneHarness.channelData(0x4000, payload), to: harness.door)
+        client.send(PlaneHarness.channelData(0x4000, payload), to: harness.endpoint)
         #expect(peer.receive() == payload)
         peer.send(payload, to: allocation.relayed)
         #expect(client.receive() == PlaneHarness.channelData(0x4000, payload))
@@ -31,7 +31,7 @@ struct PacketPlaneTests {
         let allocation = try harness.installWithChannel(harness.flow(of: client), peer: peer.address)
         for block in 0..<50 {
             let sent = (0..<20).map { [UInt8](repeating: UInt8($0), count: 1 + (block * 7 + $0 / 5 * 90) % 1_300) }
-            for bytes in sent { client.send(PlaneHarness.channelData(0x4000, bytes), to: harness.door) }
+            for bytes in sent { client.send(PlaneHarness.channelData(0x4000, bytes), to: harness.endpoint) }
             #expect(sent.map { _ in peer.receive() } == sent)
             for bytes in sent { peer.send(bytes, to: allocation.relayed) }
             #expect(sent.map { _ in client.receive() } == sent.map { PlaneHarness.channelData(0x4000, $0) })
@@ -45,7 +45,7 @@ struct PacketPlaneTests {
         let allocation = try harness.install(harness.flow(of: client))
         harness.command(.permit(allocation: allocation.id, peer: peer.address, ports: 1...65_535))
         harness.settle()
-        client.send(PlaneHarness.sendIndication(peer.address, payload), to: harness.door)
+        client.send(PlaneHarness.sendIndication(peer.address, payload), to: harness.endpoint)
         #expect(peer.receive() == payload)
         peer.send(payload, to: allocation.relayed)
         let data = try #require(client.receive())
@@ -63,7 +63,7 @@ struct PacketPlaneTests {
         let (client, peer) = (LoopbackSocket(), LoopbackSocket())
         let allocation = try harness.install(harness.flow(of: client))
         harness.settle()
-        client.send(PlaneHarness.sendIndication(peer.address, payload), to: harness.door)
+        client.send(PlaneHarness.sendIndication(peer.address, payload), to: harness.endpoint)
         peer.send(payload, to: allocation.relayed)
         #expect(harness.counters { $0.notPermitted == 2 } != nil)
         harness.command(.permit(allocation: allocation.id, peer: peer.address, ports: 1...65_535))
@@ -90,8 +90,8 @@ struct PacketPlaneTests {
                 .sendToPeer(allocation: allocation.id, peer: to, bytes: [UInt8(1)], isUnfragmented: true))
         }
         harness.settle()
-        client.send(PlaneHarness.sendIndication(other.address, [2]), to: harness.door)
-        client.send(PlaneHarness.sendIndication(peer.address, [3]), to: harness.door)
+        client.send(PlaneHarness.sendIndication(other.address, [2]), to: harness.endpoint)
+        client.send(PlaneHarness.sendIndication(peer.address, [3]), to: harness.endpoint)
         #expect(peer.receive() == [1])
         #expect(peer.receive() == [3])
         #expect(other.receive(milliseconds: 50) == nil)
@@ -101,14 +101,14 @@ struct PacketPlaneTests {
     @Test("§12.4: data on a channel that is not bound, cut short or of no allocation goes nowhere and is counted")
     func badChannelData() throws {
         let harness = try PlaneHarness()
-        let (client, stranger, peer) = (LoopbackSocket(), LoopbackSocket(), LoopbackSocket())
+        let (client, outsider, peer) = (LoopbackSocket(), LoopbackSocket(), LoopbackSocket())
         _ = try harness.installWithChannel(harness.flow(of: client), peer: peer.address)
-        client.send(PlaneHarness.channelData(0x4001, payload), to: harness.door)
-        client.send([0x40, 0, 0, 9, 1, 2], to: harness.door)
-        client.send([0x40], to: harness.door)
-        client.send([0x80, 1, 2, 3], to: harness.door)
-        client.send([], to: harness.door)
-        stranger.send(PlaneHarness.channelData(0x4000, payload), to: harness.door)
+        client.send(PlaneHarness.channelData(0x4001, payload), to: harness.endpoint)
+        client.send([0x40, 0, 0, 9, 1, 2], to: harness.endpoint)
+        client.send([0x40], to: harness.endpoint)
+        client.send([0x80, 1, 2, 3], to: harness.endpoint)
+        client.send([], to: harness.endpoint)
+        outsider.send(PlaneHarness.channelData(0x4000, payload), to: harness.endpoint)
         let counters = try #require(harness.counters { $0.unknownFlow == 1 && $0.malformed == 4 })
         #expect(counters.unboundChannel == 1)
         #expect(peer.receive(milliseconds: 50) == nil)
@@ -119,7 +119,7 @@ struct PacketPlaneTests {
         let harness = try PlaneHarness()
         let client = LoopbackSocket()
         let request = PlaneHarness.request(0x003, count: 8)
-        client.send(request, to: harness.door)
+        client.send(request, to: harness.endpoint)
         let flow = harness.event { if case .control(let flow, request) = $0 { flow } else { nil } }
         #expect(flow == harness.flow(of: client))
         harness.command(.send(harness.flow(of: client), [1, 2, 3, 4]))
@@ -130,8 +130,8 @@ struct PacketPlaneTests {
     func controlBounds() throws {
         let harness = try PlaneHarness { $0.ringCapacity = 16 }
         let client = LoopbackSocket()
-        client.send(PlaneHarness.request(0x003, count: 4_000), to: harness.door)
-        for _ in 0..<100 { client.send(PlaneHarness.request(0x003), to: harness.door) }
+        client.send(PlaneHarness.request(0x003, count: 4_000), to: harness.endpoint)
+        for _ in 0..<100 { client.send(PlaneHarness.request(0x003), to: harness.endpoint) }
         pause(milliseconds: 300)
         let counters = harness.counters { $0.unauthenticatedDropped >= 1 && $0.controlTooLong == 1 }
         #expect(counters?.controlDropped == 0)
@@ -146,14 +146,14 @@ struct PacketPlaneTests {
         harness.command(.bindChannel(allocation: allocation.id, number: 0x4001, peer: peer.address))
         harness.command(.bindChannel(allocation: allocation.id, number: 0x4000, peer: other.address))
         harness.settle()
-        client.send(PlaneHarness.channelData(0x4000, [1]), to: harness.door)
+        client.send(PlaneHarness.channelData(0x4000, [1]), to: harness.endpoint)
         #expect(peer.receive() == [1])
         harness.command(.unbindChannel(allocation: allocation.id, number: 0x4000))
         harness.command(.bindChannel(allocation: allocation.id, number: 0x4FFF, peer: peer.address))
         harness.command(.bindChannel(allocation: allocation.id, number: 0x4000, peer: other.address))
         harness.settle()
-        client.send(PlaneHarness.channelData(0x4FFF, [2]), to: harness.door)
-        client.send(PlaneHarness.channelData(0x4000, [3]), to: harness.door)
+        client.send(PlaneHarness.channelData(0x4FFF, [2]), to: harness.endpoint)
+        client.send(PlaneHarness.channelData(0x4000, [3]), to: harness.endpoint)
         #expect(peer.receive() == [2])
         #expect(other.receive() == [3])
     }
@@ -178,7 +178,7 @@ struct PacketPlaneTests {
         let refused = try harness.install(harness.flow(of: second))
         #expect(harness.event { $0 == .refused(allocation: refused.id) ? true : nil } == true)
         for index in 0..<3 {
-            client.send(PlaneHarness.channelData(0x4000 + UInt16(index), [UInt8(index)]), to: harness.door)
+            client.send(PlaneHarness.channelData(0x4000 + UInt16(index), [UInt8(index)]), to: harness.endpoint)
         }
         #expect(peers[0].receive() == [0])
         #expect(peers[1].receive() == [1])
@@ -192,15 +192,15 @@ struct PacketPlaneTests {
         let first = try harness.installWithChannel(harness.flow(of: client), peer: peer.address)
         #expect(harness.remove(first.id) != nil)
         let second = try harness.installWithChannel(harness.flow(of: client), peer: peer.address)
-        client.send(PlaneHarness.channelData(0x4000, [1]), to: harness.door)
+        client.send(PlaneHarness.channelData(0x4000, [1]), to: harness.endpoint)
         #expect(peer.receive() == [1])
         harness.command(.moveFlow(allocation: second.id, flow: harness.flow(of: moved)))
         harness.settle()
-        moved.send(PlaneHarness.channelData(0x4000, [2]), to: harness.door)
+        moved.send(PlaneHarness.channelData(0x4000, [2]), to: harness.endpoint)
         #expect(peer.receive() == [2])
         peer.send([3], to: second.relayed)
         #expect(moved.receive() == PlaneHarness.channelData(0x4000, [3]))
-        client.send(PlaneHarness.channelData(0x4000, [4]), to: harness.door)
+        client.send(PlaneHarness.channelData(0x4000, [4]), to: harness.endpoint)
         #expect(harness.counters { $0.unknownFlow == 1 } != nil)
     }
 
@@ -217,7 +217,7 @@ struct PacketPlaneTests {
         }
         harness.settle()
         for (index, client) in clients.enumerated() {
-            client.send(PlaneHarness.channelData(0x4ABC, [UInt8(index), 1]), to: harness.door)
+            client.send(PlaneHarness.channelData(0x4ABC, [UInt8(index), 1]), to: harness.endpoint)
         }
         #expect(Set(clients.compactMap { _ in peer.receive()?.first }).count == 200)
         for (index, allocation) in allocations.enumerated() { peer.send([UInt8(index), 2, 3], to: allocation.relayed) }

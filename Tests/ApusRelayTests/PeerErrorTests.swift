@@ -63,8 +63,8 @@ struct PeerErrorTests {
             // Of changing sizes, so that each is a message of its own, and equal ones, which go as one.
             let sent = (0..<8).map { [UInt8](repeating: UInt8($0), count: block < 25 ? 100 : 20 + $0 * 7) }
             for bytes in sent {
-                client.send(PlaneHarness.channelData(0x4001, bytes), to: harness.door)
-                client.send(PlaneHarness.channelData(0x4000, bytes), to: harness.door)
+                client.send(PlaneHarness.channelData(0x4001, bytes), to: harness.endpoint)
+                client.send(PlaneHarness.channelData(0x4000, bytes), to: harness.endpoint)
                 peer.send(bytes, to: allocation.relayed)
             }
             #expect(sent.map { _ in peer.receive() } == sent)
@@ -86,7 +86,7 @@ struct PeerErrorTests {
         let (client, closed) = (LoopbackSocket(), closedPeer())
         let allocation = try harness.installWithChannel(harness.flow(of: client), peer: closed)
         for _ in 0..<20 {
-            client.send(PlaneHarness.channelData(0x4000, [1]), to: harness.door)
+            client.send(PlaneHarness.channelData(0x4000, [1]), to: harness.endpoint)
             pause(milliseconds: 1)
         }
         let counters = try #require(harness.counters { $0.peerErrors + $0.peerErrorsLimited >= 20 })
@@ -103,12 +103,12 @@ struct PeerErrorTests {
         // The channel still sends; only the permission is gone.
         harness.command(.revoke(allocation: allocation.id, peer: closed))
         harness.settle()
-        client.send(PlaneHarness.channelData(0x4000, [1]), to: harness.door)
+        client.send(PlaneHarness.channelData(0x4000, [1]), to: harness.endpoint)
         #expect(harness.counters { $0.peerErrorsIgnored == 1 && $0.peerErrors == 0 } != nil)
 
         let silent = try PlaneHarness { $0.peerErrorsPerSecondMax = 0 }
         let other = try silent.installWithChannel(silent.flow(of: client), peer: closed)
-        client.send(PlaneHarness.channelData(0x4000, [1]), to: silent.door)
+        client.send(PlaneHarness.channelData(0x4000, [1]), to: silent.endpoint)
         // What control says overtakes what clients do.
         pause(milliseconds: 50)
         let traffic = try #require(silent.remove(other.id))

@@ -22,7 +22,7 @@ struct PeerListServerTests {
         ) { _, _ in server }
         defer { control.stop() }
         let client = TurnTestClient(
-            LoopbackSocket(), door: control.planes[0].datagramAddresses[0],
+            LoopbackSocket(), endpoint: control.planes[0].datagramAddresses[0],
             credentials.issue(user: "u", expiry: 4_000_000_000))
         _ = try client.allocate()
         // A permission is for a host, of which one port is closed.

@@ -100,8 +100,8 @@ struct PeerStreamTests {
         let relay = try relay()
         defer { relay.control.stop() }
         let (client, relayed) = try allocate(relay)
-        let stranger = LoopbackSocket(connectedTo: relayed)
-        #expect(stranger.receive() == [])
+        let outsider = LoopbackSocket(connectedTo: relayed)
+        #expect(outsider.receive() == [])
         let host = TransportAddress(v4: LoopbackSocket.host, port: 0)
         #expect(try client.code(.createPermission) { $0.add(.xorPeerAddress, xorAddress: host) } == 0)
         let peer = LoopbackSocket(connectedTo: relayed)

@@ -4,10 +4,10 @@ import ApusTraversal
 import Testing
 
 extension PlaneHarness {
-    /// One that has the doors of TLS and DTLS too.
+    /// One that has the endpoints of TLS and DTLS too.
     static func secured(_ configure: (inout PlaneConfiguration) -> Void = { _ in }) throws -> PlaneHarness {
         let certificate = try TestCertificate()
-        let security = try DoorSecurity(certificateFile: certificate.certificate, keyFile: certificate.key)
+        let security = try EndpointSecurity(certificateFile: certificate.certificate, keyFile: certificate.key)
         return try PlaneHarness {
             let any = TransportAddress(v4: LoopbackSocket.host, port: 0)
             $0.security = security
@@ -18,7 +18,7 @@ extension PlaneHarness {
     }
 }
 
-/// A client at any of a plane's doors that control knows.
+/// A client at any of a plane's endpoints that control knows.
 final class PlaneClient {
     let flow: RelayFlow
     private let plain: LoopbackSocket?
@@ -26,10 +26,10 @@ final class PlaneClient {
 
     init(_ harness: PlaneHarness, _ transport: RelayFlow.Transport) throws {
         switch transport {
-        case .udp: (plain, secure) = (LoopbackSocket(datagramsTo: harness.door), nil)
-        case .tcp: (plain, secure) = (LoopbackSocket(connectedTo: harness.streamDoor), nil)
-        case .tls: (plain, secure) = (nil, SecureClient(harness.secureDoor, isDatagram: false))
-        case .dtls: (plain, secure) = (nil, SecureClient(harness.sessionDoor, isDatagram: true))
+        case .udp: (plain, secure) = (LoopbackSocket(datagramsTo: harness.endpoint), nil)
+        case .tcp: (plain, secure) = (LoopbackSocket(connectedTo: harness.streamEndpoint), nil)
+        case .tls: (plain, secure) = (nil, SecureClient(harness.secureEndpoint, isDatagram: false))
+        case .dtls: (plain, secure) = (nil, SecureClient(harness.sessionEndpoint, isDatagram: true))
         }
         let address = try #require(plain?.address ?? secure?.socket.address)
         let hello = PlaneHarness.request(0x003)

@@ -10,10 +10,10 @@ final class PlaneHarness {
     private var seen: [PlaneEvent] = []
     private var nextID: UInt32 = 1
 
-    var door: TransportAddress { plane.datagramAddresses[0] }
-    var streamDoor: TransportAddress { plane.streamAddresses[0] }
-    var secureDoor: TransportAddress { plane.secureStreamAddresses[0] }
-    var sessionDoor: TransportAddress { plane.secureDatagramAddresses[0] }
+    var endpoint: TransportAddress { plane.datagramAddresses[0] }
+    var streamEndpoint: TransportAddress { plane.streamAddresses[0] }
+    var secureEndpoint: TransportAddress { plane.secureStreamAddresses[0] }
+    var sessionEndpoint: TransportAddress { plane.secureDatagramAddresses[0] }
 
     init(_ configure: (inout PlaneConfiguration) -> Void = { _ in }) throws {
         let any = TransportAddress(v4: LoopbackSocket.host, port: 0)
@@ -25,7 +25,7 @@ final class PlaneHarness {
     deinit { plane.stop() }
 
     func flow(of client: LoopbackSocket) -> RelayFlow {
-        RelayFlow(plane: 0, transport: .udp, local: door, remote: client.address)
+        RelayFlow(plane: 0, transport: .udp, local: endpoint, remote: client.address)
     }
 
     /// The flow of a client at this address that has sent control something.

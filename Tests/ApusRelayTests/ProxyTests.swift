@@ -19,8 +19,8 @@ struct ProxyTests {
         return signature + [0x21, 0x11, 0, 12] + client.bytes + [198, 51, 100, 1] + ports
     }
 
-    private func connect(_ door: TransportAddress) -> LoopbackSocket {
-        LoopbackSocket(connectedTo: door, from: 0x7F00_0505)
+    private func connect(_ endpoint: TransportAddress) -> LoopbackSocket {
+        LoopbackSocket(connectedTo: endpoint, from: 0x7F00_0505)
     }
 
     @Test("The client that the header names is the connection's, in one piece with its request and byte by byte")
@@ -31,7 +31,7 @@ struct ProxyTests {
         for isSlow in [false, true] {
             let remote = client.withPort(isSlow ? 2 : 1)
             let bytes = header(remote) + PlaneHarness.request(0x003)
-            let connection = connect(harness.streamDoor)
+            let connection = connect(harness.streamEndpoint)
             if isSlow {
                 for byte in bytes {
                     connection.write([byte])
@@ -57,7 +57,7 @@ struct ProxyTests {
         let rule = try #require(PeerRule("127.0.0.0/8"))
         let harness = try PlaneHarness.secured { $0.proxies = [rule] }
         let secure = try #require(
-            SecureClient(harness.secureDoor, isDatagram: false, prelude: header(client)))
+            SecureClient(harness.secureEndpoint, isDatagram: false, prelude: header(client)))
         secure.write(PlaneHarness.request(0x003))
         #expect(try harness.flow(from: client).transport == .tls)
     }
@@ -66,7 +66,7 @@ struct ProxyTests {
     func local() throws {
         let rule = try rule()
         let harness = try PlaneHarness { $0.proxies = [rule] }
-        let connection = connect(harness.streamDoor)
+        let connection = connect(harness.streamEndpoint)
         connection.write(header(nil) + PlaneHarness.request(0x003))
         #expect(try harness.flow(from: connection.address).remote.v4 == Self.proxy)
     }
@@ -75,13 +75,13 @@ struct ProxyTests {
     func refused() throws {
         let rule = try rule()
         let harness = try PlaneHarness { $0.proxies = [rule] }
-        let silent = connect(harness.streamDoor)
+        let silent = connect(harness.streamEndpoint)
         silent.write(PlaneHarness.request(0x003))
         #expect(silent.receive() ?? [] == [])
         #expect(harness.counters { $0.malformed == 1 } != nil)
-        let stranger = LoopbackSocket(connectedTo: harness.streamDoor)
-        stranger.write(header(client) + PlaneHarness.request(0x003))
-        #expect(stranger.receive() ?? [] == [])
+        let outsider = LoopbackSocket(connectedTo: harness.streamEndpoint)
+        outsider.write(header(client) + PlaneHarness.request(0x003))
+        #expect(outsider.receive() ?? [] == [])
         #expect(harness.counters { $0.malformed == 2 && $0.connections == 0 } != nil)
     }
 
@@ -94,11 +94,11 @@ struct ProxyTests {
             $0.unauthenticatedTimeout = .seconds(2)
         }
         // Three that never send a whole header, and eight of one client through the same proxy.
-        let halves = (0..<3).map { _ in connect(harness.streamDoor) }
+        let halves = (0..<3).map { _ in connect(harness.streamEndpoint) }
         for half in halves { half.write(Array(header(client).prefix(20))) }
         var held: [LoopbackSocket] = []
         for number in 1...8 as ClosedRange<UInt16> {
-            let connection = connect(harness.streamDoor)
+            let connection = connect(harness.streamEndpoint)
             connection.write(header(client.withPort(number)) + PlaneHarness.request(0x003))
             _ = try harness.flow(from: client.withPort(number))
             held.append(connection)

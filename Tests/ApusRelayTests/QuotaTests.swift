@@ -11,9 +11,9 @@ struct QuotaTests {
         return count
     }
 
-    private func send(_ count: Int, of size: Int, from client: LoopbackSocket, to door: TransportAddress) {
+    private func send(_ count: Int, of size: Int, from client: LoopbackSocket, to endpoint: TransportAddress) {
         let message = PlaneHarness.channelData(0x4000, [UInt8](repeating: 1, count: size))
-        for _ in 0..<count { client.send(message, to: door) }
+        for _ in 0..<count { client.send(message, to: endpoint) }
     }
 
     @Test("A user over its packets per second is cut, counted, and goes on later; another's flow keeps its rate")
@@ -28,8 +28,8 @@ struct QuotaTests {
         harness.settle()
         // Fewer than a socket of the system holds.
         for _ in 0..<10 {
-            send(20, of: 100, from: greedy, to: harness.door)
-            send(20, of: 100, from: other, to: harness.door)
+            send(20, of: 100, from: greedy, to: harness.endpoint)
+            send(20, of: 100, from: other, to: harness.endpoint)
         }
         #expect(receivedCount(otherPeer) == 200)
         // Half a second's worth at once, and what was earned while they were sent.
@@ -37,7 +37,7 @@ struct QuotaTests {
         #expect((64..<120).contains(passed), "\(passed) passed")
         #expect(harness.counters { $0.overQuota >= 80 } != nil)
         pause(milliseconds: 200)
-        send(10, of: 100, from: greedy, to: harness.door)
+        send(10, of: 100, from: greedy, to: harness.endpoint)
         #expect(receivedCount(greedyPeer) == 10)
         let traffic = try #require(harness.remove(limited.id))
         #expect(traffic.upPackets == UInt64(passed) + 10 && traffic.dropped == UInt64(200 - passed))
@@ -56,11 +56,11 @@ struct QuotaTests {
         }
         harness.settle()
         // A bucket holds 64 KiB at least: 65 packets of 1,000 bytes.
-        send(40, of: 1_000, from: clients[0], to: harness.door)
+        send(40, of: 1_000, from: clients[0], to: harness.endpoint)
         #expect(receivedCount(peers[0]) == 40)
         for _ in 0..<40 { peers[1].send([UInt8](repeating: 2, count: 1_000), to: relayed[1]) }
         #expect(receivedCount(clients[1]) == 25)
-        send(1, of: 1_000, from: clients[0], to: harness.door)
+        send(1, of: 1_000, from: clients[0], to: harness.endpoint)
         #expect(receivedCount(peers[0]) == 0)
     }
 
@@ -72,7 +72,7 @@ struct QuotaTests {
             let allocation = try harness.installWithChannel(harness.flow(of: client), peer: peer.address)
             harness.command(.limit(allocation: allocation.id, user: 7, RelayRate(packetsPerSecond: 1)))
             harness.settle()
-            send(70, of: 10, from: client, to: harness.door)
+            send(70, of: 10, from: client, to: harness.endpoint)
             #expect(receivedCount(peer) == 64)
             _ = harness.remove(allocation.id)
         }

@@ -18,7 +18,7 @@ struct RelayFloodAttackTests {
         return text.split(separator: " ").dropFirst().first.flatMap { Int($0) }.map { $0 * 4_096 } ?? 0
     }
 
-    private static func strangersAllocate(_ number: UInt64) -> [UInt8] {
+    private static func unauthenticatedAllocate(_ number: UInt64) -> [UInt8] {
         var writer = StunWriter(StunMessageType(.request, .allocate), TransactionID(high: 3, low: number))
         writer.add(requestedTransport: 17)
         return writer.bytes
@@ -48,7 +48,7 @@ struct RelayFloodAttackTests {
         }
     }
 
-    @Test("A flood of Allocates of strangers from thousands of addresses: memory stays, answers are limited")
+    @Test("A flood of Allocates of unauthenticated clients from thousands of addresses: memory stays, answers are limited")
     func flood() throws {
         let relay = try RelayUnderTest {
             $0.challengeBurst = 8
@@ -62,9 +62,9 @@ struct RelayFloodAttackTests {
         let start = MonotonicTime.now()
         for round in 0..<3 {
             for index in 0..<1_000 as Range<UInt32> {
-                let socket = LoopbackSocket(datagramsTo: relay.door, from: 0x7F01_0000 + index)
-                let stranger = TurnTestClient(socket, door: nil, ("", ""))
-                for number in 0..<40 { stranger.send(Self.strangersAllocate(UInt64(number))) }
+                let socket = LoopbackSocket(datagramsTo: relay.endpoint, from: 0x7F01_0000 + index)
+                let outsider = TurnTestClient(socket, endpoint: nil, ("", ""))
+                for number in 0..<40 { outsider.send(Self.unauthenticatedAllocate(UInt64(number))) }
                 while socket.receive(milliseconds: 0) != nil { answers += 1 }
             }
             if round == 0 { before = Self.residentBytes() }
@@ -85,7 +85,7 @@ struct RelayFloodAttackTests {
         }
         defer { relay.control.stop() }
         let flooder = relay.client(from: 0x7F02_0001)
-        for number in 0..<2_000 { flooder.send(Self.strangersAllocate(UInt64(number))) }
+        for number in 0..<2_000 { flooder.send(Self.unauthenticatedAllocate(UInt64(number))) }
         pause(milliseconds: 100)
         var answers = 0
         while flooder.socket.receive(milliseconds: 50) != nil { answers += 1 }

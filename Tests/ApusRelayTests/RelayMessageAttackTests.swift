@@ -233,13 +233,13 @@ struct RelayMessageAttackTests {
             ("4000000000:\0", 400), ("", 400),
         ]
         for (name, code) in names {
-            let client = TurnTestClient(LoopbackSocket(datagramsTo: relay.door), door: nil, (name, "x"))
+            let client = TurnTestClient(LoopbackSocket(datagramsTo: relay.endpoint), endpoint: nil, (name, "x"))
             #expect(try client.code(.allocate) { $0.add(requestedTransport: 17) } == code, "\(name)")
         }
         // Longer than a name may be (CVE-2026-43994).
         for count in [509, 763, 1_500] {
             let name = String(repeating: "a", count: count)
-            let client = TurnTestClient(LoopbackSocket(datagramsTo: relay.door), door: nil, (name, "x"))
+            let client = TurnTestClient(LoopbackSocket(datagramsTo: relay.endpoint), endpoint: nil, (name, "x"))
             let code = try client.code(.allocate) { $0.add(requestedTransport: 17) }
             #expect(code == 400 || code == 401, "\(count)")
         }

@@ -116,13 +116,13 @@ struct RelayPeerAttackTests {
         #expect(relayed == 0)
     }
 
-    @Test("The relay's own doors are no peers by default: no client speaks to the relay through the relay")
-    func doors() throws {
+    @Test("The relay's own endpoints are no peers by default: no client speaks to the relay through the relay")
+    func endpoints() throws {
         let relay = try start { $0.peers = PeerPolicy(own: [TransportAddress(v4: LoopbackSocket.host, port: 0)]) }
         defer { relay.control.stop() }
         let client = relay.client()
         let relayed = try client.allocate()
-        for peer in [relay.door, relay.streamDoor, relayed] {
+        for peer in [relay.endpoint, relay.streamEndpoint, relayed] {
             let code = try client.code(.channelBind) {
                 $0.add(channelNumber: 0x4001)
                 $0.add(.xorPeerAddress, xorAddress: peer)

@@ -11,7 +11,7 @@ struct RelayServerTests {
     private func start(
         planes: Int = 1, opened: Set<PeerPolicy.Range> = [.loopback], hasV6: Bool = false
     ) throws -> (
-        control: RelayControl, door: TransportAddress, streamDoor: TransportAddress
+        control: RelayControl, endpoint: TransportAddress, streamEndpoint: TransportAddress
     ) {
         let any = TransportAddress(v4: LoopbackSocket.host, port: 0)
         var turn = TurnServerConfiguration(credentials: credentials, nonceKey: Array(repeating: 3, count: 32))
@@ -33,11 +33,11 @@ struct RelayServerTests {
         "A client allocates, binds a channel and exchanges data, over UDP and over TCP, on one plane and on two",
         arguments: [true, false], [1, 2])
     func channel(isStream: Bool, planes: Int) throws {
-        let (control, door, streamDoor) = try start(planes: planes)
+        let (control, endpoint, streamEndpoint) = try start(planes: planes)
         defer { control.stop() }
         for _ in 0..<4 {
-            let socket = isStream ? LoopbackSocket(connectedTo: streamDoor) : LoopbackSocket()
-            let client = TurnTestClient(socket, door: isStream ? nil : door, issued)
+            let socket = isStream ? LoopbackSocket(connectedTo: streamEndpoint) : LoopbackSocket()
+            let client = TurnTestClient(socket, endpoint: isStream ? nil : endpoint, issued)
             let peer = LoopbackSocket()
             let relayed = try client.allocate()
             #expect(relayed.host == TransportAddress(v4: LoopbackSocket.host, port: 0))
@@ -55,9 +55,9 @@ struct RelayServerTests {
 
     @Test("A permission lets indications pass both ways; Refresh with 0 ends the allocation and its port")
     func permission() throws {
-        let (control, door, _) = try start()
+        let (control, endpoint, _) = try start()
         defer { control.stop() }
-        let client = TurnTestClient(LoopbackSocket(), door: door, issued)
+        let client = TurnTestClient(LoopbackSocket(), endpoint: endpoint, issued)
         let peer = LoopbackSocket()
         let relayed = try client.allocate()
         let permitted = try client.ask(.createPermission) { $0.add(.xorPeerAddress, xorAddress: peer.address) }
@@ -80,9 +80,9 @@ struct RelayServerTests {
 
     @Test("An indication with DONT-FRAGMENT goes by control and reaches its peer")
     func dontFragment() throws {
-        let (control, door, _) = try start()
+        let (control, endpoint, _) = try start()
         defer { control.stop() }
-        let client = TurnTestClient(LoopbackSocket(), door: door, issued)
+        let client = TurnTestClient(LoopbackSocket(), endpoint: endpoint, issued)
         let peer = LoopbackSocket()
         _ = try client.allocate()
         _ = try client.ask(.createPermission) { $0.add(.xorPeerAddress, xorAddress: peer.address) }
@@ -96,9 +96,9 @@ struct RelayServerTests {
 
     @Test("CVE-2020-26262: loopback peers are refused unless the range is opened")
     func closedByDefault() throws {
-        let (control, door, _) = try start(opened: [])
+        let (control, endpoint, _) = try start(opened: [])
         defer { control.stop() }
-        let client = TurnTestClient(LoopbackSocket(), door: door, issued)
+        let client = TurnTestClient(LoopbackSocket(), endpoint: endpoint, issued)
         let peer = LoopbackSocket()
         _ = try client.allocate()
         let answer = try client.ask(.createPermission) { $0.add(.xorPeerAddress, xorAddress: peer.address) }
@@ -109,9 +109,9 @@ struct RelayServerTests {
 
     @Test("EVEN-PORT with reservation: the next port is kept for the client that brings the token (§7.2)")
     func evenPort() throws {
-        let (control, door, _) = try start()
+        let (control, endpoint, _) = try start()
         defer { control.stop() }
-        let first = TurnTestClient(LoopbackSocket(), door: door, issued)
+        let first = TurnTestClient(LoopbackSocket(), endpoint: endpoint, issued)
         let answer = try first.ask(.allocate) {
             $0.add(requestedTransport: 17)
             $0.add(.evenPort, [0x80])
@@ -119,7 +119,7 @@ struct RelayServerTests {
         let even = try #require(try answer.xorAddress(.xorRelayedAddress))
         let token = try #require(try answer.number64(.reservationToken))
         #expect(even.port % 2 == 0)
-        let second = TurnTestClient(LoopbackSocket(), door: door, issued)
+        let second = TurnTestClient(LoopbackSocket(), endpoint: endpoint, issued)
         let next = try second.ask(.allocate) {
             $0.add(requestedTransport: 17)
             $0.add(.reservationToken, number: token)
@@ -129,10 +129,10 @@ struct RelayServerTests {
 
     @Test("RFC 8016: a client with a ticket goes on from other addresses, whatever plane it comes in at")
     func mobility() throws {
-        let (control, door, _) = try start(planes: 2)
+        let (control, endpoint, _) = try start(planes: 2)
         defer { control.stop() }
         let peer = LoopbackSocket()
-        var client = TurnTestClient(LoopbackSocket(), door: door, issued)
+        var client = TurnTestClient(LoopbackSocket(), endpoint: endpoint, issued)
         let answer = try client.ask(.allocate) {
             $0.add(requestedTransport: 17)
             $0.add(.mobilityTicket, [])
@@ -145,7 +145,7 @@ struct RelayServerTests {
         }
         #expect(bound.kind == .success)
         for round in 0..<8 as Range<UInt8> {
-            client = TurnTestClient(LoopbackSocket(), door: door, issued)
+            client = TurnTestClient(LoopbackSocket(), endpoint: endpoint, issued)
             let moved = try client.ask(.refresh) { $0.add(.mobilityTicket, ticket) }
             #expect(moved.kind == .success)
             ticket = try #require(moved.value(of: .mobilityTicket).map { Array($0) })
@@ -158,10 +158,10 @@ struct RelayServerTests {
 
     @Test("ADDITIONAL-ADDRESS-FAMILY: one allocation reaches peers of both families, at whatever plane (RFC 8656 §7.2)")
     func bothFamilies() throws {
-        let (control, door, _) = try start(planes: 2, hasV6: true)
+        let (control, endpoint, _) = try start(planes: 2, hasV6: true)
         defer { control.stop() }
         let (v4, v6) = (LoopbackSocket(), LoopbackSocket(v6: ()))
-        var client = TurnTestClient(LoopbackSocket(), door: door, issued)
+        var client = TurnTestClient(LoopbackSocket(), endpoint: endpoint, issued)
         let answer = try client.ask(.allocate) {
             $0.add(requestedTransport: 17)
             $0.add(.additionalAddressFamily, family: .v6)
@@ -186,13 +186,13 @@ struct RelayServerTests {
             #expect(client.socket.receive() == PlaneHarness.channelData(0x4001, [round, 14]))
             v6.sendV6([round, 16], to: relayed[1].port)
             #expect(client.socket.receive() == PlaneHarness.channelData(0x4002, [round, 16]))
-            client = TurnTestClient(LoopbackSocket(), door: door, issued)
+            client = TurnTestClient(LoopbackSocket(), endpoint: endpoint, issued)
             let moved = try client.ask(.refresh) { $0.add(.mobilityTicket, ticket) }
             ticket = try #require(moved.value(of: .mobilityTicket).map { Array($0) })
         }
         let without = try start()
         defer { without.control.stop() }
-        let other = TurnTestClient(LoopbackSocket(), door: without.door, issued)
+        let other = TurnTestClient(LoopbackSocket(), endpoint: without.endpoint, issued)
         let refused = try other.ask(.allocate) {
             $0.add(requestedTransport: 17)
             $0.add(.additionalAddressFamily, family: .v6)
@@ -202,11 +202,11 @@ struct RelayServerTests {
 
     @Test("A stream's end ends its allocation")
     func streamEnd() throws {
-        let (control, _, streamDoor) = try start()
+        let (control, _, streamEndpoint) = try start()
         defer { control.stop() }
         var relayed: TransportAddress?
         do {
-            let client = TurnTestClient(LoopbackSocket(connectedTo: streamDoor), door: nil, issued)
+            let client = TurnTestClient(LoopbackSocket(connectedTo: streamEndpoint), endpoint: nil, issued)
             relayed = try client.allocate()
         }
         let address = try #require(relayed)

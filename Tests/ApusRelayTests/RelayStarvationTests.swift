@@ -44,7 +44,7 @@ struct RelayStarvationTests {
         #expect(bound == 0)
         // Attackers at the good client's own address, each with a nonce of its own and a wrong password.
         let bad = (0..<16).map { _ in
-            TurnTestClient(LoopbackSocket(datagramsTo: relay.door), door: nil, ("4000000000:bad", "wrong"))
+            TurnTestClient(LoopbackSocket(datagramsTo: relay.endpoint), endpoint: nil, ("4000000000:bad", "wrong"))
         }
         for client in bad { #expect(try client.code(.allocate) { $0.add(requestedTransport: 17) } == 401) }
         let datagrams = bad.map { ($0.socket.descriptor, $0.request(.allocate) { $0.add(requestedTransport: 17) }) }
@@ -90,7 +90,7 @@ struct RelayStarvationTests {
         defer { relay.control.stop() }
         // More ports than the address's share has looks for.
         let bad = (0..<96).map { _ in
-            TurnTestClient(LoopbackSocket(datagramsTo: relay.door), door: nil, ("4000000000:bad", "wrong"))
+            TurnTestClient(LoopbackSocket(datagramsTo: relay.endpoint), endpoint: nil, ("4000000000:bad", "wrong"))
         }
         for client in bad { #expect(try client.code(.allocate) { $0.add(requestedTransport: 17) } == 401) }
         let datagrams = bad.map { ($0.socket.descriptor, $0.request(.allocate) { $0.add(requestedTransport: 17) }) }

@@ -13,12 +13,12 @@ final class SecureClient {
     ///   - receiveBytes: of a connection, what the kernel keeps unread; as much as it likes where nil.
     ///   - prelude: what is sent before the handshake.
     init?(
-        _ door: TransportAddress, isDatagram: Bool, authority: String? = nil, receiveBytes: Int32? = nil,
+        _ endpoint: TransportAddress, isDatagram: Bool, authority: String? = nil, receiveBytes: Int32? = nil,
         prelude: [UInt8] = []
     ) {
         socket =
             isDatagram
-            ? LoopbackSocket(datagramsTo: door) : LoopbackSocket(connectedTo: door, receiveBytes: receiveBytes)
+            ? LoopbackSocket(datagramsTo: endpoint) : LoopbackSocket(connectedTo: endpoint, receiveBytes: receiveBytes)
         if !prelude.isEmpty { socket.write(prelude) }
         // Writing to a connection that the relay has closed fails; it does not end the tests.
         signal(SIGPIPE, SIG_IGN)

@@ -21,7 +21,7 @@ struct SecurePeerStreamTests {
         /// - Parameter receiveBytes: what the kernel keeps for the client; as much as it likes where nil.
         init(receiveBytes: Int32? = nil, streamIdleMax: Duration = .seconds(30)) throws {
             let certificate = try TestCertificate()
-            let security = try DoorSecurity(certificateFile: certificate.certificate, keyFile: certificate.key)
+            let security = try EndpointSecurity(certificateFile: certificate.certificate, keyFile: certificate.key)
             relay = try RelayUnderTest(security: security, streamIdleMax: streamIdleMax) { $0.isTCPAllowed = true }
             client = relay.client(isStream: true)
             #expect(try client.code(.allocate) { $0.add(requestedTransport: 6) } == 0)
@@ -29,11 +29,11 @@ struct SecurePeerStreamTests {
             let connected = try client.ask(.connect) { $0.add(.xorPeerAddress, xorAddress: listener.address) }
             let number = try #require(try connected.number32(.connectionID))
             peer = try #require(listener.accept()).socket
-            let door = relay.control.planes[0].secureStreamAddresses[0]
-            data = try #require(SecureClient(door, isDatagram: false, receiveBytes: receiveBytes))
+            let endpoint = relay.control.planes[0].secureStreamAddresses[0]
+            data = try #require(SecureClient(endpoint, isDatagram: false, receiveBytes: receiveBytes))
             // A nonce is good for the address that it was given to.
             let issued = RelayUnderTest.credentials.issue(user: "u", expiry: 4_000_000_000)
-            let asking = TurnTestClient(data.socket, door: nil, issued)
+            let asking = TurnTestClient(data.socket, endpoint: nil, issued)
             data.write(asking.request(.connectionBind) { $0.add(.connectionID, number: number) })
             asking.nonce = try StunMessage(try #require(data.receive())).text(.nonce)
             data.write(asking.request(.connectionBind) { $0.add(.connectionID, number: number) })

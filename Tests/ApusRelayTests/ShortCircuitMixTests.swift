@@ -42,7 +42,7 @@ struct ShortCircuitMixTests {
     }
 
     @Test(
-        "Runs, single datagrams and indications among clients of all doors arrive whole and from whom they are",
+        "Runs, single datagrams and indications among clients of all endpoints arrive whole and from whom they are",
         .enabled(if: TestCertificate.canBeMade, "openssl is not installed"), arguments: [1, 2, 3] as [UInt64])
     func mix(seed: UInt64) throws {
         let harness = try PlaneHarness.secured { $0.streamOutputMax = 65_536 }
@@ -81,7 +81,7 @@ struct ShortCircuitMixTests {
             }
             if sender < 3 {
                 if !runs { _ = datagrams[sender].cut(into: 0) }
-                datagrams[sender].send(messages.flatMap { $0 }, to: harness.door)
+                datagrams[sender].send(messages.flatMap { $0 }, to: harness.endpoint)
             } else {
                 let isStream = flows[sender].transport != .dtls
                 let pad = isStream ? (4 - messages[0].count % 4) % 4 : 0

@@ -31,9 +31,9 @@ struct ShortCircuitTests {
         let (first, second) = try pair(harness, harness.flow(of: one), harness.flow(of: other))
         for block in 0..<50 {
             let sent = (0..<20).map { [UInt8](repeating: UInt8($0), count: (block * 7 + $0 / 5 * 90) % 1_300) }
-            for bytes in sent { one.send(PlaneHarness.channelData(0x4000, bytes), to: harness.door) }
+            for bytes in sent { one.send(PlaneHarness.channelData(0x4000, bytes), to: harness.endpoint) }
             #expect(sent.map { _ in other.receive() } == sent.map { PlaneHarness.channelData(0x4001, $0) })
-            for bytes in sent { other.send(PlaneHarness.channelData(0x4001, bytes), to: harness.door) }
+            for bytes in sent { other.send(PlaneHarness.channelData(0x4001, bytes), to: harness.endpoint) }
             #expect(sent.map { _ in one.receive() } == sent.map { PlaneHarness.channelData(0x4000, $0) })
         }
         #expect(harness.counters { $0.shortCircuited == 2_000 } != nil)
@@ -53,7 +53,7 @@ struct ShortCircuitTests {
         let (first, _) = try pair(harness, harness.flow(of: one), harness.flow(of: other))
         let sent = (0..<40).map { [UInt8](repeating: UInt8($0), count: $0 == 39 ? size / 2 : size) }
         guard one.cut(into: Int32(4 + size)) else { return }
-        one.send(sent.flatMap { PlaneHarness.channelData(0x4000, $0) }, to: harness.door)
+        one.send(sent.flatMap { PlaneHarness.channelData(0x4000, $0) }, to: harness.endpoint)
         #expect(sent.map { _ in other.receive() } == sent.map { PlaneHarness.channelData(0x4001, $0) })
         #expect(harness.remove(first.id)?.upPackets == 40)
     }
@@ -70,7 +70,7 @@ struct ShortCircuitTests {
         one.send(
             sendsIndication
                 ? PlaneHarness.sendIndication(second.relayed, payload) : PlaneHarness.channelData(0x4000, payload),
-            to: harness.door)
+            to: harness.endpoint)
         let data = try #require(other.receive())
         // All but type and transaction is what a Send indication to the sender's relayed address has.
         let same = PlaneHarness.sendIndication(first.relayed, payload)
@@ -86,7 +86,7 @@ struct ShortCircuitTests {
         let (first, second) = try pair(harness, harness.flow(of: one), harness.flow(of: other))
         harness.command(.revoke(allocation: second.id, peer: first.relayed))
         harness.settle()
-        one.send(PlaneHarness.channelData(0x4000, [1]), to: harness.door)
+        one.send(PlaneHarness.channelData(0x4000, [1]), to: harness.endpoint)
         #expect(harness.counters { $0.notPermitted == 1 } != nil)
         #expect(other.receive(milliseconds: 50) == nil)
         #expect(harness.remove(second.id)?.dropped == 1)
@@ -100,7 +100,7 @@ struct ShortCircuitTests {
         let (_, second) = try pair(harness, harness.flow(of: one), harness.flow(of: other))
         harness.command(.limit(allocation: second.id, user: 1, RelayRate(packetsPerSecond: 1)))
         harness.settle()
-        for _ in 0..<100 { one.send(PlaneHarness.channelData(0x4000, [1]), to: harness.door) }
+        for _ in 0..<100 { one.send(PlaneHarness.channelData(0x4000, [1]), to: harness.endpoint) }
         var count = 0
         while other.receive(milliseconds: 100) != nil { count += 1 }
         #expect(count == 64)
@@ -112,25 +112,25 @@ struct ShortCircuitTests {
         let harness = try PlaneHarness()
         let (one, other) = (LoopbackSocket(), LoopbackSocket())
         let (first, second) = try pair(harness, harness.flow(of: one), harness.flow(of: other))
-        one.send(PlaneHarness.channelData(0x4000, [1]), to: harness.door)
+        one.send(PlaneHarness.channelData(0x4000, [1]), to: harness.endpoint)
         #expect(other.receive() == PlaneHarness.channelData(0x4001, [1]))
         #expect(harness.remove(second.id) != nil)
         let heir = LoopbackSocket(port: second.relayed.port)
-        one.send(PlaneHarness.channelData(0x4000, [2]), to: harness.door)
+        one.send(PlaneHarness.channelData(0x4000, [2]), to: harness.endpoint)
         #expect(heir.receive() == [2])
         harness.command(.permit(allocation: first.id, peer: first.relayed, ports: 1...65_535))
         harness.command(.bindChannel(allocation: first.id, number: 0x4002, peer: first.relayed))
         harness.settle()
-        one.send(PlaneHarness.channelData(0x4002, [3]), to: harness.door)
+        one.send(PlaneHarness.channelData(0x4002, [3]), to: harness.endpoint)
         #expect(one.receive() == PlaneHarness.channelData(0x4002, [3]))
         #expect(harness.counters { $0.shortCircuited > 1 } == nil)
     }
 
     @Test(
-        "From every door to every door, whole and in order",
+        "From every endpoint to every endpoint, whole and in order",
         .enabled(if: TestCertificate.canBeMade, "openssl is not installed"),
         arguments: [RelayFlow.Transport.udp, .tcp, .tls, .dtls], [RelayFlow.Transport.udp, .tcp, .tls, .dtls])
-    func doors(from: RelayFlow.Transport, to: RelayFlow.Transport) throws {
+    func endpoints(from: RelayFlow.Transport, to: RelayFlow.Transport) throws {
         let harness = try PlaneHarness.secured()
         let (one, other) = (try PlaneClient(harness, from), try PlaneClient(harness, to))
         _ = try pair(harness, one.flow, other.flow)

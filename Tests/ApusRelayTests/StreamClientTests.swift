@@ -11,7 +11,7 @@ struct StreamClientTests {
     ) throws -> (
         client: LoopbackSocket, flow: RelayFlow, allocation: (id: UInt32, relayed: TransportAddress)
     ) {
-        let client = LoopbackSocket(connectedTo: harness.streamDoor, receiveBytes: receiveBytes)
+        let client = LoopbackSocket(connectedTo: harness.streamEndpoint, receiveBytes: receiveBytes)
         client.write(PlaneHarness.request(0x003))
         let flow = try harness.flow(from: client.address)
         return (client, flow, try harness.installWithChannel(flow, peer: peer.address))
@@ -94,9 +94,9 @@ struct StreamClientTests {
             $0.streamIdleMax = .milliseconds(300)
             $0.streamsMax = 1
         }
-        let first = LoopbackSocket(connectedTo: harness.streamDoor)
+        let first = LoopbackSocket(connectedTo: harness.streamEndpoint)
         usleep(20_000)
-        let second = LoopbackSocket(connectedTo: harness.streamDoor)
+        let second = LoopbackSocket(connectedTo: harness.streamEndpoint)
         #expect(first.receive() == [])
         #expect(second.receive() == [])
         #expect(harness.counters { $0.refusedStreams == 0 && $0.unauthenticatedDisplaced == 1 } != nil)
@@ -115,7 +115,7 @@ struct StreamClientTests {
         let (peer, other) = (LoopbackSocket(), LoopbackSocket())
         let one = try connect(first, peer: peer), two = try connect(first, peer: other)
         let three = try connect(second, peer: peer)
-        let refused = LoopbackSocket(connectedTo: second.streamDoor)
+        let refused = LoopbackSocket(connectedTo: second.streamEndpoint)
         #expect(refused.receive() == [])
         #expect(second.counters { $0.refusedStreams == 1 } != nil)
         // One that has ended leaves its place to any thread.
@@ -130,7 +130,7 @@ struct StreamClientTests {
         let harness = try PlaneHarness { $0.streamsMax = 1 }
         let peer = LoopbackSocket()
         let (first, _, allocation) = try connect(harness, peer: peer)
-        let second = LoopbackSocket(connectedTo: harness.streamDoor)
+        let second = LoopbackSocket(connectedTo: harness.streamEndpoint)
         #expect(second.receive() == [])
         peer.send([1, 2, 3, 4], to: allocation.relayed)
         #expect(first.receive(bytes: 8) == [0x40, 0, 0, 4, 1, 2, 3, 4])

@@ -8,21 +8,21 @@ import Testing
 /// A client of TURN that knows no more than a test needs, and says what it is told to.
 final class TurnTestClient {
     let socket: LoopbackSocket
-    private let door: TransportAddress?
+    private let endpoint: TransportAddress?
     private let username: String
     private let password: String
     var nonce: String?
     private var number: UInt64 = 0
 
-    /// - Parameter door: of the datagram door; nil for a socket that is connected.
-    init(_ socket: LoopbackSocket, door: TransportAddress?, _ issued: (username: String, password: String)) {
+    /// - Parameter endpoint: of the datagram endpoint; nil for a socket that is connected.
+    init(_ socket: LoopbackSocket, endpoint: TransportAddress?, _ issued: (username: String, password: String)) {
         self.socket = socket
-        self.door = door
+        self.endpoint = endpoint
         (username, password) = issued
     }
 
     func send(_ bytes: [UInt8]) {
-        if let door { socket.send(bytes, to: door) } else { socket.write(bytes) }
+        if let endpoint { socket.send(bytes, to: endpoint) } else { socket.write(bytes) }
     }
 
     /// The next request of this method; signed where there is a nonce.
@@ -80,21 +80,21 @@ struct RelayUnderTest {
     static let credentials = RelayCredentials(realm: "test", current: Array("a secret".utf8))
     let control: RelayControl
 
-    var door: TransportAddress { control.planes[0].datagramAddresses[0] }
-    var streamDoor: TransportAddress { control.planes[0].streamAddresses[0] }
+    var endpoint: TransportAddress { control.planes[0].datagramAddresses[0] }
+    var streamEndpoint: TransportAddress { control.planes[0].streamAddresses[0] }
 
     /// - Parameters:
     ///   - hosts: where relays are.
     ///   - planes: how many planes there are.
     ///   - userRate: what a user may carry.
-    ///   - security: what a TLS door shows; nil for none.
+    ///   - security: what a TLS endpoint shows; nil for none.
     ///   - streamIdleMax: how long a connection that has ended one way may say nothing.
     ///   - socketsMax: sockets of all allocations together.
     ///   - ports: where allocations are.
     ///   - change: what is not as it is by default; peers may be at the loopback unless it says otherwise.
     init(
         hosts: [TransportAddress] = [TransportAddress(v4: LoopbackSocket.host, port: 0)], planes: Int = 1,
-        userRate: RelayRate = RelayRate(), security: DoorSecurity? = nil, streamIdleMax: Duration = .seconds(30),
+        userRate: RelayRate = RelayRate(), security: EndpointSecurity? = nil, streamIdleMax: Duration = .seconds(30),
         log: Logger = Logger(label: "test", factory: { _ in SwiftLogNoOpLogHandler() }), socketsMax: Int = .max,
         ports: ClosedRange<UInt16> = 49_152...65_535, _ change: (inout TurnServerConfiguration) -> Void = { _ in }
     ) throws {
@@ -118,7 +118,7 @@ struct RelayUnderTest {
     ) -> TurnTestClient {
         let issued = Self.credentials.issue(user: user, expiry: expiry)
         let socket =
-            isStream ? LoopbackSocket(connectedTo: streamDoor) : LoopbackSocket(datagramsTo: door, from: host)
-        return TurnTestClient(socket, door: nil, issued)
+            isStream ? LoopbackSocket(connectedTo: streamEndpoint) : LoopbackSocket(datagramsTo: endpoint, from: host)
+        return TurnTestClient(socket, endpoint: nil, issued)
     }
 }

@@ -22,7 +22,7 @@ struct UnauthenticatedTests {
         let allocation = try harness.installWithChannel(good.flow, peer: peer.address)
         var held: [LoopbackSocket] = []
         for _ in 0..<640 {
-            let connection = LoopbackSocket(connectedTo: harness.streamDoor, from: Self.attacker)
+            let connection = LoopbackSocket(connectedTo: harness.streamEndpoint, from: Self.attacker)
             connection.write(Self.head)
             held.append(connection)
         }
@@ -57,7 +57,7 @@ struct UnauthenticatedTests {
         let good = try PlaneClient(harness, .tcp)
         let allocation = try harness.installWithChannel(good.flow, peer: peer.address)
         let held = (0..<400 as Range<UInt32>).map {
-            LoopbackSocket(connectedTo: harness.streamDoor, from: Self.attacker + $0 % 100)
+            LoopbackSocket(connectedTo: harness.streamEndpoint, from: Self.attacker + $0 % 100)
         }
         let other = try PlaneClient(harness, .tcp)
         #expect(other.flow.transport == .tcp)
@@ -70,11 +70,11 @@ struct UnauthenticatedTests {
     @Test("2 KiB of a message are kept before a credential was shown, and all of it afterwards")
     func carried() throws {
         let harness = try PlaneHarness()
-        let stranger = LoopbackSocket(connectedTo: harness.streamDoor)
+        let outsider = LoopbackSocket(connectedTo: harness.streamEndpoint)
         // A request of 60,000 bytes that would be kept until its end.
-        stranger.write([0, 3, 0xEA, 0x60, 0x21, 0x12, 0xA4, 0x42] + .init(repeating: 0, count: 2_100))
+        outsider.write([0, 3, 0xEA, 0x60, 0x21, 0x12, 0xA4, 0x42] + .init(repeating: 0, count: 2_100))
         // A reset or an end, for which the plane's counters say that it was no timeout.
-        #expect(stranger.receive() ?? [] == [])
+        #expect(outsider.receive() ?? [] == [])
         #expect(harness.counters { $0.malformed == 1 && $0.connections == 0 } != nil)
         let peer = LoopbackSocket()
         let good = try PlaneClient(harness, .tcp)
@@ -123,18 +123,18 @@ struct UnauthenticatedTests {
         var held: [LoopbackSocket] = []
         for _ in 0..<100 {
             if isDatagram {
-                let socket = LoopbackSocket(datagramsTo: harness.sessionDoor, from: Self.attacker)
+                let socket = LoopbackSocket(datagramsTo: harness.sessionEndpoint, from: Self.attacker)
                 socket.write(HandmadeHello.bytes())
                 let cookie = try #require(socket.receive().flatMap(HandmadeHello.cookie))
                 socket.write(HandmadeHello.bytes(cookie: cookie))
                 held.append(socket)
             } else {
-                held.append(LoopbackSocket(connectedTo: harness.secureDoor, from: Self.attacker))
+                held.append(LoopbackSocket(connectedTo: harness.secureEndpoint, from: Self.attacker))
             }
         }
         // Handshakes that are done and go no further.
-        let door = isDatagram ? harness.sessionDoor : harness.secureDoor
-        let idle = (0..<20).compactMap { _ in SecureClient(door, isDatagram: isDatagram) }
+        let endpoint = isDatagram ? harness.sessionEndpoint : harness.secureEndpoint
+        let idle = (0..<20).compactMap { _ in SecureClient(endpoint, isDatagram: isDatagram) }
         #expect(idle.count == 20)
         let other = try PlaneClient(harness, isDatagram ? .dtls : .tls)
         _ = try harness.installWithChannel(other.flow, peer: peer.address)

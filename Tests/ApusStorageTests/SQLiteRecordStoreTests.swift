@@ -37,7 +37,7 @@ struct SQLiteRecordStoreTests {
         let path = scratch.path + "/records.sqlite"
         let (ours, theirs) = (try await open(path), try await open(path))
         func put(_ store: SQLiteRecordStore, _ condition: RecordCondition, epoch: Epoch) async throws -> UInt64 {
-            try await store.commit(write("door", [1], epoch: epoch, writer: "", if: condition))
+            try await store.commit(write("endpoint", [1], epoch: epoch, writer: "", if: condition))
         }
         #expect(try await put(ours, .absent, epoch: 1) == 1)
         #expect(try await put(ours, .version(1), epoch: 1) == 2)

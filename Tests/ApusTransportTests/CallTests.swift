@@ -177,13 +177,13 @@ struct CallTests {
     @Test("A node that is no peer cannot be reached: 10010")
     func noRoute() async throws {
         try await TestPair.with { pair in
-            let stranger = NodeName(unchecked: "stranger")
+            let outsider = NodeName(unchecked: "outsider")
             let transport = pair.a.transport
             #expect(
                 await code {
-                    _ = try await transport.ask(stranger, method: 1, payload: ByteBuffer(), timeout: .seconds(1))
+                    _ = try await transport.ask(outsider, method: 1, payload: ByteBuffer(), timeout: .seconds(1))
                 } == .noRoute)
-            #expect(await code { try transport.tell(stranger, method: 1, payload: ByteBuffer()) } == .noRoute)
+            #expect(await code { try transport.tell(outsider, method: 1, payload: ByteBuffer()) } == .noRoute)
         }
     }
 }

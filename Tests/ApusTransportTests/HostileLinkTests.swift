@@ -62,11 +62,11 @@ struct HostileLinkTests {
         }
     }
 
-    @Test("The clients' door certificate opens no node link")
-    func clientDoorCertificate() async throws {
+    @Test("The clients' endpoint certificate opens no node link")
+    func clientEndpointCertificate() async throws {
         try await TestPair.with { pair in
-            let door = try ClusterPKI.issueClientDoor(authority: pair.authority)
-            let other = TestNode("c", tls: TestPKI.tls(door, trusting: pair.authority))
+            let endpoint = try ClusterPKI.issueClientEndpoint(authority: pair.authority)
+            let other = TestNode("c", tls: TestPKI.tls(endpoint, trusting: pair.authority))
             try await expectRefusal([.certificate], dialer: other, pair: pair)
         }
     }

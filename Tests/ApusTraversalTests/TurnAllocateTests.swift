@@ -227,7 +227,7 @@ struct TurnAllocateTests {
         try driver.allocate(on: TurnDriver.flow(1))
         let elsewhere = TransportAddress(v4: 0x0707_0707, port: 3478)
         driver.machine.drain(
-            to: RelayAlternate(doors: [RelayDoor(transport: .udp, address: elsewhere)]), at: driver.now)
+            to: RelayAlternate(endpoints: [RelayEndpoint(transport: .udp, address: elsewhere)]), at: driver.now)
         let asked = try driver.ask(.allocate, on: TurnDriver.flow(2)) { $0.add(requestedTransport: 17) }
         #expect(try driver.code(asked) == 300)
         #expect(try driver.answer(asked)?.address(.alternateServer) == elsewhere)

@@ -81,9 +81,9 @@ struct TurnOtherNodesTests {
         #expect(try driver.code(driver.bind(0x4000, lan.withPort(50_000))) == 403)
         #expect(try driver.code(driver.bind(0x4001, node.withPort(50_000))) == 0)
         // Who says that somebody else's address relays opens nothing.
-        let stranger = TransportAddress(v4: 0x0a00_0007, port: 50_000)
-        _ = driver.machine.othersAreAt(reached: [lan], told: [node], relays: [node, stranger])
-        #expect(try driver.code(driver.bind(0x4002, stranger)) == 403)
+        let outsider = TransportAddress(v4: 0x0a00_0007, port: 50_000)
+        _ = driver.machine.othersAreAt(reached: [lan], told: [node], relays: [node, outsider])
+        #expect(try driver.code(driver.bind(0x4002, outsider)) == 403)
     }
 
     @Test("What a node says of itself opens nothing that this node's lists or ranges close, at no port")

@@ -110,10 +110,10 @@ struct TurnStandbyTests {
             $0.add(.mobilityTicket, home.ticket)
         }
         #expect(try node.code(eve) == 441 && asked(eve) == nil)
-        var stranger = TurnDriver(seed: 8) {
+        var outsider = TurnDriver(seed: 8) {
             $0.ticketKey = [9]; $0.node = 2; $0.hasPeers = true
         }
-        #expect(try stranger.code(stranger.ask(.refresh) { $0.add(.mobilityTicket, home.ticket) }) == 400)
+        #expect(try outsider.code(outsider.ask(.refresh) { $0.add(.mobilityTicket, home.ticket) }) == 400)
         var alone = TurnDriver(seed: 8) { $0.node = 2 }
         #expect(try alone.code(alone.ask(.refresh) { $0.add(.mobilityTicket, home.ticket) }) == 400)
     }
@@ -166,9 +166,9 @@ struct TurnDrainTests {
 
     private var alternate: RelayAlternate {
         RelayAlternate(
-            doors: [
-                RelayDoor(transport: .udp, address: elsewhere), RelayDoor(transport: .tcp, address: elsewhere),
-                RelayDoor(transport: .tls, address: secure),
+            endpoints: [
+                RelayEndpoint(transport: .udp, address: elsewhere), RelayEndpoint(transport: .tcp, address: elsewhere),
+                RelayEndpoint(transport: .tls, address: secure),
             ], domain: "relay.example")
     }
 
@@ -204,8 +204,8 @@ struct TurnDrainTests {
         #expect(driver.machine.allocationCount == 0)
     }
 
-    @Test("A client is sent to a door of its own kind and family; over TLS with the certificate's name; else 508")
-    func doors() throws {
+    @Test("A client is sent to an endpoint of its own kind and family; over TLS with the certificate's name; else 508")
+    func endpoints() throws {
         var driver = TurnDriver()
         driver.machine.drain(to: alternate, at: driver.now)
         func answer(_ flow: RelayFlow) throws -> StunMessage? {

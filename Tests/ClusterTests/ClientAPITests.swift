@@ -39,7 +39,7 @@ struct ClientAPITests {
     private static func open(_ cluster: Cluster, node: Int, token: String) async throws -> ClientSession {
         let session = try ClientSession(
             configuration: ClientConfiguration(
-                doors: [HostPort(host: "127.0.0.1", port: cluster.doorPort(node))],
+                endpoints: [HostPort(host: "127.0.0.1", port: cluster.endpointPort(node))],
                 authorityFile: cluster.file("pki/ca.pem"), token: token, role: .app),
             eventLoop: MultiThreadedEventLoopGroup.singleton.next(),
             log: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() })

@@ -146,7 +146,7 @@ final class Cluster {
     }
 
     func file(_ name: String) -> String { "\(directory)/\(name)" }
-    func doorPort(_ node: Int) -> Int { basePort + (node - 1) * 10 + 1 }
+    func endpointPort(_ node: Int) -> Int { basePort + (node - 1) * 10 + 1 }
     func httpPort(_ node: Int) -> Int { basePort + (node - 1) * 10 + 2 }
     func relayPort(_ node: Int) -> Int { basePort + (node - 1) * 10 + 3 }
 

@@ -30,7 +30,7 @@ struct LineTests {
                     roundTrip: .milliseconds(Int64(roundTrip)), refusedPercent: refused)
                 for proxy in proxies { proxy.set(line) }
                 let crowd = try await Crowd(
-                    cluster, name: "r\(roundTrip)-\(refused)", doors: (1...3).map { base + ($0 - 1) * 10 + 5 },
+                    cluster, name: "r\(roundTrip)-\(refused)", endpoints: (1...3).map { base + ($0 - 1) * 10 + 5 },
                     cameras: 5, viewers: 20, group: group)
                 await crowd.waitForPictures(seconds: 40)
                 crowd.expectAllWell("round trip \(roundTrip) ms, \(refused) % refused")
@@ -49,7 +49,7 @@ struct LineTests {
         defer { cluster.down() }
         let group = MultiThreadedEventLoopGroup(numberOfThreads: 2)
         let crowd = try await Crowd(
-            cluster, name: "many", doors: (1...3).map { cluster.doorPort($0) }, cameras: 1, viewers: 500, group: group)
+            cluster, name: "many", endpoints: (1...3).map { cluster.endpointPort($0) }, cameras: 1, viewers: 500, group: group)
         await crowd.waitForPictures(seconds: 60)
         crowd.expectAllWell("500 at once")
         await crowd.end()
@@ -114,7 +114,7 @@ private final class Crowd: Sendable {
     private let cameraCount: Int
 
     init(
-        _ cluster: Cluster, name: String, doors: [Int], cameras: Int, viewers: Int, group: any EventLoopGroup
+        _ cluster: Cluster, name: String, endpoints: [Int], cameras: Int, viewers: Int, group: any EventLoopGroup
     ) async throws {
         let signer = try await TokenSigner(privateKeyPEM: Cluster.text(cluster.file("pki/token.key")))
         var clients: [CrowdClient] = []
@@ -127,9 +127,9 @@ private final class Crowd: Sendable {
                     role: isCamera ? .device : .app, device: isCamera ? device : nil,
                     issuedAt: Int64(Date().timeIntervalSince1970), lifetime: .seconds(3600),
                     cluster: ClusterID(unchecked: "local")))
-            let first = number % doors.count
+            let first = number % endpoints.count
             let configuration = ClientConfiguration(
-                doors: (doors[first...] + doors[..<first]).map { HostPort(host: "127.0.0.1", port: $0) },
+                endpoints: (endpoints[first...] + endpoints[..<first]).map { HostPort(host: "127.0.0.1", port: $0) },
                 authorityFile: cluster.file("pki/ca.pem"), token: token, role: isCamera ? .device : .app)
             clients.append(try CrowdClient(configuration, device: device, isCamera: isCamera, on: group.next()))
         }

@@ -11,10 +11,10 @@ import Glibc
 import Musl
 #endif
 
-/// The verbs of a local cluster, and what its doors answer, where that needs a cluster of its own.
+/// The verbs of a local cluster, and what its endpoints answer, where that needs a cluster of its own.
 @Suite(.serialized, .timeLimit(.minutes(3)))
 struct LocalClusterTests {
-    @Test("An expired token is refused at the door with 12002 (IV-A6)")
+    @Test("An expired token is refused at the endpoint with 12002 (IV-A6)")
     func expiredToken() async throws {
         let cluster = try Cluster(nodes: 1, basePort: 28_700)
         defer { cluster.down() }

@@ -30,7 +30,7 @@ struct RelayCredentialsTests {
         return minted.output.trimmingCharacters(in: .whitespacesAndNewlines)
     }
 
-    /// Asks until the doors of so many nodes are told; a node hears of another's within a second.
+    /// Asks until the endpoints of so many nodes are told; a node hears of another's within a second.
     private static func credentials(
         _ session: ClientSession, urlCount: Int
     ) async throws -> ClientSession.RelayCredentials {
@@ -42,14 +42,14 @@ struct RelayCredentialsTests {
         return try await session.relayCredentials()
     }
 
-    @Test("The session hands an app the doors of its own node and of the next, with credentials that both take")
+    @Test("The session hands an app the endpoints of its own node and of the next, with credentials that both take")
     func session() async throws {
         // Asked for often while the cluster comes up.
         let cluster = try Cluster(
             nodes: 2, basePort: 29_050, environment: ["APUS_SESSIONS_RELAY_CREDENTIALS_PER_MINUTE": "60"])
         defer { cluster.down() }
         let configuration = ClientConfiguration(
-            doors: [HostPort(host: "127.0.0.1", port: cluster.doorPort(2))],
+            endpoints: [HostPort(host: "127.0.0.1", port: cluster.endpointPort(2))],
             authorityFile: cluster.file("pki/ca.pem"), token: try Self.token(cluster, "ann"), role: .app)
         let session = try ClientSession(
             configuration: configuration, eventLoop: MultiThreadedEventLoopGroup.singleton.next(),
@@ -102,7 +102,7 @@ struct RelayCredentialsTests {
 
     @Test("An address of another node at which it does not relay is no peer, as long as that node is a member (D8)")
     func peersOfOtherNodes() async throws {
-        // Both nodes say that their HTTP door is at an address which only membership tells the other of. It is in no
+        // Both nodes say that their HTTP endpoint is at an address which only membership tells the other of. It is in no
         // special range, so that nothing but that rule can refuse it. No packet is sent there.
         let cluster = try Cluster(
             nodes: 2, basePort: 29_150, environment: ["APUS_ADVERTISE_HTTP": "192.0.1.77:80"])

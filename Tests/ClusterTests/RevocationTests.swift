@@ -132,7 +132,7 @@ private final class RevokedViewer: Sendable {
         let notes = Notes()
         session = try ClientSession(
             configuration: ClientConfiguration(
-                doors: [HostPort(host: "127.0.0.1", port: cluster.doorPort(node))],
+                endpoints: [HostPort(host: "127.0.0.1", port: cluster.endpointPort(node))],
                 authorityFile: cluster.file("pki/ca.pem"), token: token, role: .app),
             eventLoop: MultiThreadedEventLoopGroup.singleton.next(),
             log: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() }

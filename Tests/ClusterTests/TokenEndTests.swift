@@ -23,7 +23,7 @@ struct TokenEndTests {
         let ended = Mutex<(error: ApusError, at: Double)?>(nil)
         let session = try ClientSession(
             configuration: ClientConfiguration(
-                doors: [1, 2].map { HostPort(host: "127.0.0.1", port: cluster.doorPort($0)) },
+                endpoints: [1, 2].map { HostPort(host: "127.0.0.1", port: cluster.endpointPort($0)) },
                 authorityFile: cluster.file("pki/ca.pem"), token: token, role: .app),
             eventLoop: MultiThreadedEventLoopGroup.singleton.next(),
             log: Logger(label: "test") { _ in SwiftLogNoOpLogHandler() }

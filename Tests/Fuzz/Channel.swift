@@ -127,7 +127,7 @@ private struct ChannelRun {
         case 2: return machine.receiversChanged(hasReceivers: byte() % 2 == 0, now: now)
         case 3: machine.receiverWants(after: position())
         case 4: machine.receiverHas(position())
-        case 5: return machine.letGo()
+        case 5: return machine.release()
         case 6:
             let limit = Int(number32())
             machine.limitRing(byteCountMax: limit)

@@ -65,7 +65,7 @@ private func serve(_ frame: LinkFrame) {
         precondition(UInt16(exactly: request.source) != nil && request.after.sequence <= WireNumber.sequenceMax)
     case .unpublish: _ = try? ClientUnpublishRequest(bounded: frame.payload)
     case .stop: _ = try? ClientStopRequest(bounded: frame.payload)
-    case .event, .publishAck, .publishResume, .streamState, .doorsChanged, nil: request(frame)
+    case .event, .publishAck, .publishResume, .streamState, .endpointsChanged, nil: request(frame)
     }
 }
 

@@ -21,7 +21,7 @@ struct CorpusTests {
         Decoder(name: "configuration", fuzz: fuzzConfiguration),
         Decoder(name: "stun", fuzz: fuzzStun),
         Decoder(name: "turn", fuzz: fuzzTurn),
-        Decoder(name: "door", fuzz: fuzzDoor),
+        Decoder(name: "endpoint", fuzz: fuzzEndpoint),
         Decoder(name: "channel", fuzz: fuzzChannel),
         Decoder(name: "messages", fuzz: fuzzMessages),
         Decoder(name: "client", fuzz: fuzzClient),

@@ -34,7 +34,7 @@ private let world: World = {
     do {
         try FileManager.default.createDirectory(atPath: folder, withIntermediateDirectories: true)
         let issued = try ClusterPKI.makeAuthority(cluster: ClusterID(unchecked: "fuzz"))
-        try ClusterPKI.write(try ClusterPKI.issueClientDoor(authority: issued), certificate: certificate, key: key)
+        try ClusterPKI.write(try ClusterPKI.issueClientEndpoint(authority: issued), certificate: certificate, key: key)
     } catch {
         preconditionFailure("there is no certificate: \(error)")
     }

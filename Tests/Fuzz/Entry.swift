@@ -22,8 +22,8 @@ public func fuzzerTestOneInput(_ start: UnsafePointer<UInt8>?, _ count: Int) -> 
     fuzzStun(input)
     #elseif FUZZ_TURN
     fuzzTurn(input)
-    #elseif FUZZ_DOOR
-    fuzzDoor(input)
+    #elseif FUZZ_ENDPOINT
+    fuzzEndpoint(input)
     #elseif FUZZ_CHANNEL
     fuzzChannel(input)
     #elseif FUZZ_MESSAGES

@@ -32,7 +32,7 @@ private let world: World? = {
         try FileManager.default.createDirectory(atPath: folder, withIntermediateDirectories: true)
         let issued = try ClusterPKI.makeAuthority(cluster: ClusterID(unchecked: "fuzz"))
         try ClusterPKI.write(issued, certificate: authority, key: folder + "/ca.key")
-        try ClusterPKI.write(try ClusterPKI.issueClientDoor(authority: issued), certificate: certificate, key: key)
+        try ClusterPKI.write(try ClusterPKI.issueClientEndpoint(authority: issued), certificate: certificate, key: key)
         return World(
             server: try TLSServerContext(certificateFile: certificate, keyFile: key, tickets: keys),
             client: try TLSClientContext(authorityFile: authority))

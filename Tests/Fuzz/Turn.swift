@@ -48,7 +48,7 @@ private let nonces: [[UInt8]] = flows.map { flow in
     for case .reply(_, let bytes) in machine.receive(writer.bytes, on: flow, at: start) {
         if let nonce = (try? StunMessage(bytes))?.value(of: .nonce) { return Array(nonce) }
     }
-    preconditionFailure("a stranger gets no nonce")
+    preconditionFailure("an unauthenticated client gets no nonce")
 }
 private let methods: [StunMethod] = [
     .allocate, .refresh, .createPermission, .channelBind, .connect, .connectionBind, .binding, .send,

@@ -18,8 +18,8 @@ final class TwoNodes: Sendable {
         guard outcome.status == 0 else { throw TestFailure(outcome.all) }
     }
 
-    /// ADDRESS:PORT of a node's door, 1 or 2.
-    func door(_ node: Int, isSecure: Bool) -> String { "127.0.0.1:\(basePort + 10 * (node - 1) + (isSecure ? 4 : 3))" }
+    /// ADDRESS:PORT of a node's endpoint, 1 or 2.
+    func endpoint(_ node: Int, isSecure: Bool) -> String { "127.0.0.1:\(basePort + 10 * (node - 1) + (isSecure ? 4 : 3))" }
 
     var authority: String { "\(directory)/pki/ca.pem" }
 
@@ -34,7 +34,7 @@ final class TwoNodes: Sendable {
 @Suite("The relays of a cluster's nodes, with clients of others (D8)")
 struct ClusterRelayTests {
     @Test(
-        "Two aioice agents go from node to node, with the credentials and doors that the cluster hands out",
+        "Two aioice agents go from node to node, with the credentials and endpoints that the cluster hands out",
         .enabled(if: OtherClients.python != nil, "aioice is not installed"))
     func nodes() async throws {
         let cluster = try await TwoNodes()
@@ -50,17 +50,17 @@ struct ClusterRelayTests {
         let issued = try #require(servers.first)
         #expect(
             issued.urls == [
-                "turn:\(cluster.door(1, isSecure: false))?transport=udp",
-                "turn:\(cluster.door(1, isSecure: false))?transport=tcp",
-                "turn:\(cluster.door(2, isSecure: false))?transport=udp",
-                "turn:\(cluster.door(2, isSecure: false))?transport=tcp",
-                "turns:\(cluster.door(1, isSecure: true))?transport=tcp",
-                "turns:\(cluster.door(2, isSecure: true))?transport=tcp",
+                "turn:\(cluster.endpoint(1, isSecure: false))?transport=udp",
+                "turn:\(cluster.endpoint(1, isSecure: false))?transport=tcp",
+                "turn:\(cluster.endpoint(2, isSecure: false))?transport=udp",
+                "turn:\(cluster.endpoint(2, isSecure: false))?transport=tcp",
+                "turns:\(cluster.endpoint(1, isSecure: true))?transport=tcp",
+                "turns:\(cluster.endpoint(2, isSecure: true))?transport=tcp",
             ])
         for transport in ["udp", "tls"] {
-            let doors = [1, 2].map { cluster.door($0, isSecure: transport == "tls") }
+            let endpoints = [1, 2].map { cluster.endpoint($0, isSecure: transport == "tls") }
             let seen = try await PairSeen.meet(
-                relays: (doors[0], doors[1]), transport: transport, isRelayOnly: true, authority: cluster.authority,
+                relays: (endpoints[0], endpoints[1]), transport: transport, isRelayOnly: true, authority: cluster.authority,
                 credentials: (issued.username, issued.credential))
             #expect(seen.a.local == "relay" && seen.b.local == "relay", "\(seen)")
             seen.expectAllMessages()

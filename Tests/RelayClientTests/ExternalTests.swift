@@ -84,9 +84,9 @@ struct ExternalTests {
         let network = try ExternalNetwork()
         defer { network.down() }
         let relay = try await network.relay("a", 1, ["--external", "203.0.113.11", "--threads", "2"])
-        let door = "203.0.113.11:\(NatNetwork.relayPort)"
+        let endpoint = "203.0.113.11:\(NatNetwork.relayPort)"
         let seen = try await PairSeen.meet(
-            relays: (door, door), isRelayOnly: true, prefixes: (network.inside("w"), network.inside("w")),
+            relays: (endpoint, endpoint), isRelayOnly: true, prefixes: (network.inside("w"), network.inside("w")),
             isOnLibnice: true)
         seen.expectAllMessages(relay.log)
         for side in [seen.a, seen.b] {
@@ -116,14 +116,14 @@ struct ExternalTests {
         .enabled(if: OtherClients.hasNamespaces, "network namespaces with nftables cannot be made here"),
         arguments: [NatNetwork.Kind.random, .preserving])
     func changedPorts(_ kind: NatNetwork.Kind) async throws {
-        let network = try NatNetwork(a: kind, b: .preserving, door: "any")
+        let network = try NatNetwork(a: kind, b: .preserving, endpoint: "any")
         defer { network.down() }
         let server = try await RelayProcess(
             address: NatNetwork.relayAddress, port: NatNetwork.relayPort, opened: "documentation",
             prefix: network.inside("w"))
         let relay = try await RelayProcess(
             address: "10.1.0.2", port: NatNetwork.relayPort, opened: "documentation",
-            options: ["--external-from", server.door("udp"), "--http", "10.1.0.2:26001"], prefix: network.inside("a"))
+            options: ["--external-from", server.endpoint("udp"), "--http", "10.1.0.2:26001"], prefix: network.inside("a"))
         let isTold = relay.log.contains(
             "The NAT changes ports, so peers cannot reach relayed addresses")
         #expect(isTold == (kind == .random), "\(relay.log)")
@@ -141,7 +141,7 @@ struct ExternalTests {
         "An address that the machine gets later is its own, and no peer at its services' ports",
         .enabled(if: OtherClients.hasNamespaces, "network namespaces with nftables cannot be made here"))
     func newAddress() async throws {
-        let network = try NatNetwork(a: .preserving, b: .preserving, door: "any")
+        let network = try NatNetwork(a: .preserving, b: .preserving, endpoint: "any")
         defer { network.down() }
         let relay = try await RelayProcess(
             address: NatNetwork.relayAddress, port: NatNetwork.relayPort, opened: "documentation",
@@ -150,7 +150,7 @@ struct ExternalTests {
             let outcome = try await Outcome.of(
                 network.inside("w") + [
                     RelayProcess.apus, "relay", "check", "--secret", RelayProcess.secret, "--realm", "test", "--server",
-                    relay.door("udp"), "--peer", peer,
+                    relay.endpoint("udp"), "--peer", peer,
                 ])
             return outcome.status == 0
         }
@@ -185,9 +185,9 @@ struct ExternalTests {
         ) { try ConfiguredRelay.addUser("camera", "north", to: "\($0)/users") }
         #expect(try await isAllBack(network, ["-c", "-e", "203.0.113.1", "-r", "3480"]))
         #expect(try await isAllBack(network, ["-y"]))
-        let door = "203.0.113.11:\(NatNetwork.relayPort)"
+        let endpoint = "203.0.113.11:\(NatNetwork.relayPort)"
         let seen = try await PairSeen.meet(
-            relays: (door, door), isRelayOnly: true, credentials: ("camera", "north"),
+            relays: (endpoint, endpoint), isRelayOnly: true, credentials: ("camera", "north"),
             prefixes: (network.inside("w"), network.inside("w")))
         seen.expectAllMessages(relay.child.errors)
         #expect(seen.a.local_address?.hasPrefix("203.0.113.11") == true, "\(seen)")
@@ -195,7 +195,7 @@ struct ExternalTests {
         // The peer is denied, and from relay to relay everything goes on.
         let busy = try Child(
             network.inside("w") + [
-                RelayProcess.apus, "relay", "check", "--server", door, "--username", "camera", "--password", "north",
+                RelayProcess.apus, "relay", "check", "--server", endpoint, "--username", "camera", "--password", "north",
                 "--count", "400", "--interval", "20",
             ])
         try await eventually("the busy clients have their allocations") {

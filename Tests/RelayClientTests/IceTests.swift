@@ -106,7 +106,7 @@ struct IceTests {
         let (first, other) = try await relays(transport)
         let second = isTwoRelays ? other : first
         let seen = try await PairSeen.meet(
-            relays: (first.door(transport), second.door(transport)), transport: transport, isRelayOnly: true,
+            relays: (first.endpoint(transport), second.endpoint(transport)), transport: transport, isRelayOnly: true,
             authority: first.certificate?.certificate)
         #expect(seen.a.local == "relay")
         #expect(seen.b.local == "relay")

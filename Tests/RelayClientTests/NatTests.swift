@@ -13,11 +13,11 @@ final class NatNetwork: Sendable {
     static let relayPort = 3478
     private let name = "apus\(UInt32.random(in: .min ... .max))"
 
-    /// - Parameter door: what of the relay can be reached from behind the NATs: "udp", "tcp", "tls", or "any", where
+    /// - Parameter endpoint: what of the relay can be reached from behind the NATs: "udp", "tcp", "tls", or "any", where
     ///   everything else can, too.
-    init(a: Kind, b: Kind, door: String) throws {
+    init(a: Kind, b: Kind, endpoint: String) throws {
         let outcome = try Outcome.now(
-            [OtherClients.script("nat.sh"), "up", name, a.rawValue, b.rawValue, door])
+            [OtherClients.script("nat.sh"), "up", name, a.rawValue, b.rawValue, endpoint])
         guard outcome.status == 0 else { throw TestFailure(outcome.all) }
     }
 
@@ -33,19 +33,19 @@ struct NatTests {
     struct Case: Sendable, CustomTestStringConvertible {
         var a: NatNetwork.Kind
         var b: NatNetwork.Kind
-        /// The door that alone can be reached, or "any".
-        var door: String
+        /// The endpoint that alone can be reached, or "any".
+        var endpoint: String
         var isRelayed = true
 
-        var testDescription: String { "\(a) and \(b), open: \(door)" }
+        var testDescription: String { "\(a) and \(b), open: \(endpoint)" }
 
         static let all: [Case] =
             [
-                Case(a: .preserving, b: .preserving, door: "any", isRelayed: false),
-                Case(a: .random, b: .random, door: "any"), Case(a: .preserving, b: .random, door: "any"),
+                Case(a: .preserving, b: .preserving, endpoint: "any", isRelayed: false),
+                Case(a: .random, b: .random, endpoint: "any"), Case(a: .preserving, b: .random, endpoint: "any"),
             ]
-            + ["udp", "tcp", "tls"].flatMap { door in
-                [NatNetwork.Kind.preserving, .random].map { Case(a: $0, b: $0, door: door) }
+            + ["udp", "tcp", "tls"].flatMap { endpoint in
+                [NatNetwork.Kind.preserving, .random].map { Case(a: $0, b: $0, endpoint: endpoint) }
             }
     }
 
@@ -56,16 +56,16 @@ struct NatTests {
             "aioice or openssl is not installed, or network namespaces with nftables cannot be made here"),
         arguments: Case.all)
     func meet(_ nats: Case) async throws {
-        let network = try NatNetwork(a: nats.a, b: nats.b, door: nats.door)
+        let network = try NatNetwork(a: nats.a, b: nats.b, endpoint: nats.endpoint)
         defer { network.down() }
         let certificate = try TestCertificate(addresses: [NatNetwork.relayAddress])
         let relay = try await RelayProcess(
             address: NatNetwork.relayAddress, port: NatNetwork.relayPort, certificate: certificate,
             opened: "documentation", prefix: network.inside("w"))
-        let transport = nats.door == "any" ? "udp" : nats.door
-        let door = relay.door(transport)
+        let transport = nats.endpoint == "any" ? "udp" : nats.endpoint
+        let endpoint = relay.endpoint(transport)
         let seen = try await PairSeen.meet(
-            relays: (door, door), transport: transport, authority: certificate.certificate,
+            relays: (endpoint, endpoint), transport: transport, authority: certificate.certificate,
             prefixes: (network.inside("a"), network.inside("b")))
         print("NATs \(nats.testDescription): \(seen.words)")
         #expect(seen.a.isRelayed == nats.isRelayed, "\(seen) \(relay.log)")

@@ -34,7 +34,7 @@ struct OperatorTests {
     /// Two allocations of a user, held until the value ends.
     private func hold(_ user: String, _ relay: ConfiguredRelay) async throws -> Child {
         let child = try Child([
-            RelayProcess.apus, "relay", "check", "--server", relay.door, "--username", user, "--password", "north",
+            RelayProcess.apus, "relay", "check", "--server", relay.endpoint, "--username", user, "--password", "north",
             "--count", "5", "--hold", "60",
         ])
         try await eventually("\(user) has its allocations") {

@@ -31,7 +31,7 @@ enum OtherClients {
 
     /// Whether network namespaces with address translation can be made here: root, ip, nft and the kernel's parts.
     static let hasNamespaces: Bool = {
-        guard let network = try? NatNetwork(a: .preserving, b: .preserving, door: "any") else { return false }
+        guard let network = try? NatNetwork(a: .preserving, b: .preserving, endpoint: "any") else { return false }
         network.down()
         return true
     }()

@@ -9,9 +9,9 @@ final class RelayProcess: Sendable {
     /// Where clients come, UDP and TCP.
     let address: String
     let port: Int
-    /// The port of the TLS and DTLS doors, where there are.
+    /// The port of the TLS and DTLS endpoints, where there are.
     let securePort: Int?
-    /// What these doors show.
+    /// What these endpoints show.
     let certificate: TestCertificate?
     private let child: Child
 
@@ -22,11 +22,11 @@ final class RelayProcess: Sendable {
         return "\(folder)/apus"
     }()
 
-    /// Starts one and waits until its doors are open.
+    /// Starts one and waits until its endpoints are open.
     ///
     /// - Parameters:
     ///   - port: nil for one that is free.
-    ///   - certificate: opens the TLS and DTLS doors, at 5349 where the port is given and else at one that is free.
+    ///   - certificate: opens the TLS and DTLS endpoints, at 5349 where the port is given and else at one that is free.
     ///   - opened: the special range that its peers are in.
     ///   - options: more of `apus relay serve`.
     ///   - prefix: what runs the command, such as in a network namespace.
@@ -50,10 +50,10 @@ final class RelayProcess: Sendable {
             ]
         }
         self.port = port
-        let door = address.contains(":") ? "[\(address)]:\(port)" : "\(address):\(port)"
+        let endpoint = address.contains(":") ? "[\(address)]:\(port)" : "\(address):\(port)"
         let child = try Child(
             prefix + [
-                Self.apus, "relay", "serve", "--listen", door, "--secret", Self.secret, "--realm", "test", "--open",
+                Self.apus, "relay", "serve", "--listen", endpoint, "--secret", Self.secret, "--realm", "test", "--open",
                 opened,
             ] + options + tls)
         self.child = child
@@ -66,13 +66,13 @@ final class RelayProcess: Sendable {
         }
     }
 
-    /// ADDRESS:PORT of a door: "udp", "tcp" or "tls".
-    func door(_ transport: String) -> String { "\(address):\((transport == "tls" ? securePort : nil) ?? port)" }
+    /// ADDRESS:PORT of an endpoint: "udp", "tcp" or "tls".
+    func endpoint(_ transport: String) -> String { "\(address):\((transport == "tls" ? securePort : nil) ?? port)" }
 
     /// The same as clients of WebRTC have it (RFC 7065).
     func url(_ transport: String) -> String {
         transport == "tls"
-            ? "turns:\(door(transport))?transport=tcp" : "turn:\(door(transport))?transport=\(transport)"
+            ? "turns:\(endpoint(transport))?transport=tcp" : "turn:\(endpoint(transport))?transport=\(transport)"
     }
 
     /// What it logged.

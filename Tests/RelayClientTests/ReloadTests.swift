@@ -48,7 +48,7 @@ final class ConfiguredRelay: Sendable {
         try? FileManager.default.removeItem(atPath: folder)
     }
 
-    var door: String { "\(address):\(port)" }
+    var endpoint: String { "\(address):\(port)" }
     var users: String { "\(folder)/users" }
 
     /// Writes the configuration anew.
@@ -80,7 +80,7 @@ final class ConfiguredRelay: Sendable {
     /// `apus relay check` as a static user.
     func check(_ user: String, _ password: String, _ options: [String] = []) async throws -> Outcome {
         try await apus(
-            ["check", "--server", door, "--username", user, "--password", password, "--count", "5"] + options)
+            ["check", "--server", endpoint, "--username", user, "--password", password, "--count", "5"] + options)
     }
 
     /// `apus relay user add`, which reads the password from standard input.
@@ -113,7 +113,7 @@ struct ReloadTests {
 
         // Two clients send for as long as the relay is reloaded around them.
         let busy = try Child([
-            RelayProcess.apus, "relay", "check", "--server", relay.door, "--username", "first", "--password", "north",
+            RelayProcess.apus, "relay", "check", "--server", relay.endpoint, "--username", "first", "--password", "north",
             "--count", "10000", "--size", "64",
         ])
         try await eventually("the clients have their allocations") {

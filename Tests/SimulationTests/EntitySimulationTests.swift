@@ -3,7 +3,7 @@ import ApusSimulation
 import Foundation
 import Testing
 
-/// Entities of both strengths on a simulated cluster, on a virtual clock, with seeded faults (D15, D16, D18).
+/// Entities of both durabilities on a simulated cluster, on a virtual clock, with seeded faults (D15, D16, D18).
 ///
 /// A seed that fails is named in the failure; `APUS_SIM_SEED=n` prints what happens in that one.
 @Suite("Entities where things go wrong (D15, D16, D18)")

@@ -25,16 +25,16 @@ package struct LocalCluster: Sendable {
     /// The certificate of the cluster's authority, PEM.
     package var authorityFile: String { directory.pki.authority }
     /// The client endpoints, in the order of the nodes.
-    package var doors: [HostPort] { mark.nodes.compactMap { HostPort($0.clients) } }
+    package var endpoints: [HostPort] { mark.nodes.compactMap { HostPort($0.clients) } }
 
     /// The client endpoint of one node, by index from 1 or by name.
     /// - Throws: 21031 if there is no such node.
-    package func door(of node: String) throws(ApusError) -> HostPort {
+    package func endpoint(of node: String) throws(ApusError) -> HostPort {
         let found = try StateDirectory.node(node, in: mark)
-        guard let door = HostPort(found.clients) else {
+        guard let endpoint = HostPort(found.clients) else {
             throw ApusError(.stateForeign, "\(directory.markFile) names no client endpoint of \(found.name)")
         }
-        return door
+        return endpoint
     }
 
     /// Issues a token for this cluster, by default for an hour.

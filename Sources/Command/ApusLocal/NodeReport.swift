@@ -72,7 +72,7 @@ package struct NodeReport: Encodable, Sendable {
 package enum TextTable {
     /// One line per row. Cells are escaped, because they may contain foreign text, such as relay users' names.
     package static func lines(_ rows: [[String]]) -> [String] {
-        let rows = rows.map { $0.map(ForeignText.escaped) }
+        let rows = rows.map { $0.map(UntrustedText.escaped) }
         let columnCount = rows.map(\.count).max() ?? 0
         let widths = (0..<columnCount).map { column in
             rows.map { $0.indices.contains(column) ? $0[column].count : 0 }.max() ?? 0

@@ -38,7 +38,7 @@ package struct PKIDirectory: Sendable {
             }
         }
         _ = try issue("clients", made: &made) { () throws(ApusError) in
-            try ClusterPKI.issueClientDoor(hosts: hosts, authority: authority)
+            try ClusterPKI.issueClientEndpoint(hosts: hosts, authority: authority)
         }
         if !FileManager.default.fileExists(atPath: tokenPrivateKey) {
             let key = P256.Signing.PrivateKey()

@@ -6,31 +6,31 @@ import Foundation
 /// The relays' addresses, and credentials that they accept.
 package struct RelayAccess: Sendable {
     /// The maximum number of servers for a client; browsers become slow with more.
-    private static let doorsMax = 3
+    private static let endpointsMax = 3
 
     /// Issues names and passwords.
     package var credentials: RelayCredentials
     /// The UDP and TCP addresses of the relays, at most 3 for a cluster.
-    package var doors: [HostPort]
-    /// The relays of ``doors`` that also have TLS and DTLS, at other ports.
-    package var secureDoors: [HostPort] = []
+    package var endpoints: [HostPort]
+    /// The relays of ``endpoints`` that also have TLS and DTLS, at other ports.
+    package var secureEndpoints: [HostPort] = []
     /// The authority of their certificates, PEM; nil if unknown.
     package var authorityFile: String?
 
     /// The relays of a local cluster's first nodes: every node accepts the credentials of any other.
     /// - Throws: 10022 if a node's configuration or the cluster's key cannot be read, or no node has a relay.
     package init(_ cluster: LocalCluster) throws(ApusError) {
-        doors = cluster.mark.nodes.compactMap { $0.relay.flatMap { HostPort($0) } }
+        endpoints = cluster.mark.nodes.compactMap { $0.relay.flatMap { HostPort($0) } }
         guard let first = cluster.mark.nodes.first(where: { $0.relay != nil }) else {
             throw ApusError(.configurationInvalid, "no node of the cluster in \(cluster.directory.path) has a relay")
         }
-        doors = Array(doors.prefix(Self.doorsMax))
+        endpoints = Array(endpoints.prefix(Self.endpointsMax))
         let node = try NodeConfiguration(file: cluster.directory.configurationFile(first.name))
         credentials = try node.relayKeys().credentials
-        for known in cluster.mark.nodes.filter({ $0.relay != nil }).prefix(Self.doorsMax) {
+        for known in cluster.mark.nodes.filter({ $0.relay != nil }).prefix(Self.endpointsMax) {
             let relay = try NodeConfiguration(file: cluster.directory.configurationFile(known.name)).relay
-            guard let door = known.relay.flatMap({ HostPort($0) }), !relay.certificateFile.isEmpty else { continue }
-            secureDoors.append(HostPort(host: door.host, port: Int(relay.securePort)))
+            guard let endpoint = known.relay.flatMap({ HostPort($0) }), !relay.certificateFile.isEmpty else { continue }
+            secureEndpoints.append(HostPort(host: endpoint.host, port: Int(relay.securePort)))
         }
         authorityFile = cluster.authorityFile
     }
@@ -39,21 +39,21 @@ package struct RelayAccess: Sendable {
     /// - Throws: 10021, 10022 if the file, its secret or its data directory cannot be read.
     package init(configuration file: String) throws(ApusError) {
         let node = try RelayNodeConfiguration(file: file)
-        doors = node.relay.firstDoor().map { [$0] } ?? []
-        secureDoors = node.relay.firstSecureDoor().map { [$0] } ?? []
+        endpoints = node.relay.firstEndpoint().map { [$0] } ?? []
+        secureEndpoints = node.relay.firstSecureEndpoint().map { [$0] } ?? []
         credentials = try node.relayCredentials()
     }
 
     /// Relays that belong to no local cluster and are not configured here.
-    package init(secret: String, realm: String, doors: [HostPort]) {
-        self.doors = doors
+    package init(secret: String, realm: String, endpoints: [HostPort]) {
+        self.endpoints = endpoints
         credentials = RelayCredentials(realm: realm, current: Array(secret.utf8))
     }
 
     /// The URLs for a client's configuration (RFC 7065). DTLS is omitted: browsers do not support it for TURN.
     package var urls: [String] {
-        doors.flatMap { door in ["udp", "tcp"].map { "turn:\(door)?transport=\($0)" } }
-            + secureDoors.map { "turns:\($0)?transport=tcp" }
+        endpoints.flatMap { endpoint in ["udp", "tcp"].map { "turn:\(endpoint)?transport=\($0)" } }
+            + secureEndpoints.map { "turns:\($0)?transport=tcp" }
     }
 
     /// A name and password that are valid for this number of seconds from now.

@@ -4,7 +4,7 @@ import CApusTLS
 import Glibc
 
 /// An endpoint of a TURN server.
-package struct TurnDoor {
+package struct TurnEndpoint {
     /// The server's address.
     package var server: HostPort
     /// The transport to the server.
@@ -53,14 +53,14 @@ package final class TurnProbe {
     /// Connects, with a TLS or DTLS handshake if the endpoint requires one.
     /// - Throws: 10010 if the server's name has no address, 21022 if the connection is refused or the certificate is
     ///   not trusted.
-    package init(_ door: TurnDoor, username: String, password: String) throws(ApusError) {
-        server = door.server
-        isStream = door.transport.isStream
+    package init(_ endpoint: TurnEndpoint, username: String, password: String) throws(ApusError) {
+        server = endpoint.server
+        isStream = endpoint.transport.isStream
         self.username = username
         self.password = password
         descriptor = try Self.connect(server, isStream: isStream)
         do throws(ApusError) {
-            secure = try Self.secure(descriptor, door)
+            secure = try Self.secure(descriptor, endpoint)
         } catch {
             close(descriptor)
             throw error
@@ -72,16 +72,16 @@ package final class TurnProbe {
         close(descriptor)
     }
 
-    private static func secure(_ descriptor: Int32, _ door: TurnDoor) throws(ApusError) -> OpaquePointer? {
-        guard door.transport == .tls || door.transport == .dtls else { return nil }
+    private static func secure(_ descriptor: Int32, _ endpoint: TurnEndpoint) throws(ApusError) -> OpaquePointer? {
+        guard endpoint.transport == .tls || endpoint.transport == .dtls else { return nil }
         var reason = [CChar](repeating: 0, count: 256)
         guard
             let secure = apus_tls_client_connect(
-                descriptor, door.transport == .dtls ? 1 : 0, door.server.host, door.authorityFile,
+                descriptor, endpoint.transport == .dtls ? 1 : 0, endpoint.server.host, endpoint.authorityFile,
                 Int32(answerTimeout.components.seconds), &reason, reason.count)
         else {
             let words = String(nullTerminated: reason)
-            throw ApusError(.connectFailed, "\(door.server) did not complete the handshake: \(words)")
+            throw ApusError(.connectFailed, "\(endpoint.server) did not complete the handshake: \(words)")
         }
         return secure
     }
@@ -149,7 +149,7 @@ package final class TurnProbe {
             let isAsking = challenge == nil || error?.code == .staleNonce
             guard isAsking, let realm = try answer.text(.realm), let nonce = try answer.text(.nonce) else {
                 let number = error?.code.rawValue ?? 0
-                let reason = error.map { ForeignText.escaped($0.reason) } ?? ""
+                let reason = error.map { UntrustedText.escaped($0.reason) } ?? ""
                 if error?.code == .tryAlternate { alternate = try answer.address(.alternateServer) }
                 throw ApusError(
                     number == 401 ? .tokenInvalid : .unavailable,

@@ -51,7 +51,7 @@ package struct ClientConnectionStateMachine: Sendable {
 
     /// The number of idle timeouts that a client with a stream may be silent. The node sends to it all the time, and
     /// the kernel ends a connection whose peer does not acknowledge the data (TCP_USER_TIMEOUT).
-    package static let streamPatience = 6
+    package static let streamIdleFactor = 6
 
     private let timing: Timing
     private var state = State.awaitingHello
@@ -138,8 +138,8 @@ package struct ClientConnectionStateMachine: Sendable {
         case .awaitingHello, .authenticating:
             return now - since >= timing.handshakeTimeout ? .close(ApusError(.handshakeTimeout)) : .nothing
         case .open:
-            let patience = streamCount > 0 ? timing.idleTimeout * Self.streamPatience : timing.idleTimeout
-            if now - lastHeard >= patience { return .close(ApusError(.idleTimeout)) }
+            let idleLimit = streamCount > 0 ? timing.idleTimeout * Self.streamIdleFactor : timing.idleTimeout
+            if now - lastHeard >= idleLimit { return .close(ApusError(.idleTimeout)) }
             if let behindSince {
                 return now - behindSince >= timing.slowReaderTimeout ? .close(ApusError(.slowReader)) : .nothing
             }

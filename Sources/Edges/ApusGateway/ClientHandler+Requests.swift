@@ -21,7 +21,7 @@ extension ClientHandler {
             case .unpublish: unpublish(try ClientUnpublishRequest(bounded: frame.payload), call)
             case .play: play(try ClientPlayRequest(bounded: frame.payload), call)
             case .stop: stop(try ClientStopRequest(bounded: frame.payload), call)
-            case .event, .publishAck, .publishResume, .streamState, .doorsChanged, nil:
+            case .event, .publishAck, .publishResume, .streamState, .endpointsChanged, nil:
                 try ask(frame, call, timeLeft)
             }
         } catch {

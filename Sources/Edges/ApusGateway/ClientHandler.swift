@@ -33,7 +33,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     private var events: ClientEventQueue
     private let hasEnded = Atomic(false)
     /// Sends the connection's frames.
-    let door: TLSServerHandler
+    let endpoint: TLSServerHandler
     /// The error with which the hello is refused; nil if the client is served.
     let refusal: ApusError?
     /// This connection's place in its loop's lists.
@@ -54,10 +54,10 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     /// The numbers of streams that the metrics count for this connection.
     var counted = (played: 0, published: 0)
 
-    init(gateway: GatewayLoop, door: TLSServerHandler, refusal: ApusError? = nil) {
+    init(gateway: GatewayLoop, endpoint: TLSServerHandler, refusal: ApusError? = nil) {
         self.gateway = gateway
         self.refusal = refusal
-        self.door = door
+        self.endpoint = endpoint
         decoder = LinkFrameDecoder(lengthMax: gateway.configuration.helloByteCountMax)
         machine = ClientConnectionStateMachine(timing: gateway.timing, now: .now())
         events = ClientEventQueue(eventsMax: gateway.service.clients.configuration.eventsMax)
@@ -72,7 +72,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         self.context = context
         remote = context.remoteAddress?.description ?? "?"
         gateway.added(self)
-        door.place = (gateway, slot)
+        endpoint.place = (gateway, slot)
     }
 
     func handlerRemoved(context: ChannelHandlerContext) {
@@ -99,8 +99,8 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     }
 
     func channelWritabilityChanged(context: ChannelHandlerContext) {
-        machine.writabilityChanged(isWritable: door.isWritable, now: .now())
-        guard door.isWritable else { return }
+        machine.writabilityChanged(isWritable: endpoint.isWritable, now: .now())
+        guard endpoint.isWritable else { return }
         for stream in played.values { stream.receipt?.becameWritable() }
         let waiting = events.becameWritable()
         for event in waiting.events { send(event) }
@@ -200,7 +200,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
                     $0.ticket = Data(opened.ticket)
                     $0.ticketSeconds = opened.ticketSeconds
                     $0.node = gateway.service.node.name.rawValue
-                    $0.doors = gateway.service.doors()
+                    $0.endpoints = gateway.service.endpoints()
                     $0.keepaliveMs = UInt32(configuration.keepalive.milliseconds)
                     $0.streamKeepaliveMs = UInt32(configuration.streamKeepalive.milliseconds)
                     $0.access = opened.session.access.rawValue
@@ -268,7 +268,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         guard !machine.isClosed else { return }
         var buffer = ByteBufferAllocator().buffer(capacity: LinkFrame.headerByteCount + frame.payload.readableBytes)
         frame.encode(into: &buffer)
-        door.send(buffer, now: .now())
+        endpoint.send(buffer, now: .now())
     }
 
     // MARK: - Time and shutdown
@@ -292,10 +292,10 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
         guard machine.isOpen else { return close(ApusError(.shuttingDown)) }
         send(
             .tell,
-            ClientDoorsChanged.with {
-                $0.doors = gateway.service.otherDoors()
+            ClientEndpointsChanged.with {
+                $0.endpoints = gateway.service.otherEndpoints()
                 $0.leaving = true
-            }, method: ClientMethod.doorsChanged.rawValue)
+            }, method: ClientMethod.endpointsChanged.rawValue)
     }
 
     /// Sends the client the reason and closes the connection.
@@ -315,7 +315,7 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     }
 
     private func gone() {
-        door.place = nil
+        endpoint.place = nil
         guard gateway.removed(self) else { return }
         machine.closed()
         for stream in played.values { stream.receipt?.close() }
@@ -350,7 +350,7 @@ extension ClientHandler: ClientConnection {
 
     func received(_ event: ClientEventFrame) {
         guard machine.isOpen else { return }
-        switch events.received(event, isWritable: door.isWritable) {
+        switch events.received(event, isWritable: endpoint.isWritable) {
         case .send: send(event)
         case .readLater: gateway.service.clients.topics?.notSent(self, event)
         case .wait, .drop: break

@@ -33,7 +33,7 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
     }
 
     var eventLoop: any EventLoop { handler.eventLoop }
-    var port: any FramePort { handler.door }
+    var port: any FramePort { handler.endpoint }
 
     /// Answers the request, then accepts frames from the fan-out.
     func opened(_ receipt: Receipt) {
@@ -43,7 +43,7 @@ final class PlayedSink: FrameSink, @unchecked Sendable {  // SAFETY: confined to
             .response,
             ClientPlayResponse.with {
                 $0.stream = stream
-                $0.doors = gateway.doors(of: channel)
+                $0.endpoints = gateway.endpoints(of: channel)
                 $0.grant = Data(gateway.sessions.grant(session, device: channel.device))
             }, correlation: call)
         receipt.open()

@@ -99,10 +99,10 @@ package final class Gateway: Service, Sendable {
                         metrics.closed(code: ErrorCode.tooManyConnections.number)
                         throw ApusError(.tooManyConnections)
                     }
-                    let door = loop.takeDoor(tls)
-                    try channel.pipeline.syncOperations.addHandler(door)
+                    let endpoint = loop.takeEndpoint(tls)
+                    try channel.pipeline.syncOperations.addHandler(endpoint)
                     try channel.pipeline.syncOperations.addHandler(
-                        ClientHandler(gateway: loop, door: door, refusal: refusal))
+                        ClientHandler(gateway: loop, endpoint: endpoint, refusal: refusal))
                 }
             }
     }
@@ -168,22 +168,22 @@ package final class Gateway: Service, Sendable {
     func report(_ load: LoopPlacement.Load, of index: Int) { listeners.report(load, of: index) }
 
     /// The client endpoints of the cluster, this node's first.
-    func doors() -> [String] { doors(first: [node.name]) }
+    func endpoints() -> [String] { endpoints(first: [node.name]) }
 
     /// The client endpoints of the other nodes.
-    func otherDoors() -> [String] {
+    func otherEndpoints() -> [String] {
         let names = view.map.members.filter { $0.state == .up && $0.id.name != node.name }
         return names.map { $0.addresses.clients.description }
     }
 
     /// The client endpoints of the cluster. Those of the channel's owner and standby come first, so a client that loses
     /// this node resumes where the frames already are.
-    func doors(of channel: ChannelID) -> [String] {
+    func endpoints(of channel: ChannelID) -> [String] {
         let shard = view.lookUp(ShardID(of: channel.device))
-        return doors(first: [shard.owner, shard.standby].compactMap { $0?.id.name })
+        return endpoints(first: [shard.owner, shard.standby].compactMap { $0?.id.name })
     }
 
-    private func doors(first names: [NodeName]) -> [String] {
+    private func endpoints(first names: [NodeName]) -> [String] {
         let alive = view.map.members.filter { $0.state == .up }
         let first = names.compactMap { name in alive.first { $0.id.name == name } }
         // In random order: the clients of a dead node spread over all others.

@@ -19,9 +19,9 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
     private(set) var connectionCount = 0
     /// The number of connections that exist only to be refused.
     private var refusingCount = 0
-    private var doors: [TLSServerHandler] = []
+    private var endpoints: [TLSServerHandler] = []
     /// Unauthenticated connections, oldest first.
-    private var strangers: [ClientHandler] = []
+    private var unauthenticated: [ClientHandler] = []
     private var keepalives: KeepaliveClock
     let clock: LoopClock
     /// The next check of the connections. Not set before the listener opens.
@@ -106,11 +106,11 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
 
     /// A TLS handler for a new connection. Handlers are allocated in groups, so that they are adjacent in memory: a
     /// fan-out visits all of them for each frame, and one page per handler would cost a TLB miss each.
-    func takeDoor(_ tls: TLSServerContext) -> TLSServerHandler {
-        if doors.isEmpty { doors = (0..<Self.doorsAtOnce).map { _ in TLSServerHandler(context: tls) } }
-        return doors.removeLast()
+    func takeEndpoint(_ tls: TLSServerContext) -> TLSServerHandler {
+        if endpoints.isEmpty { endpoints = (0..<Self.endpointsAtOnce).map { _ in TLSServerHandler(context: tls) } }
+        return endpoints.removeLast()
     }
-    private static let doorsAtOnce = 32
+    private static let endpointsAtOnce = 32
 
     func start() { nextLook.set(.now() + Self.lookInterval) }
 
@@ -125,11 +125,11 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
             return
         }
         connectionCount += 1
-        strangers.append(handler)
-        let strangersMax = max(1, configuration.unauthenticatedMax / share)
-        if strangers.count > strangersMax {
+        unauthenticated.append(handler)
+        let unauthenticatedMax = max(1, configuration.unauthenticatedMax / share)
+        if unauthenticated.count > unauthenticatedMax {
             // It is removed first: closing takes time if the peer does not answer.
-            strangers.removeFirst().close(ApusError(.tooManyConnections, "too many connections wait for their hello"))
+            unauthenticated.removeFirst().close(ApusError(.tooManyConnections, "too many connections wait for their hello"))
         }
         report()
     }
@@ -138,7 +138,7 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
     /// connections.
     func authenticated(_ handler: ClientHandler, as account: AccountID) -> Bool {
         guard service.takePlace(for: account) else { return false }
-        strangers.removeAll { $0 === handler }
+        unauthenticated.removeAll { $0 === handler }
         report()
         return true
     }
@@ -152,7 +152,7 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
         if let account = handler.session?.account {
             service.givePlace(of: account)
         } else {
-            strangers.removeAll { $0 === handler }
+            unauthenticated.removeAll { $0 === handler }
         }
         service.metrics.connections.decrement()
         report()
@@ -231,7 +231,7 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
     private func report() {
         service.report(
             .init(
-                connectionCount: connectionCount, strangerCount: strangers.count, busyShare: busyShare,
+                connectionCount: connectionCount, unauthenticatedCount: unauthenticated.count, busyShare: busyShare,
                 isFull: !hasRoom),
             of: index)
     }

@@ -9,15 +9,15 @@ package struct LoopPlacement: Sendable {
     package struct Load: Sendable {
         package var connectionCount: Int
         /// Connections that are not authenticated yet.
-        package var strangerCount: Int
+        package var unauthenticatedCount: Int
         /// The share of its thread's time that was not idle, over the last second.
         package var busyShare: Double
         /// True if it accepts no more connections.
         package var isFull: Bool
 
-        package init(connectionCount: Int = 0, strangerCount: Int = 0, busyShare: Double = 0, isFull: Bool = false) {
+        package init(connectionCount: Int = 0, unauthenticatedCount: Int = 0, busyShare: Double = 0, isFull: Bool = false) {
             self.connectionCount = connectionCount
-            self.strangerCount = strangerCount
+            self.unauthenticatedCount = unauthenticatedCount
             self.busyShare = busyShare
             self.isFull = isFull
         }
@@ -28,7 +28,7 @@ package struct LoopPlacement: Sendable {
     /// A loop that is busier gets no connection if another loop is not.
     package var busyShareMax = 0.5
     /// A loop with this many unauthenticated connections gets no more if another loop has fewer.
-    package var strangersMax = 8
+    package var unauthenticatedMax = 8
 
     package init() {}
 
@@ -41,6 +41,6 @@ package struct LoopPlacement: Sendable {
     private func rank(_ load: Load) -> (Int, Int, Int) {
         if load.isFull { return (2, 0, 0) }
         if load.busyShare > busyShareMax { return (1, Int(load.busyShare * 100), 0) }
-        return (0, load.strangerCount / strangersMax, load.connectionCount / stepCount)
+        return (0, load.unauthenticatedCount / unauthenticatedMax, load.connectionCount / stepCount)
     }
 }

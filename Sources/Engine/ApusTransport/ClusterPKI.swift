@@ -80,7 +80,7 @@ package enum ClusterPKI {
     /// Issues the certificate of the client listeners. Node links do not accept it.
     ///
     /// - Throws: as ``issueNode(_:hosts:authority:at:lifetime:)``.
-    package static func issueClientDoor(
+    package static func issueClientEndpoint(
         hosts: [String] = [], authority: Issued, at now: Date = Date(), lifetime: Duration = certificateLifetime
     ) throws(ApusError) -> Issued {
         try issue(

@@ -206,7 +206,7 @@ final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers
         state.withLock { _ = $0.output.promiseFlush() }
     }
 
-    func breathed() {
+    func batchHandled() {
         readCompleted()
         readBegan()
     }

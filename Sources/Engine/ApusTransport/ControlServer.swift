@@ -143,7 +143,7 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
         }
     }
 
-    func breathed() {
+    func batchHandled() {
         readCompleted()
         readBegan()
     }

@@ -12,7 +12,7 @@ protocol LaneSession: AnyObject, SendableMetatype {
     /// - Throws: an error that closes the link.
     func received(_ frame: LinkFrame) throws(ApusError)
     /// Some frames of a read were delivered, and more follow. The session may flush its output.
-    func breathed()
+    func batchHandled()
     func readCompleted()
     func writabilityChanged()
     /// The connection ended. This is the last call.
@@ -27,10 +27,10 @@ final class LaneHandler<Session: LaneSession>: ChannelInboundHandler {
 
     /// The number of frames of one read after which the session may flush, so that the peer has work while the rest of
     /// the read is handled. Without it the two sides of a busy link alternate. The number doubles with each flush, up
-    /// to ``breathFrameCountMax``. There is no flush if fewer bytes remain than were handled since the last one: each
+    /// to ``batchFrameCountMax``. There is no flush if fewer bytes remain than were handled since the last one: each
     /// flush costs a write of some microseconds at both ends.
-    private static var breathFrameCountMin: Int { 16 }
-    private static var breathFrameCountMax: Int { 128 }
+    private static var batchFrameCountMin: Int { 16 }
+    private static var batchFrameCountMax: Int { 128 }
 
     private let session: Session
     private let peer: LinkPeer
@@ -84,13 +84,13 @@ final class LaneHandler<Session: LaneSession>: ChannelInboundHandler {
         session.readBegan()
         decoder.append(unwrapInboundIn(data))
         do throws(ApusError) {
-            var (count, due) = (0, Self.breathFrameCountMin)
+            var (count, due) = (0, Self.batchFrameCountMin)
             var left = decoder.bufferedByteCount
             while let frame = try decoder.next() {
                 count += 1
                 if count >= due, decoder.bufferedByteCount >= left - decoder.bufferedByteCount {
-                    session.breathed()
-                    (count, due) = (0, min(due * 2, Self.breathFrameCountMax))
+                    session.batchHandled()
+                    (count, due) = (0, min(due * 2, Self.batchFrameCountMax))
                     left = decoder.bufferedByteCount
                 }
                 switch frame.kind {

@@ -168,7 +168,7 @@ package final class MediaConnection: LaneSession, @unchecked Sendable {  // SAFE
 
     func readBegan() {}
 
-    func breathed() {}
+    func batchHandled() {}
 
     func received(_ frame: LinkFrame) throws(ApusError) {
         switch frame.kind {

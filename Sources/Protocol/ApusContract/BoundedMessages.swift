@@ -42,7 +42,7 @@ extension ClientStreamState: BoundedMessage {}
 extension ClientPresence: BoundedMessage {}
 extension ClientSubscribeResponse: BoundedMessage {}
 extension ClientEvent: BoundedMessage {}
-extension ClientDoorsChanged: BoundedMessage {}
+extension ClientEndpointsChanged: BoundedMessage {}
 extension ClientFailure: BoundedMessage {}
 
 extension ClientRelayCredentialsResponse: BoundedMessage {}

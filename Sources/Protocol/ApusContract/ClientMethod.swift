@@ -9,5 +9,5 @@ public enum ClientMethod: UInt16, Sendable, CaseIterable {
     case publishAck = 102
     case publishResume = 103
     case streamState = 104
-    case doorsChanged = 105
+    case endpointsChanged = 105
 }

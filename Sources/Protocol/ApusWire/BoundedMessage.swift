@@ -77,7 +77,7 @@ extension ChannelReplicated: BoundedMessage {
 extension ChannelPublisherChanged: BoundedMessage {}
 
 /// The numbers are compared with what was sent.
-extension ChannelWorkedOff: BoundedMessage {}
+extension ChannelProcessed: BoundedMessage {}
 
 extension ChannelCopyRefused: BoundedMessage {
     package var isWithinBounds: Bool { term <= WireNumber.termMax }

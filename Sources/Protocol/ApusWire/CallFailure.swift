@@ -35,7 +35,7 @@ extension ClusterFailure {
         guard let failure = try? ClusterFailure(bounded: payload), failure.code != 0
         else { return CallFailure(ApusError(.internalFailure, "the failure answer cannot be read")) }
         let error = ApusError(
-            ErrorCode(number: failure.code), failure.message.isEmpty ? nil : ForeignText.escaped(failure.message))
+            ErrorCode(number: failure.code), failure.message.isEmpty ? nil : UntrustedText.escaped(failure.message))
         guard error.code == .moved else { return CallFailure(error) }
         return CallFailure(error, epoch: failure.epoch, owner: NodeName(rawValue: failure.owner))
     }

@@ -12,7 +12,7 @@ import SwiftProtobuf
 /// A channel at its home loop: the shell of ``ChannelStateMachine``.
 ///
 /// Concurrency model: confined to `loop.eventLoop`. The machine decides. This class calls the fan-outs on other loops,
-/// the media links, and the publisher's ``PublisherDoor``.
+/// the media links, and the publisher's ``PublisherEndpoint``.
 final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home loop; entry points assert it.
     let channel: ChannelID
     let stream: StreamNumber
@@ -22,7 +22,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     /// The node's limit that it counts against.
     private(set) var table: ChannelTable
     var machine: ChannelStateMachine
-    var door: PublisherDoor?
+    var endpoint: PublisherEndpoint?
     /// The machine's publishers, each with the receiver of its acknowledgements.
     private var ingests: [ChannelStateMachine.IngestID: any IngestPeer] = [:]
     private var subscriptions: [ChannelStateMachine.SubscriptionID: UpstreamLink] = [:]
@@ -80,7 +80,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
                 "This node became the channel's primary",
                 metadata: [LogKey.channel: "\(channel)", LogKey.epoch: "\(shard.epoch)"])
         }
-        door?.assign(now: .now())
+        endpoint?.assign(now: .now())
     }
 
     /// Sets or clears the candidate for the channel's standby.
@@ -89,9 +89,9 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     func tick(now: MonotonicTime) {
         run(machine.tick(now: now))
         if now - ringCountedAt >= Self.ringInterval { countRing(now: now) }
-        door?.tick(now: now)
+        endpoint?.tick(now: now)
         announceFeed()
-        guard machine.isIdle, door == nil, !attached.contains(where: \.hasReceivers) else {
+        guard machine.isIdle, endpoint == nil, !attached.contains(where: \.hasReceivers) else {
             idleSince = nil
             return
         }
@@ -111,10 +111,10 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     private var isOnlyWatched: Bool { table == .watched }
 
     private func releaseWhereIdle() {
-        guard machine.isIdle, door == nil, !attached.contains(where: \.hasReceivers), releasesAwaited == 0 else {
+        guard machine.isIdle, endpoint == nil, !attached.contains(where: \.hasReceivers), releasesAwaited == 0 else {
             return
         }
-        run(machine.letGo())
+        run(machine.release())
         release()
     }
 
@@ -174,7 +174,7 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
         if isGone { attached.removeAll { $0.loop === other && !$0.isNew } }
         guard releasesAwaited == 0 else { return }
         idleSince = nil
-        if attached.isEmpty, machine.isIdle, door == nil { loop.drop(self) }
+        if attached.isEmpty, machine.isIdle, endpoint == nil { loop.drop(self) }
     }
 
     // MARK: - Fan-outs
@@ -260,9 +260,9 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
     }
 
     /// How long the channel may go without a poll.
-    var patience: Duration {
+    var pollInterval: Duration {
         let configuration = service.configuration
-        if machine.isWaiting || door?.isWaiting == true { return configuration.tick }
+        if machine.isWaiting || endpoint?.isWaiting == true { return configuration.tick }
         // With frames, the standby's confirmations are checked at every frame; without frames, at this interval.
         if machine.hasCopies || machine.isFed != wasFed { return configuration.idleTick }
         return loop.restTick
@@ -270,8 +270,8 @@ final class ChannelHub: @unchecked Sendable {  // SAFETY: confined to the home l
 
     /// Schedules a poll if the machine waits for time.
     func lookInTime() {
-        let patience = patience
-        if patience <= service.configuration.idleTick { loop.look(within: patience) }
+        let pollInterval = pollInterval
+        if pollInterval <= service.configuration.idleTick { loop.look(within: pollInterval) }
     }
 
     private func run(_ action: ChannelStateMachine.Action) {

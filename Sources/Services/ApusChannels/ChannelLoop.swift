@@ -113,7 +113,7 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
         hubs[channel] = hub
         service.stayHome(of: channel)
         hub.assign()
-        look(within: hub.patience)
+        look(within: hub.pollInterval)
         return .success(hub)
     }
 
@@ -133,8 +133,8 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     }
 
     /// A hub waits for time: the next poll comes no later than this.
-    func look(within patience: Duration) {
-        let time = MonotonicTime.now() + patience
+    func look(within pollInterval: Duration) {
+        let time = MonotonicTime.now() + pollInterval
         if nextLook.time.map({ time < $0 }) ?? true { nextLook.set(time) }
     }
 
@@ -147,7 +147,7 @@ final class ChannelLoop: @unchecked Sendable {  // SAFETY: confined to `eventLoo
     private func look() {
         let now = MonotonicTime.now()
         for hub in Array(hubs.values) { hub.tick(now: now) }
-        guard let patience = hubs.values.lazy.map(\.patience).min() else { return }
-        look(within: patience)
+        guard let pollInterval = hubs.values.lazy.map(\.pollInterval).min() else { return }
+        look(within: pollInterval)
     }
 }

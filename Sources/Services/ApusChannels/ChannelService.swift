@@ -87,7 +87,7 @@ package final class ChannelService: Sendable {
             let result: Result<PublishHandle, ApusError> = home.hub(
                 for: channel, of: account, isClaimed: true
             ).flatMap { hub in
-                if let previous = hub.door {
+                if let previous = hub.endpoint {
                     guard offer.isConfirmed || offer.instance == previous.instance else {
                         return .failure(ApusError(.unavailable, "the device's owner has not confirmed its session yet"))
                     }
@@ -102,9 +102,9 @@ package final class ChannelService: Sendable {
                     let (old, stream) = (previous.publisher, hub.stream)
                     if old !== sink { old.eventLoop.execute { old.publishFailed(stream, ApusError(.stalePublisher)) } }
                 }
-                let door = PublisherDoor(hub: hub, sink: sink, offer: offer)
-                hub.door = door
-                return .success(PublishHandle(hub: hub, door: door))
+                let endpoint = PublisherEndpoint(hub: hub, sink: sink, offer: offer)
+                hub.endpoint = endpoint
+                return .success(PublishHandle(hub: hub, endpoint: endpoint))
             }
             sink.eventLoop.execute { completion(result) }
             if case .success(let handle) = result {
@@ -315,32 +315,32 @@ extension ChannelHub {
 /// A device's open stream at this node. Used on the device's event loop.
 package final class PublishHandle: Sendable {
     private let hub: ChannelHub
-    private let door: PublisherDoor
+    private let endpoint: PublisherEndpoint
 
-    init(hub: ChannelHub, door: PublisherDoor) {
+    init(hub: ChannelHub, endpoint: PublisherEndpoint) {
         self.hub = hub
-        self.door = door
+        self.endpoint = endpoint
     }
 
     /// The number that the stream's frames carry.
     package var stream: StreamNumber { hub.stream }
 
-    fileprivate func start() { door.assign(now: .now()) }
+    fileprivate func start() { endpoint.assign(now: .now()) }
 
     /// Sends frames of the device, in order: whole link frames whose correlation is ``stream``.
     package func send(_ frames: [RelayFrame]) {
-        if hub.loop.eventLoop.inEventLoop { return door.send(frames) }
-        hub.loop.eventLoop.execute { [door] in door.send(frames) }
+        if hub.loop.eventLoop.inEventLoop { return endpoint.send(frames) }
+        hub.loop.eventLoop.execute { [endpoint] in endpoint.send(frames) }
     }
 
     /// The owner of the device's identity confirmed its session. The stream may start a new run.
-    package func confirm() { hub.loop.eventLoop.execute { [door] in door.confirm(now: .now()) } }
+    package func confirm() { hub.loop.eventLoop.execute { [endpoint] in endpoint.confirm(now: .now()) } }
 
     /// The device ended the stream or disconnected.
     package func close() {
-        hub.loop.eventLoop.execute { [hub, door] in
-            door.close()
-            if hub.door === door { hub.door = nil }
+        hub.loop.eventLoop.execute { [hub, endpoint] in
+            endpoint.close()
+            if hub.endpoint === endpoint { hub.endpoint = nil }
         }
     }
 }

@@ -9,7 +9,7 @@ package import ApusMedia
 /// primary, or to the standby where the primary cannot be reached, with everything after its last frame.
 ///
 /// When the primary dies the map makes the standby the owner, and ``assign(_:now:)`` promotes it: its
-/// ring has every acknowledged frame, the publisher's door asks it where to go on, and edges resume
+/// ring has every acknowledged frame, the publisher's endpoint asks it where to go on, and edges resume
 /// from it. Nothing acknowledged can be lost, and positions make everything sent twice harmless: a
 /// frame with a given position is always the same frame, because only the publisher numbers.
 ///
@@ -277,7 +277,7 @@ package struct ChannelStateMachine: Sendable {
     }
 
     /// The channel was idle for as long as it is remembered: its copy ends, so that the standby may forget it too.
-    package mutating func letGo() -> [Action] {
+    package mutating func release() -> [Action] {
         guard isIdle, use != .released else { return [] }
         use = .released
         guard case .lead(var primary) = duty else { return [] }

@@ -10,19 +10,19 @@ package struct LinkWindow: Sendable {
     package let byteCount: Int
     private var sent: UInt64 = 0
     /// Nil until the other node reports a number. A node of an earlier version never does, and has no window.
-    private var workedOff: UInt64?
+    private var processed: UInt64?
 
     package init(byteCount: Int) { self.byteCount = byteCount }
 
-    package var hasRoom: Bool { workedOff.map { sent - $0 < UInt64(byteCount) } ?? true }
+    package var hasRoom: Bool { processed.map { sent - $0 < UInt64(byteCount) } ?? true }
 
     package mutating func sent(_ count: Int) { sent += UInt64(count) }
 
     /// The other node reports how many frame bytes it has processed since the link opened. Returns false, without
     /// effect, for more than were sent. An outdated number has no effect.
-    package mutating func workedOff(_ total: UInt64) -> Bool {
+    package mutating func processed(_ total: UInt64) -> Bool {
         guard total <= sent else { return false }
-        workedOff = max(workedOff ?? 0, total)
+        processed = max(processed ?? 0, total)
         return true
     }
 }

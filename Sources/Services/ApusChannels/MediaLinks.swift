@@ -14,7 +14,7 @@ import SwiftProtobuf
 final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on the link's loop only.
     let node: NodeID
     private let hub: ChannelHub
-    private let door: PublisherDoor
+    private let endpoint: PublisherEndpoint
     private let peer: MediaPeer?
     /// Frames that wait for this stream's turn on the link, in order.
     private var waiting: Deque<RelayFrame> = []
@@ -24,10 +24,10 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
     private var isAnswered = false
     private let account: AccountID?
 
-    init(node: NodeID, hub: ChannelHub, door: PublisherDoor) {
+    init(node: NodeID, hub: ChannelHub, endpoint: PublisherEndpoint) {
         self.node = node
         self.hub = hub
-        self.door = door
+        self.endpoint = endpoint
         account = hub.account
         peer = hub.service.peer(of: node)
     }
@@ -130,15 +130,15 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
     }
 
     // Called on the link's loop.
-    func acknowledged(epoch: UInt32, next: UInt64) { atHome { door, _ in door.acknowledged(epoch: epoch, next: next) } }
-    func resume(next: UInt64) { atHome { door, _ in door.resume(next: next) } }
+    func acknowledged(epoch: UInt32, next: UInt64) { atHome { endpoint, _ in endpoint.acknowledged(epoch: epoch, next: next) } }
+    func resume(next: UInt64) { atHome { endpoint, _ in endpoint.resume(next: next) } }
     func lost(_ error: ApusError) {
         end()
         atHome { $0.ingestLost($1, error) }
     }
 
-    private func atHome(_ body: @escaping @Sendable (PublisherDoor, RemoteIngest) -> Void) {
-        hub.loop.eventLoop.execute { [self] in body(door, self) }
+    private func atHome(_ body: @escaping @Sendable (PublisherEndpoint, RemoteIngest) -> Void) {
+        hub.loop.eventLoop.execute { [self] in body(endpoint, self) }
     }
 }
 

@@ -38,7 +38,7 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
     private var isServing = false
     private var window: LinkWindow
     /// Processed frame bytes from the other node.
-    private let workedOff = Atomic<UInt64>(0)
+    private let processed = Atomic<UInt64>(0)
     /// Waiting frames of publishers; see ``ChannelConfiguration/linkWaitingByteCountMax``.
     private var waitingShares: AccountShares
     private var gathered: [(stream: StreamNumber, frames: [RelayFrame])] = []
@@ -219,13 +219,13 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
     /// Reports how many bytes were processed. The first report also announces that this node sends reports.
     func report() {
         guard !isClosed else { return }
-        let byteCount = workedOff.load(ordering: .relaxed)
-        send(.tell, .workedOff, ChannelWorkedOff.with { $0.byteCount = byteCount })
+        let byteCount = processed.load(ordering: .relaxed)
+        send(.tell, .processed, ChannelProcessed.with { $0.byteCount = byteCount })
     }
 
     /// Frames were delivered to their channel, on any loop.
     private func worked(off byteCount: Int) {
-        let (before, now) = workedOff.wrappingAdd(UInt64(byteCount), ordering: .relaxed)
+        let (before, now) = processed.wrappingAdd(UInt64(byteCount), ordering: .relaxed)
         let step = UInt64(max(1, service.configuration.linkWindowByteCount / 16))
         if before / step != now / step { eventLoop.execute { [self] in report() } }
     }
@@ -297,7 +297,7 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
         case .ingestEnded:
             guard let message = try? ChannelIngestEnded(bounded: bytes) else { return }
             ingests[message.stream]?.lost(
-                ApusError(ErrorCode(number: message.failure.code), ForeignText.escaped(message.failure.message)))
+                ApusError(ErrorCode(number: message.failure.code), UntrustedText.escaped(message.failure.message)))
         case .endIngest:
             guard let message = try? ChannelEndIngest(bounded: bytes) else { return }
             switch inbound.removeValue(forKey: message.stream) {
@@ -317,8 +317,8 @@ final class MediaPeer: @unchecked Sendable {  // SAFETY: confined to the connect
                 case .copy(let hub, let term) = inbound[message.stream]
             else { return }
             hub.loop.eventLoop.execute { hub.publisherChanged(message, term: term) }
-        case .workedOff:
-            guard let message = try? ChannelWorkedOff(bounded: bytes), window.workedOff(message.byteCount) else {
+        case .processed:
+            guard let message = try? ChannelProcessed(bounded: bytes), window.processed(message.byteCount) else {
                 return
             }
             writabilityChanged()
@@ -344,7 +344,7 @@ package enum MediaMethod: UInt16 {
     case ingestEnded = 9
     case publisherChanged = 10
     case copyRefused = 11
-    case workedOff = 12
+    case processed = 12
 }
 
 // MARK: - Requests of the other side
@@ -370,7 +370,7 @@ extension MediaPeer {
             else { return refuse(call, ApusError(.malformed)) }
             replicate(channel, request, call)
         case .unsubscribe, .endIngest, .acknowledged, .resume, .replicated, .ingestEnded, .publisherChanged,
-            .copyRefused, .workedOff, nil:
+            .copyRefused, .processed, nil:
             refuse(call, ApusError(.methodUnknown))
         }
     }

@@ -84,7 +84,7 @@ package struct ClientOperation: Sendable {
     /// What a developer needs to mend the request, without what the request says.
     private static func reason(_ error: JSONDecodingError) -> String {
         switch error {
-        case .unknownField(let field): "there is no field \(ForeignText.escaped(String(field.prefix(64))))"
+        case .unknownField(let field): "there is no field \(UntrustedText.escaped(String(field.prefix(64))))"
         case .unrecognizedEnumValue: "an enum has a value that is not known"
         case .malformedNumber, .numberRange: "a number is not valid or out of range"
         case .malformedString, .invalidUTF8: "a text is not valid"

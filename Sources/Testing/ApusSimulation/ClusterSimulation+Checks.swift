@@ -97,7 +97,7 @@ extension ClusterSimulation {
     }
 
     /// Checks a process that becomes a member: its incarnation must be unused.
-    func checkLife(of process: SimulatedProcess) {
+    func checkIncarnation(of process: SimulatedProcess) {
         if let other = lives.first(where: { $0.id == process.id }), other.process != process.index {
             fail("\(process.id) is the incarnation of two processes")
         }

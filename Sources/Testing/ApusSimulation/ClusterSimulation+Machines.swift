@@ -80,7 +80,7 @@ extension ClusterSimulation {
     /// The map is read for the first time: the process takes its incarnation and asks to join.
     private func open(_ process: SimulatedProcess, map: ClusterMap) {
         let name = Self.names[process.nameIndex]
-        var id = map.nextLife(of: name)
+        var id = map.nextIncarnation(of: name)
         if mutant == .reusesIncarnation, id.incarnation > 1 { id.incarnation -= 1 }
         process.open(id, map: map, settings: settings)
         workload?.opened(process)
@@ -117,7 +117,7 @@ extension ClusterSimulation {
         guard let waiter = process.takeWaiter(id) else { return }
         switch (waiter, outcome) {
         case (.join, .decided(let map)):
-            checkLife(of: process)
+            checkIncarnation(of: process)
             process.phase = .member
             tell("process \(process.index) joined as \(process.id)")
             adopted(map, by: process)

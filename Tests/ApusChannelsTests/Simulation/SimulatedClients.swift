@@ -44,8 +44,8 @@ enum SimulatedFrames {
     }
 }
 
-/// A node's door for the publisher: what `PublisherDoor` does.
-final class SimulatedDoor {
+/// A node's endpoint for the publisher: what `PublisherEndpoint` does.
+final class SimulatedEndpoint {
     private enum Step {
         case local(ChannelStateMachine.IngestID)
         case opening(SimulatedNode.Link)
@@ -97,7 +97,7 @@ final class SimulatedDoor {
 
     private func open() {
         if node.machine.role == .primary {
-            switch node.takeIngest(offer, .door) {
+            switch node.takeIngest(offer, .endpoint) {
             case .success(let (ingest, epoch, next)):
                 step = .local(ingest)
                 opened(epoch, next)
@@ -187,7 +187,7 @@ final class SimulatedDoor {
     }
 }
 
-/// The camera: numbers its frames, keeps what is not acknowledged, and goes to another door when its own is silent.
+/// The camera: numbers its frames, keeps what is not acknowledged, and goes to another endpoint when its own is silent.
 final class SimulatedPublisher {
     private unowned let world: World
     /// What the cluster gave this run; nil before.
@@ -257,28 +257,28 @@ final class SimulatedPublisher {
                 content: entry.content)
         }
         cursor = nextSequence
-        send { $0.door?.send(frames) }
+        send { $0.endpoint?.send(frames) }
     }
 
-    /// Leaves the door in use, if any, for one that answers.
+    /// Leaves the endpoint in use, if any, for one that answers.
     func connect() {
-        send { [connection] node in node.doorClosed(connection) }
+        send { [connection] node in node.endpointClosed(connection) }
         connection += 1
         isOpen = false
-        let doors = world.doors
-        guard !doors.isEmpty else { return world.after(20 * World.millisecond) { [unowned self] in connect() } }
-        let node = doors[world.below(doors.count)]
+        let endpoints = world.endpoints
+        guard !endpoints.isEmpty else { return world.after(20 * World.millisecond) { [unowned self] in connect() } }
+        let node = endpoints[world.below(endpoints.count)]
         self.node = node
         arrivals = (0, 0)
         let isGiven = epoch != nil && world.mutant != .bringsEpochOfItsClock
         let offer = PublishOffer(epoch: epoch ?? 0, instance: instance, oldest: oldest, resumes: isGiven)
         let connection = connection
         send { node in
-            node.door?.close()
-            let door = SimulatedDoor(node: node, connection: connection, offer: offer)
-            node.door = door
+            node.endpoint?.close()
+            let endpoint = SimulatedEndpoint(node: node, connection: connection, offer: offer)
+            node.endpoint = endpoint
             node.publisherConnection = connection
-            door.assign()
+            endpoint.assign()
         }
     }
 
@@ -367,9 +367,9 @@ final class SimulatedViewer {
     func connect(preferring preferred: SimulatedNode? = nil) {
         disconnect()
         isWatching = true
-        let doors = world.doors
-        guard !doors.isEmpty else { return world.after(20 * World.millisecond) { [unowned self] in connect() } }
-        let node = doors.first { $0 === preferred } ?? doors[world.below(doors.count)]
+        let endpoints = world.endpoints
+        guard !endpoints.isEmpty else { return world.after(20 * World.millisecond) { [unowned self] in connect() } }
+        let node = endpoints.first { $0 === preferred } ?? endpoints[world.below(endpoints.count)]
         self.node = node
         askedLiveAt = last == nil ? world.now : nil
         let (connection, last) = (connection, last)

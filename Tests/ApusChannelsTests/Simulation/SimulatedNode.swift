@@ -4,7 +4,7 @@ import ApusMedia
 import NIOCore
 
 /// One life of a node: the channel's machine and its fan-out, in a shell that does what `ChannelHub`,
-/// `MediaPeer`, `MediaLinks` and `PublisherDoor` do with sockets.
+/// `MediaPeer`, `MediaLinks` and `PublisherEndpoint` do with sockets.
 final class SimulatedNode {
     /// A stream that one node opened at another.
     final class Link {
@@ -34,14 +34,14 @@ final class SimulatedNode {
         case link(Link)
     }
 
-    enum IngestSource { case door, link(Link) }
+    enum IngestSource { case endpoint, link(Link) }
 
     let index: Int
     let id: NodeID
     unowned let world: World
     var machine: ChannelStateMachine
-    var door: SimulatedDoor?
-    /// The newest connection of the publisher to this door.
+    var endpoint: SimulatedEndpoint?
+    /// The newest connection of the publisher to this endpoint.
     var publisherConnection = 0
     var isAlive = true
     /// The revision of the map that this node has.
@@ -103,7 +103,7 @@ final class SimulatedNode {
     private func tick() {
         world.after(10 * World.millisecond, at: self) { [unowned self] in
             perform(machine.tick(now: world.time))
-            door?.tick()
+            endpoint?.tick()
             tick()
         }
     }
@@ -119,7 +119,7 @@ final class SimulatedNode {
             machine = Self.machine(id)
         }
         perform(machine.assign(new, now: world.time))
-        door?.assign()
+        endpoint?.assign()
         if world.closesLinksOnMap {
             for connection in world.connections(of: self) {
                 let other = connection.initiator === self ? connection.acceptor : connection.initiator
@@ -131,10 +131,10 @@ final class SimulatedNode {
     /// The owner's hand-over says who is to stand by (D5).
     func setCandidate(_ node: NodeID?) { perform(machine.setCandidate(node, now: world.time)) }
 
-    func doorClosed(_ connection: Int) {
+    func endpointClosed(_ connection: Int) {
         guard publisherConnection == connection else { return }
-        door?.close()
-        door = nil
+        endpoint?.close()
+        endpoint = nil
     }
 
     func connectionLost(_ connection: Connection) {
@@ -150,7 +150,7 @@ final class SimulatedNode {
             \(id)\(isAlive ? "" : " dead")\(isPaused ? " stopped" : ""): \
             \(machine.role), term \(machine.assignment.term), \
             frames \(machine.ring.oldest?.description ?? "-") to \(machine.ring.last?.description ?? "-"), \
-            \(machine.isFed ? "fed" : "not fed"), \(sinks.count) receivers, door \(door?.state ?? "-"), \(ends)
+            \(machine.isFed ? "fed" : "not fed"), \(sinks.count) receivers, endpoint \(endpoint?.state ?? "-"), \(ends)
             """
     }
 
@@ -177,13 +177,13 @@ final class SimulatedNode {
         case .resume where world.mutant == .ingestsOneTooLate: break
         case .resume(let id, let next):
             switch ingests[id] {
-            case .door: door?.resume(next)
-            case .link(let link): send(link) { $0.opener(link) { _, door in door?.resume(next) } }
+            case .endpoint: endpoint?.resume(next)
+            case .link(let link): send(link) { $0.opener(link) { _, endpoint in endpoint?.resume(next) } }
             case nil: break
             }
         case .endIngest(let id, let error):
             switch ingests.removeValue(forKey: id) {
-            case .door: door?.localEnded(id, error.code)
+            case .endpoint: endpoint?.localEnded(id, error.code)
             case .link(let link): send(link) { node in node.opener(link) { _, _ in node.lost(link, error.code) } }
             case nil: break
             }
@@ -229,8 +229,8 @@ final class SimulatedNode {
 
     private func acknowledge(_ ingest: ChannelStateMachine.IngestID, _ epoch: UInt32, _ next: UInt64) {
         switch ingests[ingest] {
-        case .door: door?.acknowledged(epoch, next)
-        case .link(let link): send(link) { $0.opener(link) { _, door in door?.acknowledged(epoch, next) } }
+        case .endpoint: endpoint?.acknowledged(epoch, next)
+        case .link(let link): send(link) { $0.opener(link) { _, endpoint in endpoint?.acknowledged(epoch, next) } }
         case nil: break
         }
     }
@@ -255,11 +255,11 @@ final class SimulatedNode {
     }
 
     /// Runs something at the link's opener, unless the link is over there.
-    private func opener(_ link: Link, _ body: (SimulatedNode, SimulatedDoor?) -> Void) {
+    private func opener(_ link: Link, _ body: (SimulatedNode, SimulatedEndpoint?) -> Void) {
         guard link.state == .open else { return }
         if case .ingest = link.kind {
-            guard let door, door.link === link else { return }
-            body(self, door)
+            guard let endpoint, endpoint.link === link else { return }
+            body(self, endpoint)
         } else {
             body(self, nil)
         }
@@ -277,7 +277,7 @@ final class SimulatedNode {
         guard link.state != .over else { return }
         link.state = .over
         switch link.kind {
-        case .ingest: door?.lost(link, code)
+        case .ingest: endpoint?.lost(link, code)
         case .copy:
             if let receiver = link.receiver { leave(receiver) }
             guard copies.contains(where: { $0 === link }) else { return }
@@ -344,12 +344,12 @@ final class SimulatedNode {
             send(link) { node in
                 guard link.state == .opening else { return }
                 link.state = .open
-                node.door?.opened(link, epoch, next)
+                node.endpoint?.opened(link, epoch, next)
             }
         }
     }
 
-    /// Opens the stream of a publisher here, be it at this node's door or another's.
+    /// Opens the stream of a publisher here, be it at this node's endpoint or another's.
     func takeIngest(
         _ offer: PublishOffer, _ source: IngestSource
     ) -> Result<(ChannelStateMachine.IngestID, UInt32, UInt64), ApusError>? {

@@ -177,8 +177,8 @@ extension World {
     private func makeFault() {
         let primary = truth.owner.flatMap(node)
         let standby = truth.standby.flatMap(node)
-        let edges = doors.filter { $0 !== primary && $0 !== standby && ($0.id != candidate || isSettled) }
-        let hasSpare = doors.count >= 3
+        let edges = endpoints.filter { $0 !== primary && $0 !== standby && ($0.id != candidate || isSettled) }
+        let hasSpare = endpoints.count >= 3
         switch below(16) {
         case 0, 1: if let primary, isSettled, hasSpare { kill(primary) }
         case 2: if let standby, isSettled, hasSpare { kill(standby) }
@@ -199,16 +199,16 @@ extension World {
             publisher.start()
         case 11: cutOne()
         case 12:
-            tell("the publisher goes to another door")
+            tell("the publisher goes to another endpoint")
             publisher.connect()
         case 13: moveViewer(viewers[below(viewers.count)])
-        default: emptyEdge(edges.isEmpty ? doors[below(doors.count)] : edges[below(edges.count)])
+        default: emptyEdge(edges.isEmpty ? endpoints[below(endpoints.count)] : edges[below(edges.count)])
         }
     }
 
     private func cutOne() {
-        guard let node = doors.first, doors.count > 1 else { return }
-        let all = doors.flatMap { connections(of: $0) }
+        guard let node = endpoints.first, endpoints.count > 1 else { return }
+        let all = endpoints.flatMap { connections(of: $0) }
         guard !all.isEmpty, node.isAlive else { return }
         let connection = all[below(all.count)]
         tell("the link \(connection.initiator.id) → \(connection.acceptor.id) breaks")
@@ -329,7 +329,7 @@ extension World {
         let end = FramePosition(epoch: publisher.epoch ?? 0, sequence: publisher.nextSequence - 1)
         for viewer in viewers where viewer.last != end {
             let last = viewer.last.map(\.description) ?? "nothing"
-            fail("viewer \(viewer.name) at \(viewer.node?.id.description ?? "no door") has \(last), not \(end)")
+            fail("viewer \(viewer.name) at \(viewer.node?.id.description ?? "no endpoint") has \(last), not \(end)")
         }
         for viewer in viewers where viewer.skippedCount > 0 && !viewer.isLateForEdge {
             fail("viewer \(viewer.name) lost \(viewer.skippedCount) frames that its nodes could have held")

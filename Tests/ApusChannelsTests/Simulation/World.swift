@@ -130,7 +130,7 @@ final class World {
     func node(_ id: NodeID) -> SimulatedNode? { nodes.first { $0.id == id } }
     var liveNodes: [SimulatedNode] { nodes.filter { $0.isAlive && !retired.contains($0.id) } }
     /// Nodes that a client can reach now.
-    var doors: [SimulatedNode] { liveNodes.filter { !$0.isPaused } }
+    var endpoints: [SimulatedNode] { liveNodes.filter { !$0.isPaused } }
 
     func addNode(named name: String) -> SimulatedNode {
         let lives = nodes.filter { $0.id.name.rawValue == name }.count

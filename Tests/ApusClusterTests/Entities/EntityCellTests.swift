@@ -15,7 +15,7 @@ private struct Counter {
     let states = KeptStates()
 
     func register(_ registry: EntityRegistry, passivateAfter: Duration? = nil) {
-        var definition = EntityDefinition<ProbeReported>(.probe, name: "counter", strength: .replicated)
+        var definition = EntityDefinition<ProbeReported>(.probe, name: "counter", durability: .replicated)
         definition.passivateAfter = passivateAfter
         definition.on(ProbeEcho.self) { content, message, scope throws(ApusError) in
             switch message.name {

@@ -42,7 +42,7 @@ private final class RecordedPair: Sendable {
     }
 
     private static func register(_ registry: EntityRegistry, _ states: RecordedStates<ProbeReported>) {
-        var definition = EntityDefinition<ProbeReported>(.probe, name: "counter", strength: .recorded)
+        var definition = EntityDefinition<ProbeReported>(.probe, name: "counter", durability: .recorded)
         definition.passivateAfter = .milliseconds(200)
         definition.on(ProbeEcho.self) { content, message, scope throws(ApusError) in
             if message.name == "remind" { try scope.remind("ring", at: scope.wallMilliseconds + 50) }

@@ -53,7 +53,7 @@ private final class RuntimeNode: Sendable {
     }
 
     private static func register(_ runtime: EntityRuntime) {
-        var definition = EntityDefinition<ProbeReported>(.probe, name: "counter", strength: .replicated)
+        var definition = EntityDefinition<ProbeReported>(.probe, name: "counter", durability: .replicated)
         definition.passivateAfter = .milliseconds(200)
         definition.on(ProbeEcho.self) { content, message, scope throws(ApusError) in
             if message.name == "remind" {

@@ -11,7 +11,7 @@ struct AttackTests {
         let witness = try await Witness(cluster)
         for _ in 0..<10 {
             let storm = Storm()
-            for port in [cluster.basePort, cluster.doorPort(1), cluster.httpPort(1), cluster.relayPort(1)] {
+            for port in [cluster.basePort, cluster.endpointPort(1), cluster.httpPort(1), cluster.relayPort(1)] {
                 storm.connect(port, count: 100)
             }
             try await witness.watch(for: .milliseconds(700))
@@ -45,7 +45,7 @@ struct AttackTests {
         let witness = try await Witness(cluster)
         let storm = Storm()
         defer { storm.end() }
-        storm.connect(cluster.doorPort(1), count: 1_500)
+        storm.connect(cluster.endpointPort(1), count: 1_500)
         // The header of a TLS record of 512 bytes, which then come one by one.
         storm.send([0x16, 0x03, 0x01, 0x02, 0x00])
         for _ in 0..<8 {

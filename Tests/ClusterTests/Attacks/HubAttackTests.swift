@@ -207,7 +207,7 @@ struct HubAttackTests {
             role == .device ? access : "evil", "--access", access)
         try #require(token.status == 0, "\(token.all)")
         let configuration = ClientConfiguration(
-            doors: [HostPort(host: "127.0.0.1", port: cluster.doorPort(node))],
+            endpoints: [HostPort(host: "127.0.0.1", port: cluster.endpointPort(node))],
             authorityFile: cluster.file("pki/ca.pem"),
             token: token.output.trimmingCharacters(in: .whitespacesAndNewlines), role: role)
         return try ClientSession(configuration: configuration, eventLoop: eventLoop, log: Self.quiet)

@@ -39,8 +39,8 @@ final class Storm {
     func isClosed(_ port: Int, within seconds: Int) -> Bool {
         let socket = Self.open(port, flags: 0)
         defer { _ = Glibc.close(socket) }
-        var patience = timeval(tv_sec: seconds, tv_usec: 0)
-        setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, socklen_t(MemoryLayout<timeval>.size))
+        var timeout = timeval(tv_sec: seconds, tv_usec: 0)
+        setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &timeout, socklen_t(MemoryLayout<timeval>.size))
         var byte: UInt8 = 0
         let count = recv(socket, &byte, 1, 0)
         return count == 0 || (count < 0 && errno == ECONNRESET)

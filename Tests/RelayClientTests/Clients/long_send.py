@@ -42,10 +42,10 @@ def attributes_of(data):
 
 
 class Client:
-    def __init__(self, door, user, password):
+    def __init__(self, endpoint, user, password):
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.settimeout(2)
-        self.socket.connect(door)
+        self.socket.connect(endpoint)
         self.user, self.password, self.proof, self.key = user, password, b"", b""
 
     def ask(self, kind, attributes):

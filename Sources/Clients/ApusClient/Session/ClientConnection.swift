@@ -33,7 +33,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
     typealias Completion = (Result<ByteBuffer, ApusError>) -> Void
 
     let id: LinkStateMachine.AttemptID
-    let door: HostPort
+    let endpoint: HostPort
     let eventLoop: any EventLoop
     weak var owner: (any ClientConnectionOwner)?
     private var decoder = LinkFrameDecoder(lengthMax: frameByteCountMax)
@@ -53,14 +53,14 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
     /// The largest frame that a node sends, in bytes: one media frame with its headers.
     private static let frameByteCountMax = (4 << 20) + 64
 
-    init(id: LinkStateMachine.AttemptID, door: HostPort, eventLoop: any EventLoop) {
+    init(id: LinkStateMachine.AttemptID, endpoint: HostPort, eventLoop: any EventLoop) {
         self.id = id
-        self.door = door
+        self.endpoint = endpoint
         self.eventLoop = eventLoop
     }
 
     /// Nil if the endpoint is given by name.
-    private var address: SocketAddress? { try? SocketAddress(ipAddress: door.host, port: door.port) }
+    private var address: SocketAddress? { try? SocketAddress(ipAddress: endpoint.host, port: endpoint.port) }
 
     var isWritable: Bool { context?.channel.isWritable ?? false }
 
@@ -75,7 +75,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
                 channel.eventLoop.makeCompletedFuture { try channel.pipeline.syncOperations.addHandler(self) }
             }
         // An address needs no resolver, which would use a thread.
-        (address.map { bootstrap.connect(to: $0) } ?? bootstrap.connect(host: door.host, port: door.port))
+        (address.map { bootstrap.connect(to: $0) } ?? bootstrap.connect(host: endpoint.host, port: endpoint.port))
             .hop(to: eventLoop)
             .assumeIsolated()
             .whenComplete { [self] result in
@@ -84,7 +84,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
                     self.channel = channel
                     if isClosed { channel.close(promise: nil) } else { owner?.connected(self) }
                 case .failure(let error):
-                    over(ApusError(.connectFailed, "\(door) cannot be reached: \(error)"))
+                    over(ApusError(.connectFailed, "\(endpoint) cannot be reached: \(error)"))
                 }
             }
     }
@@ -95,10 +95,10 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
     func secure(tls: TLSClientContext, resumption: TLSResumption?) {
         guard let channel, context != nil, !isClosed else { return }
         do {
-            let handler = TLSClientHandler(context: tls, host: address == nil ? door.host : nil, resumption: resumption)
+            let handler = TLSClientHandler(context: tls, host: address == nil ? endpoint.host : nil, resumption: resumption)
             try channel.pipeline.syncOperations.addHandler(handler, position: .first)
         } catch {
-            lastError = ApusError(.connectFailed, "TLS to \(door) cannot be started: \(error)")
+            lastError = ApusError(.connectFailed, "TLS to \(endpoint) cannot be started: \(error)")
             channel.close(promise: nil)
         }
     }
@@ -199,7 +199,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
     func channelRead(context: ChannelHandlerContext, data: NIOAny) {
         guard isSecured else {
             // Anyone on the path could have sent it.
-            lastError = ApusError(.connectFailed, "\(door) sent data before TLS")
+            lastError = ApusError(.connectFailed, "\(endpoint) sent data before TLS")
             return context.close(promise: nil)
         }
         decoder.append(unwrapInboundIn(data))
@@ -217,7 +217,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
     }
 
     func errorCaught(context: ChannelHandlerContext, error: any Error) {
-        lastError = lastError ?? ApusError(.connectFailed, "the link to \(door) failed: \(error)")
+        lastError = lastError ?? ApusError(.connectFailed, "the link to \(endpoint) failed: \(error)")
         context.close(promise: nil)
     }
 
@@ -276,6 +276,6 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
 extension ApusError {
     /// A node's failure message. Its text is escaped, since it is shown to the user.
     init(_ failure: ClientFailure) {
-        self.init(ErrorCode(number: failure.code), ForeignText.escaped(failure.message))
+        self.init(ErrorCode(number: failure.code), UntrustedText.escaped(failure.message))
     }
 }

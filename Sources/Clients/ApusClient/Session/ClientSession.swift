@@ -11,7 +11,7 @@ import SwiftProtobuf
 /// The configuration of a client.
 public struct ClientConfiguration: Sendable {
     /// Endpoints to start with. The cluster reports the others.
-    public var doors: [HostPort]
+    public var endpoints: [HostPort]
     /// PEM file of the authority that signed the endpoints' certificates.
     public var authorityFile: String
     /// The signed token that identifies the client (IV-A2).
@@ -22,8 +22,8 @@ public struct ClientConfiguration: Sendable {
     /// The policy for trying other endpoints.
     public var link = LinkStateMachine.Configuration()
 
-    public init(doors: [HostPort], authorityFile: String, token: String, role: ClientRole, agent: String = "apus") {
-        self.doors = doors
+    public init(endpoints: [HostPort], authorityFile: String, token: String, role: ClientRole, agent: String = "apus") {
+        self.endpoints = endpoints
         self.authorityFile = authorityFile
         self.token = token
         self.role = role
@@ -79,7 +79,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         self.onLinkState = onLinkState
         tls = try TLSClientContext(authorityFile: configuration.authorityFile)
         machine = LinkStateMachine(
-            configuration: configuration.link, doors: configuration.doors, seed: UInt64.random(in: 0...(.max)))
+            configuration: configuration.link, endpoints: configuration.endpoints, seed: UInt64.random(in: 0...(.max)))
     }
 
     /// Starts to connect. Has no effect the second time.
@@ -125,7 +125,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     private func run(_ actions: [LinkStateMachine.Action]) {
         for action in actions {
             switch action {
-            case .connect(let id, let door): connect(id, door)
+            case .connect(let id, let endpoint): connect(id, endpoint)
             case .secure(let id): connections[id]?.secure(tls: tls, resumption: resumption)
             case .greet(let id): connections[id]?.greet(hello)
             case .drop(let id):
@@ -155,8 +155,8 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         alarm = (next, task)
     }
 
-    private func connect(_ id: LinkStateMachine.AttemptID, _ door: HostPort) {
-        let connection = ClientConnection(id: id, door: door, eventLoop: eventLoop)
+    private func connect(_ id: LinkStateMachine.AttemptID, _ endpoint: HostPort) {
+        let connection = ClientConnection(id: id, endpoint: endpoint, eventLoop: eventLoop)
         connection.owner = self
         connections[id] = connection
         connection.connect(timeout: configuration.link.stageTimeoutMax)
@@ -176,7 +176,7 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
 
     private func activate(_ id: LinkStateMachine.AttemptID) {
         guard let connection = connections[id] else { return }
-        log.debug("The client is connected", metadata: [LogKey.address: "\(connection.door)"])
+        log.debug("The client is connected", metadata: [LogKey.address: "\(connection.endpoint)"])
         active = connection
         for stream in streams { stream.attach(to: connection) }
         for topic in topics.keys.sorted() { subscribe(topic, on: connection) }
@@ -215,7 +215,7 @@ extension ClientSession: ClientConnectionOwner {
 
     func welcomed(_ connection: ClientConnection, _ message: ClientWelcome) {
         let welcome = LinkStateMachine.Welcome(
-            doors: message.doors.compactMap { HostPort($0) }, keepalive: .milliseconds(Int64(message.keepaliveMs)),
+            endpoints: message.endpoints.compactMap { HostPort($0) }, keepalive: .milliseconds(Int64(message.keepaliveMs)),
             streamKeepalive: .milliseconds(Int64(message.streamKeepaliveMs)))
         let actions = machine.welcomed(connection.id, welcome, now: .now())
         // The session of a connection that is not activated ends with it. Its ticket would resume that session.
@@ -237,11 +237,11 @@ extension ClientSession: ClientConnectionOwner {
     func received(_ frame: LinkFrame, on connection: ClientConnection) {
         if frame.kind == .tell, frame.method == ClientMethod.event.rawValue { return heard(frame.payload) }
         guard connection === active else { return }
-        if frame.kind == .tell, frame.method == ClientMethod.doorsChanged.rawValue {
-            guard let message = try? ClientDoorsChanged(bounded: frame.payload),
+        if frame.kind == .tell, frame.method == ClientMethod.endpointsChanged.rawValue {
+            guard let message = try? ClientEndpointsChanged(bounded: frame.payload),
                 message.leaving
             else { return }
-            run(machine.sentAway(connection.id, doors: message.doors.compactMap { HostPort($0) }, now: .now()))
+            run(machine.redirected(connection.id, endpoints: message.endpoints.compactMap { HostPort($0) }, now: .now()))
             return
         }
         for stream in streams { stream.received(frame, on: connection) }

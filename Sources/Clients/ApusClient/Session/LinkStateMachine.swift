@@ -64,15 +64,15 @@ public struct LinkStateMachine: Sendable {
     /// The contents of a node's welcome.
     public struct Welcome: Sendable {
         /// Endpoints of the cluster, the best first.
-        public var doors: [HostPort]
+        public var endpoints: [HostPort]
         /// The node sends at least this often.
         public var keepalive: Duration
         /// The same while a stream is open.
         public var streamKeepalive: Duration
 
         /// Zero stands for a default: earlier versions of nodes do not send it.
-        public init(doors: [HostPort], keepalive: Duration = .zero, streamKeepalive: Duration = .zero) {
-            self.doors = doors
+        public init(endpoints: [HostPort], keepalive: Duration = .zero, streamKeepalive: Duration = .zero) {
+            self.endpoints = endpoints
             self.keepalive = keepalive > .zero ? keepalive : .seconds(5)
             self.streamKeepalive = streamKeepalive > .zero ? streamKeepalive : .milliseconds(80)
         }
@@ -108,7 +108,7 @@ public struct LinkStateMachine: Sendable {
 
     private struct Attempt: Sendable {
         var id: AttemptID
-        var door: HostPort
+        var endpoint: HostPort
         var stage = Stage.connecting
         /// The start of the stage.
         var since: MonotonicTime
@@ -119,7 +119,7 @@ public struct LinkStateMachine: Sendable {
 
     private struct Active: Sendable {
         var id: AttemptID
-        var door: HostPort
+        var endpoint: HostPort
         var lastHeard: MonotonicTime
         var line: LineWatch
         var welcome: Welcome
@@ -130,9 +130,9 @@ public struct LinkStateMachine: Sendable {
     }
 
     public let configuration: Configuration
-    public private(set) var doors: [HostPort]
+    public private(set) var endpoints: [HostPort]
     private var random: SeededRandom
-    private var nextDoor = 0
+    private var nextEndpoint = 0
     private var nextID: AttemptID = 1
     private var active: Active?
     private var attempts: [Attempt] = []
@@ -143,7 +143,7 @@ public struct LinkStateMachine: Sendable {
     /// Of the last active connection. Jitter mostly comes from the client's own access line.
     private var jitter = Duration.zero
     /// The refusals of the token since the last welcome: the endpoint, and the node's name if it was sent.
-    private var refusals: [(door: HostPort, node: String)] = []
+    private var refusals: [(endpoint: HostPort, node: String)] = []
     private var failuresInRound = 0
     private var backoff: Duration
     private var notBefore = MonotonicTime.zero
@@ -154,9 +154,9 @@ public struct LinkStateMachine: Sendable {
     private var hasStreams = false
 
     /// - Parameter seed: distributes clients over endpoints and time.
-    public init(configuration: Configuration, doors: [HostPort], seed: UInt64) {
+    public init(configuration: Configuration, endpoints: [HostPort], seed: UInt64) {
         self.configuration = configuration
-        self.doors = doors
+        self.endpoints = endpoints
         random = SeededRandom(seed: seed)
         backoff = configuration.backoffMin
     }
@@ -208,13 +208,13 @@ public struct LinkStateMachine: Sendable {
         }
         actions += dropAttempts()
         active = Active(
-            id: id, door: attempt.door, lastHeard: now,
+            id: id, endpoint: attempt.endpoint, lastHeard: now,
             line: LineWatch(roundTrip: min(span, attempt.roundTrip ?? span), jitter: jitter), welcome: welcome)
         failuresInRound = 0
         refusals = []
         backoff = configuration.backoffMin
         lostSince = nil
-        learn(welcome.doors)
+        learn(welcome.endpoints)
         actions.append(.activate(id))
         actions += report(.online)
         return actions
@@ -227,11 +227,11 @@ public struct LinkStateMachine: Sendable {
         guard !isStopped else { return [] }
         let attempt = attempts.first { $0.id == id }
         attempts.removeAll { $0.id == id }
-        guard let door = attempt?.door ?? (active?.id == id ? active?.door : nil) else { return [] }
-        if let error, let end = end(by: error.code, door: door, node: node) { return stop(end) }
+        guard let endpoint = attempt?.endpoint ?? (active?.id == id ? active?.endpoint : nil) else { return [] }
+        if let error, let end = end(by: error.code, endpoint: endpoint, node: node) { return stop(end) }
         if let active, active.id == id {
             // The other endpoints first: this one is the least likely to accept.
-            if let index = doors.firstIndex(of: active.door) { nextDoor = index + 1 }
+            if let index = endpoints.firstIndex(of: active.endpoint) { nextEndpoint = index + 1 }
             jitter = active.line.jitter
             self.active = nil
             lostSince = now
@@ -239,7 +239,7 @@ public struct LinkStateMachine: Sendable {
             return attempts.isEmpty ? connectNext(now: now) : advance(now: now)
         }
         failuresInRound += 1
-        if failuresInRound >= doors.count {
+        if failuresInRound >= endpoints.count {
             failuresInRound = 0
             let span = backoff * (0.5 + random.nextUnit())
             notBefore = now + span
@@ -252,10 +252,10 @@ public struct LinkStateMachine: Sendable {
     // MARK: - The active connection
 
     /// The active node is leaving and names other endpoints. A connection there is opened first.
-    public mutating func sentAway(_ id: AttemptID, doors new: [HostPort], now: MonotonicTime) -> [Action] {
-        guard let door = active?.door, active?.id == id, !isStopped else { return [] }
+    public mutating func redirected(_ id: AttemptID, endpoints new: [HostPort], now: MonotonicTime) -> [Action] {
+        guard let endpoint = active?.endpoint, active?.id == id, !isStopped else { return [] }
         active?.isLeaving = true
-        doors.removeAll { $0 == door }
+        endpoints.removeAll { $0 == endpoint }
         learn(new)
         return attempts.isEmpty ? connectNext(now: now) : []
     }
@@ -427,12 +427,12 @@ public struct LinkStateMachine: Sendable {
     // MARK: - Ends
 
     /// The state in which the error ends the session (``ErrorCode/endings``); nil if the client keeps trying.
-    private mutating func end(by code: ErrorCode, door: HostPort, node: String) -> LinkState? {
+    private mutating func end(by code: ErrorCode, endpoint: HostPort, node: String) -> LinkState? {
         if code.ends(.session) { return code == .kicked ? .kicked : .tokenFailed }
         guard code.ends(.sessionByTwoNodes) else { return nil }
-        refusals.removeAll { $0.door == door }
-        refusals.append((door, node.isEmpty ? door.description : node))
-        let areAll = doors.allSatisfy { known in refusals.contains { $0.door == known } }
+        refusals.removeAll { $0.endpoint == endpoint }
+        refusals.append((endpoint, node.isEmpty ? endpoint.description : node))
+        let areAll = endpoints.allSatisfy { known in refusals.contains { $0.endpoint == known } }
         return areAll || Set(refusals.map(\.node)).count >= Self.refusalsNeeded ? .tokenFailed : nil
     }
     /// The number of nodes that must agree before a token is given up.
@@ -449,29 +449,29 @@ public struct LinkStateMachine: Sendable {
     private mutating func learn(_ new: [HostPort]) {
         guard !new.isEmpty else { return }
         // An endpoint that worked before stays known, after those that the cluster names.
-        doors = new + doors.filter { !new.contains($0) }
-        if doors.count > Self.doorsMax { doors.removeLast(doors.count - Self.doorsMax) }
-        nextDoor = 0
+        endpoints = new + endpoints.filter { !new.contains($0) }
+        if endpoints.count > Self.endpointsMax { endpoints.removeLast(endpoints.count - Self.endpointsMax) }
+        nextEndpoint = 0
     }
-    private static let doorsMax = 32
+    private static let endpointsMax = 32
 
     private mutating func connectNext(now: MonotonicTime) -> [Action] {
-        guard !doors.isEmpty, now >= notBefore else { return [] }
-        let refused = refusals.map(\.door)
-        var free = doors.filter { door in active?.door != door && !attempts.contains { $0.door == door } }
+        guard !endpoints.isEmpty, now >= notBefore else { return [] }
+        let refused = refusals.map(\.endpoint)
+        var free = endpoints.filter { endpoint in active?.endpoint != endpoint && !attempts.contains { $0.endpoint == endpoint } }
         // The network path may have failed silently while the node is up.
-        if free.isEmpty, attempts.isEmpty, let active { free = doors.filter { $0 == active.door } }
+        if free.isEmpty, attempts.isEmpty, let active { free = endpoints.filter { $0 == active.endpoint } }
         // An endpoint that refused the token is used again only if no other is left.
         let isAnyWilling = free.contains { !refused.contains($0) }
-        for _ in doors.indices {
-            let door = doors[nextDoor % doors.count]
-            nextDoor += 1
-            guard free.contains(door), !isAnyWilling || !refused.contains(door) else { continue }
-            let attempt = Attempt(id: nextID, door: door, since: now)
+        for _ in endpoints.indices {
+            let endpoint = endpoints[nextEndpoint % endpoints.count]
+            nextEndpoint += 1
+            guard free.contains(endpoint), !isAnyWilling || !refused.contains(endpoint) else { continue }
+            let attempt = Attempt(id: nextID, endpoint: endpoint, since: now)
             nextID += 1
             attempts.append(attempt)
             lastConnect = now
-            return [.connect(attempt.id, door)]
+            return [.connect(attempt.id, endpoint)]
         }
         return []
     }

@@ -58,9 +58,9 @@ package final class SignInProbe: ClientConnectionOwner, @unchecked Sendable {  /
     }
 
     private func connect() {
-        guard end != nil, let door = configuration.doors.first else { return }
+        guard end != nil, let endpoint = configuration.endpoints.first else { return }
         if !resumes { resumption = TLSResumption() }
-        let connection = ClientConnection(id: nextID, door: door, eventLoop: eventLoop)
+        let connection = ClientConnection(id: nextID, endpoint: endpoint, eventLoop: eventLoop)
         nextID += 1
         connection.owner = self
         self.connection = connection

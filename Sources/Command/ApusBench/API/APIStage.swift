@@ -89,10 +89,10 @@ final class APIStage {
     /// A session that is connected.
     func session(_ token: String, _ role: ClientRole, at node: String) async throws -> ClientSession {
         let (states, feed) = AsyncStream.makeStream(of: LinkState.self)
-        let door = try local.door(of: node)
+        let endpoint = try local.endpoint(of: node)
         let session = try ClientSession(
             configuration: ClientConfiguration(
-                doors: [door] + local.doors.filter { $0 != door }, authorityFile: local.authorityFile, token: token,
+                endpoints: [endpoint] + local.endpoints.filter { $0 != endpoint }, authorityFile: local.authorityFile, token: token,
                 role: role),
             eventLoop: group.next(), log: log, onLinkState: { state, _ in feed.yield(state) })
         session.start()

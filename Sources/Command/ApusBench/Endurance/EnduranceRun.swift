@@ -168,14 +168,14 @@ struct EnduranceRun: Sendable {
         let devices = try await stage.devices(channels, prefix: "e") { _, _ in true }
         let cast = FailoverCast()
         for (index, device) in devices.enumerated() {
-            cast.publishers.append(try await stage.publisher(device, door: names[index % names.count]))
+            cast.publishers.append(try await stage.publisher(device, endpoint: names[index % names.count]))
         }
         for publisher in cast.publishers { publisher.start() }
         for (index, device) in devices.enumerated() {
             for number in 0..<viewers {
                 try await Task.sleep(for: .milliseconds(20))
-                let door = names[(index + number) % names.count]
-                cast.add(try await stage.viewer(device, number: number, door: door), of: index)
+                let endpoint = names[(index + number) % names.count]
+                cast.add(try await stage.viewer(device, number: number, endpoint: endpoint), of: index)
             }
         }
         try await cast.waitUntilSettled(frames: 25, within: .seconds(30))

@@ -14,26 +14,26 @@ struct BenchFailoverCommand: AsyncParsableCommand {
 
     /// The role of the failing node for the channels.
     enum Kind: String, CaseIterable {
-        case primaryAndDoor = "primary-door"
+        case primaryAndEndpoint = "primary-endpoint"
         case primary = "primary"
-        case viewersDoor = "viewers-door"
+        case viewersEndpoint = "viewers-endpoint"
         case standby = "standby"
         case pausedPrimary = "paused-primary"
-        case pausedDoor = "paused-door"
+        case pausedEndpoint = "paused-endpoint"
         case drained = "drained"
         case joined = "joined"
 
-        var isPause: Bool { self == .pausedPrimary || self == .pausedDoor }
+        var isPause: Bool { self == .pausedPrimary || self == .pausedEndpoint }
         /// A planned operation: no client may be disturbed.
         var isPlanned: Bool { self == .drained || self == .joined }
         var says: String {
             switch self {
-            case .primaryAndDoor: "kill -9 the primary, publisher's node"
+            case .primaryAndEndpoint: "kill -9 the primary, publisher's node"
             case .primary: "kill -9 the primary"
-            case .viewersDoor: "kill -9 the viewers' node"
+            case .viewersEndpoint: "kill -9 the viewers' node"
             case .standby: "kill -9 the standby"
             case .pausedPrimary: "SIGSTOP the primary"
-            case .pausedDoor: "SIGSTOP the primary, all clients' node"
+            case .pausedEndpoint: "SIGSTOP the primary, all clients' node"
             case .drained: "drain the primary, all clients' node"
             case .joined: "a node joins, becomes primary"
             }
@@ -94,8 +94,8 @@ struct BenchFailoverCommand: AsyncParsableCommand {
         let others = names.filter { $0 != victim }
         let devices = try await stage.devices(channels, prefix: "r\(round)\(kind.rawValue)") { owner, standby in
             switch kind {
-            case .primaryAndDoor, .primary, .pausedPrimary, .pausedDoor, .drained, .joined: owner == victim
-            case .viewersDoor: owner != victim && standby != victim || owner != victim
+            case .primaryAndEndpoint, .primary, .pausedPrimary, .pausedEndpoint, .drained, .joined: owner == victim
+            case .viewersEndpoint: owner != victim && standby != victim || owner != victim
             case .standby: standby == victim
             }
         }
@@ -136,18 +136,18 @@ struct BenchFailoverCommand: AsyncParsableCommand {
         _ devices: [DeviceID], kind: Kind, victim: NodeName, others: [NodeName], on stage: FailoverStage
     ) async throws -> FailoverCast {
         let cast = FailoverCast()
-        let isPublisherAtVictim = kind == .primaryAndDoor || kind == .pausedDoor || kind == .drained
-        let areViewersAtVictim = kind == .viewersDoor || kind == .pausedDoor || kind == .drained
+        let isPublisherAtVictim = kind == .primaryAndEndpoint || kind == .pausedEndpoint || kind == .drained
+        let areViewersAtVictim = kind == .viewersEndpoint || kind == .pausedEndpoint || kind == .drained
         for (index, device) in devices.enumerated() {
-            let door = isPublisherAtVictim ? victim : others[index % others.count]
-            cast.publishers.append(try await stage.publisher(device, door: door))
+            let endpoint = isPublisherAtVictim ? victim : others[index % others.count]
+            cast.publishers.append(try await stage.publisher(device, endpoint: endpoint))
         }
         for publisher in cast.publishers { publisher.start() }
         try await Task.sleep(for: .milliseconds(300))
         for (index, device) in devices.enumerated() {
             for number in 0..<viewers {
-                let door = areViewersAtVictim ? victim : others[(index + number) % others.count]
-                cast.add(try await stage.viewer(device, number: number, door: door), of: index)
+                let endpoint = areViewersAtVictim ? victim : others[(index + number) % others.count]
+                cast.add(try await stage.viewer(device, number: number, endpoint: endpoint), of: index)
             }
         }
         return cast

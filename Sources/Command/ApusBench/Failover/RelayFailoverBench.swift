@@ -51,8 +51,8 @@ struct BenchRelayFailoverCommand: AsyncParsableCommand {
 
     private func play(on stage: FailoverStage, into result: inout RelayFailoverResult) async throws {
         try await stage.heal()
-        let doors = stage.local.mark.nodes.compactMap { $0.relay.flatMap { HostPort($0) } }
-        guard doors.count == 3 else { throw ApusError(.internalFailure, "not every node relays") }
+        let endpoints = stage.local.mark.nodes.compactMap { $0.relay.flatMap { HostPort($0) } }
+        guard endpoints.count == 3 else { throw ApusError(.internalFailure, "not every node relays") }
         let access = try RelayAccess(stage.local)
         let echo = try EchoPeer()
         defer { echo.stop() }
@@ -61,9 +61,9 @@ struct BenchRelayFailoverCommand: AsyncParsableCommand {
         }
         let clients = try (0..<allocations).map { number in
             let issued = access.issue(user: "bench-\(number / Self.allocationsPerUser)", lifetime: 3600)
-            return try MovableClient(doors[0], issued, peer: echo.address)
+            return try MovableClient(endpoints[0], issued, peer: echo.address)
         }
-        let warm = try WarmClient(doors[0], doors[1], access.issue(user: "warm", lifetime: 3600), peer: echo.address)
+        let warm = try WarmClient(endpoints[0], endpoints[1], access.issue(user: "warm", lifetime: 3600), peer: echo.address)
         defer { warm.stop() }
         try await wait("the mirrors are at the standby") { await report(stage, 1)?.mirrors == allocations }
         try await Task.sleep(for: .milliseconds(500))
@@ -80,7 +80,7 @@ struct BenchRelayFailoverCommand: AsyncParsableCommand {
             let isAsked = number % 4 == 3
             let start = MonotonicTime.now()
             do throws(ApusError) {
-                if drain { try client.followAlternate() } else { try client.goOn(at: doors[isAsked ? 2 : 1]) }
+                if drain { try client.followAlternate() } else { try client.goOn(at: endpoints[isAsked ? 2 : 1]) }
                 result.revived(after: MonotonicTime.now() - start, isAsked: isAsked)
             } catch {
                 result.failed(error)

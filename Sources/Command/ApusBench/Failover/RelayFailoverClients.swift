@@ -16,7 +16,7 @@ final class MovableClient {
     ) throws(ApusError) {
         self.issued = issued
         probe = try TurnProbe(
-            TurnDoor(server: server, transport: .udp), username: issued.username, password: issued.password)
+            TurnEndpoint(server: server, transport: .udp), username: issued.username, password: issued.password)
         _ = try probe.allocate(withTicket: true)
         try probe.bind(peer)
     }
@@ -25,7 +25,7 @@ final class MovableClient {
     /// relayed address.
     func goOn(at server: HostPort) throws(ApusError) {
         let next = try TurnProbe(
-            TurnDoor(server: server, transport: .udp), username: issued.username, password: issued.password)
+            TurnEndpoint(server: server, transport: .udp), username: issued.username, password: issued.password)
         guard try next.goOn(with: probe.ticket) != nil, !next.ticket.isEmpty else {
             throw ApusError(.unavailable, "\(server) did not send the new relayed address")
         }
@@ -61,7 +61,7 @@ final class MovableClient {
 final class WarmClient: Sendable {
     private static let interval = Duration.milliseconds(5)
     /// The silence after which it switches: about the longest time for which a network delays a packet.
-    private static let patience = Duration.milliseconds(100)
+    private static let silenceLimit = Duration.milliseconds(100)
 
     private struct State {
         var isStopping = false
@@ -111,7 +111,7 @@ final class WarmClient: Sendable {
         func open(_ server: HostPort) -> TurnProbe? {
             guard
                 let probe = try? TurnProbe(
-                    TurnDoor(server: server, transport: .udp), username: issued.username, password: issued.password),
+                    TurnEndpoint(server: server, transport: .udp), username: issued.username, password: issued.password),
                 (try? probe.allocate()) != nil, (try? probe.bind(peer)) != nil
             else { return nil }
             return probe
@@ -131,7 +131,7 @@ final class WarmClient: Sendable {
                 usleep(useconds_t(interval.nanoseconds / 1_000))
             } else {
                 usleep(1_000)
-                if MonotonicTime.now() - lastHeard > patience { probe = warm }
+                if MonotonicTime.now() - lastHeard > silenceLimit { probe = warm }
             }
         }
     }

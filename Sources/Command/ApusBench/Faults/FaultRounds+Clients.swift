@@ -69,13 +69,13 @@ extension FaultRounds {
         let cast = FailoverCast()
         for (index, device) in devices.enumerated() {
             cast.publishers.append(
-                try await stage.publisher(device, door: names[index % names.count], frames: frames))
+                try await stage.publisher(device, endpoint: names[index % names.count], frames: frames))
         }
         var waiting: [(Int, BenchViewer)] = []
         for number in 0..<viewers {
-            let door = names[number % names.count]
+            let endpoint = names[number % names.count]
             waiting.append(
-                (number % cameras, try await stage.viewer(devices[number % cameras], number: number, door: door)))
+                (number % cameras, try await stage.viewer(devices[number % cameras], number: number, endpoint: endpoint)))
         }
         for publisher in cast.publishers { publisher.start() }
         for (channel, viewer) in waiting { cast.add(viewer, of: channel) }
@@ -124,14 +124,14 @@ extension FaultRounds {
             let cast = FailoverCast()
             defer { cast.leave() }
             for device in devices {
-                cast.publishers.append(try await stage.publisher(device, door: victim, frames: .light))
+                cast.publishers.append(try await stage.publisher(device, endpoint: victim, frames: .light))
             }
             for publisher in cast.publishers { publisher.start() }
             for viewer in 0..<options.thousand {
                 // About a hundred per second, so that the node is not busy with sign-ins when it is killed.
                 try await Task.sleep(for: .milliseconds(8))
                 let channel = viewer % channelCount
-                cast.add(try await stage.viewer(devices[channel], number: viewer, door: victim), of: channel)
+                cast.add(try await stage.viewer(devices[channel], number: viewer, endpoint: victim), of: channel)
             }
             try await cast.waitUntilSettled(frames: 50, within: .seconds(30))
             let killedAt = MonotonicTime.now()
@@ -165,10 +165,10 @@ extension FaultRounds {
             guard let device = devices.first else { throw ApusError(.internalFailure, "no device fits") }
             let cast = FailoverCast()
             defer { cast.leave() }
-            cast.publishers.append(try await stage.publisher(device, door: owner))
+            cast.publishers.append(try await stage.publisher(device, endpoint: owner))
             cast.publishers[0].start()
             try await Task.sleep(for: .milliseconds(300))
-            let former = try await stage.viewer(device, number: 0, door: edge)
+            let former = try await stage.viewer(device, number: 0, endpoint: edge)
             former.start()
             let deadline = MonotonicTime.now() + .seconds(10)
             while former.records.count < 50, MonotonicTime.now() < deadline {
@@ -178,12 +178,12 @@ extension FaultRounds {
             if restarts {
                 cast.publishers[0].stop()
                 try await Task.sleep(for: .milliseconds(1_500))
-                cast.publishers[0] = try await stage.publisher(device, door: owner)
+                cast.publishers[0] = try await stage.publisher(device, endpoint: owner)
                 cast.publishers[0].start()
             }
             // More than two key frames after those that the edge had.
             try await Task.sleep(for: .seconds(5))
-            cast.add(try await stage.viewer(device, number: 1, door: edge), of: 0)
+            cast.add(try await stage.viewer(device, number: 1, endpoint: edge), of: 0)
             try await cast.waitUntilSettled(frames: 75, within: .seconds(10))
             if restarts, let old = former.records.last?.epoch {
                 result.staleFrames(cast.viewers[0].viewer.records.count { $0.epoch == old })
@@ -206,14 +206,14 @@ extension FaultRounds {
             let cast = FailoverCast()
             defer { cast.leave() }
             for index in 0..<2 {
-                cast.publishers.append(try await stage.publisher(device, door: names[(number + index) % names.count]))
+                cast.publishers.append(try await stage.publisher(device, endpoint: names[(number + index) % names.count]))
             }
             cast.publishers[0].start()
             // Within one second, and with another order of their messages in each round.
             try await Task.sleep(for: .milliseconds(number % 5 * 100))
             cast.publishers[1].start()
             try await Task.sleep(for: .seconds(4))
-            let late = try await stage.viewer(device, number: 0, door: names[number % names.count])
+            let late = try await stage.viewer(device, number: 0, endpoint: names[number % names.count])
             late.start()
             try await Task.sleep(for: .seconds(3))
             let ends = cast.publishers.compactMap(\.endError)

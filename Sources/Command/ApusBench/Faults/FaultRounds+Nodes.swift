@@ -103,7 +103,7 @@ extension FaultRounds {
             let logBefore = lineCount(stage.local.directory.logFile(node.name))
             let idle = try await cpuShare(of: pid, over: .seconds(2))
             let flood = try ConnectFlood(
-                try stage.local.door(of: node.name), count: Self.openFilesMax + 200)
+                try stage.local.endpoint(of: node.name), count: Self.openFilesMax + 200)
             let start = MonotonicTime.now()
             async let latency = healthLatency(node, for: .seconds(8))
             let busy = try await cpuShare(of: pid, over: .seconds(8))

@@ -161,12 +161,12 @@ extension FaultRounds {
             let token = try await stage.local.mint(
                 role: .device, access: AccessID(unchecked: device.rawValue), device: device)
             var arguments = ["device", "--id", device.rawValue, "--test-pattern", "160x120@25", "--token", token]
-            for door in stage.local.doors { arguments += ["--connect", "\(door)"] }
+            for endpoint in stage.local.endpoints { arguments += ["--connect", "\(endpoint)"] }
             arguments += ["--ca", stage.local.authorityFile]
             let apus = try BenchPrograms.apus()
             let first = try BenchProcess(apus, arguments)
             let viewer = try await stage.viewer(
-                device, number: 0, door: names[number % names.count], checksContent: false)
+                device, number: 0, endpoint: names[number % names.count], checksContent: false)
             try await Task.sleep(for: .seconds(1))
             viewer.start()
             defer { viewer.stop() }

@@ -93,7 +93,7 @@ struct FaultRounds: Sendable {
         let cast = FailoverCast()
         for (index, device) in devices.enumerated() {
             cast.publishers.append(
-                try await stage.publisher(device, door: cameras[index % cameras.count], frames: frames))
+                try await stage.publisher(device, endpoint: cameras[index % cameras.count], frames: frames))
         }
         for publisher in cast.publishers { publisher.start() }
         try await Task.sleep(for: .milliseconds(300))
@@ -101,8 +101,8 @@ struct FaultRounds: Sendable {
             for number in 0..<options.viewers {
                 // A pause between clients: the measurement starts after all have started.
                 try await Task.sleep(for: .milliseconds(20))
-                let door = watchers[(index + number) % watchers.count]
-                cast.add(try await stage.viewer(device, number: number, door: door), of: index)
+                let endpoint = watchers[(index + number) % watchers.count]
+                cast.add(try await stage.viewer(device, number: number, endpoint: endpoint), of: index)
             }
         }
         try await cast.waitUntilSettled(frames: 40, within: .seconds(20))

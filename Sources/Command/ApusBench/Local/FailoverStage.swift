@@ -180,21 +180,21 @@ final class FailoverStage {
 
     /// A camera. It connects when it starts, and tries the endpoint of the given node first.
     func publisher(
-        _ device: DeviceID, door: NodeName, frames: BenchFrames = BenchFrames()
+        _ device: DeviceID, endpoint: NodeName, frames: BenchFrames = BenchFrames()
     ) async throws(ApusError) -> BenchPublisher {
         let end = ClientEnd()
         let session = try await session(
-            .device, AccessID(unchecked: device.rawValue), device: device, door: door, end: end)
+            .device, AccessID(unchecked: device.rawValue), device: device, endpoint: endpoint, end: end)
         return BenchPublisher(device: device, session: session, frames: frames, end: end)
     }
 
     /// A viewer. It connects when it starts, and tries the endpoint of the given node first.
     func viewer(
-        _ device: DeviceID, number: Int, door: NodeName, checksContent: Bool = true
+        _ device: DeviceID, number: Int, endpoint: NodeName, checksContent: Bool = true
     ) async throws(ApusError) -> BenchViewer {
         let access = AccessID(unchecked: "v\(number)-\(UInt32.random(in: 0...(.max)))")
         let end = ClientEnd()
-        let session = try await session(.app, access, device: nil, door: door, end: end)
+        let session = try await session(.app, access, device: nil, endpoint: endpoint, end: end)
         return BenchViewer(device: device, session: session, end: end, checksContent: checksContent)
     }
 
@@ -204,7 +204,7 @@ final class FailoverStage {
         for device in devices {
             let access = AccessID(unchecked: device.rawValue)
             let configuration = ClientConfiguration(
-                doors: [address], authorityFile: local.authorityFile,
+                endpoints: [address], authorityFile: local.authorityFile,
                 token: try await local.mint(role: .device, access: access, device: device), role: .device)
             let probe = try SignInProbe(configuration: configuration, resumes: false, eventLoop: group.next())
             for _ in 0..<100 where try await probe.run(for: .milliseconds(50)).signedIn > 0 { break }
@@ -212,12 +212,12 @@ final class FailoverStage {
     }
 
     private func session(
-        _ role: Session.Role, _ access: AccessID, device: DeviceID?, door: NodeName, end: ClientEnd
+        _ role: Session.Role, _ access: AccessID, device: DeviceID?, endpoint: NodeName, end: ClientEnd
     ) async throws(ApusError) -> ClientSession {
         let token = try await local.mint(role: role, access: access, device: device)
-        let first = try local.door(of: door.rawValue)
+        let first = try local.endpoint(of: endpoint.rawValue)
         let configuration = ClientConfiguration(
-            doors: [first] + local.doors.filter { $0 != first }, authorityFile: local.authorityFile, token: token,
+            endpoints: [first] + local.endpoints.filter { $0 != first }, authorityFile: local.authorityFile, token: token,
             role: role == .device ? .device : .app)
         return try ClientSession(configuration: configuration, eventLoop: group.next(), log: log) { state, error in
             if state == .tokenFailed || state == .kicked { end.note(error ?? ApusError(.tokenInvalid)) }

@@ -98,9 +98,9 @@ struct SignInStage {
     private func configuration(
         _ role: Session.Role, _ access: AccessID, device: DeviceID?, first node: String
     ) async throws(ApusError) -> ClientConfiguration {
-        let first = try local.door(of: node)
+        let first = try local.endpoint(of: node)
         return ClientConfiguration(
-            doors: [first] + local.doors.filter { $0 != first }, authorityFile: local.authorityFile,
+            endpoints: [first] + local.endpoints.filter { $0 != first }, authorityFile: local.authorityFile,
             token: try await local.mint(role: role, access: access, device: device),
             role: role == .device ? .device : .app)
     }

@@ -16,7 +16,7 @@ struct ConnectOptions: ParsableArguments {
     var node: String?
 
     @Option(name: .customLong("connect"), help: "Connect to the client endpoint HOST:PORT; repeatable.")
-    var doors: [String] = []
+    var endpoints: [String] = []
 
     @Option(name: .customLong("ca"), help: "Trust the authority in this PEM file.")
     var authority: String?
@@ -45,31 +45,31 @@ struct ConnectOptions: ParsableArguments {
     {
         let clientRole: ClientRole = role == .device ? .device : .app
         let token = try SecretText.given(token, file: tokenFile, variable: "APUS_TOKEN", name: "token")
-        if !doors.isEmpty {
+        if !endpoints.isEmpty {
             guard let authority, let token else {
                 throw ApusError(
                     .badParameter,
                     "--connect needs --ca FILE and a token: --token-file FILE, APUS_TOKEN or --token TOKEN")
             }
             var parsed: [HostPort] = []
-            for door in doors {
-                guard let value = HostPort(door) else {
-                    throw ApusError(.badParameter, "--connect must be HOST:PORT, not '\(door)'")
+            for endpoint in endpoints {
+                guard let value = HostPort(endpoint) else {
+                    throw ApusError(.badParameter, "--connect must be HOST:PORT, not '\(endpoint)'")
                 }
                 parsed.append(value)
             }
-            return ClientConfiguration(doors: parsed, authorityFile: authority, token: token, role: clientRole)
+            return ClientConfiguration(endpoints: parsed, authorityFile: authority, token: token, role: clientRole)
         }
         let local = try LocalCluster(directory: dir ?? Self.defaultDirectory)
-        var known = local.doors
+        var known = local.endpoints
         if let node {
-            let first = try local.door(of: node)
+            let first = try local.endpoint(of: node)
             known = [first] + known.filter { $0 != first }
         }
         var minted = token
         if minted == nil { minted = try await local.mint(role: role, access: access, device: device) }
         return ClientConfiguration(
-            doors: known, authorityFile: authority ?? local.authorityFile, token: minted ?? "", role: clientRole)
+            endpoints: known, authorityFile: authority ?? local.authorityFile, token: minted ?? "", role: clientRole)
     }
 
     /// The command's own logger, to standard error.

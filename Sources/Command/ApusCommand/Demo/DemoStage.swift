@@ -30,7 +30,7 @@ final class DemoStage: Sendable {
     func frameLog(_ name: String) -> String { "\(cluster.directory.path)/\(name)/frames.jsonl" }
 
     /// The node to which a client connects first: the first node for the camera, the others in turn for viewers.
-    func door(_ name: String) -> StateDirectory.Node {
+    func endpoint(_ name: String) -> StateDirectory.Node {
         let nodes = cluster.mark.nodes
         guard let number = Int(name.split(separator: "-").last ?? ""), nodes.count > 1 else { return nodes[0] }
         return nodes[1 + (number - 1) % (nodes.count - 1)]
@@ -54,7 +54,7 @@ final class DemoStage: Sendable {
     private func start(_ names: [String]) throws(ApusError) {
         for name in names {
             let directory = cluster.directory.path
-            let common = ["--dir", directory, "--node", door(name).name, "--log", frameLog(name)]
+            let common = ["--dir", directory, "--node", endpoint(name).name, "--log", frameLog(name)]
             let verb = name == Self.camera ? ["device", "--id", Self.camera] + source : ["watch", Self.camera]
             let folder = "\(directory)/\(name)"
             let process = NodeProcess(

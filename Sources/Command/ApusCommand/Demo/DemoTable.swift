@@ -36,7 +36,7 @@ struct DemoTable: Sendable {
         var rows = [["VIEWER", "FIRST NODE", "FRAMES", "LOST", "TWICE", "LONGEST GAP"]]
         for (name, tally) in zip(stage.viewerNames, tallies) {
             rows.append([
-                name, stage.door(name).name, "\(tally.frames)", "\(tally.lost)", "\(tally.doubled)",
+                name, stage.endpoint(name).name, "\(tally.frames)", "\(tally.lost)", "\(tally.doubled)",
                 "\(Int(tally.gapLongest.milliseconds)) ms",
             ])
         }

@@ -20,12 +20,12 @@ struct RelayAccessOptions: ParsableArguments {
     }
 
     /// - Throws: 10020, 10021 or 10022 if the files do not exist or are not valid.
-    func access(doors: [HostPort]) throws -> RelayAccess {
+    func access(endpoints: [HostPort]) throws -> RelayAccess {
         if let config { return try RelayAccess(configuration: config) }
         if directory == nil,
             let secret = try credentials.given()
         {
-            return RelayAccess(secret: secret, realm: credentials.realm, doors: doors)
+            return RelayAccess(secret: secret, realm: credentials.realm, endpoints: endpoints)
         }
         return try RelayAccess(LocalCluster(directory: directory ?? StateDirectory.defaultPath))
     }

@@ -90,24 +90,24 @@ struct RelayCheckCommand: ParsableCommand {
         let named = Self.transports.first { $0.name == (tls ? "tls" : transport) }
         let way = named?.transport ?? .udp
         let isSecure = way == .tls || way == .dtls
-        let doors = try server.map { text in
-            guard let door = HostPort(text) else { throw ValidationError("\(text) is not HOST:PORT") }
-            return door
+        let endpoints = try server.map { text in
+            guard let endpoint = HostPort(text) else { throw ValidationError("\(text) is not HOST:PORT") }
+            return endpoint
         }
-        let (used, issued, known) = try plan(doors, isSecure: isSecure)
+        let (used, issued, known) = try plan(endpoints, isSecure: isSecure)
         let trusted = anyCertificate ? nil : authority ?? known ?? ""
         guard let first = used.first, let second = used.prefix(2).last else {
             throw ValidationError("give --server HOST:PORT")
         }
         if let peer {
             let probe = try TurnProbe(
-                TurnDoor(server: first, transport: way, authorityFile: trusted), username: issued.username,
+                TurnEndpoint(server: first, transport: way, authorityFile: trusted), username: issued.username,
                 password: issued.password)
             return try ask(probe, about: peer)
         }
         let probes = try [first, second].map {
             try TurnProbe(
-                TurnDoor(server: $0, transport: way, authorityFile: trusted), username: issued.username,
+                TurnEndpoint(server: $0, transport: way, authorityFile: trusted), username: issued.username,
                 password: issued.password)
         }
         let relayed = try probes.map { try $0.allocate() }
@@ -148,17 +148,17 @@ struct RelayCheckCommand: ParsableCommand {
 
     /// The endpoints, credentials for them, and the authority of their certificate if it is known.
     private func plan(
-        _ doors: [HostPort], isSecure: Bool
+        _ endpoints: [HostPort], isSecure: Bool
     ) throws -> ([HostPort], (username: String, password: String), String?) {
         if let username {
             let given = try SecretText.given(
                 password, file: passwordFile, variable: "APUS_RELAY_PASSWORD", name: "password")
             guard let given else { throw ValidationError("give --username with --password or --password-file") }
-            return (doors, (username, given), nil)
+            return (endpoints, (username, given), nil)
         }
-        let access = try options.access(doors: doors)
-        let own = isSecure ? access.secureDoors : access.doors
-        return (doors.isEmpty ? own : doors, access.issue(user: user, lifetime: 600), access.authorityFile)
+        let access = try options.access(endpoints: endpoints)
+        let own = isSecure ? access.secureEndpoints : access.endpoints
+        return (endpoints.isEmpty ? own : endpoints, access.issue(user: user, lifetime: 600), access.authorityFile)
     }
 
     /// Sends one message after the other, there and back. Returns the milliseconds of those that came back unchanged.

@@ -20,7 +20,7 @@ struct RelayCredentialsCommand: ParsableCommand {
     var url: [String] = []
 
     func run() throws {
-        let access = try options.access(doors: [HostPort(host: "127.0.0.1", port: 3478)])
+        let access = try options.access(endpoints: [HostPort(host: "127.0.0.1", port: 3478)])
         let issued = access.issue(user: user, lifetime: lifetime)
         let servers = IceServers([
             .init(urls: url.isEmpty ? access.urls : url, username: issued.username, credential: issued.password)

@@ -89,7 +89,7 @@ struct RelayServeCommand: AsyncParsableCommand {
         var log = Logger(label: "apus.relay")
         log.logLevel = Logger.Level(rawValue: plan.logLevel) ?? .info
         try await RelayNode(
-            configuration: plan.relay, keys: plan.keys, door: plan.http, metrics: metrics, log: log,
+            configuration: plan.relay, keys: plan.keys, endpoint: plan.http, metrics: metrics, log: log,
             read: plan.read
         ).run()
     }
@@ -142,8 +142,8 @@ struct RelayServeCommand: AsyncParsableCommand {
         relay.isLegacyChannelAllowed = legacyChannels
         let root = RelayNodeConfiguration.randomRoot()
         let keys = try RelayKeys(root: root, configuration: relay)
-        let door = try http.map { try Self.hostPort($0) }
-        return Plan(relay: relay, keys: keys, http: door, logLevel: logLevel ?? "info") {
+        let endpoint = try http.map { try Self.hostPort($0) }
+        return Plan(relay: relay, keys: keys, http: endpoint, logLevel: logLevel ?? "info") {
             [relay] () throws(ApusError) in (relay, try RelayKeys(root: root, configuration: relay))
         }
     }

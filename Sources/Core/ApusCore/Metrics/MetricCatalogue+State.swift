@@ -10,7 +10,7 @@ extension MetricCatalogue {
         .counter(
             "apus_reminder_reads_failed_total", "reads", "Reads of due reminders from the records that failed."),
         .gauge(
-            "apus_reminders_held", "reminders", [.init("strength", "`replicated`, `recorded`")],
+            "apus_reminders_held", "reminders", [.init("durability", "`replicated`, `recorded`")],
             "Reminders that are in memory because they are due soon."),
         .counter(
             "apus_reminders_unreadable_total", "records",

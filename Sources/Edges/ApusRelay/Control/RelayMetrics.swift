@@ -160,7 +160,7 @@ package struct RelayMetrics: Sendable {
     package func began() { begun.increment() }
 
     /// An allocation ended. Its counters are removed.
-    package mutating func ended(_ life: AllocationLife) {
+    package mutating func ended(_ life: AllocationSummary) {
         traffic[life.allocation.rawValue] = nil
         Counter(
             label: "apus_relay_allocations_ended_total", dimensions: [("reason", life.reason.rawValue)],

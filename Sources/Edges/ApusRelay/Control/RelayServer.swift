@@ -387,7 +387,7 @@ package struct RelayServer: RelayController {
             ])
     }
 
-    private mutating func logEnd(_ life: AllocationLife, _ now: MonotonicTime) {
+    private mutating func logEnd(_ life: AllocationSummary, _ now: MonotonicTime) {
         if life.reason == .shutdown {
             guard unlogged.loggedCount < Self.shutdownLinesMax else {
                 unlogged.count += 1
@@ -438,7 +438,7 @@ extension RelayServer {
         log.info(
             "More allocations ended with the process",
             metadata: [
-                LogKey.count: "\(unlogged.count)", LogKey.reason: "\(AllocationLife.Reason.shutdown.rawValue)",
+                LogKey.count: "\(unlogged.count)", LogKey.reason: "\(AllocationSummary.Reason.shutdown.rawValue)",
                 LogKey.bytes: "\(counters.bytesUp) up, \(counters.bytesDown) down",
             ])
     }

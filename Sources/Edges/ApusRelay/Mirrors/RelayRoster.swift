@@ -2,16 +2,16 @@ package import ApusCore
 package import ApusTraversal
 
 /// A node's report about its relay, sent about once a second.
-package struct RelayTidings: Sendable, Equatable {
+package struct RelayReport: Sendable, Equatable {
     /// The endpoints for clients.
-    package var doors: [RelayDoor]
+    package var endpoints: [RelayEndpoint]
     /// The name in the certificate of its TLS endpoints; empty if there is none.
     package var domain: String
     package var isDraining: Bool
     /// Allocations per user: of all users if ``isWhole``, otherwise of those whose number changed. 0: none any more.
     package var usage: [RelayUsage]
     package var isWhole: Bool
-    /// The address for clients, if it is not the first of ``doors``: a name, or an address before a NAT.
+    /// The address for clients, if it is not the first of ``endpoints``: a name, or an address before a NAT.
     package var advertised: HostPort?
     /// Addresses of the node's machine, whose ports are ignored; at most ``RelayRoster/addressesMax``.
     package var addresses: [TransportAddress]
@@ -20,11 +20,11 @@ package struct RelayTidings: Sendable, Equatable {
     package var relays: [TransportAddress]
 
     package init(
-        doors: [RelayDoor], domain: String = "", isDraining: Bool = false, usage: [RelayUsage] = [],
+        endpoints: [RelayEndpoint], domain: String = "", isDraining: Bool = false, usage: [RelayUsage] = [],
         isWhole: Bool = true, advertised: HostPort? = nil, addresses: [TransportAddress] = [],
         relays: [TransportAddress] = []
     ) {
-        self.doors = doors
+        self.endpoints = endpoints
         self.domain = domain
         self.isDraining = isDraining
         self.usage = usage
@@ -41,8 +41,8 @@ package struct RelayTidings: Sendable, Equatable {
             (.udp, "turn", "udp"), (.tcp, "turn", "tcp"), (.tls, "turns", "tcp"),
         ]
         return kinds.compactMap { kind, scheme, transport in
-            guard let door = doors.first(where: { $0.transport == kind })?.address else { return nil }
-            var place = HostPort(host: door.hostDescription, port: Int(door.port))
+            guard let endpoint = endpoints.first(where: { $0.transport == kind })?.address else { return nil }
+            var place = HostPort(host: endpoint.hostDescription, port: Int(endpoint.port))
             if let advertised {
                 // The advertised port is that of the plain endpoints. The TLS endpoint is advertised only with its own
                 // port.
@@ -68,7 +68,7 @@ package struct RelayRoster: Sendable {
     package static let addressesMax = 64
 
     private struct Peer: Sendable {
-        var tidings: RelayTidings
+        var report: RelayReport
         var counts: [String: Int]
     }
 
@@ -91,18 +91,18 @@ package struct RelayRoster: Sendable {
     /// A node reported about its relay. Returns true the first time. Ignored if the incarnation has ended or is
     /// unknown.
     @discardableResult
-    package mutating func told(_ tidings: RelayTidings, by node: NodeID) -> Bool {
+    package mutating func told(_ report: RelayReport, by node: NodeID) -> Bool {
         guard members.contains(where: { $0.id == node }), node != local else { return false }
         let isFirst = peers[node] == nil
-        var counts = tidings.isWhole ? [:] : peers[node]?.counts ?? [:]
-        for entry in tidings.usage {
+        var counts = report.isWhole ? [:] : peers[node]?.counts ?? [:]
+        for entry in report.usage {
             guard entry.allocations > 0 else {
                 counts[entry.user] = nil
                 continue
             }
             if counts[entry.user] != nil || counts.count < Self.usersMax { counts[entry.user] = entry.allocations }
         }
-        peers[node] = Peer(tidings: tidings, counts: counts)
+        peers[node] = Peer(report: report, counts: counts)
         return isFirst
     }
 
@@ -119,14 +119,14 @@ package struct RelayRoster: Sendable {
         let after = ring[(own + 1)...] + ring[..<own]
         return after.filter { id in
             let isUp = members.contains { $0.id == id && $0.isUp }
-            return isUp && peers[id].map { !$0.tidings.isDraining && !$0.tidings.doors.isEmpty } == true
+            return isUp && peers[id].map { !$0.report.isDraining && !$0.report.endpoints.isEmpty } == true
         }
     }
 
     /// The relay URLs for a client of this node: this node's first unless it is leaving, then its standby's, which has
     /// the mirrors, then others'. At most ``clientNodesMax`` nodes.
-    package func clientURLs(own: RelayTidings) -> [String] {
-        let others = open.compactMap { peers[$0]?.tidings }
+    package func clientURLs(own: RelayReport) -> [String] {
+        let others = open.compactMap { peers[$0]?.report }
         let all = (own.isDraining ? [] : [own]) + others
         return all.filter { !$0.urls.isEmpty }.prefix(Self.clientNodesMax).flatMap(\.urls)
     }
@@ -134,23 +134,23 @@ package struct RelayRoster: Sendable {
     /// The addresses that the other nodes report: of machines, endpoints and relays, each once, in the order of the
     /// nodes' names.
     package var addressesElsewhere: [TransportAddress] {
-        elsewhere { $0.addresses + $0.doors.map(\.address) + $0.relays }
+        elsewhere { $0.addresses + $0.endpoints.map(\.address) + $0.relays }
     }
 
     /// Those of ``addressesElsewhere`` that may have allocations.
     package var relaysElsewhere: [TransportAddress] {
-        elsewhere { $0.relays.isEmpty ? $0.addresses + $0.doors.map(\.address) : $0.relays }
+        elsewhere { $0.relays.isEmpty ? $0.addresses + $0.endpoints.map(\.address) : $0.relays }
     }
 
-    private func elsewhere(_ pick: (RelayTidings) -> [TransportAddress]) -> [TransportAddress] {
+    private func elsewhere(_ pick: (RelayReport) -> [TransportAddress]) -> [TransportAddress] {
         var seen: Set<TransportAddress> = []
-        return others.compactMap { peers[$0]?.tidings }.flatMap(pick).map(\.host).filter { seen.insert($0).inserted }
+        return others.compactMap { peers[$0]?.report }.flatMap(pick).map(\.host).filter { seen.insert($0).inserted }
     }
 
     /// The destination of clients when this node leaves: its standby, which has their mirrors.
     package var alternate: RelayAlternate? {
-        guard let standby, let tidings = peers[standby]?.tidings else { return nil }
-        return RelayAlternate(doors: tidings.doors, domain: tidings.domain.isEmpty ? nil : tidings.domain)
+        guard let standby, let report = peers[standby]?.report else { return nil }
+        return RelayAlternate(endpoints: report.endpoints, domain: report.domain.isEmpty ? nil : report.domain)
     }
 
     /// The users' allocations at all other live nodes.

@@ -79,7 +79,7 @@ struct PacketPlane: ~Copyable {
     var unauthenticated: AdmissionStateMachine
     var sessions: SessionTable
     /// The current certificate of the TLS and DTLS listeners.
-    var contexts: DoorSecurity.Contexts?
+    var contexts: EndpointSecurity.Contexts?
     /// Bytes of the streams' buffer that decrypted DTLS datagrams of a batch use.
     var plaintextUsed = 0
     /// DTLS datagrams that the kernel did not accept.

@@ -15,7 +15,7 @@ package struct PlaneConfiguration: Sendable {
     /// Proxies. Connections from these begin with a ``ProxyHeader``.
     package var proxies: [PeerRule] = []
     /// The certificate of the TLS and DTLS listeners.
-    package var security: DoorSecurity?
+    package var security: EndpointSecurity?
 
     /// Allocations of one plane. Further ones are refused.
     package var allocationsMax = 16_384

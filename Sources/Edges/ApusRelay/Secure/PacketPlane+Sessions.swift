@@ -71,9 +71,9 @@ extension PacketPlane {
     private mutating func knock(_ bytes: UnsafeRawPointer, _ size: Int, old: Int?, listener: Int, message: Int) {
         let name = arena.name(message)
         guard let context = contexts?.datagrams, let remote = RawAddress.read(name) else { return }
-        let door = sessionListeners + listener
-        if door.pointee.knocking == nil { door.pointee.knocking = apus_dtls_new(context, door.pointee.socket) }
-        guard let dtls = door.pointee.knocking else { return }
+        let endpoint = sessionListeners + listener
+        if endpoint.pointee.knocking == nil { endpoint.pointee.knocking = apus_dtls_new(context, endpoint.pointee.socket) }
+        guard let dtls = endpoint.pointee.knocking else { return }
         let now = MonotonicTime.now().nanoseconds
         let raw = RawAddress(remote)
         let isProven = raw.withSocketAddress {
@@ -88,8 +88,8 @@ extension PacketPlane {
             closeSession(displaced)
         }
         makeRoom(forSessionFrom: remote)
-        let flow = RelayFlow(plane: link.index, transport: .dtls, local: door.pointee.address, remote: remote)
-        door.pointee.knocking = nil
+        let flow = RelayFlow(plane: link.index, transport: .dtls, local: endpoint.pointee.address, remote: remote)
+        endpoint.pointee.knocking = nil
         guard let slot = sessions.insert(dtls, listener: listener, flow: flow, now: now) else {
             counters.refusedStreams &+= 1
             apus_dtls_free(dtls)

@@ -9,7 +9,7 @@ package struct EntityKind: Sendable, Hashable, CustomStringConvertible {
     package static let device = Self(rawValue: 1)
     /// An app's session.
     package static let app = Self(rawValue: 2)
-    /// Probes with a durability (``EntityStrength``), for measurements. No service uses them.
+    /// Probes with a durability (``EntityDurability``), for measurements. No service uses them.
     package static let unkeptProbe = Self(rawValue: 10)
     package static let recordedProbe = Self(rawValue: 11)
     package static let replicatedProbe = Self(rawValue: 12)

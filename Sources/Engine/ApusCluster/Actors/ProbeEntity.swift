@@ -63,8 +63,8 @@ extension ProbeReported: EntityContentMessage {}
 
 extension EntityDefinition<ProbeReported> {
     /// A probe of the entity runtime. Each echo changes its state.
-    package static func probe(_ kind: EntityKind, _ strength: EntityStrength) -> Self {
-        var definition = Self(kind, name: "probe", strength: strength)
+    package static func probe(_ kind: EntityKind, _ durability: EntityDurability) -> Self {
+        var definition = Self(kind, name: "probe", durability: durability)
         definition.passivateAfter = nil
         definition.on(ProbeEcho.self) { content, message, _ throws(ApusError) in
             content.count += 1

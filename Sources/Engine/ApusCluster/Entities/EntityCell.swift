@@ -111,7 +111,7 @@ package actor EntityCell<Content: EntityContent> {
         executor = context.executor
         (address, epoch) = (context.address, context.epoch)
         self.ways = ways
-        var configuration = Machine.Configuration(isKept: ways.definition.strength != .none)
+        var configuration = Machine.Configuration(isKept: ways.definition.durability != .none)
         configuration.callCountMax = ways.definition.callCountMax
         configuration.memory = ways.definition.memory
         machine = Machine(initial: Content(), configuration: configuration)

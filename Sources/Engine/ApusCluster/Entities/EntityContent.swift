@@ -32,7 +32,7 @@ extension EntityContentMessage {
 }
 
 /// The durability of a kind's entities: the condition under which a change is acknowledged (D15).
-package enum EntityStrength: Sendable, Hashable {
+package enum EntityDurability: Sendable, Hashable {
     /// No condition. The state ends with the activation.
     case none
     /// The shard's standby holds the change too.

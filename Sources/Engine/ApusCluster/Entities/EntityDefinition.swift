@@ -14,7 +14,7 @@ package struct EntityDefinition<Content: EntityContent>: Sendable {
     package let kind: EntityKind
     /// The name in logs and errors.
     package let name: String
-    package let strength: EntityStrength
+    package let durability: EntityDurability
     /// The idle time after which an entity is released. With nil an entity stays until its shard leaves.
     package var passivateAfter: Duration? = .seconds(60)
     /// Messages per entity that wait, run, or wait for their change. A further one is refused with 10007.
@@ -24,8 +24,8 @@ package struct EntityDefinition<Content: EntityContent>: Sendable {
     private(set) var timer: Timer?
     private(set) var registrations: [Registration] = []
 
-    package init(_ kind: EntityKind, name: String, strength: EntityStrength) {
-        (self.kind, self.name, self.strength) = (kind, name, strength)
+    package init(_ kind: EntityKind, name: String, durability: EntityDurability) {
+        (self.kind, self.name, self.durability) = (kind, name, durability)
     }
 
     /// The address of an entity of this kind.
@@ -89,7 +89,7 @@ package struct EntityDefinition<Content: EntityContent>: Sendable {
     package mutating func onReminder(
         _ body: @escaping @Sendable (inout Content, Reminder, inout EntityScope) throws(ApusError) -> Void
     ) {
-        let isKept = strength != .none
+        let isKept = durability != .none
         add(EntityReminded.self) { message, isRemembered, answer in
             .change { content, scope in
                 Self.outcome(isRemembered, answer) { () throws(ApusError) in

@@ -2,7 +2,7 @@ import ApusCore
 package import ApusStorage
 package import Logging
 
-/// The registration of services' kinds of entities: the registry, the storage of the states of each strength, and the
+/// The registration of services' kinds of entities: the registry, the storage of the states of each durability, and the
 /// delivery of reminders (D15).
 ///
 /// ```swift
@@ -30,15 +30,15 @@ package final class EntityRuntime: Sendable {
         replicatedReminders = ReminderService(
             configuration: configuration, source: replicated, registry: registry, logger: logger)
         recordedReminders = ReminderService(
-            configuration: .records, source: ReminderRecords(records), registry: registry, strength: .recorded,
+            configuration: .records, source: ReminderRecords(records), registry: registry, durability: .recorded,
             logger: logger)
     }
 
-    /// Adds a kind whose strength is `none` or `replicated`. Call before the first message arrives.
+    /// Adds a kind whose durability is `none` or `replicated`. Call before the first message arrives.
     ///
     /// - Precondition: the kind has no host yet.
     package func register<Content: EntityContent>(_ definition: EntityDefinition<Content>) {
-        switch definition.strength {
+        switch definition.durability {
         case .none: registry.register(definition, states: UnkeptStates())
         case .replicated:
             replicated.use()
@@ -50,14 +50,14 @@ package final class EntityRuntime: Sendable {
         }
     }
 
-    /// Adds a kind whose strength is `recorded`. Call before the first message arrives.
+    /// Adds a kind whose durability is `recorded`. Call before the first message arrives.
     ///
     /// - Parameter collection: one of those that the store was opened with.
     /// - Precondition: the kind has no host yet, and the collection belongs to this kind.
     package func register<Content: EntityContentMessage>(
         _ definition: EntityDefinition<Content>, in collection: EntityCollection<Content>
     ) {
-        precondition(definition.strength == .recorded, "\(definition.name) is not recorded")
+        precondition(definition.durability == .recorded, "\(definition.name) is not recorded")
         precondition(definition.kind == collection.kind, "\(collection.name) belongs to another kind")
         recordedReminders.use()
         registry.register(

@@ -173,11 +173,11 @@ package struct MembershipStateMachine: Sendable {
         case .received(let message, let sender, let vitals):
             note(vitals, from: sender, now: now)
             receive(message, from: sender, now: now, actions: &actions)
-        case .heard(let peer): noteLife(of: peer, now: now, actions: &actions)
+        case .heard(let peer): noteAlive(of: peer, now: now, actions: &actions)
         case .linkUp(let id):
             guard let index = index(of: id) else { break }
             peers[index].isLinkLost = false
-            noteLife(of: id, now: now, actions: &actions)
+            noteAlive(of: id, now: now, actions: &actions)
         case .linkLost(let id):
             if let index = index(of: id) { peers[index].isLinkLost = true }
         case .connectRefused(let id): noteRefusal(by: id, now: now, actions: &actions)
@@ -343,7 +343,7 @@ package struct MembershipStateMachine: Sendable {
 
     /// Any byte proves that the peer is alive, even if its death was confirmed by silence. A process that is gone is
     /// not revived by a late datagram: only a new link does that.
-    private mutating func noteLife(of id: NodeID, now: MonotonicTime, actions: inout [Action]) {
+    private mutating func noteAlive(of id: NodeID, now: MonotonicTime, actions: inout [Action]) {
         guard let index = index(of: id) else { return }
         peers[index].lastHeard = max(peers[index].lastHeard, now)
         peers[index].wasHeard = true
@@ -370,7 +370,7 @@ package struct MembershipStateMachine: Sendable {
         _ message: HeartbeatMessage, from sender: NodeID, now: MonotonicTime, actions: inout [Action]
     ) {
         guard index(of: sender) != nil else { return }
-        noteLife(of: sender, now: now, actions: &actions)
+        noteAlive(of: sender, now: now, actions: &actions)
         switch message {
         case .heartbeat: break
         case .probe(let nonce, let origin):
@@ -386,7 +386,7 @@ package struct MembershipStateMachine: Sendable {
             guard let index = index(of: target), case .suspected(let burst) = peers[index].verdict,
                 burst.nonce == nonce
             else { return }
-            noteLife(of: target, now: now, actions: &actions)
+            noteAlive(of: target, now: now, actions: &actions)
         }
     }
 

@@ -39,11 +39,11 @@ package final class ReminderService: Sendable {
         /// Deliveries that failed and are tried again.
         let failed = Counter(label: "apus_reminders_failed_total")
         let readFailed = Counter(label: "apus_reminder_reads_failed_total")
-        /// Reminders that are held because they are due soon. Each strength has a service, and a series, of its own.
+        /// Reminders that are held because they are due soon. Each durability has a service, and a series, of its own.
         let held: Gauge
 
-        init(_ strength: EntityStrength) {
-            held = Gauge(label: "apus_reminders_held", dimensions: [("strength", "\(strength)")])
+        init(_ durability: EntityDurability) {
+            held = Gauge(label: "apus_reminders_held", dimensions: [("durability", "\(durability)")])
         }
     }
 
@@ -59,12 +59,12 @@ package final class ReminderService: Sendable {
 
     /// - Parameters:
     ///   - registry: delivers to the entities of this node.
-    ///   - strength: of the entities whose reminders these are; a label of the metrics.
+    ///   - durability: of the entities whose reminders these are; a label of the metrics.
     package init(
         configuration: ReminderStateMachine.Configuration = .init(), source: any ReminderSource,
-        registry: EntityRegistry, strength: EntityStrength = .replicated, logger: Logger
+        registry: EntityRegistry, durability: EntityDurability = .replicated, logger: Logger
     ) {
-        meters = Meters(strength)
+        meters = Meters(durability)
         (self.source, self.registry, self.logger) = (source, registry, logger)
         state = Mutex(State(machine: ReminderStateMachine(configuration: configuration)))
     }

@@ -91,7 +91,7 @@ package final class ClusterService: Service {
         self.store = store
         self.hooks = hooks
         self.seal = seal
-        identity = map.nextLife(of: configuration.node)
+        identity = map.nextIncarnation(of: configuration.node)
         view = ClusterView(local: identity, map: map)
         var logger = logger
         logger[metadataKey: LogKey.node] = "\(identity)"

@@ -163,7 +163,7 @@ public struct NodeConfiguration: Sendable {
     /// The relay's address that this node advertises to clients; nil if it has no relay.
     package func relayAddress() -> HostPort? {
         guard relay.isEnabled else { return nil }
-        return advertisedRelay ?? relay.firstDoor()
+        return advertisedRelay ?? relay.firstEndpoint()
     }
 
     /// The TCP addresses at which this node listens: for other nodes, for clients and for operators.

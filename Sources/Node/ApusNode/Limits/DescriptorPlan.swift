@@ -94,7 +94,7 @@ extension RelayConfiguration {
         let limit = DescriptorLimit.raise()
         let around = DescriptorPlan.Surroundings(
             limit: limit, inUse: DescriptorLimit.inUse() ?? 16, coreCount: System.coreCount,
-            relayAddressCount: doors().count)
+            relayAddressCount: endpoints().count)
         let (http, lowered) = try fit(around)
         DescriptorPlan.say(lowered, limit: limit, log)
         return http
@@ -122,7 +122,7 @@ extension NodeConfiguration {
         let limit = DescriptorLimit.raise()
         let around = DescriptorPlan.Surroundings(
             limit: limit, inUse: DescriptorLimit.inUse() ?? 16, coreCount: System.coreCount,
-            relayAddressCount: relay.isEnabled ? relay.doors().count : 0)
+            relayAddressCount: relay.isEnabled ? relay.endpoints().count : 0)
         let (configuration, lowered) = try fitting(around)
         DescriptorPlan.say(lowered, limit: limit, log)
         return configuration

@@ -19,7 +19,7 @@ import Synchronization
 /// Isolation: any thread. One `Mutex` guards both machines, and nothing else is called while it is held.
 final class RelayMesh: Service {
     /// A node's endpoints do not change while it is up, but a report can be lost, so it is repeated at this interval.
-    private static let doorsInterval = Duration.seconds(10)
+    private static let endpointsInterval = Duration.seconds(10)
     /// The interval at which the links are searched for nodes that have not been reached yet.
     private static let reachInterval = Duration.milliseconds(500)
     /// How long the standby may take to answer a batch, and each node to answer a claim.
@@ -31,7 +31,7 @@ final class RelayMesh: Service {
     private enum Work: Sendable {
         case send(UInt64, NodeID, [MirrorChange])
         case claim(UInt32, MobilityTicket, username: String)
-        case tidings(RelayTidings)
+        case report(RelayReport)
     }
 
     private struct State {
@@ -85,7 +85,7 @@ final class RelayMesh: Service {
     /// The URLs of the cluster's relays for clients, of a few nodes at most. This node's come first unless it is
     /// draining.
     var clientURLs: [String] {
-        let own = ownTidings(usage: [], isWhole: false)
+        let own = ownReport(usage: [], isWhole: false)
         return state.withLock { $0.roster.clientURLs(own: own) }
     }
 
@@ -101,7 +101,7 @@ final class RelayMesh: Service {
                     }
                 }
                 group.addTask {
-                    while (try? await Task.sleep(for: Self.doorsInterval)) != nil { self.tellDoors() }
+                    while (try? await Task.sleep(for: Self.endpointsInterval)) != nil { self.tellEndpoints() }
                 }
                 group.addTask {
                     while (try? await Task.sleep(for: Self.reachInterval)) != nil { self.tellPlaces() }
@@ -136,26 +136,26 @@ final class RelayMesh: Service {
         }
         perform(actions)
         tellRelay()
-        if hasToTell { tellDoors() }
+        if hasToTell { tellEndpoints() }
     }
 
-    private func heard(_ tidings: RelayTidings, from node: NodeID) {
+    private func heard(_ report: RelayReport, from node: NodeID) {
         let (actions, isFirst) = state.withLock { state -> ([MirrorFeedStateMachine.Action], Bool) in
-            let isFirst = state.roster.told(tidings, by: node)
+            let isFirst = state.roster.told(report, by: node)
             return (state.feed.standbyChanged(to: state.roster.standby), isFirst)
         }
         perform(actions)
         tellRelay()
         // This node's report after the map change may have been sent before there was a link.
-        if isFirst { tellDoors() }
+        if isFirst { tellEndpoints() }
     }
 
     /// Reports this node's endpoints to the other nodes, without its users.
-    private func tellDoors() { work.add(.tidings(ownTidings(usage: [], isWhole: false))) }
+    private func tellEndpoints() { work.add(.report(ownReport(usage: [], isWhole: false))) }
 
-    private func ownTidings(usage: [RelayUsage], isWhole: Bool) -> RelayTidings {
-        RelayTidings(
-            doors: relay.doorsForPeers, domain: relay.domain, isDraining: state.withLock(\.isDraining), usage: usage,
+    private func ownReport(usage: [RelayUsage], isWhole: Bool) -> RelayReport {
+        RelayReport(
+            endpoints: relay.endpointsForPeers, domain: relay.domain, isDraining: state.withLock(\.isDraining), usage: usage,
             isWhole: isWhole, advertised: advertised,
             addresses: Array(relay.outerAddresses.prefix(RelayRoster.addressesMax)),
             relays: Array(relay.relayedHosts.prefix(RelayRoster.addressesMax)))
@@ -206,7 +206,7 @@ final class RelayMesh: Service {
         case .revived(let ticket, let home): tellHome(ticket, home)
         case .usage(let usage, let isWhole):
             guard state.withLock({ !$0.roster.others.isEmpty }) else { return }
-            work.add(.tidings(ownTidings(usage: Array(usage.prefix(RelayRoster.usersMax)), isWhole: isWhole)))
+            work.add(.report(ownReport(usage: Array(usage.prefix(RelayRoster.usersMax)), isWhole: isWhole)))
         }
     }
 
@@ -238,8 +238,8 @@ final class RelayMesh: Service {
         case .send(let number, let standby, let changes): await send(number, standby, changes)
         case .claim(let number, let ticket, let username):
             relay.order(.claimed(number, await find(ticket, username: username)))
-        case .tidings(let tidings):
-            let message = tidings.wire
+        case .report(let report):
+            let message = report.wire
             for node in state.withLock({ $0.roster.others }) { tell(node, message) }
         }
     }
@@ -309,9 +309,9 @@ final class RelayMesh: Service {
             relay.order(.movedAway(ticket))
             return RelayWireMovedAwayTaken()
         }
-        dispatcher.on(RelayWireTidings.self) { [weak self] peer, message throws(ApusError) in
-            self?.heard(try RelayTidings(message), from: peer)
-            return RelayWireTidingsTaken()
+        dispatcher.on(RelayWireReport.self) { [weak self] peer, message throws(ApusError) in
+            self?.heard(try RelayReport(message), from: peer)
+            return RelayWireReportTaken()
         }
     }
 }

@@ -23,8 +23,8 @@ extension RelayWireMovedAway: NodeMessage {
     package static var method: UInt16 { 0x0053 }
 }
 
-extension RelayWireTidings: NodeMessage {
-    package typealias Reply = RelayWireTidingsTaken
+extension RelayWireReport: NodeMessage {
+    package typealias Reply = RelayWireReportTaken
     package static var method: UInt16 { 0x0054 }
 }
 
@@ -33,7 +33,7 @@ private enum WireBound {
     static let changes = 4_096
     static let peers = 256
     static let relayed = 2
-    static let doors = 64
+    static let endpoints = 64
     static let users = RelayRoster.usersMax
     static let addresses = RelayRoster.addressesMax
     /// A DNS name with brackets and a port.
@@ -120,14 +120,14 @@ extension RelayWireMirrored {
     }
 }
 
-extension RelayTidings {
+extension RelayReport {
     /// The encoded report.
-    package var wire: RelayWireTidings {
+    package var wire: RelayWireReport {
         .with {
-            $0.doors = doors.map { door in
+            $0.endpoints = endpoints.map { endpoint in
                 .with {
-                    $0.transport = UInt32(door.transport.rawValue)
-                    $0.address = door.address.wire
+                    $0.transport = UInt32(endpoint.transport.rawValue)
+                    $0.address = endpoint.address.wire
                 }
             }
             $0.domain = domain
@@ -142,20 +142,20 @@ extension RelayTidings {
     }
 
     /// Throws 10001 if the message is not valid. Endpoints of unknown kinds are ignored.
-    package init(_ wire: RelayWireTidings) throws(ApusError) {
-        guard wire.doors.count <= WireBound.doors, wire.users.count == wire.counts.count,
+    package init(_ wire: RelayWireReport) throws(ApusError) {
+        guard wire.endpoints.count <= WireBound.endpoints, wire.users.count == wire.counts.count,
             wire.users.count <= WireBound.users, wire.domain.utf8.count <= 253,
             wire.addresses.count <= WireBound.addresses, wire.relays.count <= WireBound.addresses,
             wire.advertised.utf8.count <= WireBound.advertisedByteCount
         else { throw ApusError(.malformed) }
-        let doors = wire.doors.compactMap { door -> RelayDoor? in
-            guard let number = UInt8(exactly: door.transport), let transport = RelayFlow.Transport(rawValue: number),
-                let address = TransportAddress(wire: door.address)
+        let endpoints = wire.endpoints.compactMap { endpoint -> RelayEndpoint? in
+            guard let number = UInt8(exactly: endpoint.transport), let transport = RelayFlow.Transport(rawValue: number),
+                let address = TransportAddress(wire: endpoint.address)
             else { return nil }
-            return RelayDoor(transport: transport, address: address)
+            return RelayEndpoint(transport: transport, address: address)
         }
         self.init(
-            doors: doors, domain: wire.domain, isDraining: wire.draining,
+            endpoints: endpoints, domain: wire.domain, isDraining: wire.draining,
             usage: zip(wire.users, wire.counts).map { RelayUsage(user: $0, allocations: Int($1)) },
             isWhole: wire.whole, advertised: HostPort(wire.advertised),
             addresses: try Self.hosts(wire.addresses), relays: try Self.hosts(wire.relays))

@@ -29,28 +29,28 @@ package struct RelayNode: Sendable {
     private let service: RelayService
     private let conditions: NodeConditions
     private let httpConnectionsMax: Int
-    private let door: HostPort?
+    private let endpoint: HostPort?
     private let metrics: PrometheusMetrics
     private let log: Logger
     private let read: RelaySource
     private let operatorToken: String
     private let started = MonotonicTime.now()
 
-    /// If `door` is nil, there is no listener for operators.
+    /// If `endpoint` is nil, there is no listener for operators.
     ///
     /// - Parameters:
     ///   - metrics: the process's metrics, already installed in the `MetricsSystem`.
     ///   - read: reads the configuration and the keys again at a SIGHUP.
     /// - Throws: 10022 if the limit of open files is too low.
     package init(
-        configuration: RelayConfiguration, keys: RelayKeys, door: HostPort?, metrics: PrometheusMetrics, log: Logger,
+        configuration: RelayConfiguration, keys: RelayKeys, endpoint: HostPort?, metrics: PrometheusMetrics, log: Logger,
         read: @escaping RelaySource
     ) throws(ApusError) {
         var configuration = configuration
         httpConnectionsMax = try configuration.fitDescriptors(log: log)
         conditions = NodeConditions(log: log)
         service = RelayService(configuration: configuration, keys: keys, conditions: conditions, log: log)
-        self.door = door
+        self.endpoint = endpoint
         self.metrics = metrics
         self.log = log
         self.read = read
@@ -70,8 +70,8 @@ package struct RelayNode: Sendable {
         quiet.logLevel = .warning
         let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
         let limited = LogLimiter(log)
-        let doors: [any Service] =
-            try door.map { bind throws -> [any Service] in
+        let endpoints: [any Service] =
+            try endpoint.map { bind throws -> [any Service] in
                 var configuration = HTTPConfiguration(bind: bind)
                 configuration.connectionsMax = httpConnectionsMax
                 return [
@@ -82,7 +82,7 @@ package struct RelayNode: Sendable {
         let watch = DescriptorWatch(conditions: conditions, limited: limited)
         let manager = ServiceNotifier(environment: ProcessInfo.processInfo.environment)
         let watchdog: [any Service] = manager.map { [RelayWatchdog(notifier: $0, relay: service)] } ?? []
-        let services = doors + [watch, reload, service] + watchdog
+        let services = endpoints + [watch, reload, service] + watchdog
         do {
             let end = ServiceGroupConfiguration.ServiceConfiguration(
                 service: ending, successTerminationBehavior: .gracefullyShutdownGroup)
@@ -135,8 +135,8 @@ package struct RelayNode: Sendable {
         return NodeStatus(
             name: "relay", incarnation: 1, state: standing == nil ? "stopped" : "up",
             addresses: .init(
-                transport: "", clients: "", http: door?.description ?? "",
-                relay: service.doorsForPeers.first?.address.description),
+                transport: "", clients: "", http: endpoint?.description ?? "",
+                relay: service.endpointsForPeers.first?.address.description),
             shards: .init(owned: 0, standby: 0), sessions: .init(devices: 0, apps: 0), viewers: 0, channels: [],
             revision: 0, members: [], uptime_s: (MonotonicTime.now() - started).milliseconds / 1000,
             relay: standing.map { NodeStatus.Relay($0, standby: nil) }, conditions: conditions.all)

@@ -34,9 +34,9 @@ package struct RelayNodeConfiguration: Sendable {
         dataDirectory = path(try reader.string("data_directory"))
         logLevel = try reader.choice(
             "log_level", of: ["trace", "debug", "info", "notice", "warning", "error"], default: "info")
-        let door = try reader.string("http", default: "")
-        http = HostPort(door)
-        guard door.isEmpty || http != nil else { throw reader.invalid("http", "HOST:PORT is expected, not '\(door)'") }
+        let endpoint = try reader.string("http", default: "")
+        http = HostPort(endpoint)
+        guard endpoint.isEmpty || http != nil else { throw reader.invalid("http", "HOST:PORT is expected, not '\(endpoint)'") }
         relay = try RelayConfiguration(&reader, path: path)
         try reader.finish()
         keys = reader.knownKeys

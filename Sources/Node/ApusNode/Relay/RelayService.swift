@@ -46,8 +46,8 @@ package final class RelayService: Service {
     private let control = Mutex<RelayControl?>(nil)
     private let news = Mutex<(@Sendable (RelayNews) -> Void)?>(nil)
     /// The endpoints to which other nodes redirect their clients.
-    private let doors = Mutex<[RelayDoor]>([])
-    private let security = Mutex<DoorSecurity?>(nil)
+    private let endpoints = Mutex<[RelayEndpoint]>([])
+    private let security = Mutex<EndpointSecurity?>(nil)
     /// The interval at which the certificate's files are checked.
     private static let certificateInterval = Duration.seconds(60)
     /// The interval at which the machine's addresses are read. For that long, a new address may be permitted as a peer
@@ -140,7 +140,7 @@ package final class RelayService: Service {
     var drainWait: Duration { configuration.drainWait }
 
     /// The endpoints to which other nodes redirect their clients.
-    package var doorsForPeers: [RelayDoor] { doors.withLock { $0 } }
+    package var endpointsForPeers: [RelayEndpoint] { endpoints.withLock { $0 } }
 
     /// The relay addresses as peers see them, without ports. Empty until the relay is open.
     package var relayedHosts: [TransportAddress] {
@@ -156,22 +156,22 @@ package final class RelayService: Service {
     /// - Throws: 10019 if an address is in use, 10022 if no address can be used for relaying, 10018 for any other
     ///   system error.
     package func start() throws(ApusError) {
-        let doors = try freeDoors(configuration.doors())
-        let hosts = try configuration.relayHosts(doors: doors)
+        let endpoints = try freeEndpoints(configuration.endpoints())
+        let hosts = try configuration.relayHosts(endpoints: endpoints)
         var addresses = RelayAddresses(hosts: hosts, ports: configuration.ports)
         addresses.socketsMax = configuration.allocationsMax
         let found = try configuration.findExternalAddresses(hosts: hosts)
         addresses.externals = found.addresses
         if !found.withOtherPorts.isEmpty { warnOfPorts(found.withOtherPorts) }
         let server = RelayServer(
-            configuration: turnConfiguration(doors: doors, addresses: addresses), addresses: addresses,
+            configuration: turnConfiguration(endpoints: endpoints, addresses: addresses), addresses: addresses,
             userRate: RelayRate(
                 bytesPerSecond: UInt64(configuration.quota.bitsPerSecond / 8),
                 packetsPerSecond: UInt64(configuration.quota.packetsPerSecond)),
             nodeShares: NodeShares(rate: configuration.nodeRate, planeCount: configuration.planeCount),
             linesPerSecond: configuration.bounds.logLinesPerSecond, log: log,
             tell: { [weak self] said in self?.news.withLock { $0 }?(said) })
-        var plane = PlaneConfiguration(datagramAddresses: doors, streamAddresses: doors)
+        var plane = PlaneConfiguration(datagramAddresses: endpoints, streamAddresses: endpoints)
         plane.externals = addresses.externals
         plane.proxies = configuration.proxies
         plane.nodeRate = configuration.nodeRate.share(of: configuration.planeCount)
@@ -187,7 +187,7 @@ package final class RelayService: Service {
         plane.streamBudget = StreamBudget(countMax: configuration.streamsMax)
         let started = try RelayControl(planeCount: threadCount, configuration: plane) { _, _ in server }
         control.withLock { $0 = started }
-        self.doors.withLock { $0 = configuration.doorsForPeers(of: started, addresses.externals) }
+        self.endpoints.withLock { $0 = configuration.endpointsForPeers(of: started, addresses.externals) }
         log.notice(
             "The relay is open",
             metadata: [
@@ -340,7 +340,7 @@ package final class RelayService: Service {
     }
 
     private func turnConfiguration(
-        doors: [TransportAddress], addresses: RelayAddresses
+        endpoints: [TransportAddress], addresses: RelayAddresses
     ) -> TurnServerConfiguration {
         let keys = keys.withLock { $0 }
         var turn = TurnServerConfiguration(credentials: keys.credentials, nonceKey: keys.nonceKey)
@@ -352,7 +352,7 @@ package final class RelayService: Service {
         turn.drainLifetime = configuration.drainLifetime
         turn.mirrorsMax = configuration.mirrorsMax
         turn.peers = rules.withLock { rules in
-            (rules.listeners, rules.relays, rules.externals) = (doors, addresses.hosts, addresses.externals)
+            (rules.listeners, rules.relays, rules.externals) = (endpoints, addresses.hosts, addresses.externals)
             rules.machine = RelayConfiguration.machineAddresses()
             return rules.peers
         }
@@ -376,30 +376,30 @@ package final class RelayService: Service {
     /// - Throws: 10019 if an address is in use, 10022 if the certificate cannot be used.
     private func secure(_ plane: inout PlaneConfiguration) throws(ApusError) {
         guard !configuration.certificateFile.isEmpty else { return }
-        let read = try DoorSecurity(certificateFile: configuration.certificateFile, keyFile: configuration.keyFile)
+        let read = try EndpointSecurity(certificateFile: configuration.certificateFile, keyFile: configuration.keyFile)
         security.withLock { $0 = read }
         plane.security = read
         plane.handshakesMax = configuration.handshakesMax
         plane.handshakeTimeout = configuration.handshakeTimeout
         plane.sessionsMax = configuration.sessionsMax
-        let doors = try freeDoors(configuration.secureDoors())
-        (plane.secureStreamAddresses, plane.secureDatagramAddresses) = (doors, doors)
+        let endpoints = try freeEndpoints(configuration.secureEndpoints())
+        (plane.secureStreamAddresses, plane.secureDatagramAddresses) = (endpoints, endpoints)
     }
 
     /// The listeners that can be opened.
     /// The planes share their ports with each other, and would also share them with another relay of the same user.
     /// Half of the clients would then reach the wrong relay. So each port is first opened once without sharing.
-    private func freeDoors(_ doors: [TransportAddress]) throws(ApusError) -> [TransportAddress] {
+    private func freeEndpoints(_ endpoints: [TransportAddress]) throws(ApusError) -> [TransportAddress] {
         var free: [TransportAddress] = []
-        for door in doors {
+        for endpoint in endpoints {
             do throws(ApusError) {
-                if door.port != 0 { RelaySocket.close(try RelaySocket.open(door, bufferBytes: 4096).socket) }
-                free.append(door)
+                if endpoint.port != 0 { RelaySocket.close(try RelaySocket.open(endpoint, bufferBytes: 4096).socket) }
+                free.append(endpoint)
             } catch {
                 // An address that the machine has but cannot use yet, or any more, is no reason to stay closed.
                 guard configuration.addresses.isEmpty, error.code != .addressInUse else { throw error }
                 var facts = Logger.facts(of: error)
-                facts[LogKey.address] = "\(door)"
+                facts[LogKey.address] = "\(endpoint)"
                 log.warning("The relay skips an address of the machine", metadata: facts)
             }
         }
@@ -416,62 +416,62 @@ extension RelayConfiguration {
 
     /// The listeners for clients, with ports. A client is answered from the address that it wrote to, so each address
     /// of the machine has its own listener.
-    package func doors() -> [TransportAddress] {
+    package func endpoints() -> [TransportAddress] {
         let loopback = TransportAddress(v4: 0x7f00_0001, port: 0)
         let all = addresses.isEmpty ? Self.outerAddresses() + [loopback] : addresses
         return Self.once(all.map { $0.port == 0 ? $0.withPort(port) : $0 })
     }
 
     /// The TLS and DTLS listeners: at the same addresses, unless others are configured.
-    package func secureDoors() -> [TransportAddress] {
-        let all = secureAddresses.isEmpty ? doors().map(\.host) : secureAddresses
+    package func secureEndpoints() -> [TransportAddress] {
+        let all = secureAddresses.isEmpty ? endpoints().map(\.host) : secureAddresses
         return Self.once(all.map { $0.port == 0 ? $0.withPort(securePort) : $0 })
     }
 
     /// The endpoint that is advertised to clients by default: the first one.
-    package func firstDoor() -> HostPort? {
-        guard isEnabled, let door = doors().first else { return nil }
-        return told(door)
+    package func firstEndpoint() -> HostPort? {
+        guard isEnabled, let endpoint = endpoints().first else { return nil }
+        return told(endpoint)
     }
 
     /// The endpoints to which other nodes redirect their clients, in the order in which clients receive them. Loopback
     /// addresses are omitted if there are others.
-    func doorsForPeers(of control: RelayControl, _ externals: ExternalAddresses) -> [RelayDoor] {
+    func endpointsForPeers(of control: RelayControl, _ externals: ExternalAddresses) -> [RelayEndpoint] {
         guard let plane = control.planes.first else { return [] }
         let all =
-            plane.datagramAddresses.map { RelayDoor(transport: .udp, address: $0) }
-            + plane.streamAddresses.map { RelayDoor(transport: .tcp, address: $0) }
-            + plane.secureStreamAddresses.map { RelayDoor(transport: .tls, address: $0) }
-            + plane.secureDatagramAddresses.map { RelayDoor(transport: .dtls, address: $0) }
-        let outer = all.filter { door in
-            switch PeerPolicy.range(of: door.address) {
+            plane.datagramAddresses.map { RelayEndpoint(transport: .udp, address: $0) }
+            + plane.streamAddresses.map { RelayEndpoint(transport: .tcp, address: $0) }
+            + plane.secureStreamAddresses.map { RelayEndpoint(transport: .tls, address: $0) }
+            + plane.secureDatagramAddresses.map { RelayEndpoint(transport: .dtls, address: $0) }
+        let outer = all.filter { endpoint in
+            switch PeerPolicy.range(of: endpoint.address) {
             case .loopback, .unspecified: false
             default: true
             }
         }
         return (outer.isEmpty ? all : outer).map {
-            RelayDoor(transport: $0.transport, address: externals.external(of: $0.address))
+            RelayEndpoint(transport: $0.transport, address: externals.external(of: $0.address))
         }
     }
 
     /// The same for TLS and DTLS; nil if there is no certificate.
-    package func firstSecureDoor() -> HostPort? {
-        guard isEnabled, !certificateFile.isEmpty, let door = secureDoors().first else { return nil }
-        return told(door)
+    package func firstSecureEndpoint() -> HostPort? {
+        guard isEnabled, !certificateFile.isEmpty, let endpoint = secureEndpoints().first else { return nil }
+        return told(endpoint)
     }
 
     /// A listener's advertised address: the public one, if it is configured.
     private func told(_ listener: TransportAddress) -> HostPort {
-        let hosts = (try? relayHosts(doors: doors())) ?? []
+        let hosts = (try? relayHosts(endpoints: endpoints())) ?? []
         let externals = (try? externalAddresses(hosts: hosts)) ?? ExternalAddresses()
         return HostPort(host: externals.external(of: listener).hostDescription, port: Int(listener.port))
     }
 
     /// The relay addresses: the configured ones, otherwise at most one of each family.
     /// - Throws: 10022 if one is a wildcard address, to which peers cannot reply.
-    package func relayHosts(doors: [TransportAddress]) throws(ApusError) -> [TransportAddress] {
+    package func relayHosts(endpoints: [TransportAddress]) throws(ApusError) -> [TransportAddress] {
         let first = [TransportAddress.Family.v4, .v6].compactMap { family in
-            let own = doors.filter { $0.family == family }
+            let own = endpoints.filter { $0.family == family }
             return (own.first { PeerPolicy.range(of: $0) != .loopback } ?? own.first)?.host
         }
         let hosts = relayAddresses.isEmpty ? first : relayAddresses.map(\.host)

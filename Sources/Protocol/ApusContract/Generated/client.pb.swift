@@ -115,7 +115,7 @@ public nonisolated struct ClientWelcome: Sendable {
   public var node: String = String()
 
   /// HOST:PORT of client endpoints, the best first
-  public var doors: [String] = []
+  public var endpoints: [String] = []
 
   /// the longest silence of the node
   public var keepaliveMs: UInt32 = 0
@@ -282,7 +282,7 @@ public nonisolated struct ClientPlayResponse: Sendable {
   public var stream: UInt32 = 0
 
   /// client endpoints, the primary's and the standby's first
-  public var doors: [String] = []
+  public var endpoints: [String] = []
 
   /// for PlayRequest, to resume the stream at another node
   public var grant: Data = Data()
@@ -627,12 +627,12 @@ public nonisolated struct ClientStreamState: Sendable {
 }
 
 /// 105
-public nonisolated struct ClientDoorsChanged: Sendable {
+public nonisolated struct ClientEndpointsChanged: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  public var doors: [String] = []
+  public var endpoints: [String] = []
 
   /// this node is leaving: open a connection elsewhere, then close this one
   public var leaving: Bool = false
@@ -712,7 +712,7 @@ nonisolated extension ClientHello: SwiftProtobuf.Message, SwiftProtobuf._Message
 
 nonisolated extension ClientWelcome: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Welcome"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}version\0\u{1}session\0\u{1}ticket\0\u{3}ticket_seconds\0\u{1}node\0\u{1}doors\0\u{3}keepalive_ms\0\u{1}access\0\u{1}account\0\u{3}stream_keepalive_ms\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}version\0\u{1}session\0\u{1}ticket\0\u{3}ticket_seconds\0\u{1}node\0\u{1}endpoints\0\u{3}keepalive_ms\0\u{1}access\0\u{1}account\0\u{3}stream_keepalive_ms\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -725,7 +725,7 @@ nonisolated extension ClientWelcome: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 3: try { try decoder.decodeSingularBytesField(value: &self.ticket) }()
       case 4: try { try decoder.decodeSingularUInt32Field(value: &self.ticketSeconds) }()
       case 5: try { try decoder.decodeSingularStringField(value: &self.node) }()
-      case 6: try { try decoder.decodeRepeatedStringField(value: &self.doors) }()
+      case 6: try { try decoder.decodeRepeatedStringField(value: &self.endpoints) }()
       case 7: try { try decoder.decodeSingularUInt32Field(value: &self.keepaliveMs) }()
       case 8: try { try decoder.decodeSingularStringField(value: &self.access) }()
       case 9: try { try decoder.decodeSingularStringField(value: &self.account) }()
@@ -751,8 +751,8 @@ nonisolated extension ClientWelcome: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if !self.node.isEmpty {
       try visitor.visitSingularStringField(value: self.node, fieldNumber: 5)
     }
-    if !self.doors.isEmpty {
-      try visitor.visitRepeatedStringField(value: self.doors, fieldNumber: 6)
+    if !self.endpoints.isEmpty {
+      try visitor.visitRepeatedStringField(value: self.endpoints, fieldNumber: 6)
     }
     if self.keepaliveMs != 0 {
       try visitor.visitSingularUInt32Field(value: self.keepaliveMs, fieldNumber: 7)
@@ -775,7 +775,7 @@ nonisolated extension ClientWelcome: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.ticket != rhs.ticket {return false}
     if lhs.ticketSeconds != rhs.ticketSeconds {return false}
     if lhs.node != rhs.node {return false}
-    if lhs.doors != rhs.doors {return false}
+    if lhs.endpoints != rhs.endpoints {return false}
     if lhs.keepaliveMs != rhs.keepaliveMs {return false}
     if lhs.streamKeepaliveMs != rhs.streamKeepaliveMs {return false}
     if lhs.access != rhs.access {return false}
@@ -1070,7 +1070,7 @@ nonisolated extension ClientPlayRequest: SwiftProtobuf.Message, SwiftProtobuf._M
 
 nonisolated extension ClientPlayResponse: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".PlayResponse"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}stream\0\u{1}doors\0\u{1}grant\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}stream\0\u{1}endpoints\0\u{1}grant\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1079,7 +1079,7 @@ nonisolated extension ClientPlayResponse: SwiftProtobuf.Message, SwiftProtobuf._
       // enabled. https://github.com/apple/swift-protobuf/issues/1034
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularUInt32Field(value: &self.stream) }()
-      case 2: try { try decoder.decodeRepeatedStringField(value: &self.doors) }()
+      case 2: try { try decoder.decodeRepeatedStringField(value: &self.endpoints) }()
       case 3: try { try decoder.decodeSingularBytesField(value: &self.grant) }()
       default: break
       }
@@ -1090,8 +1090,8 @@ nonisolated extension ClientPlayResponse: SwiftProtobuf.Message, SwiftProtobuf._
     if self.stream != 0 {
       try visitor.visitSingularUInt32Field(value: self.stream, fieldNumber: 1)
     }
-    if !self.doors.isEmpty {
-      try visitor.visitRepeatedStringField(value: self.doors, fieldNumber: 2)
+    if !self.endpoints.isEmpty {
+      try visitor.visitRepeatedStringField(value: self.endpoints, fieldNumber: 2)
     }
     if !self.grant.isEmpty {
       try visitor.visitSingularBytesField(value: self.grant, fieldNumber: 3)
@@ -1101,7 +1101,7 @@ nonisolated extension ClientPlayResponse: SwiftProtobuf.Message, SwiftProtobuf._
 
   public static func ==(lhs: ClientPlayResponse, rhs: ClientPlayResponse) -> Bool {
     if lhs.stream != rhs.stream {return false}
-    if lhs.doors != rhs.doors {return false}
+    if lhs.endpoints != rhs.endpoints {return false}
     if lhs.grant != rhs.grant {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
@@ -1695,9 +1695,9 @@ nonisolated extension ClientStreamState.State: SwiftProtobuf._ProtoNameProviding
   public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\0STATE_UNSPECIFIED\0\u{1}STATE_LIVE\0\u{1}STATE_WAITING\0\u{1}STATE_ENDED\0\u{1}STATE_SKIPPED\0")
 }
 
-nonisolated extension ClientDoorsChanged: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
-  public static let protoMessageName: String = _protobuf_package + ".DoorsChanged"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}doors\0\u{1}leaving\0")
+nonisolated extension ClientEndpointsChanged: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".EndpointsChanged"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}endpoints\0\u{1}leaving\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -1705,7 +1705,7 @@ nonisolated extension ClientDoorsChanged: SwiftProtobuf.Message, SwiftProtobuf._
       // allocates stack space for every case branch when no optimizations are
       // enabled. https://github.com/apple/swift-protobuf/issues/1034
       switch fieldNumber {
-      case 1: try { try decoder.decodeRepeatedStringField(value: &self.doors) }()
+      case 1: try { try decoder.decodeRepeatedStringField(value: &self.endpoints) }()
       case 2: try { try decoder.decodeSingularBoolField(value: &self.leaving) }()
       default: break
       }
@@ -1713,8 +1713,8 @@ nonisolated extension ClientDoorsChanged: SwiftProtobuf.Message, SwiftProtobuf._
   }
 
   public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
-    if !self.doors.isEmpty {
-      try visitor.visitRepeatedStringField(value: self.doors, fieldNumber: 1)
+    if !self.endpoints.isEmpty {
+      try visitor.visitRepeatedStringField(value: self.endpoints, fieldNumber: 1)
     }
     if self.leaving != false {
       try visitor.visitSingularBoolField(value: self.leaving, fieldNumber: 2)
@@ -1722,8 +1722,8 @@ nonisolated extension ClientDoorsChanged: SwiftProtobuf.Message, SwiftProtobuf._
     try unknownFields.traverse(visitor: &visitor)
   }
 
-  public static func ==(lhs: ClientDoorsChanged, rhs: ClientDoorsChanged) -> Bool {
-    if lhs.doors != rhs.doors {return false}
+  public static func ==(lhs: ClientEndpointsChanged, rhs: ClientEndpointsChanged) -> Bool {
+    if lhs.endpoints != rhs.endpoints {return false}
     if lhs.leaving != rhs.leaving {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true

@@ -84,7 +84,7 @@ public struct RelayOpening: Hashable, Sendable {
 }
 
 /// A record of an allocation that ended, for the log and for accounting.
-public struct AllocationLife: Hashable, Sendable {
+public struct AllocationSummary: Hashable, Sendable {
     /// The reason for which an allocation ended.
     public enum Reason: String, Sendable, Hashable {
         case deleted, expired, streamClosed = "stream-closed", movedAway = "moved-away", closedByNode = "closed-by-node"
@@ -191,7 +191,7 @@ public enum TurnAction: Hashable, Sendable {
 
     /// An allocation began.
     case began(AllocationID, RelayFlow, user: String, relayed: [TransportAddress])
-    case ended(AllocationLife)
+    case ended(AllocationSummary)
     /// Send this to the standby. It replaces the mirror under `replacing`.
     case mirror(AllocationMirror, replacing: MobilityTicket?)
     case unmirror(MobilityTicket)

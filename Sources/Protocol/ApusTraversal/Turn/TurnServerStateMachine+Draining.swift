@@ -1,7 +1,7 @@
 public import ApusCore
 
 /// A relay endpoint of another node, to which clients may be redirected.
-public struct RelayDoor: Hashable, Sendable {
+public struct RelayEndpoint: Hashable, Sendable {
     public var transport: RelayFlow.Transport
     public var address: TransportAddress
 
@@ -14,19 +14,19 @@ public struct RelayDoor: Hashable, Sendable {
 /// The destination of a draining node's clients: the endpoints of one other node, the best first, and the name in its
 /// certificate if there is one.
 public struct RelayAlternate: Hashable, Sendable {
-    public var doors: [RelayDoor]
+    public var endpoints: [RelayEndpoint]
     /// ALTERNATE-DOMAIN (RFC 8489 §14.16), for clients that connect over TLS or DTLS.
     public var domain: String?
 
-    public init(doors: [RelayDoor], domain: String? = nil) {
-        self.doors = doors
+    public init(endpoints: [RelayEndpoint], domain: String? = nil) {
+        self.endpoints = endpoints
         self.domain = domain
     }
 
     /// The endpoint for a client of this flow: of its own family, as RFC 8489 §14.15 demands, over its own transport or
     /// another one that is as secure. Nil if there is none.
-    func door(for flow: RelayFlow) -> TransportAddress? {
-        let fitting = doors.filter { $0.address.family == flow.remote.family }
+    func endpoint(for flow: RelayFlow) -> TransportAddress? {
+        let fitting = endpoints.filter { $0.address.family == flow.remote.family }
         if let same = fitting.first(where: { $0.transport == flow.transport }) { return same.address }
         let isSecure = flow.transport == .tls || flow.transport == .dtls
         return fitting.first { ($0.transport == .tls || $0.transport == .dtls) == isSecure }?.address
@@ -66,7 +66,7 @@ extension TurnServerStateMachine {
 
     /// 300 with the other node's endpoint; nil if none fits.
     func elsewhere(_ request: Request) -> TurnAction? {
-        guard let alternate, let address = alternate.door(for: request.flow) else { return nil }
+        guard let alternate, let address = alternate.endpoint(for: request.flow) else { return nil }
         var writer = StunWriter(StunMessageType(.error, request.message.method), request.message.transaction)
         writer.add(errorCode: .tryAlternate)
         writer.add(.alternateServer, address: address)

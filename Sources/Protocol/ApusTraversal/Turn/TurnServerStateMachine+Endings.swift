@@ -160,7 +160,7 @@ extension TurnServerStateMachine {
         return lives.map { .ended($0) }
     }
 
-    mutating func end(_ id: AllocationID, _ reason: AllocationLife.Reason, at now: MonotonicTime) -> [TurnAction] {
+    mutating func end(_ id: AllocationID, _ reason: AllocationSummary.Reason, at now: MonotonicTime) -> [TurnAction] {
         guard let allocation = allocations.removeValue(forKey: id) else { return [] }
         byFlow[allocation.flow] = nil
         releaseUser(allocation.user)
@@ -173,7 +173,7 @@ extension TurnServerStateMachine {
             if reason != .shutdown { actions.append(.unmirror(ticket)) }
         }
         actions.append(.remove(id))
-        let life = AllocationLife(
+        let life = AllocationSummary(
             allocation: id, user: allocation.user, flow: allocation.flow, relayed: allocation.relayed,
             started: allocation.started, counters: allocation.counters, reason: reason)
         endings[id] = Ending(

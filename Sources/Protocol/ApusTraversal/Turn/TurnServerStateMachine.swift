@@ -80,7 +80,7 @@ public struct TurnServerStateMachine: Sendable {
 
     /// An ended allocation whose last counters are awaited.
     struct Ending: Sendable {
-        let life: AllocationLife
+        let life: AllocationSummary
         var countersBefore: RelayCounters
         /// The last counters of its plane, once reported.
         var counted: RelayCounters?

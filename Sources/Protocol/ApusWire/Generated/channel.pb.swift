@@ -337,8 +337,8 @@ public nonisolated struct ChannelCopyRefused: Sendable {
   public init() {}
 }
 
-/// ---- 12 WorkedOff: tell: bytes of media frames that this side has processed since the link opened
-public nonisolated struct ChannelWorkedOff: Sendable {
+/// ---- 12 Processed: tell: bytes of media frames that this side has processed since the link opened
+public nonisolated struct ChannelProcessed: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
@@ -1014,8 +1014,8 @@ nonisolated extension ChannelCopyRefused: SwiftProtobuf.Message, SwiftProtobuf._
   }
 }
 
-nonisolated extension ChannelWorkedOff: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
-  public static let protoMessageName: String = _protobuf_package + ".WorkedOff"
+nonisolated extension ChannelProcessed: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".Processed"
   public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{3}byte_count\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
@@ -1037,7 +1037,7 @@ nonisolated extension ChannelWorkedOff: SwiftProtobuf.Message, SwiftProtobuf._Me
     try unknownFields.traverse(visitor: &visitor)
   }
 
-  public static func ==(lhs: ChannelWorkedOff, rhs: ChannelWorkedOff) -> Bool {
+  public static func ==(lhs: ChannelProcessed, rhs: ChannelProcessed) -> Bool {
     if lhs.byteCount != rhs.byteCount {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true

@@ -151,12 +151,12 @@ public nonisolated struct RelayWireMovedAwayTaken: Sendable {
 }
 
 /// ---- 0x0054: a tell, once a second: the report about the sender's relay
-public nonisolated struct RelayWireTidings: Sendable {
+public nonisolated struct RelayWireReport: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
 
-  public var doors: [RelayWireDoor] = []
+  public var endpoints: [RelayWireEndpoint] = []
 
   /// the name in the certificate of its TLS listeners
   public var domain: String = String()
@@ -172,13 +172,13 @@ public nonisolated struct RelayWireTidings: Sendable {
   /// true: all users; false: those that changed
   public var whole: Bool = false
 
-  /// HOST:PORT for clients; empty: the first of `doors`
+  /// HOST:PORT for clients; empty: the first of `endpoints`
   public var advertised: String = String()
 
   /// of the machine, ports ignored: peers only at relays' ports
   public var addresses: [Data] = []
 
-  /// addresses with allocations; absent: all `addresses` and `doors`
+  /// addresses with allocations; absent: all `addresses` and `endpoints`
   public var relays: [Data] = []
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -186,7 +186,7 @@ public nonisolated struct RelayWireTidings: Sendable {
   public init() {}
 }
 
-public nonisolated struct RelayWireDoor: Sendable {
+public nonisolated struct RelayWireEndpoint: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
@@ -201,7 +201,7 @@ public nonisolated struct RelayWireDoor: Sendable {
   public init() {}
 }
 
-public nonisolated struct RelayWireTidingsTaken: Sendable {
+public nonisolated struct RelayWireReportTaken: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
@@ -477,9 +477,9 @@ nonisolated extension RelayWireMovedAwayTaken: SwiftProtobuf.Message, SwiftProto
   }
 }
 
-nonisolated extension RelayWireTidings: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
-  public static let protoMessageName: String = _protobuf_package + ".Tidings"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}doors\0\u{1}domain\0\u{1}draining\0\u{1}users\0\u{1}counts\0\u{1}whole\0\u{1}advertised\0\u{1}addresses\0\u{1}relays\0")
+nonisolated extension RelayWireReport: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".Report"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}endpoints\0\u{1}domain\0\u{1}draining\0\u{1}users\0\u{1}counts\0\u{1}whole\0\u{1}advertised\0\u{1}addresses\0\u{1}relays\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -487,7 +487,7 @@ nonisolated extension RelayWireTidings: SwiftProtobuf.Message, SwiftProtobuf._Me
       // allocates stack space for every case branch when no optimizations are
       // enabled. https://github.com/apple/swift-protobuf/issues/1034
       switch fieldNumber {
-      case 1: try { try decoder.decodeRepeatedMessageField(value: &self.doors) }()
+      case 1: try { try decoder.decodeRepeatedMessageField(value: &self.endpoints) }()
       case 2: try { try decoder.decodeSingularStringField(value: &self.domain) }()
       case 3: try { try decoder.decodeSingularBoolField(value: &self.draining) }()
       case 4: try { try decoder.decodeRepeatedStringField(value: &self.users) }()
@@ -502,8 +502,8 @@ nonisolated extension RelayWireTidings: SwiftProtobuf.Message, SwiftProtobuf._Me
   }
 
   public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
-    if !self.doors.isEmpty {
-      try visitor.visitRepeatedMessageField(value: self.doors, fieldNumber: 1)
+    if !self.endpoints.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.endpoints, fieldNumber: 1)
     }
     if !self.domain.isEmpty {
       try visitor.visitSingularStringField(value: self.domain, fieldNumber: 2)
@@ -532,8 +532,8 @@ nonisolated extension RelayWireTidings: SwiftProtobuf.Message, SwiftProtobuf._Me
     try unknownFields.traverse(visitor: &visitor)
   }
 
-  public static func ==(lhs: RelayWireTidings, rhs: RelayWireTidings) -> Bool {
-    if lhs.doors != rhs.doors {return false}
+  public static func ==(lhs: RelayWireReport, rhs: RelayWireReport) -> Bool {
+    if lhs.endpoints != rhs.endpoints {return false}
     if lhs.domain != rhs.domain {return false}
     if lhs.draining != rhs.draining {return false}
     if lhs.users != rhs.users {return false}
@@ -547,8 +547,8 @@ nonisolated extension RelayWireTidings: SwiftProtobuf.Message, SwiftProtobuf._Me
   }
 }
 
-nonisolated extension RelayWireDoor: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
-  public static let protoMessageName: String = _protobuf_package + ".Door"
+nonisolated extension RelayWireEndpoint: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".Endpoint"
   public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}transport\0\u{1}address\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
@@ -574,7 +574,7 @@ nonisolated extension RelayWireDoor: SwiftProtobuf.Message, SwiftProtobuf._Messa
     try unknownFields.traverse(visitor: &visitor)
   }
 
-  public static func ==(lhs: RelayWireDoor, rhs: RelayWireDoor) -> Bool {
+  public static func ==(lhs: RelayWireEndpoint, rhs: RelayWireEndpoint) -> Bool {
     if lhs.transport != rhs.transport {return false}
     if lhs.address != rhs.address {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
@@ -582,8 +582,8 @@ nonisolated extension RelayWireDoor: SwiftProtobuf.Message, SwiftProtobuf._Messa
   }
 }
 
-nonisolated extension RelayWireTidingsTaken: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
-  public static let protoMessageName: String = _protobuf_package + ".TidingsTaken"
+nonisolated extension RelayWireReportTaken: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".ReportTaken"
   public static let _protobuf_nameMap = SwiftProtobuf._NameMap()
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
@@ -595,7 +595,7 @@ nonisolated extension RelayWireTidingsTaken: SwiftProtobuf.Message, SwiftProtobu
     try unknownFields.traverse(visitor: &visitor)
   }
 
-  public static func ==(lhs: RelayWireTidingsTaken, rhs: RelayWireTidingsTaken) -> Bool {
+  public static func ==(lhs: RelayWireReportTaken, rhs: RelayWireReportTaken) -> Bool {
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -59,10 +59,10 @@ extension EntityDefinition<TopicState> {
 
     /// - Parameter retention: of a kind of topics, by its name.
     static func topic(
-        _ kind: EntityKind, name: String, strength: EntityStrength,
+        _ kind: EntityKind, name: String, durability: EntityDurability,
         retention: @escaping @Sendable (String) -> TopicRetention
     ) -> Self {
-        var definition = Self(kind, name: name, strength: strength)
+        var definition = Self(kind, name: name, durability: durability)
         definition.on(TopicPublish.self) { topic, message, scope throws(ApusError) in
             topic.begin()
             let entry = TopicEntry.with {

@@ -61,8 +61,8 @@ package final class TopicService: Service, Sendable {
         let retention: @Sendable (String) -> TopicRetention = { [weak self] topic in
             self?.retention(of: String(topic.prefix { $0 != "/" })) ?? .none
         }
-        runtime.register(.topic(.topic, name: "topic", strength: .none, retention: retention))
-        runtime.register(.topic(.keptTopic, name: "kept topic", strength: .replicated, retention: retention))
+        runtime.register(.topic(.topic, name: "topic", durability: .none, retention: retention))
+        runtime.register(.topic(.keptTopic, name: "kept topic", durability: .replicated, retention: retention))
         dispatcher.onTell(TopicEvent.self) { [weak self] message in self?.received(message) }
     }
 

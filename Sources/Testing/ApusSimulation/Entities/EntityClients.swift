@@ -66,11 +66,11 @@ final class EntityClients {
         guard let node = world.anyNode() else {
             return later(client, after: world.simulation.span(20...60)) { $0.again(client, attempt) }
         }
-        let patience = world.simulation.span(world.settings.patience)
-        clients[client].ask = world.asks.begin(call, at: node, until: world.simulation.now + patience) { outcome in
+        let timeout = world.simulation.span(world.settings.timeout)
+        clients[client].ask = world.asks.begin(call, at: node, until: world.simulation.now + timeout) { outcome in
             self.told(outcome, client, attempt)
         }
-        later(client, after: patience) { $0.again(client, attempt) }
+        later(client, after: timeout) { $0.again(client, attempt) }
     }
 
     /// The answer to an attempt did not come, or was an error.

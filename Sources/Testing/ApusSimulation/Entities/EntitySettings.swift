@@ -11,7 +11,7 @@ struct EntitySettings {
     /// A client's longest pause between two requests, in milliseconds.
     var pauseMax = 60
     /// How long a client waits for an answer before it sends its request again, in milliseconds.
-    var patience = 150...900
+    var timeout = 150...900
     var replication = ReplicaConfiguration()
     var replicatedReminders = ReminderStateMachine.Configuration()
     var recordedReminders = ReminderStateMachine.Configuration.records

@@ -5,7 +5,7 @@ import ApusCore
 ///
 /// Each process runs, besides membership, ownership and hand-over, the machines that a node composes:
 /// ``EntityStateMachine`` for each activation, the owner's and the standby's side of replication, group commit to a
-/// record store that all share, and ``ReminderStateMachine`` for entities of both strengths. Clients send requests,
+/// record store that all share, and ``ReminderStateMachine`` for entities of both durabilities. Clients send requests,
 /// most of them with an id under which they are repeated: changes, turns that take time, reminders, messages to other
 /// entities, and requests that throw. Every change adds a unique number to its entity's content.
 ///

@@ -5,7 +5,7 @@ public import Logging
 /// A newline in it could forge a log line, and an escape sequence could control the reader's terminal. Control
 /// characters, characters that change the text direction, and line separators are written as `\u{…}`. The backslash is
 /// written as `\\`, so that escapes are unambiguous.
-public enum ForeignText {
+public enum UntrustedText {
     /// The longest text that is shown, in characters. A longer one is truncated, and ends with `…`.
     public static let characterCountMax = 1024
 
@@ -65,15 +65,15 @@ public struct EscapingLogHandler: LogHandler {
 
     public func log(event: LogEvent) {
         var event = event
-        event.message = "\(ForeignText.escaped(event.message.description))"
+        event.message = "\(UntrustedText.escaped(event.message.description))"
         event.metadata = event.metadata?.mapValues(Self.escaped)
         base.log(event: event)
     }
 
     private static func escaped(_ value: Logger.Metadata.Value) -> Logger.Metadata.Value {
         switch value {
-        case .string(let text): .string(ForeignText.escaped(text))
-        case .stringConvertible(let value): .string(ForeignText.escaped(value.description))
+        case .string(let text): .string(UntrustedText.escaped(text))
+        case .stringConvertible(let value): .string(UntrustedText.escaped(value.description))
         case .array(let values): .array(values.map(escaped))
         case .dictionary(let values): .dictionary(values.mapValues(escaped))
         }

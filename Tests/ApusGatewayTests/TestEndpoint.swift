@@ -33,7 +33,7 @@ final class TestPKI: Sendable {
         let issued = try ClusterPKI.makeAuthority(cluster: ClusterID(unchecked: "test"))
         try ClusterPKI.write(issued, certificate: authority, key: folder.file("ca.key"))
         try ClusterPKI.write(
-            try ClusterPKI.issueClientDoor(hosts: hosts, authority: issued), certificate: certificate, key: key)
+            try ClusterPKI.issueClientEndpoint(hosts: hosts, authority: issued), certificate: certificate, key: key)
     }
 
     /// A certificate that is its own authority.
@@ -43,8 +43,8 @@ final class TestPKI: Sendable {
     }
 }
 
-/// TLS as the client door has it, on a socket of its own, and behind it what a test says.
-final class TestDoor: Sendable {
+/// TLS as the client endpoint has it, on a socket of its own, and behind it what a test says.
+final class TestEndpoint: Sendable {
     let seen = Mutex(Seen())
     let group = MultiThreadedEventLoopGroup(numberOfThreads: 2)
     private let channel = Mutex<(any Channel)?>(nil)
@@ -60,21 +60,21 @@ final class TestDoor: Sendable {
         self.onRead = onRead
     }
 
-    /// Opens a door, runs the body, and closes everything; `before` stands between the socket and TLS.
+    /// Opens an endpoint, runs the body, and closes everything; `before` stands between the socket and TLS.
     static func with(
         pki: TestPKI? = nil, tickets: TLSTicketKeys? = nil, closeTimeout: Duration = .seconds(1),
         before: (@Sendable () -> any ChannelHandler)? = nil,
-        onRead: @escaping @Sendable (TestRoom, ByteBuffer) -> Void, _ body: (TestDoor) async throws -> Void
+        onRead: @escaping @Sendable (TestRoom, ByteBuffer) -> Void, _ body: (TestEndpoint) async throws -> Void
     ) async throws {
-        let door = try TestDoor(pki: pki, tickets: tickets, onRead: onRead)
-        try await door.open(closeTimeout: closeTimeout, before: before)
+        let endpoint = try TestEndpoint(pki: pki, tickets: tickets, onRead: onRead)
+        try await endpoint.open(closeTimeout: closeTimeout, before: before)
         do {
-            try await body(door)
+            try await body(endpoint)
         } catch {
-            try await door.group.shutdownGracefully()
+            try await endpoint.group.shutdownGracefully()
             throw error
         }
-        try await door.group.shutdownGracefully()
+        try await endpoint.group.shutdownGracefully()
     }
 
     var port: Int { channel.withLock { $0?.localAddress?.port ?? 0 } }
@@ -88,10 +88,10 @@ final class TestDoor: Sendable {
             .childChannelOption(.writeBufferWaterMark, value: .init(low: 16 << 10, high: 64 << 10))
             .childChannelInitializer { [self] channel in
                 channel.eventLoop.makeCompletedFuture {
-                    let door = TLSServerHandler(context: tls, closeTimeout: closeTimeout)
+                    let endpoint = TLSServerHandler(context: tls, closeTimeout: closeTimeout)
                     if let before { try channel.pipeline.syncOperations.addHandler(before()) }
-                    try channel.pipeline.syncOperations.addHandler(door)
-                    try channel.pipeline.syncOperations.addHandler(TestRoom(door: door, owner: self, onRead: onRead))
+                    try channel.pipeline.syncOperations.addHandler(endpoint)
+                    try channel.pipeline.syncOperations.addHandler(TestRoom(endpoint: endpoint, owner: self, onRead: onRead))
                 }
             }
             .bind(host: "127.0.0.1", port: 0).get()
@@ -113,19 +113,19 @@ final class TestDoor: Sendable {
     var closedCount: Int { seen.withLock { $0.closedCount } }
 }
 
-/// What is behind the door of one connection.
+/// What is behind the endpoint of one connection.
 ///
 /// Confined to the connection's event loop.
 final class TestRoom: ChannelInboundHandler, @unchecked Sendable {  // SAFETY: confined to the event loop.
     typealias InboundIn = ByteBuffer
 
-    let door: TLSServerHandler
+    let endpoint: TLSServerHandler
     private(set) var context: ChannelHandlerContext?
-    private let owner: TestDoor
+    private let owner: TestEndpoint
     private let onRead: @Sendable (TestRoom, ByteBuffer) -> Void
 
-    init(door: TLSServerHandler, owner: TestDoor, onRead: @escaping @Sendable (TestRoom, ByteBuffer) -> Void) {
-        self.door = door
+    init(endpoint: TLSServerHandler, owner: TestEndpoint, onRead: @escaping @Sendable (TestRoom, ByteBuffer) -> Void) {
+        self.endpoint = endpoint
         self.owner = owner
         self.onRead = onRead
     }
@@ -152,7 +152,7 @@ final class TestRoom: ChannelInboundHandler, @unchecked Sendable {  // SAFETY: c
         context.close(promise: nil)
     }
 
-    func send(_ bytes: ByteBuffer) { door.send(bytes, now: .now()) }
+    func send(_ bytes: ByteBuffer) { endpoint.send(bytes, now: .now()) }
     func close() { context?.close(promise: nil) }
 
     /// Sends pieces at once, soon, and a little later in turn, so that the socket is found full and free alike.
@@ -168,14 +168,14 @@ final class TestRoom: ChannelInboundHandler, @unchecked Sendable {  // SAFETY: c
     }
 }
 
-/// A client of NIOSSL, which is not what the door is made with.
+/// A client of NIOSSL, which is not what the endpoint is made with.
 final class TestClient: Sendable {
     let channel: any Channel
     private let seen: Collector
 
     /// - Parameter before: Stands between the socket and TLS.
     init(
-        _ door: TestDoor, before: [any ChannelHandler & Sendable] = [], maximumTLSVersion: TLSVersion? = nil,
+        _ endpoint: TestEndpoint, before: [any ChannelHandler & Sendable] = [], maximumTLSVersion: TLSVersion? = nil,
         configuration given: TLSConfiguration? = nil, host: String? = nil
     ) async throws {
         var configuration = given ?? TLSConfiguration.makeClientConfiguration()
@@ -184,7 +184,7 @@ final class TestClient: Sendable {
         let context = try NIOSSLContext(configuration: configuration)
         let seen = Collector()
         self.seen = seen
-        channel = try await ClientBootstrap(group: door.group)
+        channel = try await ClientBootstrap(group: endpoint.group)
             .channelOption(.socketOption(.so_rcvbuf), value: 16 << 10)
             .channelOption(.recvAllocator, value: FixedSizeRecvByteBufferAllocator(capacity: 8 << 10))
             .channelOption(.maxMessagesPerRead, value: 1)
@@ -196,7 +196,7 @@ final class TestClient: Sendable {
                     try pipeline.addHandler(CollectorHandler(seen))
                 }
             }
-            .connect(host: "127.0.0.1", port: door.port).get()
+            .connect(host: "127.0.0.1", port: endpoint.port).get()
     }
 
     func send(_ bytes: ByteBuffer) { channel.writeAndFlush(bytes, promise: nil) }

@@ -9,7 +9,7 @@ import NIOCore
 /// there.
 ///
 /// Concurrency model: confined to the channel's home loop, like its hub.
-final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the home loop; entry points assert it.
+final class PublisherEndpoint: @unchecked Sendable {  // SAFETY: confined to the home loop; entry points assert it.
     private enum State {
         /// The channel's primary is this node.
         case local(ChannelStateMachine.IngestID)
@@ -104,7 +104,7 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
 
     private func open(now: MonotonicTime) {
         if hub.machine.role == .primary {
-            let peer = LocalIngest(door: self, loop: hub.loop)
+            let peer = LocalIngest(endpoint: self, loop: hub.loop)
             switch hub.openIngest(offer, peer: peer) {
             case .accepted(let epoch, let next, let isProtected):
                 state = .local(peer.id)
@@ -112,7 +112,7 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
             case .refused(let error): refused(error, now: now)
             }
         } else if let owner = hub.machine.assignment.owner {
-            let link = RemoteIngest(node: owner, hub: hub, door: self)
+            let link = RemoteIngest(node: owner, hub: hub, endpoint: self)
             state = .opening(link)
             link.open(offer)
         } else {
@@ -201,17 +201,17 @@ final class PublisherDoor: @unchecked Sendable {  // SAFETY: confined to the hom
 
 /// A local device whose channel has its primary here. Confined to the home loop.
 final class LocalIngest: IngestPeer, @unchecked Sendable {  // SAFETY: confined to the home loop.
-    private weak var door: PublisherDoor?
+    private weak var endpoint: PublisherEndpoint?
     private let loop: ChannelLoop
     private(set) var id: ChannelStateMachine.IngestID = 0
 
-    init(door: PublisherDoor, loop: ChannelLoop) {
-        self.door = door
+    init(endpoint: PublisherEndpoint, loop: ChannelLoop) {
+        self.endpoint = endpoint
         self.loop = loop
     }
 
     func accepted(as id: ChannelStateMachine.IngestID) { self.id = id }
-    func acknowledged(epoch: UInt32, next: UInt64) { door?.acknowledged(epoch: epoch, next: next) }
-    func resume(next: UInt64) { door?.resume(next: next) }
-    func ended(_ error: ApusError) { door?.localIngestEnded(id, error) }
+    func acknowledged(epoch: UInt32, next: UInt64) { endpoint?.acknowledged(epoch: epoch, next: next) }
+    func resume(next: UInt64) { endpoint?.resume(next: next) }
+    func ended(_ error: ApusError) { endpoint?.localIngestEnded(id, error) }
 }

@@ -7,15 +7,15 @@ import Glibc
 import Testing
 
 @Suite(
-    "The packet plane's TLS and DTLS doors (RFC 8656 §3.1, RFC 6347, D8)",
+    "The packet plane's TLS and DTLS endpoints (RFC 8656 §3.1, RFC 6347, D8)",
     .enabled(if: TestCertificate.canBeMade, "openssl is not installed"), .serialized)
-struct SecureDoorTests {
+struct SecureEndpointTests {
     /// A client that control knows, with an allocation and a channel to the peer.
     private func connect(
         _ harness: PlaneHarness, isDatagram: Bool, peer: LoopbackSocket
     ) throws -> (client: SecureClient, flow: RelayFlow, allocation: (id: UInt32, relayed: TransportAddress)) {
-        let door = isDatagram ? harness.sessionDoor : harness.secureDoor
-        let client = try #require(SecureClient(door, isDatagram: isDatagram))
+        let endpoint = isDatagram ? harness.sessionEndpoint : harness.secureEndpoint
+        let client = try #require(SecureClient(endpoint, isDatagram: isDatagram))
         client.write(PlaneHarness.request(0x003))
         let flow = try harness.flow(from: client.socket.address)
         return (client, flow, try harness.installWithChannel(flow, peer: peer.address))
@@ -24,7 +24,7 @@ struct SecureDoorTests {
     @Test("A certificate that was renewed is shown to clients that come then, and those that are there go on")
     func renewal() throws {
         let (old, new) = (try TestCertificate(), try TestCertificate())
-        let security = try DoorSecurity(certificateFile: old.certificate, keyFile: old.key)
+        let security = try EndpointSecurity(certificateFile: old.certificate, keyFile: old.key)
         let harness = try PlaneHarness.secured { $0.security = security }
         let peer = LoopbackSocket()
         let clients = try [false, true].map { try connect(harness, isDatagram: $0, peer: peer) }
@@ -33,12 +33,12 @@ struct SecureDoorTests {
         try replace(old.certificate, new.certificate)
         let error = #expect(throws: ApusError.self) { try security.reload() }
         #expect(error?.code == .configurationInvalid)
-        #expect(SecureClient(harness.secureDoor, isDatagram: false) != nil)
+        #expect(SecureClient(harness.secureEndpoint, isDatagram: false) != nil)
         try replace(old.key, new.key)
         #expect(try security.reload() == true)
         pause(milliseconds: 300)
-        #expect(SecureClient(harness.secureDoor, isDatagram: false, authority: new.certificate) != nil)
-        #expect(SecureClient(harness.sessionDoor, isDatagram: true, authority: new.certificate) != nil)
+        #expect(SecureClient(harness.secureEndpoint, isDatagram: false, authority: new.certificate) != nil)
+        #expect(SecureClient(harness.sessionEndpoint, isDatagram: true, authority: new.certificate) != nil)
         for (client, _, _) in clients {
             client.write(PlaneHarness.channelData(0x4000, [1, 2, 3, 4]))
             #expect(peer.receive() == [1, 2, 3, 4])
@@ -48,7 +48,7 @@ struct SecureDoorTests {
     @Test("A renewal that was read is shown to nobody before it is used")
     func renewalWaits() throws {
         let (old, new) = (try TestCertificate(), try TestCertificate())
-        let security = try DoorSecurity(certificateFile: old.certificate, keyFile: old.key)
+        let security = try EndpointSecurity(certificateFile: old.certificate, keyFile: old.key)
         let harness = try PlaneHarness.secured { $0.security = security }
         let before = "\(old.certificate).before"
         try replace(before, old.certificate)
@@ -56,14 +56,14 @@ struct SecureDoorTests {
         try replace(old.key, new.key)
         let renewal = try #require(try security.renewal())
         pause(milliseconds: 300)
-        #expect(SecureClient(harness.secureDoor, isDatagram: false, authority: before) != nil)
+        #expect(SecureClient(harness.secureEndpoint, isDatagram: false, authority: before) != nil)
         security.use(renewal)
         pause(milliseconds: 300)
-        #expect(SecureClient(harness.secureDoor, isDatagram: false, authority: new.certificate) != nil)
+        #expect(SecureClient(harness.secureEndpoint, isDatagram: false, authority: new.certificate) != nil)
         #expect(try security.renewal() == nil, "nothing is new any more")
         // One that was read before another came into use is out of date.
         security.use(renewal)
-        #expect(SecureClient(harness.secureDoor, isDatagram: false, authority: new.certificate) != nil)
+        #expect(SecureClient(harness.secureEndpoint, isDatagram: false, authority: new.certificate) != nil)
     }
 
     private func replace(_ file: String, _ other: String) throws {
@@ -76,7 +76,7 @@ struct SecureDoorTests {
         let peer = LoopbackSocket()
         let (client, flow, allocation) = try connect(harness, isDatagram: isDatagram, peer: peer)
         #expect(flow.transport == (isDatagram ? .dtls : .tls))
-        #expect(flow.local == (isDatagram ? harness.sessionDoor : harness.secureDoor))
+        #expect(flow.local == (isDatagram ? harness.sessionEndpoint : harness.secureEndpoint))
         harness.command(.send(flow, [1, 1, 0, 0]))
         #expect(client.receive(bytes: 4) == [1, 1, 0, 0])
         for count in [4, 40, 400, 1_200, 9_000] {
@@ -122,12 +122,12 @@ struct SecureDoorTests {
             Array("GET / HTTP/1.1\r\n\r\n".utf8), [0, 1, 0, 0], huge, [22, 3, 1, 0, 9, 2, 0, 0, 5],
         ]
         for bytes in pieces {
-            let client = LoopbackSocket(connectedTo: harness.secureDoor)
+            let client = LoopbackSocket(connectedTo: harness.secureEndpoint)
             client.write(bytes)
             #expect(client.receive() ?? [] == [])
         }
         // What begins well and goes on badly is libssl's to refuse.
-        let client = LoopbackSocket(connectedTo: harness.secureDoor)
+        let client = LoopbackSocket(connectedTo: harness.secureEndpoint)
         client.write([22, 3, 1, 0, 9, 1, 0, 0, 5] + [UInt8](repeating: 0xFF, count: 300))
         _ = client.receive()
         #expect(harness.counters { $0.handshakesFailed == 5 && $0.connections == 0 } != nil)
@@ -136,7 +136,7 @@ struct SecureDoorTests {
     @Test("A hello that comes byte by byte is waited for")
     func bytewise() throws {
         let harness = try PlaneHarness.secured { $0.handshakeTimeout = .milliseconds(500) }
-        let client = LoopbackSocket(connectedTo: harness.secureDoor)
+        let client = LoopbackSocket(connectedTo: harness.secureEndpoint)
         for byte: UInt8 in [22, 3, 1, 0, 200, 1, 0, 0, 190, 3, 3] {
             client.write([byte])
             usleep(2_000)
@@ -178,46 +178,46 @@ struct SecureDoorTests {
         let peer = LoopbackSocket()
         let (client, _, allocation) = try connect(harness, isDatagram: false, peer: peer)
         let before = residentBytes()
-        var strangers: [LoopbackSocket] = []
+        var outsiders: [LoopbackSocket] = []
         for number in 0..<1_000 {
-            let stranger = LoopbackSocket(connectedTo: harness.secureDoor)
+            let outsider = LoopbackSocket(connectedTo: harness.secureEndpoint)
             let hello: [UInt8] = [22, 3, 1, 0x3F, 0xFF, 1, 0, 0x3F, 0xFB, 3, 3] + .init(repeating: 0, count: 600)
-            if number % 2 == 0 { stranger.write(hello) }
-            strangers.append(stranger)
+            if number % 2 == 0 { outsider.write(hello) }
+            outsiders.append(outsider)
         }
-        #expect(SecureClient(harness.secureDoor, isDatagram: false) != nil)
+        #expect(SecureClient(harness.secureEndpoint, isDatagram: false) != nil)
         peer.send([1, 2, 3, 4], to: allocation.relayed)
         #expect(client.receive(bytes: 8) == [0x40, 0, 0, 4, 1, 2, 3, 4])
         #expect(harness.counters { $0.handshakesDisplaced >= 940 && $0.connections <= 52 } != nil)
         #expect(residentBytes() - before < 16 << 20)
         #expect(harness.counters { $0.handshakesDisplaced + $0.handshakesLate >= 1_000 && $0.connections == 1 } != nil)
-        withExtendedLifetime(strangers) {}
+        withExtendedLifetime(outsiders) {}
     }
 
     @Test("RFC 6347 §4.2.1: a flood of hellos without cookies keeps nothing and is answered with less than it sends")
     func helloFlood() throws {
         let harness = try PlaneHarness.secured()
         let hello = HandmadeHello.bytes()
-        var strangers: [LoopbackSocket] = []
+        var outsiders: [LoopbackSocket] = []
         for number in 0..<200 {
-            strangers.append(LoopbackSocket(datagramsTo: harness.sessionDoor, from: 0x7F00_0100 + UInt32(number)))
+            outsiders.append(LoopbackSocket(datagramsTo: harness.sessionEndpoint, from: 0x7F00_0100 + UInt32(number)))
         }
         let before = residentBytes()
         for _ in 0..<50 {
-            for stranger in strangers { stranger.write(hello) }
-            for stranger in strangers {
-                guard let answer = stranger.receive() else { continue }
+            for outsider in outsiders { outsider.write(hello) }
+            for outsider in outsiders {
+                guard let answer = outsider.receive() else { continue }
                 #expect(HandmadeHello.cookie(of: answer)?.isEmpty == false)
                 #expect(answer.count < hello.count)
             }
         }
         // Another's cookie is none.
-        strangers[0].write(hello)
-        let cookie = try #require(strangers[0].receive().flatMap(HandmadeHello.cookie))
-        strangers[1].write(HandmadeHello.bytes(cookie: cookie))
-        let answer = try #require(strangers[1].receive())
+        outsiders[0].write(hello)
+        let cookie = try #require(outsiders[0].receive().flatMap(HandmadeHello.cookie))
+        outsiders[1].write(HandmadeHello.bytes(cookie: cookie))
+        let answer = try #require(outsiders[1].receive())
         #expect(HandmadeHello.cookie(of: answer) != nil && HandmadeHello.cookie(of: answer) != cookie)
-        strangers[0].write([1, 2, 3])
+        outsiders[0].write([1, 2, 3])
         #expect(harness.counters { $0.malformed == 1 && $0.sessions == 0 && $0.handshakesDisplaced == 0 } != nil)
         #expect(residentBytes() - before < 8 << 20)
     }
@@ -229,20 +229,20 @@ struct SecureDoorTests {
             $0.handshakeTimeout = .seconds(2)
         }
         let before = residentBytes()
-        var strangers: [LoopbackSocket] = []
+        var outsiders: [LoopbackSocket] = []
         for _ in 0..<1_000 {
-            let stranger = LoopbackSocket(datagramsTo: harness.sessionDoor)
-            stranger.write(HandmadeHello.bytes())
-            let cookie = try #require(stranger.receive().flatMap(HandmadeHello.cookie))
-            stranger.write(HandmadeHello.bytes(cookie: cookie))
-            strangers.append(stranger)
+            let outsider = LoopbackSocket(datagramsTo: harness.sessionEndpoint)
+            outsider.write(HandmadeHello.bytes())
+            let cookie = try #require(outsider.receive().flatMap(HandmadeHello.cookie))
+            outsider.write(HandmadeHello.bytes(cookie: cookie))
+            outsiders.append(outsider)
         }
-        let last = try #require(strangers.last)
+        let last = try #require(outsiders.last)
         // The server's flight, and a second later the same again.
         #expect(last.receive()?.first == 22)
         while last.receive(milliseconds: 300) != nil {}
         #expect(last.receive(milliseconds: 1_500)?.first == 22)
-        #expect(SecureClient(harness.sessionDoor, isDatagram: true) != nil)
+        #expect(SecureClient(harness.sessionEndpoint, isDatagram: true) != nil)
         #expect(harness.counters { $0.handshakesDisplaced >= 949 && $0.handshakes == 1 && $0.sessions <= 51 } != nil)
         #expect(residentBytes() - before < 16 << 20)
         #expect(harness.counters { $0.handshakesDisplaced + $0.handshakesLate == 1_000 && $0.sessions == 0 } != nil)
@@ -267,7 +267,7 @@ struct SecureDoorTests {
         client.write(PlaneHarness.channelData(0x4000, [1, 2, 3]))
         #expect(peer.receive() == [1, 2, 3])
         // One that brings the cookie is a client that began anew: its old session ends.
-        let probe = LoopbackSocket(datagramsTo: harness.sessionDoor)
+        let probe = LoopbackSocket(datagramsTo: harness.sessionEndpoint)
         probe.write(HandmadeHello.bytes())
         #expect(probe.receive().flatMap(HandmadeHello.cookie) != nil)
         client.socket.write(HandmadeHello.bytes())
@@ -285,8 +285,8 @@ struct SecureDoorTests {
             $0.sessionsMax = 1
             $0.handshakeTimeout = .milliseconds(1_500)
         }
-        let first = try #require(SecureClient(harness.sessionDoor, isDatagram: true))
-        let second = LoopbackSocket(datagramsTo: harness.sessionDoor)
+        let first = try #require(SecureClient(harness.sessionEndpoint, isDatagram: true))
+        let second = LoopbackSocket(datagramsTo: harness.sessionEndpoint)
         second.write(HandmadeHello.bytes())
         let cookie = try #require(second.receive().flatMap(HandmadeHello.cookie))
         second.write(HandmadeHello.bytes(cookie: cookie))

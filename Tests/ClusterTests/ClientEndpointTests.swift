@@ -4,9 +4,9 @@ import NIOPosix
 import NIOSSL
 import Testing
 
-/// Bad input at the client door: a clear number for the one, nothing at all for the others (IV-A6, D13).
+/// Bad input at the client endpoint: a clear number for the one, nothing at all for the others (IV-A6, D13).
 @Suite(.serialized, .timeLimit(.minutes(5)))
-struct DoorTests {
+struct ClientEndpointTests {
     @Test("Bad clients get their number, cost a bounded amount, and leave a good viewer unharmed")
     func badClients() async throws {
         let cluster = try Cluster(nodes: 1, basePort: 28_300)
@@ -18,7 +18,7 @@ struct DoorTests {
 
         try refusals(cluster)
         let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
-        let raw = RawDoor(port: cluster.doorPort(1), authority: cluster.file("pki/ca.pem"), group: group)
+        let raw = RawEndpoint(port: cluster.endpointPort(1), authority: cluster.file("pki/ca.pem"), group: group)
         #expect(try await raw.closesAfter(tls: false, bytes: Array("GET / HTTP/1.0\r\n\r\n".utf8)))
         #expect(try await raw.closesAfter(tls: true, bytes: Array(repeating: 0x41, count: 4096)))
         // A header that claims 4 GiB; a request before the hello.
@@ -99,7 +99,7 @@ struct FaultTests {
         #expect(full.status != 0 && full.errors.contains("10021"), "\(full.all)")
     }
 
-    @Test("A viewer without a door in reach says so")
+    @Test("A viewer without an endpoint in reach says so")
     func noRoute() throws {
         let cluster = try Cluster(nodes: 1, basePort: 28_600)
         defer { cluster.down() }

@@ -3,7 +3,7 @@ import ApusTraversal
 
 /// D8: what a plane reads of clients by itself is never beyond the bytes that came, is what the codec reads where both
 /// read it, and does not depend on how a connection's beginning was cut.
-func fuzzDoor(_ input: [UInt8]) {
+func fuzzEndpoint(_ input: [UInt8]) {
     guard !input.isEmpty else { return }
     // Memory that ends where the input ends, so that a sanitizer sees each byte that is read beyond.
     let bytes = UnsafeMutableRawBufferPointer.allocate(byteCount: input.count, alignment: 1)

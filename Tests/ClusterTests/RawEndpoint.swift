@@ -4,7 +4,7 @@ import NIOSSL
 import Synchronization
 
 /// A client that does not keep to the protocol.
-struct RawDoor {
+struct RawEndpoint {
     let port: Int
     let authority: String
     let group: any EventLoopGroup

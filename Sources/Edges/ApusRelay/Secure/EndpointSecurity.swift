@@ -10,7 +10,7 @@ import Synchronization
 /// Existing clients keep the previous one.
 ///
 /// Concurrency model: any thread.
-package final class DoorSecurity: Sendable {
+package final class EndpointSecurity: Sendable {
     /// One certificate with its settings.
     ///
     /// Sendable: many threads may use libssl's contexts once they are created.

@@ -14,13 +14,13 @@ struct ForeignTextTests {
             ("", ""),
         ])
     func escapes(_ text: String, _ expected: String) {
-        #expect(ForeignText.escaped(text) == expected)
+        #expect(UntrustedText.escaped(text) == expected)
     }
 
     @Test("A long text is cut")
     func long() {
         let text = String(repeating: "x", count: 100_000)
-        #expect(ForeignText.escaped(text).count == ForeignText.characterCountMax + 1)
+        #expect(UntrustedText.escaped(text).count == UntrustedText.characterCountMax + 1)
     }
 
     private struct Keeping: LogHandler {
