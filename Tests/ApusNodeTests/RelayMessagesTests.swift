@@ -1,6 +1,6 @@
 import ApusCore
-import ApusNode
 import ApusRelay
+import ApusRelayService
 import ApusTraversal
 import ApusWire
 import Foundation

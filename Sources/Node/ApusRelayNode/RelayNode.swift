@@ -1,6 +1,8 @@
 package import ApusCore
 import ApusHTTP
+import ApusListener
 import ApusRelay
+package import ApusRelayService
 import ApusTraversal
 import Crypto
 import Foundation
@@ -9,9 +11,6 @@ import NIOCore
 import NIOPosix
 import ServiceLifecycle
 import UnixSignals
-
-/// Reads the relay's current configuration and keys from their files.
-package typealias RelaySource = @Sendable () throws(ApusError) -> (configuration: RelayConfiguration, keys: RelayKeys)
 
 /// Ends its group at the first SIGTERM or SIGINT after ``init()``, including one that arrives before the group runs.
 private struct EndSignals: Service {
