@@ -42,7 +42,8 @@ package struct RelayNode: Sendable {
     ///   - read: reads the configuration and the keys again at a SIGHUP.
     /// - Throws: 10022 if the limit of open files is too low.
     package init(
-        configuration: RelayConfiguration, keys: RelayKeys, endpoint: HostPort?, metrics: PrometheusMetrics, log: Logger,
+        configuration: RelayConfiguration, keys: RelayKeys, endpoint: HostPort?, metrics: PrometheusMetrics,
+        log: Logger,
         read: @escaping RelaySource
     ) throws(ApusError) {
         var configuration = configuration

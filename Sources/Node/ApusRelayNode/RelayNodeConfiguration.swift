@@ -38,7 +38,9 @@ package struct RelayNodeConfiguration: Sendable {
             "log_level", of: ["trace", "debug", "info", "notice", "warning", "error"], default: "info")
         let endpoint = try reader.string("http", default: "")
         http = HostPort(endpoint)
-        guard endpoint.isEmpty || http != nil else { throw reader.invalid("http", "HOST:PORT is expected, not '\(endpoint)'") }
+        guard endpoint.isEmpty || http != nil else {
+            throw reader.invalid("http", "HOST:PORT is expected, not '\(endpoint)'")
+        }
         relay = try RelayConfiguration(&reader, path: path)
         try reader.finish()
         keys = reader.knownKeys

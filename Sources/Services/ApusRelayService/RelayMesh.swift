@@ -155,7 +155,8 @@ package final class RelayMesh: Service {
 
     private func ownReport(usage: [RelayUsage], isWhole: Bool) -> RelayReport {
         RelayReport(
-            endpoints: relay.endpointsForPeers, domain: relay.domain, isDraining: state.withLock(\.isDraining), usage: usage,
+            endpoints: relay.endpointsForPeers, domain: relay.domain, isDraining: state.withLock(\.isDraining),
+            usage: usage,
             isWhole: isWhole, advertised: advertised,
             addresses: Array(relay.outerAddresses.prefix(RelayRoster.addressesMax)),
             relays: Array(relay.relayedHosts.prefix(RelayRoster.addressesMax)))
