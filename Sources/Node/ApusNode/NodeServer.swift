@@ -3,7 +3,7 @@ import ApusCluster
 package import ApusCore
 import ApusGateway
 import ApusHTTP
-import ApusNodeConfiguration
+package import ApusNodeConfiguration
 import ApusRelayService
 import ApusSessions
 import ApusStorage
