@@ -59,7 +59,8 @@ let package = Package(
     products: [
         .executable(name: "apus", targets: ["apus"]),
         .executable(name: "apus-bench", targets: ["apus-bench"]),
-        .library(name: "ApusClient", targets: ["ApusClient"]),
+        // With the modules of what it shows: an app imports all of them with this one product.
+        .library(name: "ApusClient", targets: ["ApusClient", "ApusContract", "ApusCore", "ApusMedia"]),
         .library(name: "ApusDevice", targets: ["ApusDevice"]),
     ],
     // Ranges, because an app that depends on Apus shares these packages. Our own builds take the versions of

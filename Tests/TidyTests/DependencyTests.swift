@@ -92,12 +92,28 @@ struct DependencyTests {
                     continue
                 }
                 builds += 1
+                // The example app resolves its dependencies as apps of others do.
+                if script.path == "scripts/try-sdk", code.contains("\"${app_flags[@]}\"") { continue }
                 #expect(
                     code.contains("\"${build_flags[@]}\"") || code.contains("\"${lock_flags[@]}\""),
                     "\(script.path):\(index + 1) builds without the lock")
             }
         }
         #expect(builds > 10, "the scripts build in another way")
+    }
+
+    @Test("The package beside the SDK in Examples/App asks for newer patch versions than the manifest does")
+    func example() throws {
+        let ranges = Self.ranges(of: try Self.manifest())
+        let file = SourceTree.files.first { $0.path == "Examples/App/Newer/Package.swift" }
+        let newer = Self.ranges(of: try #require(file).text)
+        #expect(!newer.isEmpty)
+        for (url, from) in newer {
+            let ours = try #require(ranges.first { $0.url == url }, "the manifest has no range for \(url)").from
+            #expect(
+                (from.major, from.minor) == (ours.major, ours.minor) && from.patch > ours.patch,
+                "\(url) from \(from) is no newer patch version of \(ours)")
+        }
     }
 
     private static func manifest() throws -> String {
