@@ -54,7 +54,7 @@ struct SourceTree {
         }
         return paths.sorted().compactMap { path in
             guard !binarySuffixes.contains(where: { path.hasSuffix($0) }), !path.contains("/Corpus/"),
-                !path.contains("/Crashes/"),
+                !path.contains("/Crashes/"), !path.contains("/.build/"),
                 let data = FileManager.default.contents(atPath: "\(root)/\(path)"),
                 let text = String(data: data, encoding: .utf8)
             else { return nil }

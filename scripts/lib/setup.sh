@@ -62,8 +62,11 @@ require_all() {
     require_build_packages
 }
 
+# The versions of all dependencies are those of Package.resolved; a lock that does not fit Package.swift is an error.
+lock_flags=(--force-resolved-versions)
+
 # Flags of every build: an import that Package.swift does not declare is an error.
-build_flags=(--explicit-target-dependency-import-check error)
+build_flags=(--explicit-target-dependency-import-check error "${lock_flags[@]}")
 
 # Flags of a test run on top: the same build as without tests, since no test needs @testable.
 test_flags=(--disable-xctest --disable-testable-imports)

@@ -66,7 +66,9 @@ public final class FrameLog: Sendable {
 
     /// Adds a frame's line. Returns at once.
     ///
-    /// - Parameter time: the time at which the frame was sent or arrived.
+    /// - Parameters:
+    ///   - frame: the frame, with its payload.
+    ///   - time: the time at which the frame was sent or arrived.
     public func append(_ frame: MediaFrame, at time: MonotonicTime = .now()) {
         let bytes = frame.payload.readableBytes
         let isTaken = state.withLock { state in

@@ -16,7 +16,10 @@ extension ClientSession {
     ///
     /// A cancelled task cancels the request.
     ///
-    /// - Parameter timeout: how long to wait; the cluster waits no longer either.
+    /// - Parameters:
+    ///   - message: the request, of `ApusContract` or of a service of your own.
+    ///   - timeout: how long to wait; the cluster waits no longer either.
+    /// - Returns: the answer.
     /// - Throws: 21023 where no node is connected, 21002 where there is no answer in time, 10008 where the connection
     ///   broke meanwhile, 10006 where the task was cancelled, or the error that the cluster answered.
     public func ask<M: ClientRequestMessage>(
@@ -62,6 +65,7 @@ extension ClientSession {
     /// ends the first with 10006.
     ///
     /// - Parameters:
+    ///   - topic: `KIND/KEY`, at most 63 bytes.
     ///   - type: events of other messages are left out.
     ///   - bufferMax: events that wait for the consumer; then the oldest is dropped.
     public func events<M: ClientEventMessage>(

@@ -67,14 +67,24 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     /// The same while a stream is open: the node then sends all the time, and the kernel acknowledges.
     private static let streamPingIntervalMax = Duration.seconds(40)
 
-    /// - Parameter onLinkState: called on the event loop at every change, with the last error.
+    /// A logger that discards everything.
+    public static let loggingDisabled = Logger(label: "apus.client") { _ in SwiftLogNoOpLogHandler() }
+
+    /// Makes a session, which connects once ``start()`` is called.
+    ///
+    /// - Parameters:
+    ///   - configuration: the endpoints to start with, and the client's identity.
+    ///   - eventLoop: runs the session; nil: one of the loops that swift-nio's users of the process share.
+    ///   - log: for events of the session. Tokens and payloads are never logged.
+    ///   - onLinkState: called on the event loop at every change, with the last error.
     /// - Throws: 10022 if the authority's file cannot be used.
     public init(
-        configuration: ClientConfiguration, eventLoop: any EventLoop, log: Logger,
+        configuration: ClientConfiguration, eventLoop: (any EventLoop)? = nil,
+        log: Logger = ClientSession.loggingDisabled,
         onLinkState: @escaping @Sendable (LinkState, ApusError?) -> Void = { _, _ in }
     ) throws(ApusError) {
         self.configuration = configuration
-        self.eventLoop = eventLoop
+        self.eventLoop = eventLoop ?? MultiThreadedEventLoopGroup.singleton.next()
         self.log = log
         self.onLinkState = onLinkState
         tls = try TLSClientContext(authorityFile: configuration.authorityFile)

@@ -153,7 +153,12 @@ public struct LinkStateMachine: Sendable {
     private var isStopped = false
     private var hasStreams = false
 
-    /// - Parameter seed: distributes clients over endpoints and time.
+    /// Makes a machine that has not started.
+    ///
+    /// - Parameters:
+    ///   - configuration: the delays and bounds.
+    ///   - endpoints: the endpoints to start with.
+    ///   - seed: distributes clients over endpoints and time.
     public init(configuration: Configuration, endpoints: [HostPort], seed: UInt64) {
         self.configuration = configuration
         self.endpoints = endpoints

@@ -37,10 +37,14 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
     private var grant = Data()
     private var isOver = false
 
+    /// Makes a player, which plays once ``start()`` is called.
+    ///
     /// - Parameters:
+    ///   - session: the session on which it plays.
+    ///   - device: the device whose channel it plays.
+    ///   - source: the number of the device's source.
     ///   - onFrame: called for every frame. Frames with `.repeated` are configurations that are sent again at the start
-    ///     of a
-    ///     join. They are not part of the sequence.
+    ///     of a join. They are not part of the sequence.
     ///   - onEvent: called for everything else.
     public init(
         session: ClientSession, device: DeviceID, source: UInt16 = 0,

@@ -33,7 +33,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     public enum Event: Sendable, Equatable {
         /// The cluster accepts frames; `true` if a standby has them too.
         case open(isProtected: Bool)
-        /// The stream was refused permanently (``ErrorCode/endings``).
+        /// The stream was refused permanently (`ErrorCode.endings`).
         case ended(ApusError)
     }
 
@@ -64,10 +64,15 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     /// Frames that were dropped before they were acknowledged, for lack of room.
     public private(set) var framesAbandoned: UInt64 = 0
 
+    /// Makes a publisher, which opens its stream once ``start()`` is called.
+    ///
     /// - Parameters:
+    ///   - session: the session of the device.
+    ///   - source: the number of the device's source.
+    ///   - limits: the bounds of the frames that wait for their acknowledgement.
     ///   - onNumbered: called on the session's event loop for every frame, once it has its number and its epoch is
-    ///     known,
-    ///     before it is sent. Not called for frames that were dropped before.
+    ///     known, before it is sent. Not called for frames that were dropped before.
+    ///   - onEvent: called on the session's event loop for everything else.
     public init(
         session: ClientSession, source: UInt16 = 0, limits: PublisherLimits = PublisherLimits(),
         onNumbered: @escaping @Sendable (MediaFrame) -> Void = { _ in },
@@ -81,6 +86,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
         instance = UInt64.random(in: 1...(.max))
     }
 
+    /// Opens the stream, on each connection of the session.
     public func start() { session.eventLoop.execute { [self] in session.add(self) } }
 
     /// Ends the stream. A last frame without content marks the end.
