@@ -404,7 +404,7 @@ extension MediaPeer {
             hub.machine.receiverHas(after)
             let term = hub.machine.assignment.term
             guard term >= request.epoch else {
-                return .failure(ApusError(.staleEpoch, "this node has not heard of epoch \(request.epoch) yet"))
+                return .failure(ApusError(.staleEpoch, "this node does not have epoch \(request.epoch) yet"))
             }
             guard hub.machine.role != .edge else {
                 return .failure(ApusError(.moved, "this node neither owns the channel nor stands by"))

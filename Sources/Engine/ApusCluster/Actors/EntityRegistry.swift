@@ -188,7 +188,7 @@ package final class EntityRegistry: Sendable {
     /// Gives what takes messages to this node itself that come from its own entities.
     func setOwnMessages(_ take: @escaping @Sendable (any NodeMessage) -> Void) { ownMessages.withLock { $0 = take } }
 
-    /// Sends a node a message that wants no answer; it is lost where the node is not linked.
+    /// Sends a node a message without an answer. It is lost if there is no link to the node.
     func tell(_ node: NodeName, _ message: some NodeMessage) {
         guard node != view.local.name else {
             ownMessages.withLock { $0 }?(message)
