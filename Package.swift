@@ -112,7 +112,8 @@ let package = Package(
         layer("Protocol", "ApusTraversal", ["ApusCore", crypto]),
 
         // Engine: listeners, links between nodes, storage, cluster.
-        layer("Engine", "ApusListener", ["ApusCore", nioCore, log, coreMetrics]),
+        layer("Engine", "ApusListener", ["ApusCore", nioCore, lifecycle, log, coreMetrics]),
+        layer("Engine", "ApusConfiguration", ["ApusCore", yams]),
         layer(
             "Engine", "ApusTransport",
             [
@@ -130,6 +131,10 @@ let package = Package(
                 "ApusCore", "ApusWire", "ApusTransport", "ApusStorage", nioCore, protobuf, orderedCollections,
                 dequeModule, lifecycle, log, coreMetrics,
             ]),
+
+        layer(
+            "Engine", "ApusRelay",
+            ["ApusCore", "ApusThreads", "ApusTraversal", "CApusNet", "CApusTLS", dequeModule, log, coreMetrics]),
 
         // Services: machine + actor each.
         layer(
@@ -153,6 +158,19 @@ let package = Package(
                 "ApusSessions", nioCore, protobuf, orderedCollections, dequeModule, lifecycle, log, coreMetrics,
             ]),
 
+        layer(
+            "Services", "ApusOperators",
+            [
+                "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusCluster", "ApusSessions", "ApusChannels",
+                "ApusClientAPI", protobuf,
+            ]),
+        layer(
+            "Services", "ApusRelayService",
+            [
+                "ApusCore", "ApusConfiguration", "ApusListener", "ApusWire", "ApusTransport", "ApusTraversal",
+                "ApusCluster", "ApusRelay", "ApusSessions", nioCore, protobuf, crypto, lifecycle, unixSignals, log,
+            ]),
+
         // Edges: sockets for devices, apps and operators.
         layer(
             "Edges", "ApusGateway",
@@ -170,20 +188,27 @@ let package = Package(
                 nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf, crypto, lifecycle, log, coreMetrics,
             ]),
 
+        // Node: its configuration, and the only place that joins the parts.
         layer(
-            "Edges", "ApusRelay",
-            ["ApusCore", "ApusThreads", "ApusTraversal", "CApusNet", "CApusTLS", dequeModule, log, coreMetrics]),
-
-        // Node: the only place that joins the parts.
+            "Node", "ApusNodeConfiguration",
+            [
+                "ApusCore", "ApusConfiguration", "ApusListener", "ApusMedia", "ApusTransport", "ApusStorage",
+                "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusRelayService", "ApusGateway",
+                "ApusHTTP", nioCore, log,
+            ]),
+        layer(
+            "Node", "ApusRelayNode",
+            [
+                "ApusCore", "ApusConfiguration", "ApusListener", "ApusTraversal", "ApusRelay", "ApusRelayService",
+                "ApusHTTP", nioCore, nioPosix, lifecycle, unixSignals, crypto, log,
+            ]),
         layer(
             "Node", "ApusNode",
             [
                 "ApusCore", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage",
-                "ApusCluster",
-                "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusGateway", "ApusHTTP", "ApusTraversal",
-                "ApusRelay", "ApusTLS",
-                nioCore,
-                nioPosix, lifecycle, unixSignals, yams, protobuf, crypto, log, coreMetrics,
+                "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusOperators", "ApusRelayService",
+                "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusTLS", "ApusNodeConfiguration", nioCore,
+                nioPosix, lifecycle, unixSignals, protobuf, log, coreMetrics,
             ]),
 
         // Clients: never a server target.
@@ -207,14 +232,15 @@ let package = Package(
         layer(
             "Command", "ApusLocal",
             [
-                "ApusCore", "ApusSessions", "ApusTransport", "ApusTraversal", "ApusNode", "CApusTLS", nioCore, nioPosix,
+                "ApusCore", "ApusConfiguration", "ApusSessions", "ApusTransport", "ApusTraversal", "ApusRelayService",
+                "ApusNodeConfiguration", "ApusRelayNode", "CApusTLS", nioCore, nioPosix,
                 nioHTTP1, nioSSL, nioFoundationCompat, crypto,
             ]),
         layer(
             "Command", "ApusCommand",
             [
-                "ApusCore", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster", "ApusSessions", "ApusNode",
-                "ApusClient", "ApusDevice", "ApusTraversal", "ApusLocal", "CApusThreads", nioCore, nioPosix, nioHTTP1,
+                "ApusCore", "ApusConfiguration", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster", "ApusSessions",
+                "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode", "ApusNode", "ApusClient", "ApusDevice", "ApusTraversal", "ApusLocal", "CApusThreads", nioCore, nioPosix, nioHTTP1,
                 nioSSL, nioFoundationCompat, protobuf, unixSignals, log, coreMetrics, arguments,
             ]),
         .executableTarget(
@@ -281,8 +307,9 @@ let package = Package(
         test(
             "ApusNodeTests",
             [
-                "ApusCore", "ApusWire", "ApusTransport", "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay",
-                "ApusNode", "ApusTestKit", protobuf,
+                "ApusCore", "ApusConfiguration", "ApusListener", "ApusWire", "ApusTransport", "ApusCluster", "ApusGateway",
+                "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode",
+                "ApusTestKit", protobuf,
             ]),
         test(
             "ClusterTests",
@@ -293,7 +320,7 @@ let package = Package(
         .testTarget(
             name: "RelayClientTests", dependencies: ["ApusTestKit", nioCore, nioPosix],
             path: "Tests/RelayClientTests", exclude: ["Clients"], swiftSettings: apusSettings),
-        test("TidyTests", ["ApusCore", "ApusNode"]),
+        test("TidyTests", ["ApusCore", "ApusConfiguration", "ApusNodeConfiguration", "ApusRelayNode"]),
         test("ApusWireTests", ["ApusCore", "ApusWire", "ApusTestKit", nioCore]),
         test(
             "ApusClusterTests",
@@ -307,7 +334,7 @@ let package = Package(
             dependencies: [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTraversal", "ApusRelay", "ApusSessions",
                 "ApusTransport", "ApusTLS", "ApusCluster", "ApusChannels", "ApusClientAPI", "ApusGateway", "ApusHTTP",
-                "ApusNode",
+                "ApusConfiguration",
                 "CApusTLS", "CApusTestTLS", hummingbird, hummingbirdCore, httpTypes, nioCore, nioEmbedded, nioHTTP1,
                 protobuf,
                 crypto, log,

@@ -58,7 +58,8 @@ private struct WholeNode {
 
 @Suite("The cluster over real links (D3, D4, D5)", .serialized)
 struct ClusterOverTransportTests {
-    @Test("Three nodes share the shards; the closed endpoint of one is its death, and its next life gets its share back")
+    @Test(
+        "Three nodes share the shards; the closed endpoint of one is its death, and its next life gets its share back")
     func joinAndDeath() async throws {
         let directory = NSTemporaryDirectory() + "apus-cluster-\(UUID().uuidString)"
         try FileManager.default.createDirectory(atPath: directory, withIntermediateDirectories: true)

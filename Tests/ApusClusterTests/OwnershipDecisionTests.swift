@@ -209,7 +209,9 @@ struct OwnershipDecisionTests {
             if after.epoch < before.epoch { return "epoch of shard \(index) went back" }
             let sameIncarnation =
                 after.owner == before.owner && new.member(at: after.owner)?.id == old.member(at: before.owner)?.id
-            if !sameIncarnation, after.epoch == before.epoch { return "shard \(index) has a new owner under its old epoch" }
+            if !sameIncarnation, after.epoch == before.epoch {
+                return "shard \(index) has a new owner under its old epoch"
+            }
             if after.owner != .none, after.owner == after.standby { return "shard \(index) stands by for itself" }
             if isAnyoneAlive, after.owner == .none { return "shard \(index) has no owner" }
             for slot in [after.owner, after.standby] where slot != .none {

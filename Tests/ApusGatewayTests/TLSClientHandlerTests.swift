@@ -110,7 +110,8 @@ struct TLSClientHandlerTests {
         "A certificate is taken for its names, wildcards among them, and for its addresses, as NIOSSL takes it",
         .enabled(if: TestCertificate.canBeMade),
         arguments: [
-            (nil, false), ("other.example", false), ("endpoint.example", true), ("ENDPOINT.example", true), ("test", false),
+            (nil, false), ("other.example", false), ("endpoint.example", true), ("ENDPOINT.example", true),
+            ("test", false),
             ("a.wild.example", true), ("a.b.wild.example", false), ("wild.example", false),
         ] as [(String?, Bool)])
     func identity(host: String?, isTaken: Bool) async throws {

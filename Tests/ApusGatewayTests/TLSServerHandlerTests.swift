@@ -13,7 +13,8 @@ import Glibc
 import Musl
 #endif
 
-@Suite("TLS at the client endpoint, against another implementation (D7, RFC 8446)", .serialized, .timeLimit(.minutes(2)))
+@Suite(
+    "TLS at the client endpoint, against another implementation (D7, RFC 8446)", .serialized, .timeLimit(.minutes(2)))
 struct TLSServerHandlerTests {
     private static let stream = Noise.bytes(Noise.sizes.reduce(0, +))
 

@@ -91,7 +91,8 @@ final class TestEndpoint: Sendable {
                     let endpoint = TLSServerHandler(context: tls, closeTimeout: closeTimeout)
                     if let before { try channel.pipeline.syncOperations.addHandler(before()) }
                     try channel.pipeline.syncOperations.addHandler(endpoint)
-                    try channel.pipeline.syncOperations.addHandler(TestRoom(endpoint: endpoint, owner: self, onRead: onRead))
+                    try channel.pipeline.syncOperations.addHandler(
+                        TestRoom(endpoint: endpoint, owner: self, onRead: onRead))
                 }
             }
             .bind(host: "127.0.0.1", port: 0).get()

@@ -1,5 +1,8 @@
+import ApusConfiguration
 import ApusCore
-import ApusNode
+import ApusNodeConfiguration
+import ApusRelayNode
+import ApusRelayService
 import ApusTraversal
 import Foundation
 import Testing

@@ -1,7 +1,9 @@
 import ApusCore
-import ApusHTTP
 import ApusGateway
-import ApusNode
+import ApusHTTP
+import ApusListener
+import ApusNodeConfiguration
+import ApusRelayService
 import ApusTransport
 import ApusTraversal
 import Testing

@@ -1,4 +1,4 @@
-import ApusNode
+import ApusCluster
 import Testing
 
 @Suite("Who is ended while it keeps others from writing records (docs/decisions/21)")

@@ -1,5 +1,7 @@
+import ApusConfiguration
 import ApusCore
-import ApusNode
+import ApusNodeConfiguration
+import ApusRelayService
 import ApusTraversal
 import Foundation
 import Testing

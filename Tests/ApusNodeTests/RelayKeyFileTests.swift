@@ -1,5 +1,6 @@
 import ApusCore
-import ApusNode
+import ApusNodeConfiguration
+import ApusRelayNode
 import ApusTraversal
 import Foundation
 import Testing

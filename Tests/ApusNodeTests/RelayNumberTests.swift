@@ -1,6 +1,6 @@
 import ApusCore
-import ApusNode
 import ApusRelay
+import ApusRelayService
 import ApusTestKit
 import ApusTraversal
 import ApusWire

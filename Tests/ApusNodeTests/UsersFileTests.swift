@@ -1,5 +1,5 @@
 import ApusCore
-import ApusNode
+import ApusRelayService
 import Foundation
 import Testing
 

@@ -103,10 +103,10 @@ struct RelayRosterTests {
 
     private let endpoint = RelayEndpoint(transport: .udp, address: TransportAddress(v4: 7, port: 3478))
 
-    private func report(_ usage: [(String, Int)] = [], isWhole: Bool = true, isDraining: Bool = false) -> RelayReport
-    {
+    private func report(_ usage: [(String, Int)] = [], isWhole: Bool = true, isDraining: Bool = false) -> RelayReport {
         RelayReport(
-            endpoints: [endpoint], isDraining: isDraining, usage: usage.map { RelayUsage(user: $0.0, allocations: $0.1) },
+            endpoints: [endpoint], isDraining: isDraining,
+            usage: usage.map { RelayUsage(user: $0.0, allocations: $0.1) },
             isWhole: isWhole)
     }
 

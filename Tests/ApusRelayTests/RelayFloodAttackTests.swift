@@ -48,7 +48,9 @@ struct RelayFloodAttackTests {
         }
     }
 
-    @Test("A flood of Allocates of unauthenticated clients from thousands of addresses: memory stays, answers are limited")
+    @Test(
+        "A flood of Allocates of unauthenticated clients from thousands of addresses: memory stays, answers are limited"
+    )
     func flood() throws {
         let relay = try RelayUnderTest {
             $0.challengeBurst = 8

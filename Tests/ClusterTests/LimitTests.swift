@@ -44,7 +44,9 @@ struct LimitTests {
         // The listener for other nodes is far above.
         try limit(cluster, to: (numbers.compactMap { Int($0) }.filter { $0 < 10_000 }.max() ?? 0) + 1)
         let storm = Storm()
-        for port in [cluster.endpointPort(1), cluster.relayPort(1), cluster.basePort] { storm.connect(port, count: 500) }
+        for port in [cluster.endpointPort(1), cluster.relayPort(1), cluster.basePort] {
+            storm.connect(port, count: 500)
+        }
         // A client that comes now hears within a second that there is no room.
         for port in [cluster.relayPort(1), cluster.endpointPort(1)] {
             let begin = Date()

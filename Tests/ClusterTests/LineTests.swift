@@ -49,7 +49,8 @@ struct LineTests {
         defer { cluster.down() }
         let group = MultiThreadedEventLoopGroup(numberOfThreads: 2)
         let crowd = try await Crowd(
-            cluster, name: "many", endpoints: (1...3).map { cluster.endpointPort($0) }, cameras: 1, viewers: 500, group: group)
+            cluster, name: "many", endpoints: (1...3).map { cluster.endpointPort($0) }, cameras: 1, viewers: 500,
+            group: group)
         await crowd.waitForPictures(seconds: 60)
         crowd.expectAllWell("500 at once")
         await crowd.end()

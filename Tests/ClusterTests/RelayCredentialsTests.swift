@@ -102,7 +102,7 @@ struct RelayCredentialsTests {
 
     @Test("An address of another node at which it does not relay is no peer, as long as that node is a member (D8)")
     func peersOfOtherNodes() async throws {
-        // Both nodes say that their HTTP endpoint is at an address which only membership tells the other of. It is in no
+        // Both nodes say that their HTTP endpoint has an address that only membership tells the other of. It is in no
         // special range, so that nothing but that rule can refuse it. No packet is sent there.
         let cluster = try Cluster(
             nodes: 2, basePort: 29_150, environment: ["APUS_ADVERTISE_HTTP": "192.0.1.77:80"])

@@ -1,5 +1,5 @@
+import ApusConfiguration
 import ApusCore
-import ApusNode
 
 /// A settings file is read, or refused with a sentence; it never stops the process.
 func fuzzConfiguration(_ input: [UInt8]) {

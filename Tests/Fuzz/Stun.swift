@@ -14,7 +14,8 @@ private let fresh: TurnServerStateMachine = {
 }()
 
 /// D8: a message is refused, or every value of it can be asked for and it means the same when its attributes are
-/// written again; a stream is cut the same whole and in pieces; the server answers an unauthenticated client little and keeps nothing.
+/// written again; a stream is cut the same whole and in pieces; an unauthenticated client gets short answers, and
+/// the server keeps nothing of it.
 func fuzzStun(_ input: [UInt8]) {
     if let message = try? StunMessage(input) {
         askForAll(message)
@@ -26,10 +27,13 @@ func fuzzStun(_ input: [UInt8]) {
     precondition(split(input, step: max(1, input.count)) == split(input, step: 3), "a stream is cut otherwise")
     var machine = fresh
     for case .reply(_, let answer) in machine.receive(input, on: flow, at: start) {
-        precondition(answer.count <= input.count + 120, "an unauthenticated client is answered with much more than was asked")
+        precondition(
+            answer.count <= input.count + 120, "an unauthenticated client is answered with much more than was asked")
         precondition((try? StunMessage(answer)) != nil, "an answer cannot be read")
     }
-    precondition(machine.allocationCount == 0 && machine.nextDeadline == nil, "an unauthenticated client leaves something behind")
+    precondition(
+        machine.allocationCount == 0 && machine.nextDeadline == nil, "an unauthenticated client leaves something behind"
+    )
     readProxyHeader(input)
 }
 

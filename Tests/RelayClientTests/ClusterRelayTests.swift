@@ -19,7 +19,9 @@ final class TwoNodes: Sendable {
     }
 
     /// ADDRESS:PORT of a node's endpoint, 1 or 2.
-    func endpoint(_ node: Int, isSecure: Bool) -> String { "127.0.0.1:\(basePort + 10 * (node - 1) + (isSecure ? 4 : 3))" }
+    func endpoint(_ node: Int, isSecure: Bool) -> String {
+        "127.0.0.1:\(basePort + 10 * (node - 1) + (isSecure ? 4 : 3))"
+    }
 
     var authority: String { "\(directory)/pki/ca.pem" }
 
@@ -60,7 +62,8 @@ struct ClusterRelayTests {
         for transport in ["udp", "tls"] {
             let endpoints = [1, 2].map { cluster.endpoint($0, isSecure: transport == "tls") }
             let seen = try await PairSeen.meet(
-                relays: (endpoints[0], endpoints[1]), transport: transport, isRelayOnly: true, authority: cluster.authority,
+                relays: (endpoints[0], endpoints[1]), transport: transport, isRelayOnly: true,
+                authority: cluster.authority,
                 credentials: (issued.username, issued.credential))
             #expect(seen.a.local == "relay" && seen.b.local == "relay", "\(seen)")
             seen.expectAllMessages()

@@ -123,7 +123,8 @@ struct ExternalTests {
             prefix: network.inside("w"))
         let relay = try await RelayProcess(
             address: "10.1.0.2", port: NatNetwork.relayPort, opened: "documentation",
-            options: ["--external-from", server.endpoint("udp"), "--http", "10.1.0.2:26001"], prefix: network.inside("a"))
+            options: ["--external-from", server.endpoint("udp"), "--http", "10.1.0.2:26001"],
+            prefix: network.inside("a"))
         let isTold = relay.log.contains(
             "The NAT changes ports, so peers cannot reach relayed addresses")
         #expect(isTold == (kind == .random), "\(relay.log)")
@@ -195,7 +196,8 @@ struct ExternalTests {
         // The peer is denied, and from relay to relay everything goes on.
         let busy = try Child(
             network.inside("w") + [
-                RelayProcess.apus, "relay", "check", "--server", endpoint, "--username", "camera", "--password", "north",
+                RelayProcess.apus, "relay", "check", "--server", endpoint, "--username", "camera", "--password",
+                "north",
                 "--count", "400", "--interval", "20",
             ])
         try await eventually("the busy clients have their allocations") {

@@ -13,7 +13,7 @@ final class NatNetwork: Sendable {
     static let relayPort = 3478
     private let name = "apus\(UInt32.random(in: .min ... .max))"
 
-    /// - Parameter endpoint: what of the relay can be reached from behind the NATs: "udp", "tcp", "tls", or "any", where
+    /// - Parameter endpoint: what the NATs let through to the relay: "udp", "tcp", "tls", or "any", where
     ///   everything else can, too.
     init(a: Kind, b: Kind, endpoint: String) throws {
         let outcome = try Outcome.now(

@@ -113,7 +113,8 @@ struct ReloadTests {
 
         // Two clients send for as long as the relay is reloaded around them.
         let busy = try Child([
-            RelayProcess.apus, "relay", "check", "--server", relay.endpoint, "--username", "first", "--password", "north",
+            RelayProcess.apus, "relay", "check", "--server", relay.endpoint, "--username", "first", "--password",
+            "north",
             "--count", "10000", "--size", "64",
         ])
         try await eventually("the clients have their allocations") {

@@ -10,7 +10,7 @@ struct ProseTests {
     static let banned: [(phrase: String, instead: String)] = [
         ("door", "endpoint (an address), listener (a socket)"), ("doors", "endpoints, listeners"),
         ("stranger", "unauthenticated client, peer or source"), ("strangers", "unauthenticated clients"),
-        ("tidings", "gossip, roster"), ("knows of", "has seen"), ("patience", "time-out"),
+        ("tidings", "report, roster"), ("knows of", "has seen"), ("patience", "time-out"),
         ("is told", "is notified, receives"), ("are told", "are notified, receive"), ("was told", "was notified"),
         ("were told", "were notified"), ("been told", "been notified"), ("be told", "be notified"),
         ("this life", "this incarnation"), ("a life of", "an incarnation of"), ("the life of", "the incarnation of"),

@@ -1,4 +1,5 @@
 package import ApusNode
+import ApusNodeConfiguration
 import ArgumentParser
 import Synchronization
 

@@ -1,5 +1,6 @@
 package import ApusCore
-import ApusNode
+import ApusNodeConfiguration
+import ApusRelayService
 import Foundation
 
 /// The configuration files of a local cluster's nodes, generated or copied from a folder.

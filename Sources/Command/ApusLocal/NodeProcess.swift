@@ -1,5 +1,6 @@
+import ApusConfiguration
 package import ApusCore
-import ApusNode
+import ApusNodeConfiguration
 import Foundation
 
 #if canImport(Glibc)

@@ -1,5 +1,7 @@
 package import ApusCore
-import ApusNode
+import ApusNodeConfiguration
+import ApusRelayNode
+import ApusRelayService
 package import ApusTraversal
 import Foundation
 

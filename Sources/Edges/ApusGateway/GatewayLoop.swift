@@ -129,7 +129,8 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
         let unauthenticatedMax = max(1, configuration.unauthenticatedMax / share)
         if unauthenticated.count > unauthenticatedMax {
             // It is removed first: closing takes time if the peer does not answer.
-            unauthenticated.removeFirst().close(ApusError(.tooManyConnections, "too many connections wait for their hello"))
+            unauthenticated.removeFirst().close(
+                ApusError(.tooManyConnections, "too many connections wait for their hello"))
         }
         report()
     }

@@ -15,7 +15,9 @@ package struct LoopPlacement: Sendable {
         /// True if it accepts no more connections.
         package var isFull: Bool
 
-        package init(connectionCount: Int = 0, unauthenticatedCount: Int = 0, busyShare: Double = 0, isFull: Bool = false) {
+        package init(
+            connectionCount: Int = 0, unauthenticatedCount: Int = 0, busyShare: Double = 0, isFull: Bool = false
+        ) {
             self.connectionCount = connectionCount
             self.unauthenticatedCount = unauthenticatedCount
             self.busyShare = busyShare

@@ -160,7 +160,8 @@ struct RESTResponder: Sendable {
         for key in Set(parameters.map(\.key)).sorted() {
             let name = String(key)
             guard let field = route.fields[name], !route.rule.fields.contains(field.name) else {
-                throw ApusError(.badParameter, "there is no parameter \(UntrustedText.escaped(String(name.prefix(64))))")
+                throw ApusError(
+                    .badParameter, "there is no parameter \(UntrustedText.escaped(String(name.prefix(64))))")
             }
             values.append((name, try value(parameters.getAll(name).map { String($0) }, field, name)))
         }

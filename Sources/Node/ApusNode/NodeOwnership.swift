@@ -1,5 +1,6 @@
 import ApusCluster
 import ApusCore
+import ApusNodeConfiguration
 import ApusStorage
 import Logging
 

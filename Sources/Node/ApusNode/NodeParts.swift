@@ -5,10 +5,15 @@ import ApusContract
 import ApusCore
 import ApusGateway
 import ApusHTTP
+import ApusListener
+import ApusNodeConfiguration
+import ApusOperators
+import ApusRelayService
 import ApusSessions
 import ApusStorage
 import ApusTLS
 import ApusTransport
+import ApusTraversal
 import ApusWire
 import Foundation
 import Logging
@@ -58,7 +63,7 @@ final class NodeParts: Sendable {
     ) async throws(ApusError) {
         (self.configuration, self.carried, self.log) = (configuration, carried, log)
         conditions = NodeConditions(log: log)
-        let key = try Self.clusterKey(configuration.clusterKeyFile)
+        let key = try configuration.clusterKey()
         let (ownership, held) = try await Self.ownership(configuration)
         memory = Self.memory(configuration, log: log)
         let late = LateHooks()
@@ -91,8 +96,7 @@ final class NodeParts: Sendable {
         topics = TopicService(configuration: configuration.api, view: view, entities: entities)
         topics.register(with: runtime, dispatcher)
         dispatcher.connect(entities)
-        relay = try RelayService.make(
-            configuration, clusterKey: key, node: cluster.identity, conditions: conditions, log: nodeLog)
+        relay = try Self.relay(configuration, cluster.identity, conditions, log: nodeLog)
         relayMesh = Self.mesh(relay, configuration, cluster.view, transport, dispatcher, log: nodeLog)
         sessions = SessionService(
             configuration: configuration.sessions, view: view, entities: entities, transport: transport,
@@ -105,7 +109,8 @@ final class NodeParts: Sendable {
         let context = NodeContext(
             entities: entities, records: records, configuration: configuration, topics: topics, log: log)
         let requests = OperatorRequests(
-            cluster: cluster, sessions: sessions, channels: channels, drain: drain, name: configuration.cluster,
+            cluster: cluster, sessions: sessions, channels: channels, name: configuration.cluster,
+            drain: { () throws(ApusError) in try await drain.begin() },
             forwarding: ClientForwarding(view: view, transport: transport, dispatcher: dispatcher))
         let clients = try await Self.clients(requests, carried, context, log: nodeLog)
         gateway = Gateway(
@@ -148,6 +153,17 @@ final class NodeParts: Sendable {
         (hooks.fenced, hooks.condition) = (fenced, conditions.set)
         hooks.storeChanged = { conditions.show($0) }
         return hooks
+    }
+
+    /// The relay of this node; nil if it has none. Throws 10022 if a secret cannot be read.
+    private static func relay(
+        _ configuration: NodeConfiguration, _ node: NodeID, _ conditions: NodeConditions, log: Logger
+    ) throws(ApusError) -> RelayService? {
+        guard configuration.relay.isEnabled else { return nil }
+        let name = configuration.advertisedRelay?.host ?? ""
+        return RelayService(
+            configuration: configuration.relay, keys: try configuration.relayKeys(), node: RelayMesh.tag(of: node),
+            domain: TransportAddress(name, port: 0) == nil ? name : "", conditions: conditions, log: log)
     }
 
     private static func mesh(
@@ -241,16 +257,6 @@ final class NodeParts: Sendable {
         } catch {
             throw ApusError(.configurationInvalid, "\(path) cannot be read: \(error.localizedDescription)")
         }
-    }
-
-    /// The key that all nodes of a cluster share. Throws 10022 if the file does not hold 32 bytes.
-    static func clusterKey(_ path: String) throws(ApusError) -> [UInt8] {
-        let bytes = [UInt8](FileManager.default.contents(atPath: path) ?? Data())
-        guard bytes.count == 32 else {
-            throw ApusError(
-                .configurationInvalid, "the cluster key \(path) must hold 32 bytes; `apus admin pki` creates one")
-        }
-        return bytes
     }
 }
 

@@ -1,5 +1,6 @@
 import ApusCluster
 package import ApusCore
+import ApusNodeConfiguration
 import ApusSessions
 package import ApusStorage
 import Foundation

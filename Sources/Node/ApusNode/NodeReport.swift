@@ -6,7 +6,9 @@ package import ApusCore
 import ApusGateway
 import ApusHTTP
 import ApusMedia
+import ApusNodeConfiguration
 package import ApusRelay
+import ApusRelayService
 import ApusSessions
 import Foundation
 import SwiftProtobuf

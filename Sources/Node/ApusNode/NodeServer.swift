@@ -3,6 +3,8 @@ import ApusCluster
 package import ApusCore
 import ApusGateway
 import ApusHTTP
+import ApusNodeConfiguration
+import ApusRelayService
 import ApusSessions
 import ApusStorage
 import ApusTransport
@@ -49,7 +51,10 @@ package struct NodeServer: Sendable {
         let fitted = try configuration.fittingDescriptors(log: log)
         let parts = try await NodeParts(
             fitted, carrying: services, metrics: metrics, log: log, fenced: fenced)
-        let reloading = await RelayReload(relay: parts.relay, http: parts.http, log: log) { () throws(ApusError) in
+        let reloading = await RelayReload(
+            relay: parts.relay,
+            certificate: { [http = parts.http] () throws(ApusError) in try http.reloadCertificate() }, log: log
+        ) { () throws(ApusError) in
             let new = try reload()
             return (new.relay, try new.relayKeys())
         }

@@ -1,5 +1,6 @@
 package import ApusClientAPI
 package import ApusCluster
+package import ApusNodeConfiguration
 package import ApusStorage
 package import Logging
 package import ServiceLifecycle

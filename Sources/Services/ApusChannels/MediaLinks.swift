@@ -130,7 +130,9 @@ final class RemoteIngest: @unchecked Sendable {  // SAFETY: `peer` is used on th
     }
 
     // Called on the link's loop.
-    func acknowledged(epoch: UInt32, next: UInt64) { atHome { endpoint, _ in endpoint.acknowledged(epoch: epoch, next: next) } }
+    func acknowledged(epoch: UInt32, next: UInt64) {
+        atHome { endpoint, _ in endpoint.acknowledged(epoch: epoch, next: next) }
+    }
     func resume(next: UInt64) { atHome { endpoint, _ in endpoint.resume(next: next) } }
     func lost(_ error: ApusError) {
         end()

@@ -1,5 +1,7 @@
+import ApusConfiguration
 import ApusCore
-import ApusNode
+import ApusNodeConfiguration
+import ApusRelayNode
 import Foundation
 
 /// docs/reference/configuration.md: types, limits and defaults from the readers, everything else from the comments of

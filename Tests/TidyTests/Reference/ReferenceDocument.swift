@@ -1,5 +1,5 @@
 import ApusCore
-import ApusNode
+import ApusNodeConfiguration
 import Foundation
 
 /// A document that is made from the code: docs/reference/NAME.md. `scripts/reference` writes them.

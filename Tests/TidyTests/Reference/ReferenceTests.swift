@@ -1,5 +1,5 @@
+import ApusConfiguration
 import ApusCore
-import ApusNode
 import Foundation
 import Testing
 

@@ -215,7 +215,8 @@ extension ClientSession: ClientConnectionOwner {
 
     func welcomed(_ connection: ClientConnection, _ message: ClientWelcome) {
         let welcome = LinkStateMachine.Welcome(
-            endpoints: message.endpoints.compactMap { HostPort($0) }, keepalive: .milliseconds(Int64(message.keepaliveMs)),
+            endpoints: message.endpoints.compactMap { HostPort($0) },
+            keepalive: .milliseconds(Int64(message.keepaliveMs)),
             streamKeepalive: .milliseconds(Int64(message.streamKeepaliveMs)))
         let actions = machine.welcomed(connection.id, welcome, now: .now())
         // The session of a connection that is not activated ends with it. Its ticket would resume that session.
@@ -241,7 +242,9 @@ extension ClientSession: ClientConnectionOwner {
             guard let message = try? ClientEndpointsChanged(bounded: frame.payload),
                 message.leaving
             else { return }
-            run(machine.redirected(connection.id, endpoints: message.endpoints.compactMap { HostPort($0) }, now: .now()))
+            run(
+                machine.redirected(connection.id, endpoints: message.endpoints.compactMap { HostPort($0) }, now: .now())
+            )
             return
         }
         for stream in streams { stream.received(frame, on: connection) }

@@ -458,7 +458,9 @@ public struct LinkStateMachine: Sendable {
     private mutating func connectNext(now: MonotonicTime) -> [Action] {
         guard !endpoints.isEmpty, now >= notBefore else { return [] }
         let refused = refusals.map(\.endpoint)
-        var free = endpoints.filter { endpoint in active?.endpoint != endpoint && !attempts.contains { $0.endpoint == endpoint } }
+        var free = endpoints.filter { endpoint in
+            active?.endpoint != endpoint && !attempts.contains { $0.endpoint == endpoint }
+        }
         // The network path may have failed silently while the node is up.
         if free.isEmpty, attempts.isEmpty, let active { free = endpoints.filter { $0 == active.endpoint } }
         // An endpoint that refused the token is used again only if no other is left.

@@ -92,7 +92,8 @@ final class APIStage {
         let endpoint = try local.endpoint(of: node)
         let session = try ClientSession(
             configuration: ClientConfiguration(
-                endpoints: [endpoint] + local.endpoints.filter { $0 != endpoint }, authorityFile: local.authorityFile, token: token,
+                endpoints: [endpoint] + local.endpoints.filter { $0 != endpoint }, authorityFile: local.authorityFile,
+                token: token,
                 role: role),
             eventLoop: group.next(), log: log, onLinkState: { state, _ in feed.yield(state) })
         session.start()

@@ -63,7 +63,8 @@ struct BenchRelayFailoverCommand: AsyncParsableCommand {
             let issued = access.issue(user: "bench-\(number / Self.allocationsPerUser)", lifetime: 3600)
             return try MovableClient(endpoints[0], issued, peer: echo.address)
         }
-        let warm = try WarmClient(endpoints[0], endpoints[1], access.issue(user: "warm", lifetime: 3600), peer: echo.address)
+        let warm = try WarmClient(
+            endpoints[0], endpoints[1], access.issue(user: "warm", lifetime: 3600), peer: echo.address)
         defer { warm.stop() }
         try await wait("the mirrors are at the standby") { await report(stage, 1)?.mirrors == allocations }
         try await Task.sleep(for: .milliseconds(500))

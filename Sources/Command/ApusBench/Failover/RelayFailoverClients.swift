@@ -111,7 +111,8 @@ final class WarmClient: Sendable {
         func open(_ server: HostPort) -> TurnProbe? {
             guard
                 let probe = try? TurnProbe(
-                    TurnEndpoint(server: server, transport: .udp), username: issued.username, password: issued.password),
+                    TurnEndpoint(server: server, transport: .udp), username: issued.username,
+                    password: issued.password),
                 (try? probe.allocate()) != nil, (try? probe.bind(peer)) != nil
             else { return nil }
             return probe

@@ -75,7 +75,10 @@ extension FaultRounds {
         for number in 0..<viewers {
             let endpoint = names[number % names.count]
             waiting.append(
-                (number % cameras, try await stage.viewer(devices[number % cameras], number: number, endpoint: endpoint)))
+                (
+                    number % cameras,
+                    try await stage.viewer(devices[number % cameras], number: number, endpoint: endpoint)
+                ))
         }
         for publisher in cast.publishers { publisher.start() }
         for (channel, viewer) in waiting { cast.add(viewer, of: channel) }
@@ -206,7 +209,8 @@ extension FaultRounds {
             let cast = FailoverCast()
             defer { cast.leave() }
             for index in 0..<2 {
-                cast.publishers.append(try await stage.publisher(device, endpoint: names[(number + index) % names.count]))
+                cast.publishers.append(
+                    try await stage.publisher(device, endpoint: names[(number + index) % names.count]))
             }
             cast.publishers[0].start()
             // Within one second, and with another order of their messages in each round.

@@ -217,7 +217,8 @@ final class FailoverStage {
         let token = try await local.mint(role: role, access: access, device: device)
         let first = try local.endpoint(of: endpoint.rawValue)
         let configuration = ClientConfiguration(
-            endpoints: [first] + local.endpoints.filter { $0 != first }, authorityFile: local.authorityFile, token: token,
+            endpoints: [first] + local.endpoints.filter { $0 != first }, authorityFile: local.authorityFile,
+            token: token,
             role: role == .device ? .device : .app)
         return try ClientSession(configuration: configuration, eventLoop: group.next(), log: log) { state, error in
             if state == .tokenFailed || state == .kicked { end.note(error ?? ApusError(.tokenInvalid)) }

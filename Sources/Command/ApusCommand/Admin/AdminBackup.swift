@@ -1,5 +1,5 @@
 import ApusCore
-import ApusNode
+import ApusNodeConfiguration
 import ApusStorage
 import ArgumentParser
 

@@ -1,6 +1,6 @@
 import ApusCore
 import ApusLocal
-import ApusNode
+import ApusNodeConfiguration
 import ApusStorage
 import ArgumentParser
 import Foundation

@@ -1,6 +1,7 @@
 import ApusCore
 import ApusLocal
 import ApusNode
+import ApusNodeConfiguration
 import ApusSessions
 import ApusStorage
 import ArgumentParser

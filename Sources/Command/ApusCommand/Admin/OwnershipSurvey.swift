@@ -1,7 +1,7 @@
 import ApusCluster
 import ApusCore
 import ApusLocal
-import ApusNode
+import ApusNodeConfiguration
 import ApusStorage
 import Foundation
 import NIOCore

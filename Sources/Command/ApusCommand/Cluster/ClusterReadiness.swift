@@ -1,6 +1,6 @@
 import ApusCore
 import ApusLocal
-import ApusNode
+import ApusNodeConfiguration
 import Foundation
 
 /// Waits until every node serves and the shards are balanced.

@@ -1,5 +1,6 @@
 import ApusCore
 import ApusNode
+import ApusNodeConfiguration
 import ArgumentParser
 import CApusThreads
 import CoreMetrics

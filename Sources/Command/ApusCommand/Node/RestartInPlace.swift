@@ -1,6 +1,6 @@
 import ApusCore
 import ApusLocal
-import ApusNode
+import ApusNodeConfiguration
 import CApusThreads
 import NIOCore
 import NIOPosix

@@ -1,6 +1,8 @@
 import ApusCore
 import ApusLocal
-import ApusNode
+import ApusNodeConfiguration
+import ApusRelayNode
+import ApusRelayService
 import ApusSessions
 import ArgumentParser
 import Foundation

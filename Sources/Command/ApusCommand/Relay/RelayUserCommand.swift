@@ -1,6 +1,8 @@
 import ApusCore
 import ApusLocal
-import ApusNode
+import ApusNodeConfiguration
+import ApusRelayNode
+import ApusRelayService
 import ArgumentParser
 
 /// `apus relay user`: edits the file of a relay's static users.

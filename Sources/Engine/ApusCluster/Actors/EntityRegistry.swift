@@ -116,7 +116,7 @@ package final class EntityRegistry: Sendable {
     /// Adds a kind of entity whose state outlives its activations (D15). Call before the first message arrives.
     ///
     /// - Parameters:
-    ///   - states: stores the kind's states, with the durability of its durability.
+    ///   - states: stores the kind's states, as durably as its durability requires.
     ///   - reminded: called when reminders were set, cancelled or delivered, once that is durable; must not block.
     /// - Precondition: the kind has no host yet.
     package func register<Content: EntityContent>(

@@ -1,4 +1,6 @@
+package import ApusConfiguration
 package import ApusCore
+package import ApusRelayService
 package import ApusTraversal
 import Foundation
 
@@ -36,7 +38,9 @@ package struct RelayNodeConfiguration: Sendable {
             "log_level", of: ["trace", "debug", "info", "notice", "warning", "error"], default: "info")
         let endpoint = try reader.string("http", default: "")
         http = HostPort(endpoint)
-        guard endpoint.isEmpty || http != nil else { throw reader.invalid("http", "HOST:PORT is expected, not '\(endpoint)'") }
+        guard endpoint.isEmpty || http != nil else {
+            throw reader.invalid("http", "HOST:PORT is expected, not '\(endpoint)'")
+        }
         relay = try RelayConfiguration(&reader, path: path)
         try reader.finish()
         keys = reader.knownKeys
@@ -104,12 +108,5 @@ package struct RelayNodeConfiguration: Sendable {
     package static func randomRoot() -> [UInt8] {
         var generator = SystemRandomNumberGenerator()
         return (0..<32).map { _ in UInt8.random(in: .min ... .max, using: &generator) }
-    }
-}
-
-extension NodeConfiguration {
-    /// The relay's keys of a cluster's node. Throws 10022 if the cluster's key, the secret or the users cannot be read.
-    package func relayKeys() throws(ApusError) -> RelayKeys {
-        try RelayKeys(root: NodeParts.clusterKey(clusterKeyFile), configuration: relay)
     }
 }

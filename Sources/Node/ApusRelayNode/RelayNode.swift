@@ -1,6 +1,8 @@
 package import ApusCore
 import ApusHTTP
+import ApusListener
 import ApusRelay
+package import ApusRelayService
 import ApusTraversal
 import Crypto
 import Foundation
@@ -9,9 +11,6 @@ import NIOCore
 import NIOPosix
 import ServiceLifecycle
 import UnixSignals
-
-/// Reads the relay's current configuration and keys from their files.
-package typealias RelaySource = @Sendable () throws(ApusError) -> (configuration: RelayConfiguration, keys: RelayKeys)
 
 /// Ends its group at the first SIGTERM or SIGINT after ``init()``, including one that arrives before the group runs.
 private struct EndSignals: Service {
@@ -43,7 +42,8 @@ package struct RelayNode: Sendable {
     ///   - read: reads the configuration and the keys again at a SIGHUP.
     /// - Throws: 10022 if the limit of open files is too low.
     package init(
-        configuration: RelayConfiguration, keys: RelayKeys, endpoint: HostPort?, metrics: PrometheusMetrics, log: Logger,
+        configuration: RelayConfiguration, keys: RelayKeys, endpoint: HostPort?, metrics: PrometheusMetrics,
+        log: Logger,
         read: @escaping RelaySource
     ) throws(ApusError) {
         var configuration = configuration

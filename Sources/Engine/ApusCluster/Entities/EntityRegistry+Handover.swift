@@ -1,6 +1,5 @@
-import ApusCluster
-import ApusCore
-import ApusWire
+package import ApusCore
+package import ApusWire
 import Foundation
 import NIOCore
 import SwiftProtobuf
@@ -10,7 +9,7 @@ extension EntityRegistry {
     private static let captureTimeout = Duration.milliseconds(200)
 
     /// Holds a shard's entities and reads their states. Throws 10005 if calls do not end in time.
-    func takeStates(_ shard: ShardID) async throws(ApusError) -> [ClusterEntityState] {
+    package func takeStates(_ shard: ShardID) async throws(ApusError) -> [ClusterEntityState] {
         hold(shard)
         return try await capture(shard, timeout: Self.captureTimeout).map { address, state in
             .with {
@@ -22,7 +21,7 @@ extension EntityRegistry {
     }
 
     /// Keeps the states of a shard that this node is about to own. Throws 10001 for an invalid state.
-    func giveStates(_ shard: ShardID, _ epoch: Epoch, _ part: ClusterHooks.StatePart) throws(ApusError) {
+    package func giveStates(_ shard: ShardID, _ epoch: Epoch, _ part: ClusterHooks.StatePart) throws(ApusError) {
         for entity in part.entities {
             guard let kind = UInt8(exactly: entity.kind), (1...63).contains(entity.key.utf8.count) else {
                 throw ApusError(.malformed, "an entity's state is not valid")

@@ -72,19 +72,6 @@ package final class RelayService: Service {
         self.log = log
     }
 
-    /// The relay of a cluster's node; nil if the node has none.
-    /// - Throws: 10022 if a secret cannot be read.
-    static func make(
-        _ configuration: NodeConfiguration, clusterKey: [UInt8], node: NodeID, conditions: NodeConditions, log: Logger
-    ) throws(ApusError) -> RelayService? {
-        guard configuration.relay.isEnabled else { return nil }
-        let keys = try RelayKeys(root: clusterKey, configuration: configuration.relay)
-        let name = configuration.advertisedRelay?.host ?? ""
-        return RelayService(
-            configuration: configuration.relay, keys: keys, node: RelayMesh.tag(of: node),
-            domain: TransportAddress(name, port: 0) == nil ? name : "", conditions: conditions, log: log)
-    }
-
     /// Issues credentials that this relay accepts.
     package var credentials: RelayCredentials { keys.withLock(\.credentials) }
 

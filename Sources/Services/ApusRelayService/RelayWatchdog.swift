@@ -1,12 +1,12 @@
 import ApusCore
-import ApusRelay
-import ServiceLifecycle
+package import ApusRelay
+package import ServiceLifecycle
 
 /// Notifies the service manager when the relay is open, while it is alive, and when it stops (`Type=notify`,
 /// `WatchdogSec=`).
 /// The relay is alive if the control thread answers. If that thread hangs, no notification is sent, and the manager
 /// restarts the relay.
-struct RelayWatchdog: Service {
+package struct RelayWatchdog: Service {
     /// The time that stopping takes in addition to the wait for a draining relay's clients: closing listeners, writing
     /// log lines.
     static let stopMargin = Duration.seconds(15)
@@ -14,7 +14,9 @@ struct RelayWatchdog: Service {
     let notifier: ServiceNotifier
     let relay: RelayService
 
-    func run() async throws {
+    package init(notifier: ServiceNotifier, relay: RelayService) { (self.notifier, self.relay) = (notifier, relay) }
+
+    package func run() async throws {
         notifier.tell(.ready)
         await cancelWhenGracefulShutdown {
             guard let interval = notifier.watchdogInterval else {

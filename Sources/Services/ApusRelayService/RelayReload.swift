@@ -1,16 +1,17 @@
-import ApusCore
-import ApusHTTP
-import ApusTraversal
-import Logging
-import ServiceLifecycle
+package import ApusCore
+package import Logging
+package import ServiceLifecycle
 import UnixSignals
+
+/// Reads the relay's current configuration and keys from their files.
+package typealias RelaySource = @Sendable () throws(ApusError) -> (configuration: RelayConfiguration, keys: RelayKeys)
 
 /// At each SIGHUP, reads the HTTP listener's certificate, and the relay's secrets, users, lists of peers and
 /// certificate again, until the node stops.
 /// If something cannot be read, its part does not change and the log has the reason. No allocation ends.
-struct RelayReload: Service {
+package struct RelayReload: Service {
     private let relay: RelayService?
-    private let http: HTTPListener?
+    private let certificate: (@Sendable () throws(ApusError) -> Void)?
     private let read: RelaySource
     private let signals: UnixSignalsSequence
     private let log: Logger
@@ -18,16 +19,19 @@ struct RelayReload: Service {
     /// Traps SIGHUP: from now on it does not end the process.
     /// - Parameters:
     ///   - relay: nil for a node without a relay.
-    ///   - http: nil for a standalone relay.
-    init(relay: RelayService?, http: HTTPListener? = nil, log: Logger, read: @escaping RelaySource) async {
+    ///   - certificate: reads the HTTP listener's certificate again; nil for a standalone relay.
+    package init(
+        relay: RelayService?, certificate: (@Sendable () throws(ApusError) -> Void)? = nil, log: Logger,
+        read: @escaping RelaySource
+    ) async {
         self.relay = relay
-        self.http = http
+        self.certificate = certificate
         self.read = read
         self.log = log
         signals = await UnixSignalsSequence(trapping: .sighup)
     }
 
-    func run() async throws {
+    package func run() async throws {
         await cancelWhenGracefulShutdown {
             for await _ in signals { reload() }
         }
@@ -35,7 +39,7 @@ struct RelayReload: Service {
 
     private func reload() {
         do throws(ApusError) {
-            try http?.reloadCertificate()
+            try certificate?()
         } catch {
             log.error("The HTTP certificate cannot be reloaded; it has not changed", metadata: Logger.facts(of: error))
         }

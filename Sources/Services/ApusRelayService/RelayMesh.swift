@@ -17,7 +17,7 @@ import Synchronization
 /// ``RelayRoster`` and ``MirrorFeedStateMachine`` decide, and this class carries out their actions. All of this is best
 /// effort: a lost message may cost a client a new allocation, but never a packet of a live one.
 /// Isolation: any thread. One `Mutex` guards both machines, and nothing else is called while it is held.
-final class RelayMesh: Service {
+package final class RelayMesh: Service {
     /// A node's endpoints do not change while it is up, but a report can be lost, so it is repeated at this interval.
     private static let endpointsInterval = Duration.seconds(10)
     /// The interval at which the links are searched for nodes that have not been reached yet.
@@ -58,7 +58,7 @@ final class RelayMesh: Service {
     private let retryFeed: AsyncStream<MonotonicTime>.Continuation
 
     /// - Parameter advertised: the relay address that clients receive; if nil, the relay's first endpoint.
-    init(
+    package init(
         relay: RelayService, advertised: HostPort?, view: ClusterView, transport: Transport, dispatcher: NodeDispatcher,
         log: Logger
     ) {
@@ -75,12 +75,12 @@ final class RelayMesh: Service {
     }
 
     /// The number that identifies an incarnation of a node in tickets.
-    static func tag(of node: NodeID) -> UInt64 {
+    package static func tag(of node: NodeID) -> UInt64 {
         SHA256.hash(data: Array("\(node)".utf8)).prefix(8).reduce(0) { $0 << 8 | UInt64($1) }
     }
 
     /// The node that keeps the mirrors of this node's allocations; nil if there is none.
-    var standby: NodeName? { state.withLock { $0.feed.standby?.name } }
+    package var standby: NodeName? { state.withLock { $0.feed.standby?.name } }
 
     /// The URLs of the cluster's relays for clients, of a few nodes at most. This node's come first unless it is
     /// draining.
@@ -91,7 +91,7 @@ final class RelayMesh: Service {
 
     var credentials: RelayCredentials { relay.credentials }
 
-    func run() async throws {
+    package func run() async throws {
         await cancelWhenGracefulShutdown {
             await withDiscardingTaskGroup { group in
                 group.addTask {
@@ -155,7 +155,8 @@ final class RelayMesh: Service {
 
     private func ownReport(usage: [RelayUsage], isWhole: Bool) -> RelayReport {
         RelayReport(
-            endpoints: relay.endpointsForPeers, domain: relay.domain, isDraining: state.withLock(\.isDraining), usage: usage,
+            endpoints: relay.endpointsForPeers, domain: relay.domain, isDraining: state.withLock(\.isDraining),
+            usage: usage,
             isWhole: isWhole, advertised: advertised,
             addresses: Array(relay.outerAddresses.prefix(RelayRoster.addressesMax)),
             relays: Array(relay.relayedHosts.prefix(RelayRoster.addressesMax)))

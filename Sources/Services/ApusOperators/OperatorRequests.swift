@@ -1,10 +1,10 @@
-import ApusChannels
-import ApusClientAPI
-import ApusCluster
+package import ApusChannels
+package import ApusClientAPI
+package import ApusCluster
 import ApusContract
-import ApusCore
+package import ApusCore
 import ApusMedia
-import ApusSessions
+package import ApusSessions
 import ApusWire
 import SwiftProtobuf
 
@@ -12,20 +12,32 @@ import SwiftProtobuf
 // it (``ClientForwarding``).
 
 /// The parts of a node that operators' requests concern.
-struct OperatorRequests: Sendable {
+package struct OperatorRequests: Sendable {
     /// The maximum number of sessions of one node in one answer.
     private static let sessionsMax = 1000
     /// The maximum number of shards in one answer.
     private static let shardsMax = 4096
 
-    let cluster: ClusterService
-    let sessions: SessionService
+    package let cluster: ClusterService
+    package let sessions: SessionService
     let channels: ChannelService
-    let drain: NodeDrain
     let name: ClusterID
+    let drain: @Sendable () async throws(ApusError) -> Void
     let forwarding: ClientForwarding
 
-    func add(to api: inout ClientAPI) {
+    /// - Parameters:
+    ///   - name: the cluster's name.
+    ///   - drain: begins the drain of this node; throws as the request that asks for it.
+    package init(
+        cluster: ClusterService, sessions: SessionService, channels: ChannelService, name: ClusterID,
+        drain: @escaping @Sendable () async throws(ApusError) -> Void, forwarding: ClientForwarding
+    ) {
+        (self.cluster, self.sessions, self.channels) = (cluster, sessions, channels)
+        (self.name, self.drain, self.forwarding) = (name, drain, forwarding)
+    }
+
+    /// Registers the requests.
+    package func add(to api: inout ClientAPI) {
         addNodes(to: &api)
         addSessions(to: &api)
         for number in [ClientDrainNodeRequest.info, ClientListSessionsRequest.info, ClientEndSessionRequest.info]
@@ -49,7 +61,7 @@ struct OperatorRequests: Sendable {
         }
         api.on(ClientDrainNodeRequest.self) { [self] request, call throws(ApusError) in
             guard forwarding.isHere(request.node) else { return try await forwarding.ask(request.node, request, call) }
-            try await drain.begin()
+            try await drain()
             return ClientDrainNodeResponse()
         }
         api.on(ClientListShardsRequest.self) { [self] request, _ throws(ApusError) in

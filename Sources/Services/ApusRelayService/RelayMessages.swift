@@ -149,7 +149,8 @@ extension RelayReport {
             wire.advertised.utf8.count <= WireBound.advertisedByteCount
         else { throw ApusError(.malformed) }
         let endpoints = wire.endpoints.compactMap { endpoint -> RelayEndpoint? in
-            guard let number = UInt8(exactly: endpoint.transport), let transport = RelayFlow.Transport(rawValue: number),
+            guard let number = UInt8(exactly: endpoint.transport),
+                let transport = RelayFlow.Transport(rawValue: number),
                 let address = TransportAddress(wire: endpoint.address)
             else { return nil }
             return RelayEndpoint(transport: transport, address: address)

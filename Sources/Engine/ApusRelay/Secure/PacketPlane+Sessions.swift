@@ -72,7 +72,9 @@ extension PacketPlane {
         let name = arena.name(message)
         guard let context = contexts?.datagrams, let remote = RawAddress.read(name) else { return }
         let endpoint = sessionListeners + listener
-        if endpoint.pointee.knocking == nil { endpoint.pointee.knocking = apus_dtls_new(context, endpoint.pointee.socket) }
+        if endpoint.pointee.knocking == nil {
+            endpoint.pointee.knocking = apus_dtls_new(context, endpoint.pointee.socket)
+        }
         guard let dtls = endpoint.pointee.knocking else { return }
         let now = MonotonicTime.now().nanoseconds
         let raw = RawAddress(remote)

@@ -1,8 +1,7 @@
-import ApusCluster
 import ApusCore
-import ApusStorage
-import Logging
-import ServiceLifecycle
+package import ApusStorage
+package import Logging
+package import ServiceLifecycle
 import Synchronization
 
 #if canImport(Glibc)
@@ -17,7 +16,7 @@ import Musl
 /// is killed if the lock's mark is that of a dead incarnation (``RecordLockStateMachine``), which may not do any work
 /// anyway (docs/decisions/3).
 /// Concurrency model: the map's observer and the one task of ``run()`` share the machine behind a `Mutex`.
-final class RecordLockWatch: Service {
+package final class RecordLockWatch: Service {
     /// The interval of checks: longer than a commit, and much shorter than `records.lock_timeout`.
     private static let period = Duration.milliseconds(100)
 
@@ -25,7 +24,7 @@ final class RecordLockWatch: Service {
     private let log: Logger
     private let machine = Mutex(RecordLockStateMachine())
 
-    init(records: any RecordStore, view: ClusterView, log: Logger) {
+    package init(records: any RecordStore, view: ClusterView, log: Logger) {
         (self.records, self.log) = (records, log)
         let local = view.local
         view.observe { [weak self] old, new in
@@ -43,7 +42,7 @@ final class RecordLockWatch: Service {
         }
     }
 
-    func run() async throws {
+    package func run() async throws {
         await cancelWhenGracefulShutdown { [self] in
             while (try? await Task.sleep(for: Self.period)) != nil {
                 if machine.withLock({ $0.isWatching }) { await look() }

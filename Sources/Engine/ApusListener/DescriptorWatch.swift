@@ -1,18 +1,21 @@
-import ApusCore
-import ApusListener
-import ServiceLifecycle
+package import ApusCore
+package import ServiceLifecycle
 
 /// Compares the number of open descriptors with the limit, and raises the condition `descriptors` while it is close to
 /// it.
 /// It also reports how many lines ``LogLimiter`` dropped.
-struct DescriptorWatch: Service {
+package struct DescriptorWatch: Service {
     static let condition = NodeConditions.Kind("descriptors", isUnhealthy: false)
     private static let interval = Duration.seconds(1)
 
     let conditions: NodeConditions
     let limited: LogLimiter
 
-    func run() async throws {
+    package init(conditions: NodeConditions, limited: LogLimiter) {
+        (self.conditions, self.limited) = (conditions, limited)
+    }
+
+    package func run() async throws {
         await cancelWhenGracefulShutdown { await watch() }
     }
 
