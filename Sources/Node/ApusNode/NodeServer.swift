@@ -2,8 +2,8 @@ import ApusChannels
 import ApusCluster
 package import ApusCore
 import ApusGateway
-import ApusHTTP
-import ApusNodeConfiguration
+package import ApusHTTP
+package import ApusNodeConfiguration
 import ApusRelayService
 import ApusSessions
 import ApusStorage

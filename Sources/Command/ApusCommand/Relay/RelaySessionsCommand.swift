@@ -1,5 +1,7 @@
+import ApusContract
 import ApusCore
 import ApusLocal
+import ApusTraversal
 import ArgumentParser
 import Foundation
 import NIOHTTP1
