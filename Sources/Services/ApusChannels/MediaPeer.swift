@@ -573,14 +573,6 @@ final class PeerIngest: IngestPeer, @unchecked Sendable {  // SAFETY: `id` is se
     }
 }
 
-extension ChannelID {
-    /// The channel in a message; nil if the name is invalid.
-    init?(device: String, source: UInt32) {
-        guard let device = DeviceID(rawValue: device), let source = UInt16(exactly: source) else { return nil }
-        self.init(device: device, source: source)
-    }
-}
-
 extension FramePosition {
     init(_ position: ChannelPosition) { self.init(epoch: position.epoch, sequence: position.sequence) }
 }

@@ -66,14 +66,10 @@ struct AdminRevoke: AsyncParsableCommand {
 
     private func subject(now: Int64) throws(ApusError) -> RevocationRecord.Subject {
         if let tokenID { return .token(TokenMark.tag(of: tokenID)) }
-        guard let account = AccountID(rawValue: account) else {
-            throw ApusError(.badParameter, "--account must be \(AccountID.limits), not '\(account)'")
-        }
+        let account = try AccountID(checking: account, "--account")
         let before = before ?? now + 1
         guard let identity else { return .account(account, issuedBefore: before) }
-        guard AccessID(rawValue: identity) != nil else {
-            throw ApusError(.badParameter, "--identity must be \(AccessID.limits), not '\(identity)'")
-        }
+        _ = try AccessID(checking: identity, "--identity")
         return .identity(identity, account, issuedBefore: before)
     }
 

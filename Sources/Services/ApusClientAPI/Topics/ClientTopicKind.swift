@@ -110,9 +110,7 @@ package struct PresenceTopics: ClientTopicKind {
     package init(_ sessions: SessionService) { self.sessions = sessions }
 
     package func subscribe(_ topic: ClientTopic, after: TopicPosition?, _ call: ClientCall) async throws(ApusError) {
-        guard let device = DeviceID(rawValue: topic.key) else {
-            throw ApusError(.badParameter, "the device's id is not valid")
-        }
+        let device = try DeviceID(checking: topic.key, "the device's id")
         let presence = try await sessions.inspect(device, for: call.session, subscribe: true).get()
         call.connection?.send([.presence(device, presence)])
     }
