@@ -240,8 +240,9 @@ let package = Package(
         layer(
             "Command", "ApusCommand",
             [
-                "ApusCore", "ApusConfiguration", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster", "ApusSessions",
-                "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration", "ApusRelayNode", "ApusNode", "ApusClient", "ApusDevice", "ApusTraversal", "ApusLocal", "CApusThreads", nioCore, nioPosix, nioHTTP1,
+                "ApusCore", "ApusConfiguration", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster",
+                "ApusSessions", "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration", "ApusRelayNode", "ApusNode",
+                "ApusClient", "ApusDevice", "ApusTraversal", "ApusLocal", "CApusThreads", nioCore, nioPosix, nioHTTP1,
                 nioSSL, nioFoundationCompat, protobuf, unixSignals, log, coreMetrics, arguments,
             ]),
         .executableTarget(
@@ -308,7 +309,8 @@ let package = Package(
         test(
             "ApusNodeTests",
             [
-                "ApusCore", "ApusConfiguration", "ApusListener", "ApusWire", "ApusTransport", "ApusCluster", "ApusGateway",
+                "ApusCore", "ApusConfiguration", "ApusListener", "ApusWire", "ApusTransport", "ApusCluster",
+                "ApusGateway",
                 "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode",
                 "ApusTestKit", protobuf,
             ]),

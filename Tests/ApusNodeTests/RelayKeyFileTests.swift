@@ -1,6 +1,7 @@
 import ApusCore
 import ApusNodeConfiguration
 import ApusRelayNode
+import ApusRelayService
 import ApusTraversal
 import Foundation
 import Testing

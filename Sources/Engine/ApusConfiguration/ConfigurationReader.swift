@@ -177,7 +177,8 @@ public struct ConfigurationReader {
     }
 
     /// Error 10022 with the place of a key, for a rule outside the reader.
-    func invalid(_ key: String, _ sentence: String) -> ApusError { invalid(key, entries[key]?.line, sentence) }
+    /// The error of a value that is not valid (10022), with its place.
+    package func invalid(_ key: String, _ sentence: String) -> ApusError { invalid(key, entries[key]?.line, sentence) }
 
     private func invalid(_ key: String, _ line: Int?, _ sentence: String) -> ApusError {
         let place = line.map { "\(source):\($0)" } ?? source

@@ -1,4 +1,4 @@
-package import ApusCore
+import ApusCore
 package import Logging
 
 /// Fits the limits that use descriptors to the limit of open files.

@@ -1,5 +1,5 @@
 package import ApusCore
-package import ServiceLifecycle
+import ServiceLifecycle
 
 /// Compares the number of open descriptors with the limit, and raises the condition `descriptors` while it is close to
 /// it.

@@ -1,6 +1,6 @@
 import ApusCluster
 package import ApusCore
-import ApusNodeConfiguration
+package import ApusNodeConfiguration
 import ApusSessions
 package import ApusStorage
 import Foundation

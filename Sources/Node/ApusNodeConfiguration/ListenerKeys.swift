@@ -1,4 +1,5 @@
 import ApusClientAPI
+import ApusConfiguration
 import ApusCore
 import ApusHTTP
 

@@ -1,10 +1,12 @@
-public import ApusCore
 package import ApusChannels
 package import ApusClientAPI
 package import ApusCluster
+package import ApusConfiguration
+public import ApusCore
 package import ApusGateway
 package import ApusHTTP
 import ApusMedia
+package import ApusRelayService
 package import ApusSessions
 package import ApusStorage
 package import ApusTransport

@@ -1,4 +1,5 @@
 import ApusCluster
+import ApusConfiguration
 import ApusCore
 
 extension ReplicaConfiguration {

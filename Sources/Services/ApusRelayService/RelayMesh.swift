@@ -1,11 +1,11 @@
-import ApusCluster
-import ApusCore
+package import ApusCluster
+package import ApusCore
 import ApusRelay
-import ApusTransport
+package import ApusTransport
 import ApusTraversal
 import ApusWire
 import Crypto
-import Logging
+package import Logging
 import ServiceLifecycle
 import SwiftProtobuf
 import Synchronization

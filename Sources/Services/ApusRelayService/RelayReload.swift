@@ -1,17 +1,15 @@
-package import ApusCore
+import ApusCore
+import ApusTraversal
 package import Logging
-package import ServiceLifecycle
+import ServiceLifecycle
 import UnixSignals
-
-/// Reads the relay's current configuration and keys from their files.
-package typealias RelaySource = @Sendable () throws(ApusError) -> (configuration: RelayConfiguration, keys: RelayKeys)
 
 /// At each SIGHUP, reads the HTTP listener's certificate, and the relay's secrets, users, lists of peers and
 /// certificate again, until the node stops.
 /// If something cannot be read, its part does not change and the log has the reason. No allocation ends.
 package struct RelayReload: Service {
     private let relay: RelayService?
-    private let certificate: (@Sendable () throws(ApusError) -> Void)?
+    private let certificate: CertificateReload?
     private let read: RelaySource
     private let signals: UnixSignalsSequence
     private let log: Logger
@@ -21,7 +19,7 @@ package struct RelayReload: Service {
     ///   - relay: nil for a node without a relay.
     ///   - certificate: reads the HTTP listener's certificate again; nil for a standalone relay.
     package init(
-        relay: RelayService?, certificate: (@Sendable () throws(ApusError) -> Void)? = nil, log: Logger,
+        relay: RelayService?, certificate: CertificateReload? = nil, log: Logger,
         read: @escaping RelaySource
     ) async {
         self.relay = relay

@@ -1,6 +1,6 @@
 import ApusCore
 package import ApusRelay
-package import ServiceLifecycle
+import ServiceLifecycle
 
 /// Notifies the service manager when the relay is open, while it is alive, and when it stops (`Type=notify`,
 /// `WatchdogSec=`).

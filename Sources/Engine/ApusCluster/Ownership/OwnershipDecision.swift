@@ -2,8 +2,8 @@ package import ApusCore
 
 /// One change of the cluster map. A node decides it and applies it with one compare-and-swap (D4, D5).
 package enum OwnershipDecision: Sendable, Equatable {
-    /// A node starts as ``ClusterMap/nextIncarnation(of:)``. An earlier incarnation of its name that still
-    /// counts as alive is dead by this. The node listens before it joins, so it can be reached from its first moment in the map.
+    /// A node starts as ``ClusterMap/nextIncarnation(of:)``. An earlier incarnation of its name that still counts as
+    /// alive is dead by this. The node listens before it joins, so it can be reached from its first moment in the map.
     case join(NodeID, addresses: NodeAddresses, weight: UInt32)
     /// The detector confirmed deaths. The shards go to their standbys.
     case declareDead([NodeID])

@@ -1,7 +1,7 @@
 import ApusCore
 package import ApusStorage
 package import Logging
-package import ServiceLifecycle
+import ServiceLifecycle
 import Synchronization
 
 #if canImport(Glibc)

@@ -1,3 +1,4 @@
+import ApusConfiguration
 import ApusCore
 import ApusRelay
 package import ApusTraversal

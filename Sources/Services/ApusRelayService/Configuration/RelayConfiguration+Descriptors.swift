@@ -70,4 +70,3 @@ extension RelayConfiguration {
         return (granted[0], take(granted.dropFirst(), planes: planes))
     }
 }
-

@@ -1,3 +1,4 @@
+import ApusConfiguration
 package import ApusCore
 import ApusRelay
 package import ApusTraversal

@@ -1,3 +1,4 @@
+package import ApusConfiguration
 package import ApusCore
 package import ApusTraversal
 

@@ -1,3 +1,4 @@
+import ApusConfiguration
 package import ApusCore
 package import ApusTraversal
 import Crypto
@@ -34,12 +35,14 @@ package struct RelayKeys: Sendable {
     }
 
     /// ``operatorToken``, without reading the files of the configuration.
-    static func operatorToken(root: [UInt8]) -> String {
+    package static func operatorToken(root: [UInt8]) -> String {
         derive(root, "apus relay operators").map { String($0, radix: 16) }.joined(separator: "-")
     }
 
     /// ``credentials``, without reading the users.
-    static func credentials(root: [UInt8], configuration: RelayConfiguration) throws(ApusError) -> RelayCredentials {
+    package static func credentials(root: [UInt8], configuration: RelayConfiguration) throws(ApusError)
+        -> RelayCredentials
+    {
         var exposed: [String] = []
         return try credentials(root: root, configuration: configuration, &exposed)
     }
