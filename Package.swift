@@ -185,8 +185,8 @@ let package = Package(
             "Edges", "ApusHTTP",
             [
                 "ApusCore", "ApusListener", "ApusContract", "ApusTraversal", "ApusTransport", "ApusCluster",
-                "ApusSessions", "ApusClientAPI", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, nioHTTP1, nioSSL,
-                nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf, crypto, lifecycle, log, coreMetrics,
+                "ApusSessions", "ApusClientAPI", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, nioHTTP1,
+                nioSSL, nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf, crypto, lifecycle, log, coreMetrics,
             ]),
 
         // Node: its configuration, and the only place that joins the parts.
