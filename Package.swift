@@ -170,8 +170,9 @@ let package = Package(
         layer(
             "Services", "ApusRelayService",
             [
-                "ApusCore", "ApusConfiguration", "ApusListener", "ApusWire", "ApusTransport", "ApusTraversal",
-                "ApusCluster", "ApusRelay", "ApusSessions", nioCore, protobuf, crypto, lifecycle, unixSignals, log,
+                "ApusCore", "ApusConfiguration", "ApusContract", "ApusListener", "ApusWire", "ApusTransport",
+                "ApusTraversal", "ApusCluster", "ApusRelay", "ApusSessions", nioCore, protobuf, crypto, lifecycle,
+                unixSignals, log,
             ]),
 
         // Edges: sockets for devices, apps and operators.
@@ -186,9 +187,9 @@ let package = Package(
         layer(
             "Edges", "ApusHTTP",
             [
-                "ApusCore", "ApusListener", "ApusContract", "ApusTransport", "ApusCluster", "ApusSessions",
-                "ApusClientAPI", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, nioHTTP1, nioSSL,
-                nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf, crypto, lifecycle, log, coreMetrics,
+                "ApusCore", "ApusListener", "ApusContract", "ApusTraversal", "ApusTransport", "ApusCluster",
+                "ApusSessions", "ApusClientAPI", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, nioHTTP1,
+                nioSSL, nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf, crypto, lifecycle, log, coreMetrics,
             ]),
 
         // Node: its configuration, and the only place that joins the parts.
@@ -202,8 +203,8 @@ let package = Package(
         layer(
             "Node", "ApusRelayNode",
             [
-                "ApusCore", "ApusConfiguration", "ApusListener", "ApusTraversal", "ApusRelay", "ApusRelayService",
-                "ApusHTTP", nioCore, nioPosix, lifecycle, unixSignals, crypto, log,
+                "ApusCore", "ApusConfiguration", "ApusContract", "ApusListener", "ApusTraversal", "ApusRelay",
+                "ApusRelayService", "ApusHTTP", nioCore, nioPosix, lifecycle, unixSignals, crypto, log,
             ]),
         layer(
             "Node", "ApusNode",
@@ -235,17 +236,16 @@ let package = Package(
         layer(
             "Command", "ApusLocal",
             [
-                "ApusCore", "ApusConfiguration", "ApusSessions", "ApusTransport", "ApusTraversal", "ApusRelayService",
-                "ApusNodeConfiguration", "ApusRelayNode", "CApusTLS", nioCore, nioPosix,
+                "ApusCore", "ApusConfiguration", "ApusContract", "ApusSessions", "ApusTransport", "ApusTraversal",
+                "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode", "CApusTLS", nioCore, nioPosix,
                 nioHTTP1, nioSSL, nioFoundationCompat, crypto,
             ]),
         layer(
             "Command", "ApusCommand",
             [
                 "ApusCore", "ApusConfiguration", "ApusContract", "ApusMedia", "ApusStorage", "ApusCluster",
-                "ApusSessions",
-                "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode", "ApusNode", "ApusClient", "ApusDevice",
-                "ApusTraversal", "ApusLocal", "CApusThreads", nioCore, nioPosix, nioHTTP1,
+                "ApusSessions", "ApusRelayService", "ApusHTTP", "ApusNodeConfiguration", "ApusRelayNode", "ApusNode",
+                "ApusClient", "ApusDevice", "ApusTraversal", "ApusLocal", "CApusThreads", nioCore, nioPosix, nioHTTP1,
                 nioSSL, nioFoundationCompat, protobuf, unixSignals, log, coreMetrics, arguments,
             ]),
         .executableTarget(
@@ -281,8 +281,8 @@ let package = Package(
 
         test(
             "ApusRelayTests",
-            ["ApusCore", "ApusThreads", "ApusTraversal", "ApusRelay", "ApusTestKit", "CApusTLS", log]),
-        test("ApusCoreTests", ["ApusCore", coreMetrics, log]),
+            ["ApusCore", "ApusThreads", "ApusTraversal", "ApusRelay", "ApusHTTP", "ApusTestKit", "CApusTLS", log]),
+        test("ApusCoreTests", ["ApusCore", log]),
         test(
             "ApusClientAPITests",
             [
@@ -293,7 +293,7 @@ let package = Package(
             "ApusHTTPTests",
             [
                 "ApusCore", "ApusContract", "ApusSessions", "ApusClientAPI", "ApusHTTP", protobuf, nioCore, nioPosix,
-                lifecycle, log,
+                lifecycle, log, coreMetrics,
             ]),
         test("ApusListenerTests", ["ApusCore", "ApusListener", "ApusTestKit", nioCore, nioPosix, log]),
         test(
@@ -326,7 +326,7 @@ let package = Package(
         .testTarget(
             name: "RelayClientTests", dependencies: ["ApusTestKit", nioCore, nioPosix],
             path: "Tests/RelayClientTests", exclude: ["Clients"], swiftSettings: apusSettings),
-        test("TidyTests", ["ApusCore", "ApusConfiguration", "ApusNodeConfiguration", "ApusRelayNode"]),
+        test("TidyTests", ["ApusCore", "ApusConfiguration", "ApusHTTP", "ApusNodeConfiguration", "ApusRelayNode"]),
         test("ApusWireTests", ["ApusCore", "ApusWire", "ApusTestKit", nioCore]),
         test(
             "ApusClusterTests",

@@ -74,7 +74,7 @@ struct RelayMessagesTests {
         }
     }
 
-    @Test("Report come back as they went; endpoints of unknown kinds are left out, lists that do not fit refused")
+    @Test("Reports come back as they went; endpoints of unknown kinds are left out, lists that do not fit refused")
     func report() throws {
         let report = RelayReport(
             endpoints: [RelayEndpoint(transport: .udp, address: v4), RelayEndpoint(transport: .tls, address: v6)],

@@ -1,4 +1,5 @@
 import ApusCore
+import ApusHTTP
 import ApusRelay
 import Testing
 

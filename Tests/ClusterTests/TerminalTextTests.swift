@@ -1,3 +1,4 @@
+import ApusContract
 import ApusCore
 import Foundation
 import NIOCore

@@ -75,7 +75,8 @@ def main():
     out += [
         ".SH EXIT STATUS",
         "0 on success, 1 for an error, which is one line on standard error with its number, and 64 for arguments "
-        "that are not valid.",
+        "that are not valid. With \\fB\\-\\-json\\fR the error is one JSON object, the last line on standard error: "
+        '{"error": {"message", "name", "number"}}.',
     ]
     print("\n".join(out))
 

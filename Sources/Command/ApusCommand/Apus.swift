@@ -27,6 +27,16 @@ package enum ApusProgram {
     ///   same ones.
     package static func main(services: [any NodeService] = []) async {
         added.withLock { $0 = services }
-        await Apus.main(ServerOptions.behindVerb(Array(CommandLine.arguments.dropFirst())))
+        let arguments = ServerOptions.behindVerb(Array(CommandLine.arguments.dropFirst()))
+        do {
+            var command = try await Apus.asyncParseAsRoot(arguments)
+            if var command = command as? any AsyncParsableCommand {
+                try await command.run()
+            } else {
+                try command.run()
+            }
+        } catch {
+            CommandFailure.exit(error, arguments: arguments)
+        }
     }
 }

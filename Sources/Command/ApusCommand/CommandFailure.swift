@@ -1,16 +1,42 @@
 import ApusCore
+import ApusLocal
 import ArgumentParser
-import Foundation
 
-/// Reports a command's error: one line on standard error with the error's number, and exit code 1.
+/// Reports the error that ends a command, and ends the process with its exit code.
 enum CommandFailure {
-    /// Runs a command's work. The argument parser reports errors other than ``ApusError``.
-    static func reported(_ body: () async throws -> Void) async throws {
-        do {
-            try await body()
-        } catch let error as ApusError {
-            FileHandle.standardError.write(Data("apus: \(error.description)\n".utf8))
-            throw ExitCode.failure
+    /// With `--json` an error is one object on standard error, the last line there.
+    private struct Report: Encodable {
+        struct Failure: Encodable {
+            /// The number of the catalogue (docs/reference/errors.md).
+            var number: Int32
+            /// The name of the catalogue.
+            var name: String
+            /// What is wrong, for people.
+            var message: String
         }
+        var error: Failure
+    }
+
+    /// Ends the process: with 0 after help, 64 after arguments that are not valid, 1 after another error.
+    /// - Parameter arguments: the arguments of the command, which select JSON with `--json`.
+    static func exit(_ error: any Error, arguments: [String]) -> Never {
+        let code = Apus.exitCode(for: error)
+        guard !code.isSuccess, !(error is ExitCode) else { Apus.exit(withError: error) }
+        let isJSON = arguments.prefix { $0 != "--" }.contains("--json")
+        if isJSON, let line = try? OutputOptions.text(Report(error: failure(error, code))) {
+            Console.warn(line)
+        } else if let error = error as? ApusError {
+            Console.warn("apus: \(error)")
+        } else {
+            Apus.exit(withError: error)
+        }
+        Apus.exit(withError: code)
+    }
+
+    private static func failure(_ error: any Error, _ code: ExitCode) -> Report.Failure {
+        let known =
+            error as? ApusError
+            ?? ApusError(code == .validationFailure ? .badParameter : .internalFailure, Apus.message(for: error))
+        return Report.Failure(number: known.code.number, name: known.code.name, message: known.message)
     }
 }

@@ -1,4 +1,5 @@
-package import ApusCore
+package import ApusContract
+import ApusCore
 import Foundation
 import NIOCore
 import NIOFoundationCompat

@@ -1,4 +1,8 @@
 extension ErrorCode {
+    /// The name in the sources and in the reference, such as `badParameter`; `error` with the number if the number is
+    /// not in the catalogue.
+    package var name: String { Self.explanations.first { $0.code == self }?.name ?? "error\(number)" }
+
     /// What the reference says of an error beside its number and its sentence.
     package struct Explanation: Sendable {
         /// Who receives the error.

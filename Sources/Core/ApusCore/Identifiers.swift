@@ -52,6 +52,16 @@ extension IdentifierString {
         self.init(unchecked: rawValue)
     }
 
+    /// Makes the identifier of a parameter.
+    /// - Parameter name: the parameter's name, for the message, such as `the device's id`.
+    /// - Throws: 21031 with the limits. The message does not contain the text.
+    package init(checking text: String, _ name: String) throws(ApusError) {
+        guard let value = Self(rawValue: text) else {
+            throw ApusError(.badParameter, "\(name) must be \(Self.limits)")
+        }
+        self = value
+    }
+
     public var description: String { rawValue }
 
     public static func < (left: Self, right: Self) -> Bool { left.rawValue < right.rawValue }
@@ -100,6 +110,12 @@ public struct ChannelID: Sendable, Hashable, Comparable, CustomStringConvertible
     public init(device: DeviceID, source: UInt16 = 0) {
         self.device = device
         self.source = source
+    }
+
+    /// The channel in a message; nil if the id of the device or the number of the source is out of range.
+    package init?(device: String, source: UInt32) {
+        guard let device = DeviceID(rawValue: device), let source = UInt16(exactly: source) else { return nil }
+        self.init(device: device, source: source)
     }
 
     public var description: String { "\(device)/\(source)" }

@@ -7,7 +7,7 @@
 ///
 /// Isolation: safe to use from any thread and task.
 public final class WorkQueue<Item: Sendable>: Sendable {
-    /// What becomes of work that is under way when the queue is finished.
+    /// What becomes of work that is in progress when the queue is finished.
     public enum Ending: Sendable {
         /// It is waited for.
         case waits
@@ -20,7 +20,7 @@ public final class WorkQueue<Item: Sendable>: Sendable {
 
     /// An empty queue.
     ///
-    /// - Parameter countMax: items that may wait, those under way not counted; one beyond is dropped. Nil: whoever adds
+    /// - Parameter countMax: items that may wait, beside those in progress; one more is dropped. Nil: whoever adds
     ///   bounds them, for example because each of a bounded number of connections has at most one.
     public init(countMax: Int?) {
         (items, feed) = AsyncStream.makeStream(
@@ -39,7 +39,7 @@ public final class WorkQueue<Item: Sendable>: Sendable {
     public func finish() { feed.finish() }
 
     /// Performs the items side by side, each as soon as it is there, until the queue is finished or the task is
-    /// cancelled. Returns when nothing is under way any more.
+    /// cancelled. Returns when no work is in progress.
     public func run(whenFinished ending: Ending = .waits, _ perform: @escaping @Sendable (Item) async -> Void) async {
         await withDiscardingTaskGroup { group in
             for await item in items { group.addTask { await perform(item) } }

@@ -136,11 +136,11 @@ extension ClientHandler {
     // MARK: - Apps
 
     private func play(_ request: ClientPlayRequest, _ call: UInt32) {
-        guard let session, let device = DeviceID(rawValue: request.device),
-            let source = UInt16(exactly: request.source)
-        else { return fail(call, ApusError(.badParameter, "the device's id or source is not valid")) }
+        guard let session, let channel = ChannelID(device: request.device, source: request.source) else {
+            return fail(call, ApusError(.badParameter, "the device's id or source is not valid"))
+        }
         guard hasRoomForStream else { return fail(call, ApusError(.tooManyStreams)) }
-        let channel = ChannelID(device: device, source: source)
+        let device = channel.device
         let after =
             request.hasAfter
             ? FramePosition(epoch: request.after.epoch, sequence: request.after.sequence) : nil

@@ -1,4 +1,6 @@
+package import ApusContract
 package import ApusCore
+package import ApusTraversal
 
 /// The configuration of the HTTP listener, with keys under `http.` (D13).
 package struct HTTPConfiguration: Sendable {

@@ -4,7 +4,7 @@ import HTTPTypes
 import Hummingbird
 import NIOCore
 
-/// An error as problem details (RFC 9457), with its number from the catalogue (docs/errors.md).
+/// An error as problem details (RFC 9457), with its number from the catalogue (docs/reference/errors.md).
 struct Problem {
     let error: ApusError
     let status: HTTPResponse.Status

@@ -1,4 +1,5 @@
 import ApusCore
+import ApusTraversal
 import HTTPTypes
 import Hummingbird
 

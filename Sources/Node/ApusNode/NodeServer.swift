@@ -2,7 +2,7 @@ import ApusChannels
 import ApusCluster
 package import ApusCore
 import ApusGateway
-import ApusHTTP
+package import ApusHTTP
 package import ApusNodeConfiguration
 import ApusRelayService
 import ApusSessions

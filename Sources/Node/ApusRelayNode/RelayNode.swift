@@ -1,5 +1,6 @@
+import ApusContract
 package import ApusCore
-import ApusHTTP
+package import ApusHTTP
 import ApusListener
 import ApusRelay
 package import ApusRelayService

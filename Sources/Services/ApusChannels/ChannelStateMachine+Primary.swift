@@ -15,7 +15,7 @@ extension ChannelStateMachine {
         /// No frame after this one was ever acknowledged, by this node or by one before it.
         var promised: FramePosition?
         var protection = Protection.kept
-        /// When the protection was looked at last.
+        /// The time of the last check of the protection.
         var lastLooked = MonotonicTime.zero
 
         init(promised: FramePosition?) { self.promised = promised }
@@ -35,7 +35,7 @@ extension ChannelStateMachine {
     /// A publisher, connected here or to another node, wants to send (IV-C1).
     ///
     /// ``PublisherEpoch`` says which epoch it gets, or 10024. While a publisher is attached, another instance takes
-    /// its place with its first frame: the one before then hears 10024, and hears it only from one that sends.
+    /// its place with its first frame: the one before then receives 10024, and only if the new one sends.
     ///
     /// - Parameter wallSeconds: this node's clock, in Unix seconds.
     package mutating func openIngest(
@@ -208,7 +208,7 @@ extension ChannelStateMachine {
             primary.protection = isLost && !isInTime ? .lost(next) : .owed(next)
         }
     }
-    /// A node that did not look for this long was itself late: its peers take it for dead no sooner (D4).
+    /// A node that did not look for this long was itself late: its peers do not consider it dead sooner (D4).
     private static let lateness = Duration.milliseconds(200)
 
     // MARK: - The copies

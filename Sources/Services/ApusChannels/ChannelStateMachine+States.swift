@@ -67,7 +67,7 @@ extension ChannelStateMachine {
     struct Copy: Sendable {
         enum Step: Sendable {
             case opening
-            /// - confirmed: the newest frame that the node has told of.
+            /// - confirmed: the newest frame that the node has confirmed.
             case active(confirmed: FramePosition?)
             case waiting(until: MonotonicTime)
         }
@@ -76,7 +76,7 @@ extension ChannelStateMachine {
         var step = Step.opening
         var retryDelay: Duration
 
-        /// The newest frame that the node has told of, while the copy is open.
+        /// The newest frame that the node has confirmed, while the copy is open.
         var confirmed: FramePosition? { if case .active(let confirmed) = step { confirmed } else { nil } }
         var isActive: Bool { if case .active = step { true } else { false } }
         var isWaiting: Bool { if case .waiting = step { true } else { false } }

@@ -3,7 +3,7 @@ package import ApusMedia
 
 /// One media channel as one node sees it: its role, its frames, and what it owes to whom (D7).
 ///
-/// A channel lives in its device's shard. The shard's owner is the channel's **primary**: it takes the
+/// A channel belongs to its device's shard. The shard's owner is the channel's **primary**: it takes the
 /// publisher's frames, fans them out, copies them to the shard's **standby**, and acknowledges to the
 /// publisher what the standby has. Any other node with viewers is an **edge**: it subscribes to the
 /// primary, or to the standby where the primary cannot be reached, with everything after its last frame.
@@ -15,7 +15,7 @@ package import ApusMedia
 ///
 /// **Another standby, planned.** The node that is to stand by is a **candidate** first
 /// (``setCandidate(_:now:)``): it is copied to beside the standby, and once it has all that was ever
-/// acknowledged, the publisher hears only of what both have. From then on the map may name it at any moment,
+/// acknowledged, only what both have is acknowledged to the publisher. From then on the map may name it at any moment,
 /// noticed here or not, and a primary that dies finds everything acknowledged at whoever stands by.
 ///
 /// **An old picture is no live picture.** A node whose copy of the channel is not fed, because nobody watched there

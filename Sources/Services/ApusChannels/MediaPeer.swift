@@ -404,7 +404,7 @@ extension MediaPeer {
             hub.machine.receiverHas(after)
             let term = hub.machine.assignment.term
             guard term >= request.epoch else {
-                return .failure(ApusError(.staleEpoch, "this node has not heard of epoch \(request.epoch) yet"))
+                return .failure(ApusError(.staleEpoch, "this node does not have epoch \(request.epoch) yet"))
             }
             guard hub.machine.role != .edge else {
                 return .failure(ApusError(.moved, "this node neither owns the channel nor stands by"))
@@ -570,14 +570,6 @@ final class PeerIngest: IngestPeer, @unchecked Sendable {  // SAFETY: `id` is se
                     $0.failure.message = error.message
                 })
         }
-    }
-}
-
-extension ChannelID {
-    /// The channel in a message; nil if the name is invalid.
-    init?(device: String, source: UInt32) {
-        guard let device = DeviceID(rawValue: device), let source = UInt16(exactly: source) else { return nil }
-        self.init(device: device, source: source)
     }
 }
 

@@ -3,7 +3,7 @@ package import ApusCore
 package import ApusWire
 import SwiftProtobuf
 
-/// What clients of a node may ask and hear (D17).
+/// The requests and topics that a node offers to clients (D17).
 ///
 /// Services register their requests and topics while the node is made; the native protocol, WebSocket and REST read the
 /// same table afterwards. An edge knows no request by name.

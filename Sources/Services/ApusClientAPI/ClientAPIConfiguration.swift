@@ -1,6 +1,6 @@
 /// The bounds of clients' requests and events (D13, D17).
 package struct ClientAPIConfiguration: Sendable {
-    /// Requests of one connection that are under way; one more is refused with 10007. Key
+    /// Requests of one connection that are in progress; one more is refused with 10007. Key
     /// `api.requests_per_connection_max`.
     package var requestsPerConnectionMax = 64
     /// How long a request may take where its client names no time; then 10005. Key `api.request_timeout`.
@@ -15,10 +15,11 @@ package struct ClientAPIConfiguration: Sendable {
     /// Events that wait for one connection; see ``ClientEventQueue``. Key `api.events_max`.
     package var eventsMax = 256
 
-    /// Topics that the clients of one node hear; a client that wants one more is refused with 10007. Key
+    /// Topics to which the clients of one node are subscribed; a subscription to one more is refused with 10007. Key
     /// `api.topics_max`.
     package var topicsMax = 65_536
-    /// Topics, beside presence, that one connection hears; one more is refused with 10007. Key `api.subscriptions_max`.
+    /// Topics, except presence, to which one connection is subscribed; one more is refused with 10007. Key
+    /// `api.subscriptions_max`.
     package var subscriptionsMax = 1000
 
     package init() {}

@@ -1,6 +1,6 @@
 package import ApusCore
 
-/// The requests of one connection that are under way: which are carried out, which wait for an earlier one, and which
+/// The requests of one connection that are in progress: which are carried out, which wait for an earlier one, and which
 /// nobody waits for any more (D17).
 ///
 /// A request is carried out beside the others. One with an order key waits for the earlier ones with the same key.
@@ -44,7 +44,7 @@ package struct ClientCallsStateMachine<Work> {
 
     private let callsMax: Int
     private var calls: [UInt32: Call] = [:]
-    /// By key: those that are under way, the one that runs first.
+    /// By key: those that are in progress, the one that runs first.
     private var orders: [String: [UInt32]] = [:]
 
     package init(callsMax: Int) { self.callsMax = callsMax }
@@ -58,10 +58,10 @@ package struct ClientCallsStateMachine<Work> {
         _ id: UInt32, key: String?, deadline: MonotonicTime, _ work: Work
     ) -> OnRequest {
         guard calls[id] == nil else {
-            return .refuse(ApusError(.badParameter, "a request with this number is under way"))
+            return .refuse(ApusError(.badParameter, "a request with this number is in progress"))
         }
         guard calls.count < callsMax else {
-            return .refuse(ApusError(.overloaded, "too many requests of this connection are under way"))
+            return .refuse(ApusError(.overloaded, "too many requests of this connection are in progress"))
         }
         guard let key else {
             calls[id] = Call(state: .running, key: nil, deadline: deadline)

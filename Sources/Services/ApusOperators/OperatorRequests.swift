@@ -109,9 +109,7 @@ package struct OperatorRequests: Sendable {
 
     private func addSessions(to api: inout ClientAPI) {
         api.on(ClientListSessionsRequest.self) { [self] request, call throws(ApusError) in
-            guard request.account.isEmpty || AccountID(rawValue: request.account) != nil else {
-                throw ApusError(.badParameter, "the account's id is not valid")
-            }
+            if !request.account.isEmpty { _ = try AccountID(checking: request.account, "the account") }
             guard request.node.isEmpty else {
                 guard forwarding.isHere(request.node) else {
                     return try await forwarding.ask(request.node, request, call)

@@ -1,3 +1,4 @@
+package import ApusContract
 package import ApusCore
 package import ApusRelay
 

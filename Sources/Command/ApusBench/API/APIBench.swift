@@ -18,7 +18,7 @@ struct BenchAPICommand: AsyncParsableCommand {
     @Option(help: "Clients that ask, each one request after the other.") var clients = 64
     @Option(help: "How long a round of one protocol lasts, in seconds.") var seconds = 3
     @Option(help: "Rounds; medians are reported.") var rounds = 5
-    @Option(help: "Sessions that hear the events; 0: no events are sent.") var sessions = 10_000
+    @Option(help: "Sessions that receive the events; 0: no events are sent.") var sessions = 10_000
     @Option(help: "Events.") var events = 30
     @Option(help: "First port.") var basePort = 28_400
     @Flag(help: "Print one JSON object as the last line.") var json = false

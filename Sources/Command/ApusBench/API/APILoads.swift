@@ -11,7 +11,7 @@ import NIOWebSocket
 import SwiftProtobuf
 import Synchronization
 
-/// Native clients at the first node, each with one request under way.
+/// Native clients at the first node, each with one request in progress.
 final class NativeLoad {
     private let pairs: [(session: ClientSession, device: DeviceID)]
 
@@ -56,7 +56,7 @@ final class NativeLoad {
     }
 }
 
-/// WebSockets at the first node, each with one request under way.
+/// WebSockets at the first node, each with one request in progress.
 final class WebSocketLoad {
     private let connections: [BenchWebSocket]
 

@@ -31,7 +31,7 @@ final class PushBench {
         var values: [String: Double]
     }
 
-    /// When each session heard the newest event.
+    /// When each session received the newest event.
     private final class Heard: Sendable {
         private let times = Mutex<[Double]>([])
         private let sentAt = Mutex(MonotonicTime.zero)

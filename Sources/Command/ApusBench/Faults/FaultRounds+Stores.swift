@@ -1,4 +1,5 @@
 import ApusCluster
+import ApusContract
 import ApusCore
 import ApusLocal
 import ApusSessions

@@ -14,14 +14,26 @@ struct AdminBackup: AsyncParsableCommand {
 
     @OptionGroup var records: RecordsOption
     @Argument(help: "Write this file, which must not exist.") var file: String
+    @OptionGroup var output: OutputOptions
 
     func run() async throws {
-        try await CommandFailure.reported {
-            let configuration = try records.fileConfiguration
-            let copy = try await RecordBackup.make(
-                of: configuration.recordsFile, cluster: configuration.cluster, to: file)
-            print("Copied \(copy.recordCount) records, \(copy.byteCount) bytes, to \(file).")
-        }
+        let configuration = try records.fileConfiguration
+        let copy = try await RecordBackup.make(
+            of: configuration.recordsFile, cluster: configuration.cluster, to: file)
+        try output.show(
+            BackupReport(copy, file: file),
+            ["Copied \(copy.recordCount) records, \(copy.byteCount) bytes, to \(file)."])
+    }
+}
+
+/// The result of a backup or a restore.
+private struct BackupReport: Encodable {
+    var file: String
+    var records: Int
+    var bytes: Int
+
+    init(_ copy: RecordBackup.Summary, file: String) {
+        (self.file, records, bytes) = (file, copy.recordCount, copy.byteCount)
     }
 }
 
@@ -36,13 +48,12 @@ struct AdminRestore: AsyncParsableCommand {
 
     @OptionGroup var records: RecordsOption
     @Argument(help: "Restore this file of `apus admin backup`.") var file: String
+    @OptionGroup var output: OutputOptions
 
     func run() async throws {
-        try await CommandFailure.reported {
-            let configuration = try records.fileConfiguration
-            let copy = try await RecordBackup.restore(
-                file, to: configuration.recordsFile, cluster: configuration.cluster)
-            print("Restored \(copy.recordCount) records.")
-        }
+        let configuration = try records.fileConfiguration
+        let copy = try await RecordBackup.restore(
+            file, to: configuration.recordsFile, cluster: configuration.cluster)
+        try output.show(BackupReport(copy, file: file), ["Restored \(copy.recordCount) records."])
     }
 }

@@ -24,22 +24,32 @@ struct AdminBlobs: AsyncParsableCommand {
     }
 }
 
+/// The result of a verb for one blob.
+private struct BlobReport: Encodable {
+    /// The blob's name.
+    var blob: String
+    /// The file that was read or written, if any.
+    var file: String?
+    /// The size of the blob, if its content was read.
+    var bytes: Int?
+}
+
 /// `apus admin blobs list`: prints the blobs' names.
 struct AdminBlobsList: AsyncParsableCommand {
     static let configuration = CommandConfiguration(commandName: "list", abstract: "Print the names of all blobs.")
 
     @OptionGroup var records: RecordsOption
+    @OptionGroup var output: OutputOptions
 
     func run() async throws {
-        try await CommandFailure.reported {
-            let store = try await AdminBlobs.open(records)
-            var last: BlobID?
-            while true {
-                let page = try await store.list(after: last, limit: 1000)
-                guard !page.isEmpty else { return }
-                for id in page { print(id) }
-                last = page.last
-            }
+        let store = try await AdminBlobs.open(records)
+        var list = ListOutput("blobs", output)
+        var last: BlobID?
+        while true {
+            let page = try await store.list(after: last, limit: 1000)
+            guard !page.isEmpty else { return list.end() }
+            for id in page { list.add("\(id)", json: "\"\(id)\"") }
+            last = page.last
         }
     }
 }
@@ -51,14 +61,14 @@ struct AdminBlobsPut: AsyncParsableCommand {
 
     @OptionGroup var records: RecordsOption
     @Argument(help: "Read this file.") var file: String
+    @OptionGroup var output: OutputOptions
 
     func run() async throws {
-        try await CommandFailure.reported {
-            guard let content = FileManager.default.contents(atPath: file) else {
-                throw ApusError(.storageFailed, "\(file) cannot be read")
-            }
-            print(try await AdminBlobs.open(records).put([UInt8](content)))
+        guard let content = FileManager.default.contents(atPath: file) else {
+            throw ApusError(.storageFailed, "\(file) cannot be read")
         }
+        let id = try await AdminBlobs.open(records).put([UInt8](content))
+        try output.show(BlobReport(blob: "\(id)", file: file, bytes: content.count), ["\(id)"])
     }
 }
 
@@ -69,19 +79,19 @@ struct AdminBlobsGet: AsyncParsableCommand {
     @OptionGroup var records: RecordsOption
     @Argument(help: "Read the blob with this name.") var name: String
     @Argument(help: "Write this file, which must not exist.") var file: String
+    @OptionGroup var output: OutputOptions
 
     func run() async throws {
-        try await CommandFailure.reported {
-            let id = try AdminBlobs.id(name)
-            guard let content = try await AdminBlobs.open(records).get(id) else {
-                throw ApusError(.targetUnknown, "there is no blob \(id)")
-            }
-            do {
-                try Data(content).write(to: URL(fileURLWithPath: file), options: .withoutOverwriting)
-            } catch {
-                throw ApusError(.storageFailed, "\(file) cannot be created: \(error.localizedDescription)")
-            }
+        let id = try AdminBlobs.id(name)
+        guard let content = try await AdminBlobs.open(records).get(id) else {
+            throw ApusError(.targetUnknown, "there is no blob \(id)")
         }
+        do {
+            try Data(content).write(to: URL(fileURLWithPath: file), options: .withoutOverwriting)
+        } catch {
+            throw ApusError(.storageFailed, "\(file) cannot be created: \(error.localizedDescription)")
+        }
+        try output.show(BlobReport(blob: "\(id)", file: file, bytes: content.count), [])
     }
 }
 
@@ -91,8 +101,10 @@ struct AdminBlobsRemove: AsyncParsableCommand {
 
     @OptionGroup var records: RecordsOption
     @Argument(help: "Remove the blob with this name.") var name: String
+    @OptionGroup var output: OutputOptions
 
     func run() async throws {
-        try await CommandFailure.reported { try await AdminBlobs.open(records).remove(try AdminBlobs.id(name)) }
+        try await AdminBlobs.open(records).remove(try AdminBlobs.id(name))
+        try output.show(BlobReport(blob: name), [])
     }
 }

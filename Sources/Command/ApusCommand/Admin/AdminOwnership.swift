@@ -32,6 +32,25 @@ struct AdminOwnershipRestore: AsyncParsableCommand {
     var from: String?
     @Flag(help: "Show the map of each node and the planned action, and change nothing.")
     var dryRun = false
+    @OptionGroup var output: OutputOptions
+
+    private struct Report: Encodable {
+        /// The map that was restored, or would be.
+        struct Choice: Encodable {
+            /// The node that held it.
+            var node: String
+            /// Its revision at the node.
+            var held_revision: UInt64
+            /// Its revision in the store.
+            var revision: UInt64
+        }
+        var survey: OwnershipSurvey.Report
+        /// Nil if there was nothing to restore.
+        var choice: Choice?
+        var restored: Bool
+        /// The earlier store, if there was one.
+        var earlier_store: String?
+    }
 
     func run() async throws {
         guard configs.isEmpty else { return try await restore(configs) }
@@ -45,16 +64,20 @@ struct AdminOwnershipRestore: AsyncParsableCommand {
         var configurations: [NodeConfiguration] = []
         for file in files { configurations.append(try NodeConfiguration(file: file)) }
         let survey = try await OwnershipSurvey.gather(configurations)
-        for line in survey.table { print(line) }
+        for line in survey.table { output.progress(line) }
+        var report = Report(survey: survey.report, restored: false)
         guard let choice = try survey.choice(from: from) else {
-            return print("The store agrees with the nodes; there is nothing to restore.")
+            return try output.show(report, ["The store agrees with the nodes; there is nothing to restore."])
         }
         let revision = survey.nextRevision
+        report.choice = .init(node: choice.node, held_revision: choice.held.revision, revision: revision)
         guard !dryRun else {
-            return print("The map of \(choice.node) would be restored as revision \(revision).")
+            return try output.show(
+                report, ["The map of \(choice.node) would be restored as revision \(revision)."])
         }
         let old = try survey.put(choice, as: revision)
-        print(
+        (report.restored, report.earlier_store) = (true, old)
+        output.progress(
             "The map of \(choice.node), revision \(choice.held.revision), was restored as revision \(revision)."
                 + (old.map { " The earlier store is in \($0)." } ?? ""))
         let missing = await survey.waitForLiving(revision: revision, timeout: .seconds(10))
@@ -63,5 +86,6 @@ struct AdminOwnershipRestore: AsyncParsableCommand {
                 .deadlineExceeded,
                 "\(missing.joined(separator: ", ")) did not adopt the map; see `apus cluster status` and the logs")
         }
+        try output.show(report, [])
     }
 }

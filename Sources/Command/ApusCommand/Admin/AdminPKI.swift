@@ -20,6 +20,13 @@ struct AdminPKI: AsyncParsableCommand {
     var nodes: [String] = []
     @Option(name: .customLong("host"), help: "Add a name or address of the nodes to the certificates; repeatable.")
     var hosts: [String] = []
+    @OptionGroup var output: OutputOptions
+
+    private struct Report: Encodable {
+        var directory: String
+        /// The names of the new files.
+        var created: [String]
+    }
 
     func run() async throws {
         let cluster = try ClusterID.argument(cluster, "--cluster")
@@ -33,9 +40,10 @@ struct AdminPKI: AsyncParsableCommand {
         }
         let directory = PKIDirectory(path: StateDirectory(dir).path)
         let made = try directory.make(cluster: cluster, nodes: names, hosts: hosts)
-        print(
+        let line =
             made.isEmpty
-                ? "All files exist already in \(directory.path)."
-                : "Created in \(directory.path): \(made.joined(separator: ", ")).")
+            ? "All files exist already in \(directory.path)."
+            : "Created in \(directory.path): \(made.joined(separator: ", "))."
+        try output.show(Report(directory: directory.path, created: made), [line])
     }
 }

@@ -53,11 +53,24 @@ struct AdminRecords: AsyncParsableCommand {
 struct AdminRecordsList: AsyncParsableCommand {
     static let configuration = CommandConfiguration(commandName: "list", abstract: "List the collections and indexes.")
 
-    func run() async throws {
-        for collection in RecordKeyText.catalogue.collections {
-            let indexes = collection.indexNames.joined(separator: ", ")
-            print(collection.name + (indexes.isEmpty ? "" : ", by \(indexes)"))
+    @OptionGroup var output: OutputOptions
+
+    private struct Report: Encodable {
+        struct Collection: Encodable {
+            var name: String
+            var indexes: [String]
         }
+        var collections: [Collection]
+    }
+
+    func run() async throws {
+        let collections = RecordKeyText.catalogue.collections
+        try output.show(
+            Report(collections: collections.map { .init(name: $0.name, indexes: $0.indexNames) }),
+            collections.map { collection in
+                let indexes = collection.indexNames.joined(separator: ", ")
+                return collection.name + (indexes.isEmpty ? "" : ", by \(indexes)")
+            })
     }
 }
 
@@ -68,25 +81,26 @@ struct AdminRecordsGet: AsyncParsableCommand {
     @OptionGroup var records: RecordsOption
     @Argument(help: "Read this collection.") var collection: String
     @Argument(help: ArgumentHelp(RecordKeyText.help)) var key: [String]
+    @OptionGroup var output: OutputOptions
 
     func run() async throws {
-        try await CommandFailure.reported {
-            let declared = try RecordKeyText.collection(collection)
-            let store = try await NodeRecords.look(records.configuration)
-            let key = try RecordKeyText.key(key)
-            guard let found = try await store.records(collection, [key]).first ?? nil else {
-                throw ApusError(.targetUnknown, "there is no record \(collection)/\(key)")
-            }
-            print(try RecordKeyText.line(found, declared))
-            await store.close()
+        let declared = try RecordKeyText.collection(collection)
+        let store = try await NodeRecords.look(records.configuration)
+        let key = try RecordKeyText.key(key)
+        guard let found = try await store.records(collection, [key]).first ?? nil else {
+            throw ApusError(.targetUnknown, "there is no record \(collection)/\(key)")
         }
+        // A record is printed as JSON with and without the option.
+        Console.say(try RecordKeyText.line(found, declared))
+        await store.close()
     }
 }
 
 /// `apus admin records scan`: prints records in order.
 struct AdminRecordsScan: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "scan", abstract: "Print the records of a collection, in order.")
+        commandName: "scan", abstract: "Print the records of a collection, in order.",
+        discussion: "Prints a JSON object for each record, a line each; with --json one object that contains them.")
 
     @OptionGroup var records: RecordsOption
     @Argument(help: "Read this collection.") var collection: String
@@ -94,26 +108,30 @@ struct AdminRecordsScan: AsyncParsableCommand {
     var prefix: [String] = []
     @Option(name: .customLong("by"), help: "Use the order of this index. Default: that of the key.") var index: String?
     @Option(help: "Print at most this number of records; 0 means all.") var limit = 100
+    @OptionGroup var output: OutputOptions
 
     func run() async throws {
-        try await CommandFailure.reported {
-            let declared = try RecordKeyText.collection(collection)
-            if let index, !declared.indexNames.contains(index) {
-                throw ApusError(.badParameter, "\(collection) has no index \(index)")
-            }
-            let store = try await NodeRecords.look(records.configuration)
-            let from = try RecordKeyText.key(prefix)
-            var scan = RecordScan(collection, index: index, from: from, below: from.end)
-            var count = 0
-            repeat {
-                if limit > 0 { scan.limit = limit - count }
-                let page = try await store.page(scan)
-                for record in page.records { print(try RecordKeyText.line(record, declared)) }
-                count += page.records.count
-                scan.token = page.next
-            } while scan.token != nil && (limit == 0 || count < limit)
-            await store.close()
+        let declared = try RecordKeyText.collection(collection)
+        if let index, !declared.indexNames.contains(index) {
+            throw ApusError(.badParameter, "\(collection) has no index \(index)")
         }
+        let store = try await NodeRecords.look(records.configuration)
+        let from = try RecordKeyText.key(prefix)
+        var scan = RecordScan(collection, index: index, from: from, below: from.end)
+        var list = ListOutput("records", output)
+        var count = 0
+        repeat {
+            if limit > 0 { scan.limit = limit - count }
+            let page = try await store.page(scan)
+            for record in page.records {
+                let line = try RecordKeyText.line(record, declared)
+                list.add(line, json: line)
+            }
+            count += page.records.count
+            scan.token = page.next
+        } while scan.token != nil && (limit == 0 || count < limit)
+        list.end()
+        await store.close()
     }
 }
 

@@ -33,6 +33,16 @@ struct AdminRevoke: AsyncParsableCommand {
     var before: Int64?
     @Option(help: "Keep the revocation for this long: the longest lifetime of the tokens. 90s, 15m, 12h, 30d.")
     var keep = "400d"
+    @OptionGroup var output: OutputOptions
+
+    private struct Report: Encodable {
+        var token_id: String?
+        var identity: String?
+        /// The account of the identity, or the account whose tokens were all revoked.
+        var account: String?
+        /// Until when the revocation is kept, in Unix seconds.
+        var expires: Int64
+    }
 
     func validate() throws {
         guard (tokenID == nil ? 0 : 1) + (identity == nil ? 0 : 1) + (all ? 1 : 0) == 1 else {
@@ -41,28 +51,25 @@ struct AdminRevoke: AsyncParsableCommand {
     }
 
     func run() async throws {
-        try await CommandFailure.reported {
-            let configuration = try RecordsOption.configuration(config, directory)
-            let store = try await NodeRecords.open(configuration, carrying: ApusProgram.services)
-            let now = Int64(Date().timeIntervalSince1970)
-            try await SessionRecords(store).revoke(
-                RevocationRecord(try subject(now: now), expires: now + (try lifetime().components.seconds)),
-                wallSeconds: now)
-            await store.close()
-            print("Revoked. It takes effect at every running node within a second.")
-        }
+        let configuration = try RecordsOption.configuration(config, directory)
+        let store = try await NodeRecords.open(configuration, carrying: ApusProgram.services)
+        let now = Int64(Date().timeIntervalSince1970)
+        let expires = now + (try lifetime().components.seconds)
+        try await SessionRecords(store).revoke(
+            RevocationRecord(try subject(now: now), expires: expires), wallSeconds: now)
+        await store.close()
+        try output.show(
+            Report(
+                token_id: tokenID, identity: identity, account: tokenID == nil ? account : nil, expires: expires),
+            ["Revoked. It takes effect at every running node within a second."])
     }
 
     private func subject(now: Int64) throws(ApusError) -> RevocationRecord.Subject {
         if let tokenID { return .token(TokenMark.tag(of: tokenID)) }
-        guard let account = AccountID(rawValue: account) else {
-            throw ApusError(.badParameter, "--account must be \(AccountID.limits), not '\(account)'")
-        }
+        let account = try AccountID(checking: account, "--account")
         let before = before ?? now + 1
         guard let identity else { return .account(account, issuedBefore: before) }
-        guard AccessID(rawValue: identity) != nil else {
-            throw ApusError(.badParameter, "--identity must be \(AccessID.limits), not '\(identity)'")
-        }
+        _ = try AccessID(checking: identity, "--identity")
         return .identity(identity, account, issuedBefore: before)
     }
 

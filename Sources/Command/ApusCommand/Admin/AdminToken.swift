@@ -28,13 +28,24 @@ struct AdminToken: AsyncParsableCommand {
     var id: String?
     @Option(help: "Set the token's lifetime: 90s, 15m, 12h, 30d.")
     var ttl = "1h"
+    @OptionGroup var output: OutputOptions
+
+    private struct Report: Encodable {
+        /// The token's id, by which it can be revoked.
+        var id: String?
+        /// The bearer's access id.
+        var access: String
+        var token: String
+    }
 
     func run() async throws {
         let state = StateDirectory(dir)
         let isLocalCluster = FileManager.default.fileExists(atPath: state.markFile)
         let name = try cluster ?? (isLocalCluster ? try state.requireMark().cluster : "local")
         let pki = isLocalCluster ? state.pki : PKIDirectory(path: state.path)
-        print(try await pki.mint(try claims(cluster: name)))
+        let claims = try claims(cluster: name)
+        let token = try await pki.mint(claims)
+        try output.show(Report(id: claims.jti, access: claims.sub, token: token), [token])
     }
 
     private func claims(cluster: String) throws -> TokenClaims {

@@ -1,4 +1,5 @@
 import ApusCluster
+import ApusContract
 import ApusCore
 import ApusLocal
 import ApusNodeConfiguration
@@ -104,6 +105,39 @@ struct OwnershipSurvey: Sendable {
         }
         return ["The store in \(path): \(found)."]
             + TextTable.lines([["NODE", "STATE", "HOLDS REVISION", "OF STORE"]] + rows)
+    }
+
+    /// The survey for `--json`.
+    struct Report: Encodable {
+        /// The store, or a node's memory of it.
+        struct Held: Encodable {
+            /// The name of the node; nil for the store itself.
+            var node: String?
+            /// The node's state; nil if it does not answer.
+            var state: String?
+            /// Nil with a reason if there is no map, or it cannot be read.
+            var revision: UInt64?
+            /// The identity of the store.
+            var store: String?
+            var reason: String?
+        }
+        /// The directory of the store.
+        var path: String
+        var store: Held
+        var nodes: [Held]
+    }
+
+    /// The survey as a value to encode.
+    var report: Report {
+        Report(
+            path: path,
+            store: .init(
+                revision: store.found?.revision, store: store.found.map { "\($0.store)" }, reason: store.reason),
+            nodes: witnesses.map { witness in
+                .init(
+                    node: witness.name, state: witness.status?.state, revision: witness.held?.revision,
+                    store: witness.held.map { "\($0.store)" }, reason: witness.reason)
+            })
     }
 
     /// The map to restore; nil if the store has it, or one that follows from it.

@@ -31,29 +31,27 @@ struct DeviceCommand: AsyncParsableCommand {
     }
 
     func run() async throws {
-        try await CommandFailure.reported {
-            let device = try DeviceID.argument(id, "--id")
-            let access = AccessID(unchecked: id)
-            let log = connection.log
-            let media = try makeSource(log: log)
-            let configuration = try await connection.client(role: .device, access: access, device: device)
-            let frames = try self.log.map { path throws(ApusError) in try FrameLog(path: path) }
-            let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
-            let ending = Ending()
-            let session = try ClientSession(configuration: configuration, eventLoop: group.next(), log: log) {
-                state, error in
-                LinkReport.say(state, error, to: log)
-                if state == .tokenFailed || state == .kicked { ending.end(error ?? ApusError(.tokenInvalid)) }
-            }
-            session.start()
-            let agent = DeviceAgent(
-                session: session, source: media, channel: source, frameLog: frames, log: log)
-            let result = await ending.race(seconds: seconds) { () throws(ApusError) in try await agent.run() }
-            session.close()
-            frames?.close()
-            try await group.shutdownGracefully()
-            try result.get()
+        let device = try DeviceID.argument(id, "--id")
+        let access = AccessID(unchecked: id)
+        let log = connection.log
+        let media = try makeSource(log: log)
+        let configuration = try await connection.client(role: .device, access: access, device: device)
+        let frames = try self.log.map { path throws(ApusError) in try FrameLog(path: path) }
+        let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
+        let ending = Ending()
+        let session = try ClientSession(configuration: configuration, eventLoop: group.next(), log: log) {
+            state, error in
+            LinkReport.say(state, error, to: log)
+            if state == .tokenFailed || state == .kicked { ending.end(error ?? ApusError(.tokenInvalid)) }
         }
+        session.start()
+        let agent = DeviceAgent(
+            session: session, source: media, channel: source, frameLog: frames, log: log)
+        let result = await ending.race(seconds: seconds) { () throws(ApusError) in try await agent.run() }
+        session.close()
+        frames?.close()
+        try await group.shutdownGracefully()
+        try result.get()
     }
 
     private func makeSource(log: Logger) throws(ApusError) -> any MediaSource {

@@ -21,6 +21,7 @@ struct WatchCommand: AsyncParsableCommand {
     @Option(help: "Write one JSON line for every frame to this file.") var log: String?
     @Option(help: "Set this viewer's access id. Default: a random one.") var access: String?
     @OptionGroup var connection: ConnectOptions
+    @OptionGroup var output: OutputOptions
 
     func validate() throws {
         _ = try identifiers()
@@ -32,48 +33,53 @@ struct WatchCommand: AsyncParsableCommand {
     }
 
     func run() async throws {
-        try await CommandFailure.reported {
-            let (device, access) = try identifiers()
-            let log = connection.log
-            let configuration = try await connection.client(role: .app, access: access, device: nil)
-            let frames = try self.log.map { path throws(ApusError) in try FrameLog(path: path) }
-            let recorder = try record.map { path throws(ApusError) in try MP4Recorder(path: path) }
-            let picture = snapshot.map { _ in Snapshot() }
-            let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
-            let ending = Ending()
-            let session = try ClientSession(configuration: configuration, eventLoop: group.next(), log: log) {
-                state, error in
-                LinkReport.say(state, error, to: log)
-                if state == .tokenFailed || state == .kicked { ending.end(error ?? ApusError(.tokenInvalid)) }
-            }
-            let viewer = Viewer(frames: frames, recorder: recorder, picture: picture, ending: ending)
-            let player = Player(
-                session: session, device: device, source: source, onFrame: { viewer.received($0) },
-                onEvent: { event in
-                    switch event {
-                    case .live: log.info("Frames are arriving")
-                    case .waiting: log.notice("No frames are arriving")
-                    case .skipped(let count):
-                        log.warning("Frames were skipped: too slow", metadata: [LogKey.count: "\(count)"])
-                    case .ended(let error): ending.end(error)
-                    }
-                })
-            session.start()
-            player.start()
-            let result = await ending.race(seconds: seconds) { () throws(ApusError) in
-                while !Task.isCancelled { try? await Task.sleep(for: .seconds(3600)) }
-            }
-            session.close()
-            // The event loop has ended, so no further frame arrives.
-            try await group.shutdownGracefully()
-            frames?.close()
-            let recording = Result { () throws(ApusError) in _ = try recorder?.finish() }
-            // The error that ended the command comes first: a missing recording or picture is its consequence.
-            try result.get()
-            try recording.get()
-            if let snapshot { try picture?.save(to: snapshot) }
-            viewer.report(to: log)
+        let (device, access) = try identifiers()
+        let log = connection.log
+        let configuration = try await connection.client(role: .app, access: access, device: nil)
+        let frames = try self.log.map { path throws(ApusError) in try FrameLog(path: path) }
+        let recorder = try record.map { path throws(ApusError) in try MP4Recorder(path: path) }
+        let picture = snapshot.map { _ in Snapshot() }
+        let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
+        let ending = Ending()
+        let session = try ClientSession(configuration: configuration, eventLoop: group.next(), log: log) {
+            state, error in
+            LinkReport.say(state, error, to: log)
+            if state == .tokenFailed || state == .kicked { ending.end(error ?? ApusError(.tokenInvalid)) }
         }
+        let viewer = Viewer(frames: frames, recorder: recorder, picture: picture, ending: ending)
+        let player = Player(
+            session: session, device: device, source: source, onFrame: { viewer.received($0) },
+            onEvent: { event in
+                switch event {
+                case .live: log.info("Frames are arriving")
+                case .waiting: log.notice("No frames are arriving")
+                case .skipped(let count):
+                    log.warning("Frames were skipped: too slow", metadata: [LogKey.count: "\(count)"])
+                case .ended(let error): ending.end(error)
+                }
+            })
+        session.start()
+        player.start()
+        let result = await ending.race(seconds: seconds) { () throws(ApusError) in
+            while !Task.isCancelled { try? await Task.sleep(for: .seconds(3600)) }
+        }
+        session.close()
+        // The event loop has ended, so no further frame arrives.
+        try await group.shutdownGracefully()
+        frames?.close()
+        let recording = Result { () throws(ApusError) in _ = try recorder?.finish() }
+        // The error that ended the command comes first: a missing recording or picture is its consequence.
+        try result.get()
+        try recording.get()
+        if let snapshot { try picture?.save(to: snapshot) }
+        let report = viewer.report
+        log.notice(
+            "The viewer has ended",
+            metadata: [
+                "apus.frames": "\(report.frames)", "apus.bytes": "\(report.bytes)",
+                "apus.gap_longest_ms": "\(report.gap_longest_ms)",
+            ])
+        try output.show(report, [])
     }
 }
 
@@ -108,12 +114,16 @@ final class Viewer: @unchecked Sendable {  // SAFETY: one loop calls it; `report
         byteCount += frame.payload.readableBytes
     }
 
-    func report(to log: Logger) {
-        log.notice(
-            "The viewer has ended",
-            metadata: [
-                "apus.frames": "\(count)", "apus.bytes": "\(byteCount)",
-                "apus.gap_longest_ms": "\(Int(gapLongest.milliseconds))",
-            ])
+    /// The frames that arrived.
+    struct Report: Encodable {
+        var frames: Int
+        /// The payloads of the frames.
+        var bytes: Int
+        /// The longest time between two frames.
+        var gap_longest_ms: Int
+    }
+
+    var report: Report {
+        Report(frames: count, bytes: byteCount, gap_longest_ms: Int(gapLongest.milliseconds))
     }
 }

@@ -21,6 +21,29 @@ struct DirectoryOption: ParsableArguments {
     func cluster() throws(ApusError) -> LocalCluster { try LocalCluster(directory: path) }
 }
 
+/// The state of the cluster as `apus cluster up` and `apus cluster status` print it.
+struct ClusterReport: Encodable {
+    var cluster: String
+    /// The state directory.
+    var directory: String
+    var nodes: [NodeReport]
+
+    init(_ cluster: LocalCluster) async {
+        self.cluster = cluster.mark.cluster
+        directory = cluster.directory.path
+        nodes = await NodeReport.gather(cluster)
+    }
+}
+
+/// The result of a verb for one node.
+struct NodeOutcome: Encodable {
+    var node: String
+    /// The state of the node's process after the verb.
+    var process: NodeProcess.State
+    /// True after a drain.
+    var drained: Bool?
+}
+
 /// Selects the node of a command.
 struct NodeArgument: ParsableArguments {
     @Argument(help: "Select the node by its number from 1, or by its name.")

@@ -10,12 +10,23 @@ struct ClusterDown: AsyncParsableCommand {
     @OptionGroup var directory: DirectoryOption
     @Flag(help: "Remove the state directory as well: keys, ownership, records, logs.")
     var purge = false
+    @OptionGroup var output: OutputOptions
+
+    private struct Report: Encodable {
+        /// The cluster's name; nil if there is no cluster.
+        var cluster: String?
+        /// The state directory.
+        var directory: String
+        /// True if the state directory was removed.
+        var purged: Bool
+    }
 
     func run() async throws {
         let state = StateDirectory(directory.path)
         guard try state.mark() != nil else {
-            print("There is no local cluster in \(state.path).")
-            return
+            return try output.show(
+                Report(cluster: nil, directory: state.path, purged: false),
+                ["There is no local cluster in \(state.path)."])
         }
         let mark = try await state.locked {
             let mark = try state.requireMark()
@@ -23,7 +34,9 @@ struct ClusterDown: AsyncParsableCommand {
             if purge { try FileManager.default.removeItem(atPath: state.path) }
             return mark
         }
-        print("The cluster \(mark.cluster) is down\(purge ? " and its state is removed" : "").")
+        try output.show(
+            Report(cluster: mark.cluster, directory: state.path, purged: purge),
+            ["The cluster \(mark.cluster) is down\(purge ? " and its state is removed" : "")."])
     }
 
     /// Stops all nodes at once: nodes that stop together need not hand over to each other.

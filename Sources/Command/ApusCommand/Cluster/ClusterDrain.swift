@@ -1,3 +1,4 @@
+import ApusContract
 import ApusCore
 import ApusLocal
 import ApusSessions
@@ -15,6 +16,7 @@ struct ClusterDrain: AsyncParsableCommand {
     var timeout = 120
     @Flag(help: "Leave the drained node running.")
     var stay = false
+    @OptionGroup var output: OutputOptions
 
     func run() async throws {
         let local = try directory.cluster()
@@ -47,6 +49,8 @@ struct ClusterDrain: AsyncParsableCommand {
             try await Task.sleep(for: .milliseconds(100))
         }
         if !stay { try await process.stop(grace: .seconds(20)) }
-        print("The node \(found.name) is drained\(stay ? "" : " and has stopped").")
+        try output.show(
+            NodeOutcome(node: found.name, process: process.state, drained: true),
+            ["The node \(found.name) is drained\(stay ? "" : " and has stopped")."])
     }
 }

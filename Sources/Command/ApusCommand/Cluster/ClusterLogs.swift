@@ -21,7 +21,7 @@ struct ClusterLogs: AsyncParsableCommand {
         let prefixes = nodes.count > 1
         for found in nodes {
             for line in NodeProcess(found.name, in: local.directory).logTail(lines: lines) {
-                print(prefixes ? "\(found.name) | \(line)" : line)
+                Console.say(prefixes ? "\(found.name) | \(line)" : line)
             }
         }
         guard follow else { return }
@@ -29,7 +29,7 @@ struct ClusterLogs: AsyncParsableCommand {
         while true {
             for index in followers.indices {
                 for line in followers[index].newLines() {
-                    print(prefixes ? "\(nodes[index].name) | \(line)" : line)
+                    Console.say(prefixes ? "\(nodes[index].name) | \(line)" : line)
                 }
             }
             try await Task.sleep(for: .milliseconds(200))

@@ -1,3 +1,4 @@
+import ApusContract
 import ApusCore
 import ApusLocal
 import ApusNodeConfiguration

@@ -1,3 +1,4 @@
+import ApusContract
 import ApusCore
 import ApusLocal
 import ArgumentParser
@@ -10,6 +11,7 @@ struct ClusterRestart: AsyncParsableCommand {
     @OptionGroup var node: NodeArgument
     @Option(help: "Set the number of seconds to wait until the node serves.")
     var timeout = 60
+    @OptionGroup var output: OutputOptions
 
     func run() async throws {
         let local = try directory.cluster()
@@ -34,6 +36,7 @@ struct ClusterRestart: AsyncParsableCommand {
             }
             try await Task.sleep(for: .milliseconds(100))
         }
-        print("The node \(found.name) was restarted.")
+        try output.show(
+            NodeOutcome(node: found.name, process: process.state), ["The node \(found.name) was restarted."])
     }
 }

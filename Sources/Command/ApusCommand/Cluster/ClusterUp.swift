@@ -23,6 +23,7 @@ struct ClusterUp: AsyncParsableCommand {
     var cluster = "local"
     @Option(help: "Set the number of seconds to wait until the cluster is ready.")
     var timeout = 60
+    @OptionGroup var output: OutputOptions
 
     func validate() throws {
         let last = (nodes ?? 1) * NodeConfigurationFile.portsPerNode + basePort
@@ -42,9 +43,11 @@ struct ClusterUp: AsyncParsableCommand {
         starter.basePort = basePort
         starter.configs = configs
         starter.cluster = cluster
-        let local = try await starter.start(timeout: .seconds(timeout))
-        let count = local.mark.nodes.count
-        print("The cluster \(local.mark.cluster) is up: \(count) nodes, state in \(local.directory.path).")
-        for line in NodeReport.table(await NodeReport.gather(local)) { print(line) }
+        let report = await ClusterReport(try await starter.start(timeout: .seconds(timeout)))
+        let count = report.nodes.count
+        try output.show(
+            report,
+            ["The cluster \(report.cluster) is up: \(count) nodes, state in \(report.directory)."]
+                + NodeReport.table(report.nodes))
     }
 }

@@ -1,3 +1,4 @@
+import ApusContract
 import ApusCore
 import ApusLocal
 import Foundation
@@ -11,6 +12,7 @@ import Musl
 /// Kills the primary of the channel and checks the frames of the viewers.
 struct DemoCheck: Sendable {
     let stage: DemoStage
+    let output: OutputOptions
     /// The time-out of each step.
     var timeout = Duration.seconds(30)
     /// The number of frames that every viewer must receive before the kill, and again after it.
@@ -20,22 +22,39 @@ struct DemoCheck: Sendable {
     func run() async throws {
         try await waitForFrames(framesMin, step: "frames at every viewer")
         let before = try await waitForProtection(notAt: nil)
-        Console.say("The channel is at \(before.node), its standby at \(before.standby). Killing \(before.node).")
+        output.progress("The channel is at \(before.node), its standby at \(before.standby). Killing \(before.node).")
         let killed = MonotonicTime.now()
         NodeProcess(before.node, in: stage.cluster.directory).signal(SIGKILL)
         let after = try await waitForProtection(notAt: before.node)
         let took = Int((MonotonicTime.now() - killed).milliseconds)
-        Console.say("The channel is at \(after.node), its standby at \(after.standby), \(took) ms after the kill.")
+        output.progress("The channel is at \(after.node), its standby at \(after.standby), \(took) ms after the kill.")
         try await waitForFrames(counts().map { $0 + framesMin }.max() ?? framesMin, step: "frames after the kill")
 
         // The camera stops first, so that its last frames can reach the viewers.
         try await stage.process(DemoStage.camera).stop()
         try await Task.sleep(for: .seconds(1))
         for name in stage.viewerNames { try await stage.process(name).stop() }
-        try judge()
+        try judge(killed: before.node, primary: after.node, took: took)
     }
 
-    private func judge() throws {
+    /// The result of a check without a fault.
+    private struct Report: Encodable {
+        struct Viewer: Encodable {
+            var name: String
+            var frames: Int
+            /// The longest time between two frames.
+            var gap_longest_ms: Int
+        }
+        /// The primary that was killed, and the one after it.
+        var killed: String
+        var primary: String
+        /// From the kill until the channel had a primary with a standby again.
+        var failover_ms: Int
+        var sent_frames: Int
+        var viewers: [Viewer]
+    }
+
+    private func judge(killed: String, primary: String, took: Int) throws {
         var sent = FrameTally(path: stage.frameLog(DemoStage.camera), keepsHashes: true)
         sent.update()
         var tallies = stage.viewerNames.map { FrameTally(path: stage.frameLog($0), keepsHashes: true) }
@@ -51,11 +70,18 @@ struct DemoCheck: Sendable {
             if differing > 0 { faults.append("\(name) got \(differing) frames that differ from those that were sent") }
             if missing > Int64(framesMin) / 2 { faults.append("\(name) misses the last \(missing) frames") }
         }
-        Console.say("The camera sent \(sent.frames) frames.")
-        for line in DemoTable.viewers(stage, tallies) { Console.say(line) }
+        output.progress("The camera sent \(sent.frames) frames.")
+        for line in DemoTable.viewers(stage, tallies) { output.progress(line) }
         guard faults.isEmpty else { throw ApusError(.internalFailure, faults.joined(separator: "; ")) }
         stage.markChecked()
-        Console.say("Every viewer received every frame exactly once, bit for bit.")
+        let viewers = zip(stage.viewerNames, tallies).map { name, tally in
+            Report.Viewer(
+                name: name, frames: tally.frames, gap_longest_ms: Int(tally.gapLongest.milliseconds))
+        }
+        try output.show(
+            Report(
+                killed: killed, primary: primary, failover_ms: took, sent_frames: sent.frames, viewers: viewers),
+            ["Every viewer received every frame exactly once, bit for bit."])
     }
 
     private func counts() -> [Int] {

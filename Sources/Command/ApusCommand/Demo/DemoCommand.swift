@@ -33,31 +33,31 @@ struct DemoCommand: AsyncParsableCommand {
     var viewers = 2
     @Flag(help: "Run unattended, kill the channel's primary, and check the result.")
     var check = false
+    @OptionGroup var output: OutputOptions
 
     func validate() throws {
+        guard check || !output.json else { throw ValidationError("--json needs --check") }
         guard (1...64).contains(viewers) else { throw ValidationError("--viewers must be 1 to 64") }
     }
 
     func run() async throws {
-        try await CommandFailure.reported {
-            let state = StateDirectory(dir)
-            try await Self.clear(state, clients: DemoStage.clientNames(viewers: 64))
-            var starter = ClusterStarter(state: state)
-            starter.configs = configs
-            starter.basePort = basePort
-            do {
-                Console.say("Starting the nodes; state in \(state.path).")
-                let cluster = try await starter.start(timeout: .seconds(60))
-                let source = file.map { ["--file", $0] } ?? ["--test-pattern", testPattern]
-                let stage = DemoStage(cluster: cluster, source: source, viewerCount: viewers)
-                try await stage.start()
-                try await play(stage)
-            } catch {
-                try await Self.stop(state)
-                throw error
-            }
-            try await Self.stop(state)
+        let state = StateDirectory(dir)
+        try await Self.clear(state, clients: DemoStage.clientNames(viewers: 64))
+        var starter = ClusterStarter(state: state)
+        starter.configs = configs
+        starter.basePort = basePort
+        do {
+            output.progress("Starting the nodes; state in \(state.path).")
+            let cluster = try await starter.start(timeout: .seconds(60))
+            let source = file.map { ["--file", $0] } ?? ["--test-pattern", testPattern]
+            let stage = DemoStage(cluster: cluster, source: source, viewerCount: viewers)
+            try await stage.start()
+            try await play(stage)
+        } catch {
+            try await stop(state)
+            throw error
         }
+        try await stop(state)
     }
 
     /// Runs the demo until it is done, or until Ctrl-C.
@@ -66,8 +66,12 @@ struct DemoCommand: AsyncParsableCommand {
             group.addTask {
                 for await _ in await UnixSignalsSequence(trapping: .sigterm, .sigint) { return }
             }
-            group.addTask { [check] in
-                if check { try await DemoCheck(stage: stage).run() } else { try await DemoTable(stage: stage).run() }
+            group.addTask { [check, output] in
+                if check {
+                    try await DemoCheck(stage: stage, output: output).run()
+                } else {
+                    try await DemoTable(stage: stage).run()
+                }
             }
             defer { group.cancelAll() }
             try await group.next()
@@ -85,10 +89,10 @@ struct DemoCommand: AsyncParsableCommand {
         }
     }
 
-    private static func stop(_ state: StateDirectory) async throws {
+    private func stop(_ state: StateDirectory) async throws {
         guard let mark = try state.mark() else { return }
         try await ClusterDown.stop(DemoStage.clientNames(viewers: 64).map { DemoStage.process($0, in: state) })
         try await ClusterDown.stop(mark.nodes.map { NodeProcess($0.name, in: state) })
-        Console.say("Stopped. Logs are in \(state.path).")
+        output.progress("Stopped. Logs are in \(state.path).")
     }
 }

@@ -53,6 +53,29 @@ struct RelayCheckCommand: ParsableCommand {
     @Option(help: "Test instead whether clients may send to ADDRESS:PORT; exit with 0 if they may.")
     var peer: String?
 
+    @OptionGroup var output: OutputOptions
+
+    private struct Report: Encodable {
+        struct Allocation: Encodable {
+            var server: String
+            var address: String
+        }
+        var transport: String
+        var allocations: [Allocation]
+        var sent: Int
+        /// The messages that came back unchanged.
+        var returned: Int
+        var size_bytes: Int
+        var median_ms: Double
+        var longest_ms: Double
+    }
+
+    private struct PeerReport: Encodable {
+        var server: String
+        var peer: String
+        var permitted: Bool
+    }
+
     /// The share of messages that may be lost in a successful check.
     private static let lossMax = 0.05
     private static let messageTimeout = Duration.seconds(1)
@@ -112,7 +135,7 @@ struct RelayCheckCommand: ParsableCommand {
         }
         let relayed = try probes.map { try $0.allocate() }
         for (probe, address) in zip(probes, relayed) {
-            Console.say("allocated \(address) at \(probe.server) over \(way)")
+            output.progress("allocated \(address) at \(probe.server) over \(way)")
         }
         try probes[0].bind(relayed[1])
         try probes[1].bind(relayed[0])
@@ -126,8 +149,15 @@ struct RelayCheckCommand: ParsableCommand {
         guard Double(lost) <= Double(count) * Self.lossMax else {
             throw ApusError(.answerTimedOut, facts)
         }
-        Console.say(
-            "\(facts); median \(String(format: "%.2f", median)) ms, longest \(String(format: "%.2f", longest)) ms")
+        let allocations = zip(probes, relayed).map { probe, address in
+            Report.Allocation(server: "\(probe.server)", address: "\(address)")
+        }
+        let report = Report(
+            transport: "\(way)", allocations: allocations, sent: count, returned: times.count, size_bytes: size,
+            median_ms: median, longest_ms: longest)
+        try output.show(
+            report,
+            ["\(facts); median \(String(format: "%.2f", median)) ms, longest \(String(format: "%.2f", longest)) ms"])
     }
 
     /// Tests whether the relay permits its clients to send to an address.
@@ -143,7 +173,9 @@ struct RelayCheckCommand: ParsableCommand {
             throw error
         }
         try probe.end()
-        Console.say("clients of \(probe.server) may send to \(peer)")
+        try output.show(
+            PeerReport(server: "\(probe.server)", peer: "\(peer)", permitted: true),
+            ["clients of \(probe.server) may send to \(peer)"])
     }
 
     /// The endpoints, credentials for them, and the authority of their certificate if it is known.

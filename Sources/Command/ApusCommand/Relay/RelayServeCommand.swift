@@ -1,5 +1,6 @@
 import ApusConfiguration
 import ApusCore
+import ApusHTTP
 import ApusNodeConfiguration
 import ApusRelayNode
 import ApusRelayService

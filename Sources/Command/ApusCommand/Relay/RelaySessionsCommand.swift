@@ -1,5 +1,7 @@
+import ApusContract
 import ApusCore
 import ApusLocal
+import ApusTraversal
 import ArgumentParser
 import Foundation
 import NIOHTTP1
@@ -14,8 +16,7 @@ struct RelaySessionsCommand: AsyncParsableCommand {
     @Option(help: "Print only the allocations of this user.")
     var user: String?
 
-    @Flag(help: "Print one JSON object.")
-    var json = false
+    @OptionGroup var output: OutputOptions
 
     private struct Report: Encodable {
         struct Node: Encodable {
@@ -32,13 +33,7 @@ struct RelaySessionsCommand: AsyncParsableCommand {
             let found = try await relay.ask(.GET, "/v1/admin/relay/sessions\(query)", as: RelaySessions.self)
             nodes.append(.init(name: relay.name, relay: found))
         }
-        guard json else {
-            for line in Self.table(nodes) { Console.say(line) }
-            return
-        }
-        let encoder = JSONEncoder()
-        encoder.outputFormatting = [.sortedKeys, .withoutEscapingSlashes]
-        Console.say(String(decoding: try encoder.encode(Report(nodes: nodes)), as: UTF8.self))
+        try output.show(Report(nodes: nodes), Self.table(nodes))
     }
 
     private static func table(_ nodes: [Report.Node]) -> [String] {
@@ -84,7 +79,9 @@ struct RelayEndCommand: AsyncParsableCommand {
     @Option(help: "End every allocation of this user.")
     var user: String?
 
-    private struct Ended: Decodable {
+    @OptionGroup var output: OutputOptions
+
+    private struct Ended: Codable {
         var ended: Int
     }
 
@@ -103,7 +100,7 @@ struct RelayEndCommand: AsyncParsableCommand {
             count += try await relay.ask(.POST, "/v1/admin/relay/end\(query)", as: Ended.self).ended
         }
         guard count > 0 else { throw ApusError(.unavailable, "there is no such allocation") }
-        Console.say("\(count) ended")
+        try output.show(Ended(ended: count), ["\(count) ended"])
     }
 }
 
@@ -121,6 +118,13 @@ struct RelayDrainCommand: AsyncParsableCommand {
 
     @Option(help: "Wait at most this number of seconds for the allocations, 0 to 86400.")
     var wait = 600
+
+    @OptionGroup var output: OutputOptions
+
+    private struct Report: Encodable {
+        /// True: no allocation is left, and the relay refuses new ones.
+        var drained: Bool
+    }
 
     private struct Taken: Decodable {
         var state: String
@@ -145,6 +149,6 @@ struct RelayDrainCommand: AsyncParsableCommand {
             }
             try await Task.sleep(for: .milliseconds(200))
         }
-        Console.say("The relay has no allocations and refuses new ones.")
+        try output.show(Report(drained: true), ["The relay has no allocations and refuses new ones."])
     }
 }

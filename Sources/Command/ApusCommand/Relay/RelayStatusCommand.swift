@@ -1,3 +1,4 @@
+import ApusContract
 import ApusCore
 import ApusLocal
 import ArgumentParser
@@ -16,8 +17,7 @@ struct RelayStatusCommand: AsyncParsableCommand {
     @Option(help: "Connect to the HTTP listener of a node or a standalone relay at HOST:PORT; repeatable.")
     var server: [String] = []
 
-    @Flag(help: "Print one JSON object.")
-    var json = false
+    @OptionGroup var output: OutputOptions
 
     private static let timeout = Duration.seconds(2)
     /// The maximum number of users in the table.
@@ -38,14 +38,8 @@ struct RelayStatusCommand: AsyncParsableCommand {
 
     func run() async throws {
         let nodes = try await gather()
-        guard json else {
-            for line in Self.table(nodes) { print(line) }
-            return
-        }
-        let encoder = JSONEncoder()
-        encoder.outputFormatting = [.sortedKeys, .withoutEscapingSlashes]
         let report = Report(nodes: nodes.map { .init(name: $0.name, state: $0.state, relay: $0.relay) })
-        print(String(decoding: try encoder.encode(report), as: UTF8.self))
+        try output.show(report, Self.table(nodes))
     }
 
     private func gather() async throws -> [NodeStatus] {

@@ -45,11 +45,27 @@ struct RelayUserCommand: ParsableCommand {
         @Option(help: "Read the password from this file; - prompts for it, or reads standard input without a terminal.")
         var passwordFile = "-"
 
+        @OptionGroup var output: OutputOptions
+
+        private struct Report: Encodable {
+            var user: String
+            var file: String
+            /// False if the user existed and has another password.
+            var isNew: Bool
+
+            private enum CodingKeys: String, CodingKey {
+                case user, file
+                case isNew = "new"
+            }
+        }
+
         func run() throws {
             let users = try place.users()
             let password = try SecretText.given(nil, file: passwordFile, variable: nil, name: "password") ?? ""
             let isNew = try users.set(name, password: password)
-            Console.say("\(name) \(isNew ? "is new" : "has another password") in \(users.path)")
+            try output.show(
+                Report(user: name, file: users.path, isNew: isNew),
+                ["\(name) \(isNew ? "is new" : "has another password") in \(users.path)"])
         }
     }
 
@@ -57,9 +73,15 @@ struct RelayUserCommand: ParsableCommand {
         static let configuration = CommandConfiguration(commandName: "list", abstract: "Print the users' names.")
 
         @OptionGroup var place: Place
+        @OptionGroup var output: OutputOptions
+
+        private struct Report: Encodable {
+            var users: [String]
+        }
 
         func run() throws {
-            for name in try place.users().names() { Console.say(name) }
+            let names = try place.users().names()
+            try output.show(Report(users: names), names)
         }
     }
 
@@ -71,10 +93,18 @@ struct RelayUserCommand: ParsableCommand {
         @Argument(help: "Remove this user.")
         var name: String
 
+        @OptionGroup var output: OutputOptions
+
+        private struct Report: Encodable {
+            var user: String
+            var file: String
+        }
+
         func run() throws {
             let users = try place.users()
             guard try users.remove(name) else { throw ValidationError("\(users.path) has no user \(name)") }
-            Console.say("\(name) was removed from \(users.path)")
+            try output.show(
+                Report(user: name, file: users.path), ["\(name) was removed from \(users.path)"])
         }
     }
 }

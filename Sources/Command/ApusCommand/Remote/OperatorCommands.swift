@@ -11,22 +11,15 @@ import SwiftProtobuf
 struct OperatorOptions: ParsableArguments {
     @OptionGroup var server: ServerOptions
     @OptionGroup var directory: DirectoryOption
-    @Flag(help: "Print the answer as JSON.")
-    var json = false
+    @OptionGroup var output: OutputOptions
 
     /// Throws as ``ServerOptions/api(directory:)``.
     func api() async throws(ApusError) -> ClusterAPI { try await server.api(directory: directory.path) }
 
-    /// Sends the request and prints its answer: as JSON, or as a table.
+    /// Sends the request and prints its answer: as a table, or as JSON.
     func show<M: ClientRequestMessage>(_ message: M, _ table: (M.Reply) -> [[String]]) async throws {
-        try await CommandFailure.reported {
-            let answer = try await api().ask(message)
-            if json {
-                print(try answer.jsonString())
-            } else {
-                for line in TextTable.lines(table(answer)) { print(line) }
-            }
-        }
+        let answer = try await api().ask(message)
+        try output.show(answer, TextTable.lines(table(answer)))
     }
 }
 
@@ -60,22 +53,25 @@ struct DrainCommand: AsyncParsableCommand {
     @Option(help: "Wait for at most this many seconds.")
     var timeout = 120
 
+    private struct Report: Encodable {
+        var node: String
+        var drained: Bool
+    }
+
     func run() async throws {
-        try await CommandFailure.reported {
-            let api = try await options.api()
-            _ = try await api.ask(ClientDrainNodeRequest.with { $0.node = node })
-            let deadline = ContinuousClock.now + .seconds(timeout)
-            while true {
-                let nodes = try await api.ask(ClientListNodesRequest())
-                guard let found = nodes.nodes.first(where: { $0.name == node }) else { break }
-                if found.drained || !["up", "draining"].contains(found.state) { break }
-                guard ContinuousClock.now < deadline else {
-                    throw ApusError(.deadlineExceeded, "\(node) still has \(found.ownedShards) shards")
-                }
-                try await Task.sleep(for: .milliseconds(300))
+        let api = try await options.api()
+        _ = try await api.ask(ClientDrainNodeRequest.with { $0.node = node })
+        let deadline = ContinuousClock.now + .seconds(timeout)
+        while true {
+            let nodes = try await api.ask(ClientListNodesRequest())
+            guard let found = nodes.nodes.first(where: { $0.name == node }) else { break }
+            if found.drained || !["up", "draining"].contains(found.state) { break }
+            guard ContinuousClock.now < deadline else {
+                throw ApusError(.deadlineExceeded, "\(node) still has \(found.ownedShards) shards")
             }
-            print(options.json ? "{}" : "The node \(node) is drained.")
+            try await Task.sleep(for: .milliseconds(300))
         }
+        try options.output.show(Report(node: node, drained: true), ["The node \(node) is drained."])
     }
 }
 

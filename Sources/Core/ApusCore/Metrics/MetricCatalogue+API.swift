@@ -17,7 +17,7 @@ extension MetricCatalogue {
         .counter(
             "apus_http_websockets_refused_total", "connections",
             "WebSockets that were refused because of `http.websockets_max` or plain HTTP."),
-        .gauge("apus_topics", "topics", "Topics, beside presence, that clients of this node hear."),
+        .gauge("apus_topics", "topics", "Topics, except presence, to which clients of this node are subscribed."),
         .gauge("apus_topic_subscriptions", "subscriptions", "Subscriptions of clients of this node to these topics."),
         .counter("apus_topic_published_total", "events", "Events that this node published to topics."),
         .counter("apus_topic_delivered_total", "events", "Events that were handed to connections of clients."),

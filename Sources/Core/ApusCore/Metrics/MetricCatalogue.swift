@@ -89,11 +89,4 @@ package enum MetricCatalogue {
     /// All metrics by name.
     package static let byName: [String: MetricDescription] = Dictionary(
         uniqueKeysWithValues: sections.flatMap(\.metrics).map { ($0.name, $0) })
-
-    /// A family of one value without labels, with `# HELP` and `# TYPE`, in text format 0.0.4. A name that is not in
-    /// the catalogue has neither.
-    package static func text(_ name: String, _ value: Double) -> String {
-        let head = byName[name].map { PrometheusText.head(name, kind: $0.kind.rawValue, help: $0.help) } ?? ""
-        return "\(head)\(name) \(PrometheusText.number(value))\n"
-    }
 }

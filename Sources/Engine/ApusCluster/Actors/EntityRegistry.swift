@@ -116,7 +116,7 @@ package final class EntityRegistry: Sendable {
     /// Adds a kind of entity whose state outlives its activations (D15). Call before the first message arrives.
     ///
     /// - Parameters:
-    ///   - states: stores the kind's states, with the durability of its durability.
+    ///   - states: stores the kind's states, as durably as its durability requires.
     ///   - reminded: called when reminders were set, cancelled or delivered, once that is durable; must not block.
     /// - Precondition: the kind has no host yet.
     package func register<Content: EntityContent>(
@@ -188,7 +188,7 @@ package final class EntityRegistry: Sendable {
     /// Gives what takes messages to this node itself that come from its own entities.
     func setOwnMessages(_ take: @escaping @Sendable (any NodeMessage) -> Void) { ownMessages.withLock { $0 = take } }
 
-    /// Sends a node a message that wants no answer; it is lost where the node is not linked.
+    /// Sends a node a message without an answer. It is lost if there is no link to the node.
     func tell(_ node: NodeName, _ message: some NodeMessage) {
         guard node != view.local.name else {
             ownMessages.withLock { $0 }?(message)

@@ -62,7 +62,7 @@ package struct EntityScope: Sendable {
         }
     }
 
-    /// Sends a node a message that wants no answer, also where that is the node that the entity lives on.
+    /// Sends a node a message without an answer. The node may be the one on which the entity is active.
     ///
     /// - Throws: 10007 over ``tellCountMax``.
     package mutating func tell(_ node: NodeName, _ message: some NodeMessage) throws(ApusError) {

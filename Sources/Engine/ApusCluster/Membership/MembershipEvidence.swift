@@ -15,7 +15,7 @@ package struct MembershipEvidence: Sendable, Equatable, CustomStringConvertible 
     package var isLinkLost: Bool
     /// The last observed state of its process; nil if it runs on another machine or was not inspected.
     package var process: MembershipStateMachine.ProcessState?
-    /// Bursts at whose end its process waited for a processor or a disk.
+    /// The number of bursts of probes that ended while its process waited for a processor or a disk.
     package var waitCount: Int
     /// Probes of the last burst that were sent to it. If it is dead, none was answered in time.
     package var probeCount: Int

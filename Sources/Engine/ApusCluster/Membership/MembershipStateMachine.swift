@@ -341,8 +341,8 @@ package struct MembershipStateMachine: Sendable {
         }
     }
 
-    /// Any byte proves that the peer is alive, even if its death was confirmed by silence. A process that is gone is
-    /// not revived by a late datagram: only a new link does that.
+    /// Any byte proves that the peer is alive, even if silence had confirmed its death. The exception is a peer whose
+    /// process has ended: a late datagram does not withdraw its death, only a new link does.
     private mutating func noteAlive(of id: NodeID, now: MonotonicTime, actions: inout [Action]) {
         guard let index = index(of: id) else { return }
         peers[index].lastHeard = max(peers[index].lastHeard, now)

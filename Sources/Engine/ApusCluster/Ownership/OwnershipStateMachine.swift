@@ -4,7 +4,7 @@ import OrderedCollections
 /// Applies a node's decisions to the cluster map with compare-and-swap, one at a time (D4).
 ///
 /// It holds the newest map from the store, a bounded queue of proposals, and the deaths that the detector confirmed. A
-/// lost swap means that another node changed the map. The map is then read again and the decision is made anew on it,
+/// lost swap means that another node changed the map. The map is then read again and the decision is made again on it,
 /// so two nodes never undo each other's changes.
 ///
 /// **Who declares a death.** Every member that confirmed it, in the order of names with `rankDelay` between them.

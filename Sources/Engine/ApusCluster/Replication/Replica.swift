@@ -76,8 +76,8 @@ package struct ReplicaBatch: Sendable, Equatable {
     /// From now on the owner acknowledges nothing that this target does not have, and has acknowledged nothing beyond
     /// ``position``.
     package var isBinding = false
-    /// Only with sequence 1: earlier streams of this shard's epoch bound the owner to this target without a gap, so the
-    /// copy that they built is complete.
+    /// The target keeps the copy that earlier streams of this shard's epoch built. The copy is complete, because those
+    /// streams bound the owner to this target without a gap. True only in a batch with sequence 1.
     package var keepsEarlier = false
     package var records: [ReplicaRecord] = []
 

@@ -1,4 +1,3 @@
-package import ApusCore
 package import ApusTraversal
 import Synchronization
 

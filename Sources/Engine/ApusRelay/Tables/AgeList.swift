@@ -1,8 +1,8 @@
 /// Places of a table in the order in which they were added. The oldest is found, and any is removed, in constant time
 /// and without an allocation for each.
 ///
-/// It limits clients that never complete what they started: all have the same time-out, so the oldest is the first to
-/// time out, and the one to displace.
+/// ``AdmissionStateMachine`` keeps its unauthenticated clients in one. All have the same time-out, so the oldest client
+/// times out first. It is also the one that a new client displaces.
 ///
 /// Concurrency model: confined to its owner.
 package struct AgeList: Sendable {

@@ -3,14 +3,14 @@
 extension ClientSubscribeRequest: ClientRequestMessage {
     public typealias Reply = ClientSubscribeResponse
     public static var info: ClientRequestInfo {
-        ClientRequestInfo(5, "topics.subscribe", roles: .all, "Hear the events of a topic over this connection.")
+        ClientRequestInfo(5, "topics.subscribe", roles: .all, "Subscribe to the events of a topic on this connection.")
     }
 }
 
 extension ClientUnsubscribeRequest: ClientRequestMessage {
     public typealias Reply = ClientUnsubscribeResponse
     public static var info: ClientRequestInfo {
-        ClientRequestInfo(6, "topics.unsubscribe", roles: .all, "Hear the events of a topic no more.")
+        ClientRequestInfo(6, "topics.unsubscribe", roles: .all, "End the subscription to a topic.")
     }
 }
 

@@ -1,7 +1,7 @@
 import ApusContract
 import Foundation
 
-/// The AsyncAPI 3.0 document of the WebSocket: what clients hear, by topic, made of the registrations (D17).
+/// The AsyncAPI 3.0 document of the WebSocket: the events of each topic, made of the registrations (D17).
 package struct AsyncAPIDocument {
     private let api: ClientAPI
     private let schemas: ProtoSchemas

@@ -50,21 +50,22 @@ extension ClientAPI {
             ClientRelayCredentialsResponse(try sessions.relayCredentials(for: call.session).get())
         }
         on(ClientGetPresenceRequest.self) { request, call throws(ApusError) in
-            let device = try DeviceID(named: request.device)
+            let device = try DeviceID(checking: request.device, "the device's id")
             let presence = try await sessions.inspect(device, for: call.session, subscribe: false).get()
             return .with {
                 ($0.device, $0.online, $0.time) = (request.device, presence.online.rawValue, presence.time)
             }
         }
         on(ClientGetDeviceRequest.self) { request, call throws(ApusError) in
-            guard let record = try await records.record(of: try DeviceID(named: request.device)),
-                call.session.mayKnow(record)
-            else { throw ApusError(.targetUnknown, "no such device") }
+            let device = try DeviceID(checking: request.device, "the device's id")
+            guard let record = try await records.record(of: device), call.session.mayKnow(record) else {
+                throw ApusError(.targetUnknown, "no such device")
+            }
             return ClientDevice(record)
         }
         on(ClientListDevicesRequest.self) { request, call throws(ApusError) in
             let account = try call.account(named: request.account)
-            let last = try request.pageToken.isEmpty ? nil : DeviceID(named: request.pageToken)
+            let last = try request.pageToken.isEmpty ? nil : DeviceID(checking: request.pageToken, "pageToken")
             let limit = Int(min(request.pageSize == 0 ? 100 : request.pageSize, 500))
             let found = try await records.records(of: account, after: last, limit: limit)
             return .with {
@@ -85,16 +86,6 @@ extension ClientCall {
             throw ApusError(.targetUnknown, "there are no topics of this kind")
         }
         return (kind, topic)
-    }
-}
-
-extension DeviceID {
-    /// Throws 21031 where the text is no device's id.
-    fileprivate init(named text: String) throws(ApusError) {
-        guard let device = DeviceID(rawValue: text) else {
-            throw ApusError(.badParameter, "the device's id is not valid")
-        }
-        self = device
     }
 }
 

@@ -42,15 +42,11 @@ extension ClientAPI {
 extension ClientRevokeTokensRequest {
     fileprivate func subject(now: Int64) throws(ApusError) -> RevocationRecord.Subject {
         if case .tokenID(let id)? = subject, !id.isEmpty { return .token(TokenMark.tag(of: id)) }
-        guard let account = AccountID(rawValue: account) else {
-            throw ApusError(.badParameter, "the account is missing or not valid")
-        }
+        let account = try AccountID(checking: account, "the account")
         let before = before == 0 ? now + 1 : before
         switch subject {
         case .identity(let identity)?:
-            guard AccessID(rawValue: identity) != nil else {
-                throw ApusError(.badParameter, "the identity is not valid")
-            }
+            _ = try AccessID(checking: identity, "the identity")
             return .identity(identity, account, issuedBefore: before)
         case .all(true)?: return .account(account, issuedBefore: before)
         default: throw ApusError(.badParameter, "tokenId, identity or all is expected")
@@ -63,15 +59,8 @@ extension ClientIssueTokenRequest {
         guard let role = Session.Role(rawValue: role) else {
             throw ApusError(.badParameter, "the role is device, app or admin")
         }
-        guard let account = AccountID(rawValue: account) else {
-            throw ApusError(.badParameter, "the account is missing or not valid")
-        }
-        let named = try devices.map { text throws(ApusError) in
-            guard let device = DeviceID(rawValue: text) else {
-                throw ApusError(.badParameter, "a device's id is not valid")
-            }
-            return device
-        }
+        let account = try AccountID(checking: account, "the account")
+        let named = try devices.map { text throws(ApusError) in try DeviceID(checking: text, "a device's id") }
         guard role != .device || named.count == 1 else {
             throw ApusError(.badParameter, "a device's token names exactly one device")
         }
@@ -81,11 +70,9 @@ extension ClientIssueTokenRequest {
         let name =
             access.isEmpty
             ? (role == .device ? named[0].rawValue : "\(role.rawValue)-\(UUID().uuidString.prefix(8))") : access
-        guard let access = AccessID(rawValue: name) else {
-            throw ApusError(.badParameter, "the access id is not valid")
-        }
         return TokenClaims(
-            access: access, account: account, role: role, device: role == .device ? named[0] : nil,
+            access: try AccessID(checking: name, "the access id"), account: account, role: role,
+            device: role == .device ? named[0] : nil,
             devices: role == .device || named.isEmpty ? nil : named, issuedAt: now,
             lifetime: .seconds(lifetimeSeconds == 0 ? 3600 : lifetimeSeconds), cluster: cluster,
             id: id.isEmpty ? UUID().uuidString : id)

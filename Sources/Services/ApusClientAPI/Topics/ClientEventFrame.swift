@@ -6,7 +6,7 @@ package import NIOCore
 import SwiftProtobuf
 import Synchronization
 
-/// An event on its way to clients: written once in each encoding, however many hear it.
+/// An event on its way to clients: encoded once in each encoding, however many clients receive it.
 ///
 /// Isolation: immutable but for what was written already, behind a `Mutex`.
 package final class ClientEventFrame: Sendable {

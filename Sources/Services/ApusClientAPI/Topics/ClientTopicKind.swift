@@ -10,12 +10,12 @@ package protocol ClientTopicKind: Sendable {
     var summary: String { get }
     var events: [ClientEventKind] { get }
 
-    /// A client wants to hear the topic. Events go to the connection from now on, also before this returns.
+    /// A client subscribes to the topic. Events go to the connection from now on, also before this returns.
     ///
     /// - Throws: what the client is answered, such as 12004 where it may not.
     func subscribe(_ topic: ClientTopic, after: TopicPosition?, _ call: ClientCall) async throws(ApusError)
 
-    /// A client hears the topic no more.
+    /// A client ended its subscription.
     func unsubscribe(_ topic: ClientTopic, _ call: ClientCall) async
 }
 
@@ -50,7 +50,7 @@ package struct TopicRetention: Sendable, Hashable {
     package var byteCountMax: Int
     /// Events of a topic to which nothing was published for so long are dropped. One minute at least.
     package var idleTime: Duration
-    /// A subscriber without a cursor hears the newest event first.
+    /// A subscriber without a cursor receives the newest event first.
     package var startsWithLast: Bool
     /// So many events of a topic are sent to a subscriber before it acknowledges the first; 0: acknowledgement is not
     /// asked for.
@@ -67,7 +67,7 @@ package struct TopicRetention: Sendable, Hashable {
 
     /// Nothing is kept.
     package static let none = Self(eventsMax: 0)
-    /// The newest event, which every new subscriber hears first.
+    /// The newest event, which every new subscriber receives first.
     package static let last = Self(eventsMax: 1, startsWithLast: true)
 }
 
@@ -80,7 +80,7 @@ package struct PublishedTopics: ClientTopicKind {
     private let service: TopicService
     private let mayHear: @Sendable (_ key: String, Session) async throws(ApusError) -> Void
 
-    /// - Parameter mayHear: throws where this client may not hear the topic of this key, such as 12004.
+    /// - Parameter mayHear: throws if this client may not subscribe to the topic of this key, such as 12004.
     package init(
         _ name: String, _ summary: String, events: [ClientEventKind], retention: TopicRetention = .none,
         on service: TopicService,
@@ -110,9 +110,7 @@ package struct PresenceTopics: ClientTopicKind {
     package init(_ sessions: SessionService) { self.sessions = sessions }
 
     package func subscribe(_ topic: ClientTopic, after: TopicPosition?, _ call: ClientCall) async throws(ApusError) {
-        guard let device = DeviceID(rawValue: topic.key) else {
-            throw ApusError(.badParameter, "the device's id is not valid")
-        }
+        let device = try DeviceID(checking: topic.key, "the device's id")
         let presence = try await sessions.inspect(device, for: call.session, subscribe: true).get()
         call.connection?.send([.presence(device, presence)])
     }

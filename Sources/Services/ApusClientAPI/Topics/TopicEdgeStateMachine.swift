@@ -9,11 +9,11 @@ package struct TopicPosition: Sendable, Hashable {
     package init(log: UInt64, next: UInt64) { (self.log, self.next) = (log, next) }
 }
 
-/// The topics that the clients of one node hear (D17, docs/decisions/26).
+/// The topics to which the clients of one node are subscribed (D17, docs/decisions/26).
 ///
-/// **The node** hears a topic while it has subscribers. It says so to the topic's owner when the first one comes, again
-/// every ``Configuration/renewInterval``, and at once when the owner changes. The owner sends it every event once,
-/// however many subscribers there are. An event may be lost with a connection or an owner.
+/// **The node** is subscribed to a topic while it has subscribers. It reports this to the topic's owner when the first
+/// one comes, again every ``Configuration/renewInterval``, and at once when the owner changes. The owner sends it every
+/// event once, however many subscribers there are. An event may be lost with a connection or an owner.
 ///
 /// **A subscriber of a topic that keeps events** has a position. An event with the number of its position goes to it at
 /// once. One with a later number, or a later head in the owner's answer to a renewal, shows that something is missing:
@@ -33,7 +33,7 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
         package var topicsMax = 65_536
         /// Key `api.subscriptions_max`.
         package var subscriptionsMax = 1000
-        /// How often the owner hears that this node has subscribers.
+        /// How often this node reports to the owner that it has subscribers.
         package var renewInterval = Duration.seconds(5)
         /// The first pause after an owner did not answer; each further one is twice as long, up to ``retryDelayMax``.
         package var retryDelay = Duration.milliseconds(50)
@@ -104,7 +104,7 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
 
     private let configuration: Configuration
     private var topics: OrderedDictionary<String, Topic> = [:]
-    /// What each subscriber hears.
+    /// The subscriptions of each subscriber.
     private var names: [Subscriber: OrderedSet<String>] = [:]
 
     package init(configuration: Configuration = Configuration()) { self.configuration = configuration }
@@ -114,7 +114,7 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
 
     // MARK: - Subscribers
 
-    /// A client wants to hear a topic; the owner is to be asked, and ``subscribed(_:_:_:now:)`` called with its answer.
+    /// A client subscribes to a topic; the owner is to be asked, and ``subscribed(_:_:_:now:)`` called with its answer.
     /// Harmless where it does already. Fails with 10007 over a bound.
     package mutating func subscribing(
         _ subscriber: Subscriber, _ name: String, after: TopicPosition?, keeps: Bool, startsWithLast: Bool = false,
@@ -122,10 +122,10 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
     ) -> ApusError? {
         if topics[name]?.listeners[subscriber] == nil {
             guard names[subscriber]?.count ?? 0 < configuration.subscriptionsMax else {
-                return ApusError(.overloaded, "the client hears too many topics")
+                return ApusError(.overloaded, "the client is subscribed to too many topics")
             }
             guard topics[name] != nil || topics.count < configuration.topicsMax else {
-                return ApusError(.overloaded, "the clients of this node hear too many topics")
+                return ApusError(.overloaded, "the clients of this node are subscribed to too many topics")
             }
             names[subscriber, default: []].append(name)
         }
@@ -148,7 +148,7 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
         }
     }
 
-    /// A client hears the topic no more.
+    /// A client ended its subscription.
     package mutating func unsubscribed(_ subscriber: Subscriber, _ name: String) -> [Action] {
         guard topics[name]?.listeners.removeValue(forKey: subscriber) != nil else { return [] }
         names[subscriber]?.remove(name)
@@ -216,7 +216,7 @@ package struct TopicEdgeStateMachine<Subscriber: Hashable & Sendable>: Sendable 
         }
     }
 
-    /// Shards have other owners now, who have not heard of this node.
+    /// Shards have other owners, to which this node has not reported.
     package mutating func mapChanged(_ hasChanged: (ShardID) -> Bool, now: MonotonicTime) -> [Action] {
         for index in topics.values.indices where hasChanged(topics.values[index].shard) {
             topics.values[index].renewAt = now

@@ -125,7 +125,7 @@ extension EntityDefinition<TopicState> {
 }
 
 extension TopicState {
-    /// A topic that nobody has published to or heard begins a sequence of its own.
+    /// A topic without an event or a subscriber so far begins a sequence of its own.
     fileprivate mutating func begin() {
         if log == 0 { log = UInt64.random(in: 1...(.max)) }
     }

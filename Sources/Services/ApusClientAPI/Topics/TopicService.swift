@@ -12,7 +12,7 @@ import Synchronization
 
 /// Topics of this node's clients, and publishing from any node (D17, docs/decisions/26).
 ///
-/// ``TopicEdgeStateMachine`` decides who reads and hears what; this asks the owners and hands events to connections.
+/// ``TopicEdgeStateMachine`` decides who receives what; this asks the owners and hands events to connections.
 ///
 /// Concurrency model: the machine sits behind a `Mutex`; one task a question, in ``run()``'s group.
 package final class TopicService: Service, Sendable {
@@ -51,12 +51,12 @@ package final class TopicService: Service, Sendable {
         var bounds = Machine.Configuration()
         (bounds.topicsMax, bounds.subscriptionsMax) = (configuration.topicsMax, configuration.subscriptionsMax)
         state = Mutex(State(machine: Machine(configuration: bounds), epochs: map.shards.map(\.epoch)))
-        // Bounded by the topics and subscriptions: each has one question under way.
+        // Bounded by the topics and subscriptions: each has one question in progress.
         (work, workFeed) = AsyncStream.makeStream()
         view.observe { [weak self] _, map in self?.mapChanged(map) }
     }
 
-    /// Makes this node able to own topics and to hear them.
+    /// Makes this node able to own topics and to subscribe to them.
     package func register(with runtime: EntityRuntime, _ dispatcher: NodeDispatcher) {
         let retention: @Sendable (String) -> TopicRetention = { [weak self] topic in
             self?.retention(of: String(topic.prefix { $0 != "/" })) ?? .none
@@ -76,7 +76,7 @@ package final class TopicService: Service, Sendable {
 
     // MARK: - Publishing
 
-    /// Publishes an event to all who hear the topic, at whichever node.
+    /// Publishes an event to all subscribers of the topic, at every node.
     ///
     /// The event is in the topic when this returns; where the topic keeps events, the standby has it too, and no
     /// subscriber misses it while it is kept.

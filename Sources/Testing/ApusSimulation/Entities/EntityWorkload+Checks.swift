@@ -168,7 +168,9 @@ extension EntityWorkload {
         for index in right.indexNames {
             let found = Set(records.tables.entries(of: right.name, by: index))
             let (more, less) = (found.subtracting(expected[index] ?? []), (expected[index] ?? []).subtracting(found))
-            if let entry = more.first { fail("the index \(index) leads from \(entry.value) to \(entry.key) in vain") }
+            if let entry = more.first {
+                fail("the index \(index) has \(entry.value) for \(entry.key), which the record does not have")
+            }
             if let entry = less.first { fail("the index \(index) does not lead from \(entry.value) to \(entry.key)") }
         }
     }

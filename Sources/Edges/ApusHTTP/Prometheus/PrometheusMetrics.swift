@@ -1,3 +1,4 @@
+package import ApusCore
 package import CoreMetrics
 import Synchronization
 
@@ -146,5 +147,14 @@ enum PrometheusText {
             }
         }
         return text
+    }
+}
+
+extension MetricCatalogue {
+    /// A family of one value without labels, with `# HELP` and `# TYPE`, in text format 0.0.4. A name that is not in
+    /// the catalogue has neither.
+    package static func text(_ name: String, _ value: Double) -> String {
+        let head = byName[name].map { PrometheusText.head(name, kind: $0.kind.rawValue, help: $0.help) } ?? ""
+        return "\(head)\(name) \(PrometheusText.number(value))\n"
     }
 }
