@@ -1,8 +1,8 @@
 import Foundation
 import Testing
 
-/// Dependencies are ranges in the manifest, for packages that depend on Apus, and exact versions in the lock, for our own
-/// builds (CONTRIBUTING.md).
+/// Dependencies are ranges in the manifest, for packages that depend on Apus, and exact versions in the lock, for the
+/// builds of Apus itself (CONTRIBUTING.md).
 @Suite("Tidy: dependencies")
 struct DependencyTests {
     /// A version with its three numbers.

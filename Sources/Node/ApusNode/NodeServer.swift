@@ -1,6 +1,6 @@
 import ApusChannels
 import ApusCluster
-package import ApusCore
+import ApusCore
 import ApusGateway
 package import ApusHTTP
 package import ApusNodeConfiguration
@@ -44,7 +44,7 @@ package struct NodeServer: Sendable {
     ///     continue with its state.
     /// - Throws: 10019, 10020, 10021, 10022 with the cause and its place.
     package func run(
-        reload: @escaping @Sendable () throws(ApusError) -> NodeConfiguration, fenced: @escaping @Sendable () -> Void
+        reload: @escaping NodeConfigurationSource, fenced: @escaping @Sendable () -> Void
     ) async throws {
         try DataDirectory(path: configuration.dataDirectory).claim(
             cluster: configuration.cluster, node: configuration.node)

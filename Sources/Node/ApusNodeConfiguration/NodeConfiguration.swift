@@ -12,6 +12,9 @@ package import ApusStorage
 package import ApusTransport
 public import Foundation
 
+/// Reads a node's configuration again. Throws 10022.
+package typealias NodeConfigurationSource = @Sendable () throws(ApusError) -> NodeConfiguration
+
 /// The configuration of a node, from one YAML file and the environment.
 /// The files of `cluster-configs/` are the reference of the keys. Relative paths start at the folder of the file. Each
 /// section is the configuration of one part of the node, and its defaults are those of that part's properties.

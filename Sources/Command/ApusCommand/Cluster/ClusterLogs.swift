@@ -21,7 +21,7 @@ struct ClusterLogs: AsyncParsableCommand {
         let prefixes = nodes.count > 1
         for found in nodes {
             for line in NodeProcess(found.name, in: local.directory).logTail(lines: lines) {
-                Console.say(prefixes ? "\(found.name) | \(line)" : line)
+                Console.say(prefixes ? "\(found.name) | \(line)" : String(line))
             }
         }
         guard follow else { return }
