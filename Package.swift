@@ -30,6 +30,7 @@ let nioFoundationCompat: Target.Dependency = .product(name: "NIOFoundationCompat
 let nioTLS: Target.Dependency = .product(name: "NIOTLS", package: "swift-nio")
 let nioSSL: Target.Dependency = .product(name: "NIOSSL", package: "swift-nio-ssl")
 let protobuf: Target.Dependency = .product(name: "SwiftProtobuf", package: "swift-protobuf")
+let tracing: Target.Dependency = .product(name: "Tracing", package: "swift-distributed-tracing")
 let crypto: Target.Dependency = .product(name: "Crypto", package: "swift-crypto")
 let x509: Target.Dependency = .product(name: "X509", package: "swift-certificates")
 let swiftASN1: Target.Dependency = .product(name: "SwiftASN1", package: "swift-asn1")
@@ -68,6 +69,7 @@ let package = Package(
         .package(url: "https://github.com/apple/swift-certificates", exact: "1.21.1"),
         .package(url: "https://github.com/apple/swift-collections", exact: "1.6.0"),
         .package(url: "https://github.com/apple/swift-crypto", exact: "4.5.2"),
+        .package(url: "https://github.com/apple/swift-distributed-tracing", exact: "1.7.3"),
         .package(url: "https://github.com/apple/swift-http-types", exact: "1.8.0"),
         .package(url: "https://github.com/apple/swift-log", exact: "1.16.2"),
         .package(url: "https://github.com/apple/swift-metrics", exact: "2.13.0"),
@@ -112,11 +114,13 @@ let package = Package(
         layer("Protocol", "ApusTraversal", ["ApusCore", crypto]),
 
         // Engine: listeners, links between nodes, storage, cluster.
+        layer("Engine", "ApusTracing", ["ApusCore", dequeModule, tracing]),
         layer("Engine", "ApusListener", ["ApusCore", nioCore, log, coreMetrics]),
         layer(
             "Engine", "ApusTransport",
             [
-                "ApusCore", "ApusListener", "ApusWire", "ApusThreads", "CApusNet", "CApusThreads", "CApusZstd", nioCore,
+                "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusThreads", "CApusNet", "CApusThreads",
+                "CApusZstd", nioCore,
                 nioPosix,
                 nioTLS,
                 nioSSL, x509, swiftASN1, crypto, log, coreMetrics,
@@ -127,8 +131,8 @@ let package = Package(
         layer(
             "Engine", "ApusCluster",
             [
-                "ApusCore", "ApusWire", "ApusTransport", "ApusStorage", nioCore, protobuf, orderedCollections,
-                dequeModule, lifecycle, log, coreMetrics,
+                "ApusCore", "ApusTracing", "ApusWire", "ApusTransport", "ApusStorage", nioCore, protobuf,
+                orderedCollections, dequeModule, lifecycle, log, coreMetrics,
             ]),
 
         // Services: machine + actor each.
@@ -149,8 +153,9 @@ let package = Package(
         layer(
             "Services", "ApusClientAPI",
             [
-                "ApusCore", "ApusThreads", "ApusWire", "ApusContract", "ApusTransport", "ApusStorage", "ApusCluster",
-                "ApusSessions", nioCore, protobuf, orderedCollections, dequeModule, lifecycle, log, coreMetrics,
+                "ApusCore", "ApusTracing", "ApusThreads", "ApusWire", "ApusContract", "ApusTransport", "ApusStorage",
+                "ApusCluster", "ApusSessions", nioCore, protobuf, orderedCollections, dequeModule, lifecycle, log,
+                coreMetrics,
             ]),
 
         // Edges: sockets for devices, apps and operators.
@@ -178,12 +183,12 @@ let package = Package(
         layer(
             "Node", "ApusNode",
             [
-                "ApusCore", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage",
-                "ApusCluster",
+                "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport",
+                "ApusStorage", "ApusCluster",
                 "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusGateway", "ApusHTTP", "ApusTraversal",
                 "ApusRelay", "ApusTLS",
                 nioCore,
-                nioPosix, lifecycle, unixSignals, yams, protobuf, crypto, log, coreMetrics,
+                nioPosix, nioHTTP1, lifecycle, unixSignals, yams, protobuf, crypto, log, coreMetrics,
             ]),
 
         // Clients: never a server target.
@@ -240,7 +245,7 @@ let package = Package(
             path: "Examples/Doors", exclude: ["pass"], swiftSettings: apusSettings),
 
         // Testing.
-        layer("Testing", "ApusTestKit", ["ApusCore", nioCore]),
+        layer("Testing", "ApusTestKit", ["ApusCore", nioCore, nioPosix, nioHTTP1]),
         layer(
             "Testing", "ApusSimulation",
             ["ApusCore", "ApusWire", "ApusStorage", "ApusCluster", nioCore, dequeModule, protobuf]),
@@ -255,8 +260,8 @@ let package = Package(
         test(
             "ApusClientAPITests",
             [
-                "ApusCore", "ApusThreads", "ApusContract", "ApusSessions", "ApusClientAPI", nioCore,
-                nioPosix, protobuf, log,
+                "ApusCore", "ApusTracing", "ApusThreads", "ApusContract", "ApusSessions", "ApusClientAPI", tracing,
+                nioCore, nioPosix, protobuf, log,
             ]),
         test(
             "ApusHTTPTests",
@@ -264,6 +269,7 @@ let package = Package(
                 "ApusCore", "ApusContract", "ApusSessions", "ApusClientAPI", "ApusHTTP", protobuf, nioCore, nioPosix,
                 lifecycle, log,
             ]),
+        test("ApusTracingTests", ["ApusCore", "ApusTracing", tracing]),
         test("ApusListenerTests", ["ApusCore", "ApusListener", "ApusTestKit", nioCore, nioPosix, log]),
         test(
             "ApusSessionsTests",
@@ -282,7 +288,7 @@ let package = Package(
             "ApusNodeTests",
             [
                 "ApusCore", "ApusWire", "ApusTransport", "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay",
-                "ApusNode", "ApusTestKit", protobuf,
+                "ApusTracing", "ApusNode", "ApusTestKit", nioCore, nioPosix, protobuf, log,
             ]),
         test(
             "ClusterTests",
@@ -298,8 +304,8 @@ let package = Package(
         test(
             "ApusClusterTests",
             [
-                "ApusCore", "ApusWire", "ApusStorage", "ApusTransport", "ApusCluster", "ApusTestKit", nioCore,
-                nioPosix, protobuf, log,
+                "ApusCore", "ApusTracing", "ApusWire", "ApusStorage", "ApusTransport", "ApusCluster", "ApusTestKit",
+                nioCore, nioPosix, protobuf, log,
             ]),
         test("SimulationTests", ["ApusCore", "ApusSimulation"]),
         .testTarget(
@@ -324,7 +330,10 @@ let package = Package(
         test("ApusTraversalTests", ["ApusCore", "ApusTraversal"]),
         test(
             "ApusTransportTests",
-            ["ApusCore", "ApusWire", "ApusTransport", "ApusTestKit", nioCore, nioPosix, nioSSL, protobuf, log]),
+            [
+                "ApusCore", "ApusTracing", "ApusWire", "ApusTransport", "ApusTestKit", nioCore, nioPosix, nioSSL,
+                protobuf, log,
+            ]),
         test(
             "ApusClientTests",
             [
