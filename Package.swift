@@ -30,6 +30,7 @@ let nioFoundationCompat: Target.Dependency = .product(name: "NIOFoundationCompat
 let nioTLS: Target.Dependency = .product(name: "NIOTLS", package: "swift-nio")
 let nioSSL: Target.Dependency = .product(name: "NIOSSL", package: "swift-nio-ssl")
 let protobuf: Target.Dependency = .product(name: "SwiftProtobuf", package: "swift-protobuf")
+let tracing: Target.Dependency = .product(name: "Tracing", package: "swift-distributed-tracing")
 let crypto: Target.Dependency = .product(name: "Crypto", package: "swift-crypto")
 let x509: Target.Dependency = .product(name: "X509", package: "swift-certificates")
 let swiftASN1: Target.Dependency = .product(name: "SwiftASN1", package: "swift-asn1")
@@ -71,6 +72,7 @@ let package = Package(
         .package(url: "https://github.com/apple/swift-certificates", from: "1.21.0"),
         .package(url: "https://github.com/apple/swift-collections", from: "1.6.0"),
         .package(url: "https://github.com/apple/swift-crypto", from: "4.5.0"),
+        .package(url: "https://github.com/apple/swift-distributed-tracing", from: "1.7.0"),
         .package(url: "https://github.com/apple/swift-http-types", from: "1.8.0"),
         .package(url: "https://github.com/apple/swift-log", from: "1.16.0"),
         .package(url: "https://github.com/apple/swift-metrics", from: "2.13.0"),
@@ -115,12 +117,14 @@ let package = Package(
         layer("Protocol", "ApusTraversal", ["ApusCore", crypto]),
 
         // Engine: listeners, links between nodes, storage, cluster.
+        layer("Engine", "ApusTracing", ["ApusCore", dequeModule, tracing]),
         layer("Engine", "ApusListener", ["ApusCore", nioCore, lifecycle, log, coreMetrics]),
         layer("Engine", "ApusConfiguration", ["ApusCore", yams]),
         layer(
             "Engine", "ApusTransport",
             [
-                "ApusCore", "ApusListener", "ApusWire", "ApusThreads", "CApusNet", "CApusThreads", "CApusZstd", nioCore,
+                "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusThreads", "CApusNet", "CApusThreads",
+                "CApusZstd", nioCore,
                 nioPosix,
                 nioTLS,
                 nioSSL, x509, swiftASN1, crypto, log, coreMetrics,
@@ -131,8 +135,8 @@ let package = Package(
         layer(
             "Engine", "ApusCluster",
             [
-                "ApusCore", "ApusWire", "ApusTransport", "ApusStorage", nioCore, protobuf, orderedCollections,
-                dequeModule, lifecycle, log, coreMetrics,
+                "ApusCore", "ApusTracing", "ApusWire", "ApusTransport", "ApusStorage", nioCore, protobuf,
+                orderedCollections, dequeModule, lifecycle, log, coreMetrics,
             ]),
 
         layer(
@@ -157,8 +161,9 @@ let package = Package(
         layer(
             "Services", "ApusClientAPI",
             [
-                "ApusCore", "ApusThreads", "ApusWire", "ApusContract", "ApusTransport", "ApusStorage", "ApusCluster",
-                "ApusSessions", nioCore, protobuf, orderedCollections, dequeModule, lifecycle, log, coreMetrics,
+                "ApusCore", "ApusTracing", "ApusThreads", "ApusWire", "ApusContract", "ApusTransport", "ApusStorage",
+                "ApusCluster", "ApusSessions", nioCore, protobuf, orderedCollections, dequeModule, lifecycle, log,
+                coreMetrics,
             ]),
 
         layer(
@@ -187,8 +192,8 @@ let package = Package(
         layer(
             "Edges", "ApusHTTP",
             [
-                "ApusCore", "ApusListener", "ApusContract", "ApusTraversal", "ApusTransport", "ApusCluster",
-                "ApusSessions", "ApusClientAPI", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, nioHTTP1,
+                "ApusCore", "ApusTracing", "ApusListener", "ApusContract", "ApusTraversal", "ApusTransport",
+                "ApusCluster", "ApusSessions", "ApusClientAPI", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, nioHTTP1,
                 nioSSL, nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf, crypto, lifecycle, log, coreMetrics,
             ]),
 
@@ -196,8 +201,8 @@ let package = Package(
         layer(
             "Node", "ApusNodeConfiguration",
             [
-                "ApusCore", "ApusConfiguration", "ApusListener", "ApusMedia", "ApusTransport", "ApusStorage",
-                "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusRelayService", "ApusGateway",
+                "ApusCore", "ApusConfiguration", "ApusTracing", "ApusListener", "ApusMedia", "ApusTransport",
+                "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusRelayService", "ApusGateway",
                 "ApusHTTP", nioCore, log,
             ]),
         layer(
@@ -209,8 +214,8 @@ let package = Package(
         layer(
             "Node", "ApusNode",
             [
-                "ApusCore", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport", "ApusStorage",
-                "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusOperators", "ApusRelayService",
+                "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport",
+                "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusOperators", "ApusRelayService",
                 "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusTLS", "ApusNodeConfiguration", nioCore,
                 nioPosix, lifecycle, unixSignals, protobuf, log, coreMetrics,
             ]),
@@ -271,7 +276,7 @@ let package = Package(
             path: "Examples/Doors", exclude: ["pass"], swiftSettings: apusSettings),
 
         // Testing.
-        layer("Testing", "ApusTestKit", ["ApusCore", nioCore]),
+        layer("Testing", "ApusTestKit", ["ApusCore", nioCore, nioPosix, nioHTTP1]),
         layer(
             "Testing", "ApusSimulation",
             ["ApusCore", "ApusWire", "ApusStorage", "ApusCluster", nioCore, dequeModule, protobuf]),
@@ -286,15 +291,16 @@ let package = Package(
         test(
             "ApusClientAPITests",
             [
-                "ApusCore", "ApusThreads", "ApusContract", "ApusSessions", "ApusClientAPI", nioCore,
-                nioPosix, protobuf, log,
+                "ApusCore", "ApusTracing", "ApusThreads", "ApusContract", "ApusSessions", "ApusClientAPI", tracing,
+                nioCore, nioPosix, protobuf, log,
             ]),
         test(
             "ApusHTTPTests",
             [
-                "ApusCore", "ApusContract", "ApusSessions", "ApusClientAPI", "ApusHTTP", protobuf, nioCore, nioPosix,
+                "ApusCore", "ApusTracing", "ApusTestKit", "ApusContract", "ApusSessions", "ApusClientAPI", "ApusHTTP", protobuf, nioCore, nioPosix,
                 lifecycle, log, coreMetrics,
             ]),
+        test("ApusTracingTests", ["ApusCore", "ApusTracing", tracing]),
         test("ApusListenerTests", ["ApusCore", "ApusListener", "ApusTestKit", nioCore, nioPosix, log]),
         test(
             "ApusSessionsTests",
@@ -331,8 +337,8 @@ let package = Package(
         test(
             "ApusClusterTests",
             [
-                "ApusCore", "ApusWire", "ApusStorage", "ApusTransport", "ApusCluster", "ApusTestKit", nioCore,
-                nioPosix, protobuf, log,
+                "ApusCore", "ApusTracing", "ApusWire", "ApusStorage", "ApusTransport", "ApusCluster", "ApusTestKit",
+                nioCore, nioPosix, protobuf, log,
             ]),
         test("SimulationTests", ["ApusCore", "ApusSimulation"]),
         .testTarget(
@@ -357,7 +363,10 @@ let package = Package(
         test("ApusTraversalTests", ["ApusCore", "ApusTraversal"]),
         test(
             "ApusTransportTests",
-            ["ApusCore", "ApusWire", "ApusTransport", "ApusTestKit", nioCore, nioPosix, nioSSL, protobuf, log]),
+            [
+                "ApusCore", "ApusTracing", "ApusWire", "ApusTransport", "ApusTestKit", nioCore, nioPosix, nioSSL,
+                protobuf, log,
+            ]),
         test(
             "ApusClientTests",
             [

@@ -2,12 +2,14 @@ import ApusClientAPI
 import ApusContract
 import ApusCore
 import ApusSessions
+import ApusTracing
 import Logging
 import NIOCore
 import NIOPosix
 import SwiftProtobuf
 import Synchronization
 import Testing
+import Tracing
 
 @Suite("Requests of one connection, carried out (D17)", .timeLimit(.minutes(1)))
 struct ClientCallsRunTests {
@@ -134,5 +136,41 @@ struct ClientCallsRunTests {
             #expect(codes.prefix(4).allSatisfy { $0 == nil } && codes.contains(.overloaded))
             group.cancelAll()
         }
+    }
+
+    @Test("A request of a recorded trace has a span with who asked and its error, and its handler runs inside")
+    func traced() async throws {
+        let ended = Mutex<[FinishedSpan]>([])
+        var api = ClientAPI()
+        api.on(ClientGetDeviceRequest.self) { request, _ throws(ApusError) in
+            guard request.device != "none" else { throw ApusError(.targetUnknown) }
+            return ClientDevice.with { $0.device = TraceContext.current?.spanID ?? "" }
+        }
+        let services = ClientServices(
+            api, topics: nil, configuration: ClientAPIConfiguration(),
+            audit: AuditLog(Logger(label: "test") { _ in SwiftLogNoOpLogHandler() }),
+            tracer: SpanTracer(sampleRatio: 0) { span in ended.withLock { $0.append(span) } })
+        let operation = try api.operation(named: "devices.get")
+        func ask(_ device: String, _ trace: TraceContext?) async throws -> Result<ByteBuffer, ApusError> {
+            let payload = ByteBuffer(bytes: try Self.request(device).serializedBytes() as [UInt8])
+            let work = try operation.read(payload, .binary)
+            let deadline = services.deadline(asked: nil)
+            return await services.carryOut(
+                operation, work, ClientCall(session: Self.session, deadline: deadline, trace: trace))
+        }
+        let parent = try #require(TraceContext(traceHigh: 1, traceLow: 2, span: 3, isSampled: true))
+        _ = try await ask("one", nil)
+        let answer = try await ask("one", parent).get()
+        let handler = try ClientDevice(serializedBytes: Array(answer.readableBytesView)).device
+        _ = try await ask("none", parent)
+        let spans = ended.withLock { $0 }
+        try #require(spans.count == 2)
+        #expect(spans.allSatisfy { $0.name == "devices.get" && $0.parent == 3 && $0.trace.traceLow == 2 })
+        #expect(spans[0].trace.spanID == handler && !spans[0].isFailure)
+        let facts: SpanAttributes = [
+            "rpc.system": "apus", "apus.protocol": "rest", "apus.account": "a", "apus.role": "app",
+        ]
+        #expect(spans[0].attributes == facts)
+        #expect(spans[1].isFailure && spans[1].attributes.get("apus.code") == .int(8002))
     }
 }

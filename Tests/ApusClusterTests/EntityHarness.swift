@@ -1,6 +1,7 @@
 import ApusCluster
 import ApusCore
 import ApusTestKit
+import ApusTracing
 import ApusTransport
 import ApusWire
 import Logging
@@ -20,7 +21,7 @@ final class EntityNode: Sendable {
 
     init(
         _ name: String, authority: ClusterPKI.Issued, configuration: EntityRegistry.Configuration = .init(),
-        register: (EntityRegistry) -> Void
+        tracer: SpanTracer? = nil, register: (EntityRegistry) -> Void
     ) throws {
         id = node(name)
         let issued = try ClusterPKI.issueNode(id.name, authority: authority)
@@ -33,7 +34,7 @@ final class EntityNode: Sendable {
         transport = Transport(
             configuration: TransportConfiguration(bind: HostPort(host: "127.0.0.1", port: 0), tls: tls), identity: id,
             cluster: ClusterID(unchecked: "test"), group: MultiThreadedEventLoopGroup.singleton, control: dispatcher,
-            media: IdleMediaLanes(), onEvent: { _ in }, logger: logger)
+            media: IdleMediaLanes(), onEvent: { _ in }, logger: logger, tracer: tracer)
         view = ClusterView(local: id, map: ClusterMap(cluster: ClusterID(unchecked: "test")))
         let moves = Mover()
         registry = EntityRegistry(
@@ -62,13 +63,16 @@ struct EntityPair {
     let b: EntityNode
 
     static func with(
-        configuration: EntityRegistry.Configuration = .init(),
+        configuration: EntityRegistry.Configuration = .init(), tracer: SpanTracer? = nil,
         register: (EntityRegistry) -> Void = { ProbeEntity.register(in: $0) },
         _ body: (EntityPair) async throws -> Void
     ) async throws {
         let authority = try ClusterPKI.makeAuthority(cluster: ClusterID(unchecked: "test"))
-        let a = try EntityNode("a", authority: authority, configuration: configuration, register: register)
-        let b = try EntityNode("b", authority: authority, configuration: configuration, register: register)
+        func makeNode(_ name: String) throws -> EntityNode {
+            try EntityNode(
+                name, authority: authority, configuration: configuration, tracer: tracer, register: register)
+        }
+        let (a, b) = (try makeNode("a"), try makeNode("b"))
         let addressOfA = try await a.transport.start()
         let addressOfB = try await b.transport.start()
         a.transport.setPeers([Peer(id: b.id, address: addressOfB)])

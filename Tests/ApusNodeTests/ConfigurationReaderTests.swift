@@ -74,6 +74,18 @@ struct ConfigurationReaderTests {
         #expect(throws: ApusError(.configurationInvalid)) { try reader.bytes("size", default: 0) }
     }
 
+    @Test("A ratio is 0 to 1", arguments: [("0", 0.0), ("0.25", 0.25), ("1", 1.0)])
+    func ratios(text: String, value: Double) throws {
+        var reader = try reader("r: \(text)\n")
+        #expect(try reader.ratio("r", default: 0.5) == value)
+    }
+
+    @Test("What is no ratio is refused", arguments: ["1.01", "-0.1", "1%", "nan", "half"])
+    func badRatios(text: String) throws {
+        var reader = try reader("r: \(text)\n")
+        #expect(throws: ApusError(.configurationInvalid)) { try reader.ratio("r", default: 0.5) }
+    }
+
     @Test("Numbers outside their range, words outside their list and broken addresses are refused")
     func ranges() throws {
         var reader = try reader("n: 10\nw: loud\na: nowhere\nid: 'two words'\n")

@@ -1,5 +1,6 @@
 import ApusCore
 import ApusTestKit
+import ApusTracing
 import ApusTransport
 import ApusWire
 import Dispatch
@@ -26,7 +27,7 @@ enum TestPKI {
 
 /// Answers by method: 1 echo, 2 records a tell's number, 3 sleeps until cancelled, 4 fails as moved,
 /// 5 answers with as many zero bytes as the payload's u32 says, 6 echo from a thread of the shared pool, 7 answers with
-/// the place of the event loop in its group.
+/// the place of the event loop in its group, 8 with the trace of the handler's task.
 final class TestControl: ControlHandler {
     struct Seen: Sendable {
         var tells: [UInt32] = []
@@ -65,6 +66,7 @@ final class TestControl: ControlHandler {
             var reply = ByteBuffer()
             reply.writeInteger(TestLoops.index { $0.inEventLoop })
             request.reply(reply)
+        case 8: request.run { .reply(ByteBuffer(string: TraceContext.current?.traceparent ?? "")) }
         default: request.fail(ApusError(.methodUnknown))
         }
     }
@@ -128,7 +130,7 @@ final class TestNode: Sendable {
 
     init(
         _ name: String, incarnation: UInt64 = 1, cluster: ClusterID = TestPKI.cluster, tls: TransportTLS, port: Int = 0,
-        configure: (inout TransportConfiguration) -> Void = { _ in }
+        tracer: SpanTracer? = nil, configure: (inout TransportConfiguration) -> Void = { _ in }
     ) {
         id = NodeID(name: NodeName(unchecked: name), incarnation: incarnation)
         var configuration = TransportConfiguration(bind: HostPort(host: "127.0.0.1", port: port), tls: tls)
@@ -138,7 +140,7 @@ final class TestNode: Sendable {
         transport = Transport(
             configuration: configuration, identity: id, cluster: cluster, group: MultiThreadedEventLoopGroup.singleton,
             control: control, media: media, onEvent: { event in events.list.withLock { $0.append(event) } },
-            logger: Logger(label: "test", factory: { _ in SwiftLogNoOpLogHandler() }))
+            logger: Logger(label: "test", factory: { _ in SwiftLogNoOpLogHandler() }), tracer: tracer)
     }
 }
 
@@ -149,10 +151,13 @@ struct TestPair {
     let b: TestNode
     let addressOfB: HostPort
 
-    init(configure: (inout TransportConfiguration) -> Void = { _ in }) async throws {
+    init(
+        tracers: (a: SpanTracer?, b: SpanTracer?) = (nil, nil),
+        configure: (inout TransportConfiguration) -> Void = { _ in }
+    ) async throws {
         authority = try TestPKI.authority()
-        a = TestNode("a", tls: try Self.tls("a", authority), configure: configure)
-        b = TestNode("b", tls: try Self.tls("b", authority), configure: configure)
+        a = TestNode("a", tls: try Self.tls("a", authority), tracer: tracers.a, configure: configure)
+        b = TestNode("b", tls: try Self.tls("b", authority), tracer: tracers.b, configure: configure)
         _ = try await a.transport.start()
         addressOfB = try await b.transport.start()
         a.transport.setPeers([Peer(id: b.id, address: addressOfB)])
@@ -183,9 +188,10 @@ struct TestPair {
 
     /// Runs a body with a pair and stops it in every case.
     static func with(
+        tracers: (a: SpanTracer?, b: SpanTracer?) = (nil, nil),
         configure: (inout TransportConfiguration) -> Void = { _ in }, _ body: (TestPair) async throws -> Void
     ) async throws {
-        let pair = try await TestPair(configure: configure)
+        let pair = try await TestPair(tracers: tracers, configure: configure)
         do {
             try await body(pair)
         } catch {

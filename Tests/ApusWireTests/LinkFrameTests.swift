@@ -57,6 +57,34 @@ struct LinkFrameTests {
         #expect(throws: ApusError(.malformed)) { try decoder.next() }
     }
 
+    @Test("A trace context is written before the payload, and taken off it; a frame without one has no byte more")
+    func trace() throws {
+        let trace = try #require(TraceContext(traceHigh: 1, traceLow: .max, span: 3, isSampled: true))
+        var payload = ByteBuffer()
+        trace.encode(into: &payload)
+        #expect(payload.readableBytes == LinkFrame.traceByteCount)
+        payload.writeString("rest")
+        var frame = LinkFrame(kind: .request, flags: [.traced, .timed], payload: payload)
+        #expect(try frame.trace() == trace)
+        #expect(try frame.takeTrace() == trace)
+        #expect(frame.flags == .timed && String(buffer: frame.payload) == "rest")
+        #expect(try frame.takeTrace() == nil)
+    }
+
+    @Test("A trace context that is cut, or has an id of 0, fails with 10001")
+    func brokenTrace() {
+        for length in 0..<LinkFrame.traceByteCount {
+            let frame = LinkFrame(kind: .request, flags: .traced, payload: ByteBuffer(repeating: 1, count: length))
+            #expect(throws: ApusError(.malformed)) { try frame.trace() }
+        }
+        for zeros in [0..<16, 16..<24] {
+            var bytes = [UInt8](repeating: 1, count: LinkFrame.traceByteCount)
+            for index in zeros { bytes[index] = 0 }
+            let frame = LinkFrame(kind: .request, flags: .traced, payload: ByteBuffer(bytes: bytes))
+            #expect(throws: ApusError(.malformed)) { try frame.trace() }
+        }
+    }
+
     @Test("Bytes that no frame was made of are handed on to the next decoder")
     func takeBuffered() throws {
         var decoder = LinkFrameDecoder(lengthMax: 64)

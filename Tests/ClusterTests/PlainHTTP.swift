@@ -26,9 +26,13 @@ final class PlainHTTP {
     deinit { close(socket) }
 
     /// Nil where the connection broke.
-    func exchange(_ method: String, _ path: String, token: String, id: String? = nil, body: String? = nil) -> Answer? {
+    func exchange(
+        _ method: String, _ path: String, token: String, id: String? = nil, traceparent: String? = nil,
+        body: String? = nil
+    ) -> Answer? {
         var text = "\(method) \(path) HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \(token)\r\n"
         if let id { text += "Idempotency-Key: \(id)\r\n" }
+        if let traceparent { text += "traceparent: \(traceparent)\r\n" }
         if let body { text += "Content-Type: application/json\r\nContent-Length: \(body.utf8.count)\r\n" }
         guard send(text + "\r\n" + (body ?? "")) else { return nil }
         guard let head = readHead() else { return nil }

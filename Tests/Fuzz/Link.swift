@@ -1,3 +1,4 @@
+import ApusCore
 import ApusWire
 import NIOCore
 
@@ -12,6 +13,10 @@ func fuzzLink(_ input: [UInt8]) {
         bytes.getSlice(at: bytes.readerIndex + head, length: bytes.readableBytes - head),
     ]
     precondition(whole == frames(parts.compactMap { $0 }), "the cut changes what is read")
+    for frame in whole {
+        guard let trace = try? frame.trace() else { continue }
+        precondition(TraceContext(traceparent: trace.traceparent) == trace, "a trace context is written otherwise")
+    }
     var written = ByteBuffer()
     for frame in whole { frame.encode(into: &written) }
     precondition(bytes.readableBytesView.starts(with: written.readableBytesView), "a frame is written otherwise")

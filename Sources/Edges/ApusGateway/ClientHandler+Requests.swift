@@ -15,6 +15,7 @@ extension ClientHandler {
         let call = frame.correlation
         var frame = frame
         do throws(ApusError) {
+            let trace = try frame.takeTrace()
             let timeLeft = try frame.takeTimeLeft()
             switch ClientMethod(rawValue: frame.method) {
             case .publish: publish(try ClientPublishRequest(bounded: frame.payload), call)
@@ -22,21 +23,23 @@ extension ClientHandler {
             case .play: play(try ClientPlayRequest(bounded: frame.payload), call)
             case .stop: stop(try ClientStopRequest(bounded: frame.payload), call)
             case .event, .publishAck, .publishResume, .streamState, .endpointsChanged, nil:
-                try ask(frame, call, timeLeft)
+                try ask(frame, call, timeLeft, trace)
             }
         } catch {
             fail(call, error)
         }
     }
 
-    private func ask(_ frame: LinkFrame, _ call: UInt32, _ timeLeft: Duration?) throws(ApusError) {
+    private func ask(
+        _ frame: LinkFrame, _ call: UInt32, _ timeLeft: Duration?, _ trace: TraceContext?
+    ) throws(ApusError) {
         guard let session else { return }
         let clients = gateway.service.clients
         let operation = try clients.api.operation(number: frame.method)
         calls.received(
             call, operation, frame.payload, .binary,
             ClientCall(
-                session: session, deadline: clients.deadline(asked: timeLeft), connection: self,
+                session: session, deadline: clients.deadline(asked: timeLeft), connection: self, trace: trace,
                 topics: clients.api.topics))
     }
 

@@ -344,6 +344,8 @@ extension ClientHandler: ClientLink {
 }
 
 extension ClientHandler: ClientConnection {
+    var protocolName: String { "native" }
+
     var isClosed: Bool { hasEnded.load(ordering: .acquiring) }
 
     func begin(_ topic: String, at position: TopicPosition?) { events.begin(topic, at: position) }

@@ -23,7 +23,7 @@ struct CORS {
             status: .noContent,
             headers: [
                 .accessControlAllowOrigin: origin, .accessControlAllowMethods: "GET, POST, DELETE",
-                .accessControlAllowHeaders: "Authorization, Content-Type, Idempotency-Key, Prefer",
+                .accessControlAllowHeaders: "Authorization, Content-Type, Idempotency-Key, Prefer, traceparent",
                 .accessControlMaxAge: "600", .vary: "Origin",
             ])
     }

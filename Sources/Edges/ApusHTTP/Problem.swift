@@ -51,6 +51,7 @@ struct Problem {
 extension HTTPField.Name {
     static let idempotencyKey = Self(unchecked: "Idempotency-Key")
     static let prefer = Self(unchecked: "Prefer")
+    static let traceparent = Self(unchecked: "traceparent")
 
     /// - Precondition: the text is a field name.
     private init(unchecked text: String) {

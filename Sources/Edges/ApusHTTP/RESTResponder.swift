@@ -92,7 +92,8 @@ struct RESTResponder: Sendable {
         let work = try route.operation.read(message, .json)
         let call = ClientCall(
             session: session, deadline: services.deadline(asked: Self.wait(request)),
-            request: try Self.requestID(request), topics: services.api.topics)
+            request: try Self.requestID(request), trace: services.tracer == nil ? nil : Self.trace(request),
+            topics: services.api.topics)
         return await services.carryOut(route.operation, work, call)
     }
 
@@ -114,6 +115,11 @@ struct RESTResponder: Sendable {
             let seconds = Int64(text[range.upperBound...].prefix { $0.isNumber }), (1...3600).contains(seconds)
         else { return nil }
         return .seconds(seconds)
+    }
+
+    /// `traceparent`; nil if it is missing or not valid: then the trace begins here (W3C Trace Context).
+    private static func trace(_ request: Request) -> TraceContext? {
+        request.headers[.traceparent].flatMap { TraceContext(traceparent: $0) }
     }
 
     /// `Idempotency-Key`: 1 to 255 bytes that the client chooses.

@@ -162,10 +162,11 @@ final class WebSocketConnection: ChannelInboundHandler, @unchecked Sendable {  /
             let services = service.clients.services
             let operation = try services.api.operation(named: name)
             let time = fields.number("timeoutMs").map { Duration.milliseconds(Int64($0)) }
+            let trace = fields.text("traceparent").flatMap { TraceContext(traceparent: $0) }
             calls.received(
                 id, operation, ByteBuffer(string: fields.raw("body") ?? ""), .json,
                 ClientCall(
-                    session: session, deadline: services.deadline(asked: time), connection: self,
+                    session: session, deadline: services.deadline(asked: time), connection: self, trace: trace,
                     topics: services.api.topics))
         } catch {
             answer(id, .failure(error))
@@ -259,6 +260,8 @@ extension WebSocketConnection: ClientLink {
 }
 
 extension WebSocketConnection: ClientConnection {
+    var protocolName: String { "websocket" }
+
     var isClosed: Bool { hasEnded.load(ordering: .acquiring) }
 
     func begin(_ topic: String, at position: TopicPosition?) { events.begin(topic, at: position) }

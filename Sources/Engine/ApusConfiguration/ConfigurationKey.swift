@@ -6,6 +6,8 @@ public struct ConfigurationKey: Sendable, Hashable {
         /// 1 to 63 letters, digits, `-`, `_` or `.`.
         case name
         case number(ClosedRange<Int>)
+        /// 0 to 1, with a decimal point.
+        case ratio
         case duration
         case bytes
         case hostPort

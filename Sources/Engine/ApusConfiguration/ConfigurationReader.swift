@@ -67,6 +67,15 @@ public struct ConfigurationReader {
         return value
     }
 
+    /// Reads a part of a whole: `0`, `0.01`, `1`.
+    public mutating func ratio(_ key: String, default fallback: Double) throws(ApusError) -> Double {
+        guard let text = raw(key, .ratio, default: "\(fallback)") else { return fallback }
+        guard let value = Double(text), (0...1).contains(value) else {
+            throw invalid(key, "a number from 0 to 1 is expected, not '\(text)'")
+        }
+        return value
+    }
+
     /// Reads a duration: `50ms`, `5s`, `2m`, `1h`.
     public mutating func duration(_ key: String, default fallback: Duration) throws(ApusError) -> Duration {
         guard let text = raw(key, .duration, default: Self.text(fallback)) else { return fallback }

@@ -1,4 +1,5 @@
 import ApusCore
+import ApusTracing
 import ApusWire
 import CoreMetrics
 import NIOCore
@@ -31,18 +32,26 @@ final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers
 
     let loop: any EventLoop
     let executor: LoopTaskExecutor
+    private let peer: NodeName
     private let limits: Limits
     private let metrics: TransportMetrics
+    /// Nil if this node does not trace.
+    private let tracer: SpanTracer?
     private let state: Mutex<State>
     private let codec = Mutex(ZstdCodec())
     /// Answers of the current read. Used on the loop only.
     @exclusivity(unchecked) private var answers: [(correlation: UInt32, outcome: CallOutcome)] = []
 
-    init(loop: any EventLoop, executor: LoopTaskExecutor, limits: Limits, metrics: TransportMetrics) {
+    init(
+        loop: any EventLoop, peer: NodeName, executor: LoopTaskExecutor, limits: Limits, metrics: TransportMetrics,
+        tracer: SpanTracer?
+    ) {
         self.loop = loop
+        self.peer = peer
         self.executor = executor
         self.limits = limits
         self.metrics = metrics
+        self.tracer = tracer
         state = Mutex(State(calls: CorrelationTable(countMax: limits.inFlightMax)))
     }
 
@@ -54,25 +63,39 @@ final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers
 
     // MARK: Calls
 
-    /// Sends a request and waits for its outcome; see ``outcome(of:)``.
+    /// Sends a request and waits for its outcome; see ``outcome(of:)``. If the calling task is traced, so is the
+    /// request.
     func call(method: UInt16, payload: ByteBuffer, deadline: MonotonicTime) async -> CallOutcome {
-        let sent = request(method: method, byteCount: payload.readableBytes, deadline: deadline) {
+        let span = tracer == nil ? nil : startSpan(of: method, TraceContext.current)
+        let sent = request(method: method, byteCount: payload.readableBytes, deadline: deadline, span) {
             $0.writeImmutableBuffer(payload)
         }
+        let outcome: CallOutcome
         switch sent {
-        case .refused(let code): return .failed(code)
-        case .sent(let correlation): return await outcome(of: correlation)
+        case .refused(let code): outcome = .failed(code)
+        case .sent(let correlation): outcome = await self.outcome(of: correlation)
         }
+        if let span { span.end(outcome) }
+        return outcome
+    }
+
+    /// Starts the span of a request; nil if it is not traced.
+    func startSpan(of method: UInt16, _ trace: TraceContext?) -> TraceSpan? {
+        guard let tracer, let trace else { return nil }
+        return tracer.call(of: method, to: peer, of: trace)
     }
 
     /// Sends a request. The closure appends the payload to the output. If the request was sent, the caller must call
     /// ``outcome(of:)`` exactly once.
     ///
-    /// - Parameter byteCount: the number of bytes that the closure appends.
+    /// - Parameters:
+    ///   - byteCount: the number of bytes that the closure appends.
+    ///   - span: goes into the frame's header.
     func request(
-        method: UInt16, byteCount: Int, deadline: MonotonicTime, _ write: (inout ByteBuffer) -> Void
+        method: UInt16, byteCount: Int, deadline: MonotonicTime, _ span: TraceSpan?,
+        _ write: (inout ByteBuffer) -> Void
     ) -> OnSend {
-        send(.request(deadline: deadline.nanoseconds), method, byteCount, write)
+        send(.request(deadline: deadline.nanoseconds, span), method, byteCount, write)
     }
 
     /// Waits for the outcome of a request that was sent. If the task is cancelled, the call ends with 10006 within
@@ -98,8 +121,14 @@ final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers
     }
 
     private enum Outgoing {
-        case request(deadline: UInt64)
+        case request(deadline: UInt64, TraceSpan?)
         case tell
+
+        /// The context of a traced request; nil where only the request fits into the frame.
+        func trace(ifFitting byteCount: Int) -> TraceContext? {
+            guard case .request(_, let span?) = self, byteCount >= LinkFrame.traceByteCount else { return nil }
+            return span.trace
+        }
     }
 
     enum OnSend: Sendable {
@@ -124,6 +153,9 @@ final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers
         _ kind: Outgoing, _ flags: FrameFlags, _ method: UInt16, _ byteCount: Int, _ write: (inout ByteBuffer) -> Void
     ) -> OnSend {
         guard byteCount <= limits.frameByteCountMax else { return .refused(.frameTooLarge) }
+        let trace = kind.trace(ifFitting: limits.frameByteCountMax - byteCount)
+        let frameByteCount = trace == nil ? byteCount : byteCount + LinkFrame.traceByteCount
+        let flags = trace == nil ? flags : flags.union(.traced)
         var mustFlush = false
         var mustScan = false
         let result = state.withLock { state -> OnSend in
@@ -133,7 +165,7 @@ final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers
             }
             var correlation: UInt32 = 0
             var frame = FrameKind.tell
-            if case .request(let deadline) = kind {
+            if case .request(let deadline, _) = kind {
                 guard let opened = state.calls.open(deadline: deadline) else { return .refused(.overloaded) }
                 (correlation, frame) = (opened, .request)
                 mustScan = !state.isScanScheduled
@@ -141,8 +173,9 @@ final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers
             }
             state.output.append { buffer in
                 LinkFrame.encodeHeader(
-                    kind: frame, flags: flags, method: method, correlation: correlation, payloadByteCount: byteCount,
-                    into: &buffer)
+                    kind: frame, flags: flags, method: method, correlation: correlation,
+                    payloadByteCount: frameByteCount, into: &buffer)
+                if let trace { trace.encode(into: &buffer) }
                 write(&buffer)
             }
             mustFlush = state.output.promiseFlush()
@@ -252,7 +285,7 @@ final class ControlLink: LaneSession, @unchecked Sendable {  // SAFETY: `answers
     }
 }
 
-/// Decompresses the payload if it is compressed.
+/// The payload without the trace context, decompressed if it is compressed.
 ///
 /// - Throws: 10002 and 10001 as `ZstdCodec.decompress`.
 func unpack(

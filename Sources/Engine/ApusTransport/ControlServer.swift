@@ -1,4 +1,5 @@
 package import ApusCore
+package import ApusTracing
 import ApusWire
 import CoreMetrics
 package import NIOCore
@@ -23,6 +24,8 @@ package struct InboundRequest: Sendable {
     package var executor: LoopTaskExecutor { connection.executor }
     /// False for a tell: its answers are discarded.
     package var wantsReply: Bool { correlation != nil }
+    /// The span of the request, which ends with its answer; nil if it is not traced.
+    package let span: TraceSpan?
 
     fileprivate let correlation: UInt32?
     fileprivate let connection: ControlServer
@@ -49,19 +52,27 @@ package struct InboundRequest: Sendable {
 
     /// Answers with a reply or an error.
     package func finish(_ outcome: CallOutcome) {
+        if let span { span.note(outcome) }
         if let correlation { connection.respond(correlation, outcome) }
     }
 
     /// Runs the operation in a task of its own, whose result is the answer. The task starts at once on this thread and
-    /// continues on ``executor``. It is cancelled if the caller cancels, if the deadline passes, or if the link is
-    /// lost. The task of a tell is never cancelled. Call on the event loop.
+    /// continues on ``executor``. It belongs to the request's trace. It is cancelled if the caller cancels, if the
+    /// deadline passes, or if the link is lost. The task of a tell is never cancelled. Call on the event loop.
     ///
     /// Limit: ``TransportConfiguration/inFlightMax`` tasks per connection. A further one is refused with 10007.
     ///
     /// - Returns: false if it was refused.
     @discardableResult
     package func run(_ operation: @escaping @Sendable () async -> CallOutcome) -> Bool {
-        connection.run(correlation, operation)
+        guard let span else { return connection.run(correlation, operation) }
+        return TraceContext.within(span.trace) {
+            connection.run(correlation) {
+                let outcome = await operation()
+                span.note(outcome)
+                return outcome
+            }
+        }
     }
 }
 
@@ -74,6 +85,7 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
         var generation: UInt16 = 0
         var isOpen = false
         var task: Task<Void, Never>?
+        var span: TraceSpan?
     }
 
     /// The outcome of a call, encoded.
@@ -91,6 +103,7 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
     fileprivate let peer: NodeID
     private let limits: ControlLink.Limits
     private let metrics: TransportMetrics
+    private let tracer: SpanTracer?
     private let handler: any ControlHandler
     private let codec = Mutex(ZstdCodec())
     /// Answers from other threads.
@@ -106,7 +119,7 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
 
     init(
         channel: any Channel, peer: NodeID, executor: LoopTaskExecutor, limits: ControlLink.Limits,
-        metrics: TransportMetrics, handler: any ControlHandler
+        metrics: TransportMetrics, tracer: SpanTracer?, handler: any ControlHandler
     ) {
         loop = channel.eventLoop
         self.channel = channel
@@ -114,6 +127,7 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
         self.peer = peer
         self.limits = limits
         self.metrics = metrics
+        self.tracer = tracer
         self.handler = handler
     }
 
@@ -127,15 +141,19 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
     func received(_ frame: LinkFrame) throws(ApusError) {
         switch frame.kind {
         case .request:
+            let trace = try frame.flags.contains(.traced) ? frame.trace() : nil
             let payload = try unpack(frame, codec: codec, byteCountMax: limits.frameByteCountMax)
             try open(frame.correlation)
+            let span = trace == nil ? nil : startSpan(frame, trace)
             handler.received(
                 InboundRequest(
-                    method: frame.method, payload: payload, correlation: frame.correlation, connection: self))
+                    method: frame.method, payload: payload, span: span, correlation: frame.correlation,
+                    connection: self))
         case .tell:
             let payload = try unpack(frame, codec: codec, byteCountMax: limits.frameByteCountMax)
             handler.received(
-                InboundRequest(method: frame.method, payload: payload, correlation: nil, connection: self))
+                InboundRequest(
+                    method: frame.method, payload: payload, span: nil, correlation: nil, connection: self))
         case .cancel:
             _ = close(frame.correlation, cancelling: true)
         default:
@@ -159,9 +177,10 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
     func closed() {
         channel = nil
         output.reset()
-        let tasks = calls.compactMap(\.task)
+        let (tasks, spans) = (calls.compactMap(\.task), calls.compactMap(\.span))
         calls = []
         for task in tasks { task.cancel() }
+        for span in spans { span.end(.failed(.linkLost)) }
     }
 
     // MARK: Running calls
@@ -185,7 +204,20 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
             calls[index].task = nil
             if cancelling { task.cancel() }
         }
+        if let span = calls[index].span {
+            calls[index].span = nil
+            if cancelling { span.fail(.cancelled) }
+            span.end()
+        }
         return true
+    }
+
+    /// Starts the span of an open request, which ends in ``close(_:cancelling:)``. Nil if it is not traced.
+    private func startSpan(_ frame: LinkFrame, _ trace: TraceContext?) -> TraceSpan? {
+        guard let trace, let tracer, let index = openIndex(frame.correlation) else { return nil }
+        let span = tracer.answer(to: frame.method, from: peer.name, of: trace)
+        calls[index].span = span
+        return span
     }
 
     private func openIndex(_ correlation: UInt32) -> Int? {

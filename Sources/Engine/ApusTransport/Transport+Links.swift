@@ -34,7 +34,9 @@ extension Transport {
                 number, of: configuration.controlLaneCount, from: identity.name, to: peer.id.name,
                 loopCount: loops.count)
             let loop = loops[placement.index(of: loops.count)]
-            let link = ControlLink(loop: loop, executor: executor(of: loop), limits: controlLimits, metrics: metrics)
+            let link = ControlLink(
+                loop: loop, peer: peer.id.name, executor: executor(of: loop), limits: controlLimits, metrics: metrics,
+                tracer: tracer)
             // The first lane reports for all lanes: they end with the same process.
             let dialer = makeDialer(
                 to: peer, lane: .control, loop: loop, placement, isReported: number == 0
@@ -196,7 +198,7 @@ extension Transport {
         case .control:
             let server = ControlServer(
                 channel: channel, peer: peer.id, executor: executor(of: channel.eventLoop), limits: controlLimits,
-                metrics: metrics, handler: control)
+                metrics: metrics, tracer: tracer, handler: control)
             return makeHandler(server, peer, isInitiator: false)
         }
     }

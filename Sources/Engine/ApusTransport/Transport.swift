@@ -1,5 +1,6 @@
 package import ApusCore
 import ApusListener
+package import ApusTracing
 import ApusWire
 package import Logging
 package import NIOCore
@@ -26,14 +27,19 @@ package struct PeerRoute: Sendable {
 
     /// Sends a request over the lane of this number. The closure appends the payload to the output.
     ///
-    /// - Parameter byteCount: the number of bytes that the closure appends.
+    /// - Parameters:
+    ///   - byteCount: the number of bytes that the closure appends.
+    ///   - trace: the trace that the request continues.
     /// - Returns: the request. Its outcome must be awaited once.
     package func request(
-        lane number: Int, method: UInt16, byteCount: Int, deadline: MonotonicTime, _ write: (inout ByteBuffer) -> Void
+        lane number: Int, method: UInt16, byteCount: Int, deadline: MonotonicTime, trace: TraceContext? = nil,
+        _ write: (inout ByteBuffer) -> Void
     ) -> SentRequest {
         let link = lane(number)
+        let span = trace == nil ? nil : link.startSpan(of: method, trace)
         return SentRequest(
-            link: link, state: link.request(method: method, byteCount: byteCount, deadline: deadline, write))
+            link: link, state: link.request(method: method, byteCount: byteCount, deadline: deadline, span, write),
+            span: span)
     }
 
     /// As ``Transport/tell(_:method:payload:)``, over the lane of this number. The closure is as in
@@ -49,13 +55,30 @@ package struct PeerRoute: Sendable {
 package struct SentRequest: Sendable {
     fileprivate let link: ControlLink
     fileprivate let state: ControlLink.OnSend
+    fileprivate let span: TraceSpan?
 
     /// The outcome, as ``Transport/call(_:method:payload:timeout:)``. Must be awaited once.
     package func outcome() async -> CallOutcome {
+        let outcome: CallOutcome
         switch state {
-        case .refused(let code): return .failed(code)
-        case .sent(let correlation): return await withUnsafeContinuation { link.wait(for: correlation, $0) }
+        case .refused(let code): outcome = .failed(code)
+        case .sent(let correlation): outcome = await withUnsafeContinuation { link.wait(for: correlation, $0) }
         }
+        if let span { span.end(outcome) }
+        return outcome
+    }
+}
+
+extension TraceSpan {
+    /// Notes the number of a failure.
+    func note(_ outcome: CallOutcome) {
+        if case .failure(let failure) = outcome { fail(failure.error.code) }
+    }
+
+    /// Ends the span of a call.
+    func end(_ outcome: CallOutcome) {
+        note(outcome)
+        end()
     }
 }
 
@@ -95,6 +118,8 @@ package final class Transport: Sendable {
     let media: any MediaLaneDelegate
     let onEvent: @Sendable (TransportEvent) -> Void
     let logger: Logger
+    /// Nil if this node does not trace. A request then has no trace context, and that of a received one is skipped.
+    package let tracer: SpanTracer?
     let metrics = TransportMetrics()
     let state = Mutex(State())
     let contexts = Mutex<TLSContexts?>(nil)
@@ -107,10 +132,12 @@ package final class Transport: Sendable {
     ///   - group: the event loops to use. They must outlive the transport.
     ///   - onEvent: called on event loops; must not block.
     ///   - limited: for log messages that unauthenticated peers can cause. Its owner reports what was suppressed.
+    ///   - tracer: records the calls of traced tasks, and those of other nodes.
     package init(
         configuration: TransportConfiguration, identity: NodeID, cluster: ClusterID, group: any EventLoopGroup,
         control: any ControlHandler, media: any MediaLaneDelegate,
-        onEvent: @escaping @Sendable (TransportEvent) -> Void, logger: Logger, limited: LogLimiter? = nil
+        onEvent: @escaping @Sendable (TransportEvent) -> Void, logger: Logger, limited: LogLimiter? = nil,
+        tracer: SpanTracer? = nil
     ) {
         self.configuration = configuration
         self.identity = identity
@@ -121,6 +148,7 @@ package final class Transport: Sendable {
         self.media = media
         self.onEvent = onEvent
         self.logger = logger
+        self.tracer = tracer
         self.limited = limited ?? LogLimiter(logger)
     }
 

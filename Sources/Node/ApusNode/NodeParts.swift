@@ -12,6 +12,7 @@ import ApusRelayService
 import ApusSessions
 import ApusStorage
 import ApusTLS
+import ApusTracing
 import ApusTransport
 import ApusTraversal
 import ApusWire
@@ -44,6 +45,8 @@ final class NodeParts: Sendable {
     /// Nil if the node has no relay.
     let relay: RelayService?
     private let relayMesh: RelayMesh?
+    /// Nil if the node does not trace.
+    private let exporter: SpanExporter?
     private let group: MultiThreadedEventLoopGroup
     /// The operators' listener has its own event loop, so a scrape never delays a frame.
     private let httpGroup: MultiThreadedEventLoopGroup
@@ -75,19 +78,19 @@ final class NodeParts: Sendable {
         store = ownership.identity
         try Self.remember(cluster.view, held: held, in: memory, store: store)
 
-        group = MultiThreadedEventLoopGroup(numberOfThreads: configuration.loopCount)
-        httpGroup = MultiThreadedEventLoopGroup(numberOfThreads: 1)
+        (group, httpGroup) = (.init(numberOfThreads: configuration.loopCount), .init(numberOfThreads: 1))
         let (view, nodeLog) = (cluster.view, log.of(cluster.identity))
-        limited = LogLimiter(nodeLog)
-        recordLockWatch = RecordLockWatch(records: records, view: view, log: nodeLog)
+        (limited, recordLockWatch) = (LogLimiter(nodeLog), .init(records: records, view: view, log: nodeLog))
+        exporter = configuration.exporter(of: cluster.identity, on: httpGroup.next(), limited: limited)
+        let tracer = exporter?.makeTracer()
 
         channels = try ChannelService(configuration: configuration.channels, view: view, group: group, log: nodeLog)
         let dispatcher = NodeDispatcher()
         replicas = Self.replicas(configuration, of: cluster, loop: group.next(), log: nodeLog)
         transport = Transport(
             configuration: configuration.transport, identity: view.local, cluster: configuration.cluster, group: group,
-            control: ControlRouter(cluster: cluster, replicas: replicas, dispatcher: dispatcher),
-            media: channels, onEvent: Self.events(to: cluster, replicas), logger: nodeLog, limited: limited)
+            control: ControlRouter(cluster: cluster, replicas: replicas, dispatcher: dispatcher), media: channels,
+            onEvent: Self.events(to: cluster, replicas), logger: nodeLog, limited: limited, tracer: tracer)
         replicas.connect(transport)
         let moved: @Sendable (ShardID, Epoch) -> Void = { [cluster] in cluster.moved($0, $1) }
         entities = EntityRegistry(view: view, transport: transport, logger: nodeLog, onMoved: moved)
@@ -112,7 +115,7 @@ final class NodeParts: Sendable {
             cluster: cluster, sessions: sessions, channels: channels, name: configuration.cluster,
             drain: { () throws(ApusError) in try await drain.begin() },
             forwarding: ClientForwarding(view: view, transport: transport, dispatcher: dispatcher))
-        let clients = try await Self.clients(requests, carried, context, log: nodeLog)
+        let clients = try await Self.clients(requests, carried, context, tracer, log: nodeLog)
         gateway = Gateway(
             configuration: configuration.gateway, sessions: sessions, channels: channels, clients: clients,
             view: view, group: group, ticketKeys: Self.ticketKeys(configuration.gateway, key), log: nodeLog,
@@ -130,7 +133,8 @@ final class NodeParts: Sendable {
 
     /// The requests and events of clients: the cluster's own, and those of the carried services.
     private static func clients(
-        _ requests: OperatorRequests, _ carried: [any NodeService], _ node: NodeContext, log: Logger
+        _ requests: OperatorRequests, _ carried: [any NodeService], _ node: NodeContext, _ tracer: SpanTracer?,
+        log: Logger
     ) async throws(ApusError) -> ClientServices {
         var api = ClientAPI()
         api.addSchemas(clientSchemas)
@@ -143,7 +147,7 @@ final class NodeParts: Sendable {
         requests.add(to: &api)
         for service in carried { service.addRequests(to: &api, of: node) }
         return ClientServices(
-            api, topics: node.topics, configuration: node.configuration.api, audit: AuditLog(log))
+            api, topics: node.topics, configuration: node.configuration.api, audit: AuditLog(log), tracer: tracer)
     }
 
     private static func hooks(
@@ -194,8 +198,8 @@ final class NodeParts: Sendable {
         }
     }
 
-    /// Started in this order and stopped in the reverse: shards are handed over before clients are closed, and clients
-    /// before the sessions.
+    /// Started in this order and stopped in the reverse: shards are handed over before clients are closed, clients
+    /// before the sessions, and spans are sent last.
     var services: [any Service] {
         let relays: [any Service] = (relayMesh.map { [$0] } ?? []) + (relay.map { [$0] } ?? [])
         let watch = DescriptorWatch(conditions: conditions, limited: limited)
@@ -203,7 +207,8 @@ final class NodeParts: Sendable {
         let context = NodeContext(
             entities: entities, records: records, configuration: configuration, topics: topics, log: log)
         let others = carried.flatMap { $0.work(of: context) }
-        return [http, watch, recordLockWatch] + own + relays + others + [gateway, cluster]
+        let tracing: [any Service] = exporter.map { [$0] } ?? []
+        return tracing + [http, watch, recordLockWatch] + own + relays + others + [gateway, cluster]
     }
 
     /// Opens the listeners and joins the cluster.
@@ -272,6 +277,11 @@ extension Logger {
 extension NodeConfiguration {
     /// The number of event loops for links, clients and media.
     fileprivate var loopCount: Int { threadCount == 0 ? System.coreCount : threadCount }
+
+    /// Nil if the node does not trace.
+    fileprivate func exporter(of node: NodeID, on loop: any EventLoop, limited: LogLimiter) -> SpanExporter? {
+        SpanExporter(tracing, cluster: cluster, node: node, on: loop, limited: limited)
+    }
 }
 
 /// Runs the registry and the entity runtime as a service.

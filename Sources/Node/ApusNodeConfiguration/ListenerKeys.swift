@@ -2,6 +2,7 @@ import ApusClientAPI
 import ApusConfiguration
 import ApusCore
 import ApusHTTP
+import ApusTracing
 
 extension HTTPConfiguration {
     /// Reads the keys under `http.`.
@@ -48,5 +49,18 @@ extension ClientAPIConfiguration {
         eventsMax = try reader.int("api.events_max", default: eventsMax, in: 1...65_536)
         topicsMax = try reader.int("api.topics_max", default: topicsMax, in: 1...10_000_000)
         subscriptionsMax = try reader.int("api.subscriptions_max", default: subscriptionsMax, in: 1...1_000_000)
+    }
+}
+
+extension TracingConfiguration {
+    /// Reads the keys under `tracing.`.
+    mutating func read(_ reader: inout ConfigurationReader) throws(ApusError) {
+        let text = try reader.string("tracing.endpoint", default: "")
+        endpoint = Endpoint(text)
+        guard text.isEmpty || endpoint != nil else {
+            throw reader.invalid("tracing.endpoint", "http://HOST:PORT is expected, not '\(text)'")
+        }
+        sampleRatio = try reader.ratio("tracing.sample_ratio", default: sampleRatio)
+        queueMax = try reader.int("tracing.queue_max", default: queueMax, in: 16...1_048_576)
     }
 }

@@ -9,6 +9,7 @@ import ApusMedia
 package import ApusRelayService
 package import ApusSessions
 package import ApusStorage
+package import ApusTracing
 package import ApusTransport
 public import Foundation
 
@@ -70,6 +71,7 @@ public struct NodeConfiguration: Sendable {
     package var sessions: SessionConfiguration
     package var relay: RelayConfiguration
     package var api = ClientAPIConfiguration()
+    package var tracing = TracingConfiguration()
 
     /// All keys, in the order of the reference.
     package private(set) var keys: [ConfigurationKey] = []
@@ -137,9 +139,7 @@ public struct NodeConfiguration: Sendable {
             bind: listenClients, advertised: advertisedClients,
             certificateFile: path(try reader.string("tls.client_certificate")),
             keyFile: path(try reader.string("tls.client_key")))
-        membership = MembershipConfiguration()
-        channels = ChannelConfiguration()
-        sessions = SessionConfiguration()
+        (membership, channels, sessions) = (MembershipConfiguration(), ChannelConfiguration(), SessionConfiguration())
         relay = try RelayConfiguration(&reader, path: path)
         if relay.certificateFile.isEmpty {
             (relay.certificateFile, relay.keyFile) = (gateway.certificateFile, gateway.keyFile)
@@ -153,6 +153,7 @@ public struct NodeConfiguration: Sendable {
         try httpListener.read(
             &reader, path, clients: .init(certificate: gateway.certificateFile, key: gateway.keyFile))
         try api.read(&reader)
+        try tracing.read(&reader)
         try readChannels(&reader)
         try readSessions(&reader)
         try reader.finish()

@@ -36,7 +36,8 @@ public struct FrameFlags: OptionSet, Sendable, Hashable {
 
     /// The payload is one zstd frame.
     public static let compressed = Self(rawValue: 1)
-    /// A 25-byte W3C trace context (trace id, span id, flags) comes before the payload.
+    /// A 25-byte W3C trace context (trace id, span id, flags) comes before the payload (``LinkFrame/trace()``). Only
+    /// requests have one, and only if their trace is recorded. Every version of the links skips it.
     public static let traced = Self(rawValue: 2)
     /// The response is a `Failure`.
     public static let failure = Self(rawValue: 4)
@@ -47,7 +48,8 @@ public struct FrameFlags: OptionSet, Sendable, Hashable {
 /// One length-prefixed frame of a link (D3).
 ///
 /// Layout, big endian: `u32 length` (of everything after it), `u8 kind`, `u8 flags`, `u16 method`, `u32 correlation`,
-/// then the trace context if ``FrameFlags/traced`` is set, then the payload.
+/// then the trace context if ``FrameFlags/traced`` is set, then the time if ``FrameFlags/timed`` is set, then the
+/// payload.
 public struct LinkFrame: Sendable, Equatable {
     /// The length field and the header after it, in bytes.
     public static let headerByteCount = 12

@@ -14,15 +14,17 @@ package struct ClientCall: Sendable {
     package let request: RequestID?
     /// The connection that events can go over; nil over REST.
     package let connection: (any ClientConnection)?
+    /// The span of the client that caused the request; nil where it gave none.
+    package let trace: TraceContext?
     /// The kinds of topics that there are.
     let topics: [any ClientTopicKind]
 
     package init(
         session: Session, deadline: MonotonicTime, request: RequestID? = nil,
-        connection: (any ClientConnection)? = nil, topics: [any ClientTopicKind] = []
+        connection: (any ClientConnection)? = nil, trace: TraceContext? = nil, topics: [any ClientTopicKind] = []
     ) {
         (self.session, self.deadline, self.request) = (session, deadline, request)
-        (self.connection, self.topics) = (connection, topics)
+        (self.connection, self.trace, self.topics) = (connection, trace, topics)
     }
 
     /// How long the client waits on.
@@ -57,6 +59,8 @@ package struct ClientCall: Sendable {
 /// Isolation: ``received(_:)`` is called on ``eventLoop``, the rest from anywhere.
 package protocol ClientConnection: AnyObject, Sendable {
     var eventLoop: any EventLoop { get }
+    /// For people: `native` or `websocket`.
+    var protocolName: String { get }
     /// Nothing is sent any more.
     var isClosed: Bool { get }
     /// Sends events after all that were sent before; see ``ClientEventQueue`` for what the socket does not take.

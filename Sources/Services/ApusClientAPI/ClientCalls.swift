@@ -2,6 +2,7 @@ import ApusContract
 package import ApusCore
 import ApusSessions
 import ApusThreads
+package import ApusTracing
 package import NIOCore
 
 /// What all connections of a node share to serve requests.
@@ -13,9 +14,15 @@ package struct ClientServices: Sendable {
     package let quotas: ClientQuotas
     package let metrics: ClientMetrics
     package let audit: AuditLog
+    /// Nil if this node does not trace.
+    package let tracer: SpanTracer?
 
-    package init(_ api: ClientAPI, topics: TopicService?, configuration: ClientAPIConfiguration, audit: AuditLog) {
+    package init(
+        _ api: ClientAPI, topics: TopicService?, configuration: ClientAPIConfiguration, audit: AuditLog,
+        tracer: SpanTracer? = nil
+    ) {
         (self.api, self.topics, self.configuration, self.audit) = (api, topics, configuration, audit)
+        self.tracer = tracer
         quotas = ClientQuotas(configuration)
         metrics = ClientMetrics(api)
     }
@@ -25,8 +32,20 @@ package struct ClientServices: Sendable {
         now + min(asked ?? configuration.requestTimeout, configuration.requestTimeoutMax)
     }
 
-    /// Carries a request out, with its quota, metrics and audit line: the way of all three protocols.
+    /// Carries a request out, with its quota, metrics, audit line and span: the way of all three protocols.
     package func carryOut(
+        _ operation: ClientOperation, _ work: ClientWork, _ call: ClientCall
+    ) async -> Result<ByteBuffer, ApusError> {
+        guard let tracer, let span = tracer.request(operation.info.name, of: call.trace, call.facts) else {
+            return await perform(operation, work, call)
+        }
+        let result = await span.run { await perform(operation, work, call) }
+        if case .failure(let error) = result { span.fail(error.code) }
+        span.end()
+        return result
+    }
+
+    private func perform(
         _ operation: ClientOperation, _ work: ClientWork, _ call: ClientCall
     ) async -> Result<ByteBuffer, ApusError> {
         let start = MonotonicTime.now()
@@ -142,5 +161,15 @@ package final class ClientCalls {
             answer(id, .failure(ApusError(.deadlineExceeded)))
         }
         setAlarm()
+    }
+}
+
+extension ClientCall {
+    /// The attributes of a request's span.
+    fileprivate var facts: KeyValuePairs<String, String> {
+        [
+            "apus.protocol": connection?.protocolName ?? "rest", LogKey.account: session.account.rawValue,
+            "apus.role": session.role.rawValue,
+        ]
     }
 }

@@ -14,7 +14,6 @@ struct EntityCallTests {
         full.identity = "account-1"
         full.timeLeft = .milliseconds(1500)
         full.request = RequestID(high: 1, low: .max)
-        full.trace = RequestID(high: 2, low: 3)
         full.chain = CallChain(sender: EntityHeader(kind: .probe, shard: ShardID(7), epoch: 9, key: "one"))
         var plain = EntityCall()
         plain.node = node
@@ -58,6 +57,10 @@ struct EntityCallTests {
                 }
             }
         }
+        var reserved = ByteBuffer(bytes: [4] + [UInt8](repeating: 7, count: 16))
+        var plain = EntityCall()
+        plain.node = node
+        #expect(EntityCall(from: &reserved, node: node) == plain && reserved.readableBytes == 0)
         var unknown = ByteBuffer(bytes: [0x20])
         #expect(EntityCall(from: &unknown, node: node) == nil)
     }

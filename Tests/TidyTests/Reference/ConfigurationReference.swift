@@ -127,6 +127,7 @@ struct ConfigurationReference {
         case .text: "text"
         case .name: "name"
         case .number(let range): "number, \(range.lowerBound) to \(range.upperBound)"
+        case .ratio: "number, 0 to 1"
         case .duration: "duration"
         case .bytes: "size"
         case .hostPort: "address"

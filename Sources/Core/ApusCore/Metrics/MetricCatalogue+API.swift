@@ -24,5 +24,12 @@ extension MetricCatalogue {
         .counter(
             "apus_topic_reads_total", "reads",
             "Questions to the owners of topics for events that a client had not got."),
+        .counter("apus_trace_spans_exported_total", "spans", "Spans that the collector of traces took."),
+        .counter(
+            "apus_trace_spans_dropped_total", "spans",
+            "Spans that were not sent because of `tracing.queue_max`, or because the collector did not take them."),
+        .counter(
+            "apus_trace_exports_failed_total", "requests",
+            "Requests to the collector of traces that failed, each attempt counted."),
     ]
 }

@@ -5,8 +5,8 @@ package import NIOCore
 /// and the deadline (D15).
 ///
 /// On the wire it follows the entity's header (``EntityHeader``), big endian: `u8 marks`, then the fields that the
-/// marks announce, in this order: `u32` milliseconds left, 16 bytes of request id, 16 bytes of trace id, `u8 length`
-/// and identity, the chain (``CallChain``).
+/// marks announce, in this order: `u32` milliseconds left, 16 bytes of request id, 16 bytes without a meaning, `u8
+/// length` and identity, the chain (``CallChain``). The trace is in the frame's header.
 ///
 /// The link's handshake authenticates the node. The other fields are claims of that node.
 package struct EntityCall: Sendable, Equatable {
@@ -14,10 +14,11 @@ package struct EntityCall: Sendable, Equatable {
         let rawValue: UInt8
         static let timeLeft = Self(rawValue: 1)
         static let request = Self(rawValue: 2)
-        static let trace = Self(rawValue: 4)
+        /// 16 bytes that are skipped. No node sends them.
+        static let reserved = Self(rawValue: 4)
         static let identity = Self(rawValue: 8)
         static let chain = Self(rawValue: 16)
-        static let all: Self = [.timeLeft, .request, .trace, .identity, .chain]
+        static let all: Self = [.timeLeft, .request, .reserved, .identity, .chain]
     }
 
     /// The longest name of an identity, in bytes.
@@ -31,8 +32,9 @@ package struct EntityCall: Sendable, Equatable {
     package var timeLeft: Duration?
     /// Identifies the request if its caller may repeat it.
     package var request: RequestID?
-    /// Identifies the trace that the request belongs to, across entities and nodes.
-    package var trace: RequestID?
+    /// The span that sent it; nil if it is not traced. An entity's messages wait for one another outside of tasks, so
+    /// each has its own.
+    package var trace: TraceContext?
     package var chain = CallChain()
 
     package init() {}
@@ -41,7 +43,6 @@ package struct EntityCall: Sendable, Equatable {
         var marks: Marks = []
         if isWaitedFor { marks.insert(.timeLeft) }
         if request != nil { marks.insert(.request) }
-        if trace != nil { marks.insert(.trace) }
         if identity != nil { marks.insert(.identity) }
         if !chain.isEmpty { marks.insert(.chain) }
         return marks
@@ -52,7 +53,6 @@ package struct EntityCall: Sendable, Equatable {
         var count = 1
         if isWaitedFor { count += 4 }
         if request != nil { count += 16 }
-        if trace != nil { count += 16 }
         if let identity { count += 1 + identity.utf8.count }
         if !chain.isEmpty { count += chain.byteCount }
         return count
@@ -74,7 +74,6 @@ package struct EntityCall: Sendable, Equatable {
         writer.write(marks(isWaitedFor: millisecondsLeft != nil).rawValue)
         if let millisecondsLeft { writer.write(millisecondsLeft) }
         if let request { request.encode(into: &writer) }
-        if let trace { trace.encode(into: &writer) }
         if let identity {
             writer.write(UInt8(truncatingIfNeeded: identity.utf8.count))
             writer.write(identity)
@@ -102,10 +101,7 @@ package struct EntityCall: Sendable, Equatable {
             guard let id = RequestID(from: &reader) else { return nil }
             request = id
         }
-        if marks.contains(.trace) {
-            guard let id = RequestID(from: &reader) else { return nil }
-            trace = id
-        }
+        if marks.contains(.reserved), RequestID(from: &reader) == nil { return nil }
         if marks.contains(.identity) {
             guard let length = reader.read(UInt8.self), (1...Self.identityByteCountMax).contains(Int(length)),
                 let name = reader.readText(byteCount: Int(length))

@@ -1,4 +1,5 @@
 import ApusCore
+import ApusTracing
 import ApusTransport
 import ApusWire
 import NIOCore
@@ -134,7 +135,9 @@ final class EntityHost: Sendable {
                 executor.later { self.handle(request, payload, activation, body) }
             }
         case .deferred(let body):
-            activation.executor.perform {
+            var call = call
+            if let span = request.span { call.trace = span.trace }
+            activation.executor.perform { [call] in
                 body(activation.actor, payload, call) { result in
                     _ = self.finish(activation)
                     Self.answer(request, result)
@@ -157,6 +160,15 @@ final class EntityHost: Sendable {
 
     /// Handles a message in place. Called inside the entity's executor.
     private func handle(
+        _ request: InboundRequest, _ payload: ByteBuffer, _ activation: Activation,
+        _ body: EntityHandler.InPlace
+    ) {
+        guard let span = request.span else { return carryOut(request, payload, activation, body) }
+        // Tasks that the handler creates inherit the trace.
+        TraceContext.within(span.trace) { carryOut(request, payload, activation, body) }
+    }
+
+    private func carryOut(
         _ request: InboundRequest, _ payload: ByteBuffer, _ activation: Activation,
         _ body: EntityHandler.InPlace
     ) {

@@ -1,4 +1,5 @@
 package import ApusCore
+import ApusTracing
 import ApusTransport
 import ApusWire
 import NIOCore
@@ -43,6 +44,11 @@ package struct EntityRef<Entity: Actor>: Sendable {
     package func ask<M: EntityMessage>(
         _ message: M, timeout: Duration = .seconds(5), call: EntityCall = EntityCall()
     ) async throws(ApusError) -> M.Reply {
+        if registry.transport.tracer != nil, call.trace == nil, let trace = TraceContext.current {
+            var call = call
+            call.trace = trace
+            return try await ask(message, timeout: timeout, call: call)
+        }
         let deadline = MonotonicTime.now() + timeout
         // The first attempt is separate from the repetitions, which keep much more state.
         if case .remote(let peer, let slot, let epoch) = registry.callRoute(address.shard) {
@@ -226,7 +232,8 @@ package struct EntityRef<Entity: Actor>: Sendable {
         let (header, milliseconds) = (makeHeader(epoch), EntityCall.milliseconds(timeLeft))
         let byteCount = header.byteCount + call.byteCount(isWaitedFor: true) + bytes.count
         return peer.request(
-            lane: Int(address.shard.rawValue), method: M.method, byteCount: byteCount, deadline: deadline
+            lane: Int(address.shard.rawValue), method: M.method, byteCount: byteCount, deadline: deadline,
+            trace: call.trace
         ) { buffer in
             RawWriter.append(byteCount, to: &buffer) { Self.write(header, call, milliseconds, bytes, into: &$0) }
         }

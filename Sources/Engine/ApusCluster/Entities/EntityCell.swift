@@ -1,4 +1,5 @@
 import ApusCore
+import ApusTracing
 import ApusTransport
 import DequeModule
 import NIOCore
@@ -74,6 +75,8 @@ final class EntityWays<Content: EntityContent>: Sendable {
     let definition: EntityDefinition<Content>
     let states: any EntityStates<Content>
     weak let registry: EntityRegistry?
+    /// True if the node traces.
+    let isTraced: Bool
     /// Called when reminders were set, cancelled or delivered, once that is part of the entity's state.
     let reminded: @Sendable ([ReminderChange]) -> Void
     /// The cluster's clock, Unix milliseconds.
@@ -85,6 +88,7 @@ final class EntityWays<Content: EntityContent>: Sendable {
     ) {
         (self.definition, self.states) = (definition, states)
         self.registry = registry
+        isTraced = registry?.transport.tracer != nil
         (self.reminded, self.wallMilliseconds) = (reminded, wallMilliseconds)
     }
 }
@@ -155,11 +159,20 @@ package actor EntityCell<Content: EntityContent> {
             waiting += machine.ended(result(outcome, nil, scope, work))
         case .turn(let body):
             // Calls to others, and their answers, pass while no other message of this entity is handled.
-            turn = Task { [weak registry = ways.registry] in
-                let turn = EntityTurn(content: content, scope: scope, registry: registry)
-                let outcome = await body(turn)
-                self.turnEnded(self.result(outcome, turn.content, turn.scope, work))
-            }
+            guard ways.isTraced else { return startTurn(work, content, scope, body) }
+            // A message that waited starts in the task of the one before it, whose trace is not its own.
+            TraceContext.within(work.call.trace) { startTurn(work, content, scope, body) }
+        }
+    }
+
+    private func startTurn(
+        _ work: EntityWork<Content>, _ content: Content, _ scope: EntityScope,
+        _ body: @escaping @Sendable (EntityTurn<Content>) async -> EntityWork<Content>.Outcome
+    ) {
+        turn = Task { [weak registry = ways.registry] in
+            let turn = EntityTurn(content: content, scope: scope, registry: registry)
+            let outcome = await body(turn)
+            self.turnEnded(self.result(outcome, turn.content, turn.scope, work))
         }
     }
 

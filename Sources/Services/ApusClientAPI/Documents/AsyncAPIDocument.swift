@@ -23,7 +23,8 @@ package struct AsyncAPIDocument {
                         "description",
                         .string(
                             "Text messages of /v1/ws. A client sends {\"hello\":{\"role\":\"ROLE_APP\",\"token\":…}} "
-                                + "first, then {\"id\":N,\"request\":NAME,\"body\":{…}}, and {\"cancel\":N}. The node "
+                                + "first, then {\"id\":N,\"request\":NAME,\"body\":{…}}, and {\"cancel\":N}. A "
+                                + "request may have \"timeoutMs\" and \"traceparent\" (W3C Trace Context). The node "
                                 + "answers {\"id\":N,\"response\":{…}} or {\"id\":N,\"error\":{…}}, and sends "
                                 + "{\"event\":{…}} for the topics that the client subscribed to with "
                                 + "topics.subscribe.")
