@@ -193,7 +193,8 @@ let package = Package(
             "Edges", "ApusHTTP",
             [
                 "ApusCore", "ApusTracing", "ApusListener", "ApusContract", "ApusTraversal", "ApusTransport",
-                "ApusCluster", "ApusSessions", "ApusClientAPI", hummingbird, hummingbirdCore, httpTypes, nioCore, nioPosix, nioHTTP1,
+                "ApusCluster", "ApusSessions", "ApusClientAPI", hummingbird, hummingbirdCore, httpTypes, nioCore,
+                nioPosix, nioHTTP1,
                 nioSSL, nioWebSocket, nioHTTPTypes, nioHTTPTypesHTTP1, protobuf, crypto, lifecycle, log, coreMetrics,
             ]),
 
@@ -202,7 +203,8 @@ let package = Package(
             "Node", "ApusNodeConfiguration",
             [
                 "ApusCore", "ApusConfiguration", "ApusTracing", "ApusListener", "ApusMedia", "ApusTransport",
-                "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusRelayService", "ApusGateway",
+                "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusRelayService",
+                "ApusGateway",
                 "ApusHTTP", nioCore, log,
             ]),
         layer(
@@ -215,7 +217,8 @@ let package = Package(
             "Node", "ApusNode",
             [
                 "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport",
-                "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusOperators", "ApusRelayService",
+                "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusOperators",
+                "ApusRelayService",
                 "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusTLS", "ApusNodeConfiguration", nioCore,
                 nioPosix, lifecycle, unixSignals, protobuf, log, coreMetrics,
             ]),
@@ -297,7 +300,8 @@ let package = Package(
         test(
             "ApusHTTPTests",
             [
-                "ApusCore", "ApusTracing", "ApusTestKit", "ApusContract", "ApusSessions", "ApusClientAPI", "ApusHTTP", protobuf, nioCore, nioPosix,
+                "ApusCore", "ApusTracing", "ApusTestKit", "ApusContract", "ApusSessions", "ApusClientAPI", "ApusHTTP",
+                protobuf, nioCore, nioPosix,
                 lifecycle, log, coreMetrics,
             ]),
         test("ApusTracingTests", ["ApusCore", "ApusTracing", tracing]),

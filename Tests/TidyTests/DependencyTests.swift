@@ -66,7 +66,7 @@ struct DependencyTests {
         let file = FileManager.default.contents(atPath: "\(SourceTree.root)/Package.resolved")
         let lock = try JSONDecoder().decode(Lock.self, from: try #require(file, "Package.resolved is missing"))
         for (url, from) in Self.ranges(of: try Self.manifest()) {
-            let pin = lock.pins.first { $0.location == url }
+            let pin = lock.pins.first { [url, "\(url).git"].contains($0.location) }
             guard let text = pin?.state.version, let version = Version(text) else {
                 Issue.record("the lock has no version of \(url)")
                 continue

@@ -3,10 +3,10 @@ import DequeModule
 /// Finished spans on their way to the collector: when they are sent, when a batch is sent again, and what is dropped.
 ///
 /// A batch is sent when the oldest span has waited for ``Limits/batchWait``, or when the batch is full. One batch is
-/// under way at a time. A collector that cannot be reached gets it again after each of ``Limits/retryWaits``; then it
+/// in progress at a time. A collector that cannot be reached gets it again after each of ``Limits/retryWaits``; then it
 /// is dropped. A collector that refuses it does not get it again.
 ///
-/// **Bound.** At most ``Limits/countMax`` spans wait or are under way. The newest one is dropped beyond that.
+/// **Bound.** At most ``Limits/countMax`` spans wait or are in progress. The newest one is dropped beyond that.
 ///
 /// States: `idle` (no span) → `gathering` (a timer runs) → `sending` ⇄ `waiting` (a timer runs) → `idle` or
 /// `gathering`; `ended` after a drain.
@@ -67,7 +67,7 @@ package struct SpanQueueStateMachine<Element: Sendable>: Sendable {
 
     package init(_ limits: Limits) { self.limits = limits }
 
-    /// Spans that wait or are under way.
+    /// Spans that wait or are in progress.
     package var count: Int {
         switch state {
         case .idle, .gathering, .ended: queue.count

@@ -5,7 +5,7 @@ import Logging
 package import NIOCore
 import NIOHTTP1
 import NIOPosix
-package import ServiceLifecycle
+import ServiceLifecycle
 import Synchronization
 
 /// Sends a node's finished spans to a collector: OTLP over HTTP, in JSON (https://opentelemetry.io/docs/specs/otlp/).
