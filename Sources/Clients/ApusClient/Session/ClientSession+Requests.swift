@@ -82,11 +82,20 @@ extension ClientSession {
         feed.onTermination = { [weak self, eventLoop] _ in
             eventLoop.execute { [weak self] in self?.unsubscribe(topic, subscription) }
         }
+        begin(subscription, of: topic)
+        return stream
+    }
+
+    /// Calls `onEvent` on the event loop for each event of a topic, without a task in between.
+    package func subscribe(topic: String, onEvent: @escaping @Sendable (ClientEvent) -> Void) {
+        begin(TopicSubscription(heard: onEvent, ended: { _ in }), of: topic)
+    }
+
+    private func begin(_ subscription: TopicSubscription, of topic: String) {
         eventLoop.execute { [self] in
             topics.updateValue(subscription, forKey: topic)?.ended(ApusError(.cancelled))
             if let active { subscribe(topic, on: active) }
         }
-        return stream
     }
 
     /// An event of a topic.
@@ -151,15 +160,9 @@ extension ClientSession {
     /// Hears of a device's presence from now on (IV-B9, IV-D9); the first call comes with the state now. The callback
     /// is called on the event loop.
     public func subscribe(to device: DeviceID, onChange: @escaping @Sendable (Presence) -> Void) {
-        let topic = "presence/\(device.rawValue)"
-        let subscription = TopicSubscription(
-            heard: { event in
-                guard let message = try? ClientPresence(serializedBytes: event.message) else { return }
-                onChange(Presence(online: message.online, time: message.time))
-            }, ended: { _ in })
-        eventLoop.execute { [self] in
-            topics.updateValue(subscription, forKey: topic)?.ended(ApusError(.cancelled))
-            if let active { subscribe(topic, on: active) }
+        subscribe(topic: "presence/\(device.rawValue)") { event in
+            guard let message = try? ClientPresence(serializedBytes: event.message) else { return }
+            onChange(Presence(online: message.online, time: message.time))
         }
     }
 
