@@ -93,6 +93,23 @@ struct JSONOutputTests {
         #expect(down.status == 0 && purged == false, "\(down.all)")
     }
 
+    @Test("A reader that has left and a full disk end no verb", arguments: ["/dev/full", "pipe"])
+    func lostReader(output: String) throws {
+        let process = Process()
+        process.executableURL = URL(fileURLWithPath: "/bin/sh")
+        // As under systemd and in programs of SwiftNIO, SIGPIPE is ignored.
+        let verb = "'\(Cluster.apus)' admin records list"
+        let command =
+            output == "pipe" ? "{ sleep 0.2; \(verb); echo $? >&2; } | true" : "\(verb) >/dev/full; echo $? >&2"
+        process.arguments = ["-c", "trap '' PIPE; \(command)"]
+        let errors = Pipe()
+        process.standardError = errors
+        try process.run()
+        let text = String(decoding: errors.fileHandleForReading.readDataToEndOfFile(), as: UTF8.self)
+        process.waitUntilExit()
+        #expect(text == "0\n")
+    }
+
     @Test("An error is one object on standard error, and the exit code is that of the verb without --json")
     func errors() throws {
         let missing = ["cluster", "status", "--dir", NSTemporaryDirectory() + "/apus-json-\(UUID().uuidString)"]

@@ -3,8 +3,13 @@ import Foundation
 /// Output for the user at the terminal.
 package enum Console {
     /// Writes a line to standard output without buffering, including to a pipe or a file.
-    package static func say(_ line: String) { FileHandle.standardOutput.write(Data((line + "\n").utf8)) }
+    package static func say(_ line: String) { write(line, to: .standardOutput) }
 
     /// Writes a line to standard error.
-    package static func warn(_ line: String) { FileHandle.standardError.write(Data((line + "\n").utf8)) }
+    package static func warn(_ line: String) { write(line, to: .standardError) }
+
+    /// A reader that has left, such as `head`, or a full disk ends no verb.
+    private static func write(_ line: String, to file: FileHandle) {
+        try? file.write(contentsOf: Data((line + "\n").utf8))
+    }
 }

@@ -46,6 +46,7 @@ package final class TraceSpan: Tracing.Span {
     private let parent: UInt64?
     private let kind: SpanKind
     private let start: UInt64
+    private let began = MonotonicTime.now()
     private let state: Mutex<State>
 
     /// - Parameters:
@@ -75,8 +76,8 @@ package final class TraceSpan: Tracing.Span {
         }
     }
 
-    /// Ends the span now.
-    package func end() { end(at: DefaultTracerClock.now) }
+    /// Ends the span now. Its duration is that of the monotonic clock, so a step of the wall clock does not change it.
+    package func end() { finish(at: start + UInt64(max(0, (MonotonicTime.now() - began).nanoseconds))) }
 
     // MARK: Span
 
@@ -105,6 +106,10 @@ package final class TraceSpan: Tracing.Span {
     }
 
     package func end<Instant: TracerInstant>(at instant: @autoclosure () -> Instant) {
+        finish(at: max(start, instant().nanosecondsSinceEpoch))
+    }
+
+    private func finish(at end: UInt64) {
         let state = state.withLock { state in
             defer { state.ended = nil }
             return state
@@ -112,8 +117,7 @@ package final class TraceSpan: Tracing.Span {
         guard let ended = state.ended else { return }
         ended(
             FinishedSpan(
-                trace: trace, parent: parent, name: state.name, kind: kind, start: start,
-                end: max(start, instant().nanosecondsSinceEpoch), attributes: state.attributes,
-                isFailure: state.isFailure))
+                trace: trace, parent: parent, name: state.name, kind: kind, start: start, end: end,
+                attributes: state.attributes, isFailure: state.isFailure))
     }
 }

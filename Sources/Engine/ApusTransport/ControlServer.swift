@@ -232,7 +232,10 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
         loop.preconditionInEventLoop()
         guard taskCount < limits.inFlightMax else {
             metrics.overloaded.increment()
-            if let correlation { respond(correlation, .failed(.overloaded)) }
+            if let correlation {
+                if let index = openIndex(correlation) { calls[index].span?.fail(.overloaded) }
+                respond(correlation, .failed(.overloaded))
+            }
             return false
         }
         taskCount += 1
@@ -294,9 +297,11 @@ final class ControlServer: LaneSession, @unchecked Sendable {  // SAFETY: `respo
     private func append(
         _ correlation: UInt32, _ flags: FrameFlags, byteCount: Int, _ write: (inout ByteBuffer) -> Void
     ) {
+        let isOver = output.byteCount + byteCount > limits.outboundByteCountMax
+        if isOver, let index = openIndex(correlation) { calls[index].span?.fail(.overloaded) }
         guard close(correlation), channel != nil else { return }
         // A caller that does not read receives short refusals. The number of slots bounds them.
-        if output.byteCount + byteCount > limits.outboundByteCountMax {
+        if isOver {
             let refusal = ClusterFailure.payload(of: ApusError(.overloaded))
             appendFrame(correlation, .failure, byteCount: refusal.readableBytes) { $0.writeImmutableBuffer(refusal) }
         } else {

@@ -211,10 +211,14 @@ package struct EntityRef<Entity: Actor>: Sendable {
             }
         case .inTask(let body):
             // Started at once, so that the actor receives messages in the order of the sender.
-            Task.immediate {
-                _ = try? await body(activation.actor, message)
-                _ = host.finish(activation)
+            let run = {
+                _ = Task.immediate {
+                    _ = try? await body(activation.actor, message)
+                    _ = host.finish(activation)
+                }
             }
+            // The message may be sent in the task of another one. A one-way message is part of no trace.
+            if registry.transport.tracer == nil { run() } else { TraceContext.within(nil, run) }
         case .deferred(let body):
             activation.executor.later {
                 body(activation.actor, message, call) { _ in _ = host.finish(activation) }

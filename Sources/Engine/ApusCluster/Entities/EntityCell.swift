@@ -226,7 +226,6 @@ package actor EntityCell<Content: EntityContent> {
     private func makeCall(_ cause: EntityCall, index: UInt64) -> EntityCall {
         var call = EntityCall()
         call.identity = cause.identity
-        call.trace = cause.trace
         // Distinct from the ids of a turn's requests.
         call.request = cause.request?.derived(.max - index)
         // Nobody waits for a tell: the chain begins with its sender.
