@@ -78,6 +78,12 @@ struct RelayTests {
         defer { cluster.down() }
         // One allocation at each node.
         let holder = try cluster.start("relay", "check", "--user", "greedy", "--count", "5", "--hold", "60")
+        // The second check must not come first: it would have the allocations, and the first would be refused.
+        for _ in 0..<50 where holder.isRunning {
+            let held = try cluster.run("relay", "status", "--json").output
+            if held.components(separatedBy: #""user":"greedy""#).count == 3 { break }
+            try await Task.sleep(for: .milliseconds(100))
+        }
         var refused = try cluster.run("relay", "check", "--user", "greedy", "--count", "1")
         for _ in 0..<30 where !refused.all.contains("refuses with 486") {
             try await Task.sleep(for: .milliseconds(100))
