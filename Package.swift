@@ -65,7 +65,7 @@ let package = Package(
         .library(name: "ApusDevice", targets: ["ApusDevice"]),
     ],
     // Ranges, because an app that depends on Apus shares these packages. Our own builds take the versions of
-    // Package.resolved (CONTRIBUTING.md).
+    // scripts/lib/packages.lock (CONTRIBUTING.md).
     dependencies: [
         .package(url: "https://github.com/apple/swift-argument-parser", from: "1.8.0"),
         .package(url: "https://github.com/apple/swift-asn1", from: "1.7.0"),

@@ -62,8 +62,12 @@ require_all() {
     require_build_packages
 }
 
-# The versions of all dependencies are those of Package.resolved; a lock that does not fit Package.swift is an error.
+# The versions of all dependencies are those of packages.lock, which SwiftPM reads as Package.resolved. A lock that does
+# not fit Package.swift is an error.
 lock_flags=(--force-resolved-versions)
+lock_folder=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cmp -s "$lock_folder/packages.lock" "$lock_folder/../../Package.resolved" ||
+    cp "$lock_folder/packages.lock" "$lock_folder/../../Package.resolved"
 
 # Flags of every build: an import that Package.swift does not declare is an error.
 build_flags=(--explicit-target-dependency-import-check error "${lock_flags[@]}")
