@@ -4,7 +4,7 @@ import Synchronization
 import Testing
 
 @Suite("Text of others in logs and on terminals")
-struct ForeignTextTests {
+struct UntrustedTextTests {
     @Test(
         "What is not shown by itself is escaped, and what is escaped cannot be written by others",
         arguments: [

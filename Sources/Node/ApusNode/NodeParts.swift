@@ -99,7 +99,7 @@ final class NodeParts: Sendable {
         topics = TopicService(configuration: configuration.api, view: view, entities: entities)
         topics.register(with: runtime, dispatcher)
         dispatcher.connect(entities)
-        relay = try Self.relay(configuration, cluster.identity, conditions, log: nodeLog)
+        relay = try Self.relay(configuration, key, cluster.identity, conditions, log: nodeLog)
         relayMesh = Self.mesh(relay, configuration, cluster.view, transport, dispatcher, log: nodeLog)
         sessions = SessionService(
             configuration: configuration.sessions, view: view, entities: entities, transport: transport,
@@ -161,12 +161,14 @@ final class NodeParts: Sendable {
 
     /// The relay of this node; nil if it has none. Throws 10022 if a secret cannot be read.
     private static func relay(
-        _ configuration: NodeConfiguration, _ node: NodeID, _ conditions: NodeConditions, log: Logger
+        _ configuration: NodeConfiguration, _ clusterKey: [UInt8], _ node: NodeID, _ conditions: NodeConditions,
+        log: Logger
     ) throws(ApusError) -> RelayService? {
         guard configuration.relay.isEnabled else { return nil }
         let name = configuration.advertisedRelay?.host ?? ""
+        let keys = try RelayKeys(root: clusterKey, configuration: configuration.relay)
         return RelayService(
-            configuration: configuration.relay, keys: try configuration.relayKeys(), node: RelayMesh.tag(of: node),
+            configuration: configuration.relay, keys: keys, node: RelayMesh.tag(of: node),
             domain: TransportAddress(name, port: 0) == nil ? name : "", conditions: conditions, log: log)
     }
 
