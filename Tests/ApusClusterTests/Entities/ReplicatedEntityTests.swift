@@ -207,6 +207,22 @@ struct ReplicatedEntityTests {
         }
     }
 
+    @Test("Of the shards that a node gains, those with states are opened first, and all others later")
+    func statesFirst() async throws {
+        try await RuntimeCluster.with { cluster in
+            _ = try await cluster.nodes[2].ref("counter").ask(add(1))
+            await cluster.kill(0)
+            let replicas = cluster.nodes[1].replicas
+            let shard = EntityAddress(kind: .probe, key: "counter").shard
+            let others = (0..<UInt16(ShardID.count)).map { ShardID($0) }.filter { $0 != shard }
+            try await eventually("every shard is open") {
+                let openCount = others.count { replicas.size(of: $0) != nil }
+                #expect(openCount == 0 || replicas.size(of: shard)?.entityCount == 1)
+                return openCount == others.count
+            }
+        }
+    }
+
     /// As a caller with a request id does: the same request until it is answered.
     private static func untilAcknowledged(_ body: () async throws(ApusError) -> Void) async throws {
         for _ in 0..<100 {

@@ -11,8 +11,9 @@ import Synchronization
 /// Before the first replicated kind is registered, no shard is opened and no planned move waits for a copy: without
 /// replicated entities a map change has no cost here.
 ///
-/// A node may receive a thousand shards with one map, so a task of its own opens them. A shard whose entity receives a
-/// message before that is opened at once.
+/// A node may receive a thousand shards with one map, so a task of its own opens them. Shards without states are opened
+/// some time later: after the death of a node, its channels move first. A shard is opened at once if an entity of it
+/// receives a message, or if a planned move names it.
 ///
 /// Concurrency model: any thread. The `Mutex` guards the shards to open and the known reminders. The states are in the
 /// replica's own tables. While a shard is opened, the `Mutex` is held for the scan of its states.
@@ -21,13 +22,22 @@ package final class ReplicatedShards: Sendable {
         /// A replicated kind is registered.
         var isUsed = false
         var owned = OwnedShards()
-        /// Shards to open. A task opens them while `isOpening`.
+        /// Shards with states, to open. A task opens them while `isOpening`.
         var unopened: [ShardID: Epoch] = [:]
         var isOpening = false
-        /// Callers that wait until no shard is left to open.
+        /// Shards without states, to open. Another task opens them while `isOpeningEmpty`.
+        var empty: [ShardID: Epoch] = [:]
+        var isOpeningEmpty = false
+        /// Callers that wait until no shard with states is left to open.
         var waiters: [CheckedContinuation<Void, Never>] = []
         var reminders = ReplicatedReminders()
     }
+
+    /// The time from a map to the opening of the gained shards that have no states, and the pause between two parts.
+    private static let emptyDelay = Duration.milliseconds(250)
+    private static let emptyPause = Duration.milliseconds(5)
+    /// The shards without states that are opened in one part.
+    private static let emptyCountMax = 64
 
     private let replicas: ReplicaService
     private let view: ClusterView
@@ -52,7 +62,10 @@ package final class ReplicatedShards: Sendable {
 
     /// Sets or clears the candidate of a planned move of the shard (``ReplicaService/setCandidate(_:_:)``).
     package func setCandidate(_ shard: ShardID, _ node: NodeID?) {
-        if state.withLock({ $0.isUsed }) { replicas.setCandidate(shard, node) }
+        let (isUsed, epoch) = state.withLock { state in (state.isUsed, state.empty.removeValue(forKey: shard)) }
+        guard isUsed else { return }
+        if let epoch { open(shard, epoch) }
+        replicas.setCandidate(shard, node)
     }
 
     /// True if the map may name the node (``ReplicaService/isCaughtUp(_:_:)``).
@@ -62,17 +75,38 @@ package final class ReplicatedShards: Sendable {
 
     private func mapChanged(_ map: ClusterMap) {
         let owned = OwnedShards(of: view.local, in: map)
-        let isTaskWanted = state.withLock { state in
+        let withStates = replicas.shardsWithStates()
+        let (isTaskWanted, isEmptyTaskWanted) = state.withLock { state in
             for (shard, _, epoch) in owned.differences(from: state.owned) {
-                state.unopened[shard] = epoch
+                let hasStates = withStates.contains(shard)
+                state.unopened[shard] = hasStates ? epoch : nil
+                state.empty[shard] = hasStates ? nil : epoch
                 if epoch == nil { state.reminders.closed(shard) }
             }
             state.owned = owned
-            guard !state.isOpening, !state.unopened.isEmpty else { return false }
-            state.isOpening = true
-            return true
+            defer {
+                state.isOpening = state.isOpening || !state.unopened.isEmpty
+                state.isOpeningEmpty = state.isOpeningEmpty || !state.empty.isEmpty
+            }
+            return (!state.isOpening && !state.unopened.isEmpty, !state.isOpeningEmpty && !state.empty.isEmpty)
         }
         if isTaskWanted { Task { self.openAll() } }
+        if isEmptyTaskWanted { Task { await self.openEmpty() } }
+    }
+
+    private func openEmpty() async {
+        try? await Task.sleep(for: Self.emptyDelay)
+        while true {
+            let part = state.withLock { state in
+                let part = Array(state.empty.prefix(Self.emptyCountMax))
+                for (shard, _) in part { state.empty[shard] = nil }
+                state.isOpeningEmpty = !part.isEmpty
+                return part
+            }
+            guard !part.isEmpty else { return }
+            for (shard, epoch) in part { open(shard, epoch) }
+            try? await Task.sleep(for: Self.emptyPause)
+        }
     }
 
     private func openAll() {
@@ -88,7 +122,7 @@ package final class ReplicatedShards: Sendable {
         for waiter in waiters { waiter.resume() }
     }
 
-    /// Returns once every shard of the maps so far is open.
+    /// Returns once every shard with states of the maps so far is open.
     private func opened() async {
         await withCheckedContinuation { continuation in
             let isOpen = state.withLock { state in
