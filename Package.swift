@@ -41,6 +41,10 @@ let unixSignals: Target.Dependency = .product(name: "UnixSignals", package: "swi
 let hummingbird: Target.Dependency = .product(name: "Hummingbird", package: "hummingbird")
 let hummingbirdCore: Target.Dependency = .product(name: "HummingbirdCore", package: "hummingbird")
 let httpTypes: Target.Dependency = .product(name: "HTTPTypes", package: "swift-http-types")
+let grpcCore: Target.Dependency = .product(name: "GRPCCore", package: "grpc-swift-2")
+let grpcTransport: Target.Dependency = .product(
+    name: "GRPCNIOTransportHTTP2Posix", package: "grpc-swift-nio-transport")
+let grpcProtobuf: Target.Dependency = .product(name: "GRPCProtobuf", package: "grpc-swift-protobuf")
 let yams: Target.Dependency = .product(name: "Yams", package: "Yams")
 let arguments: Target.Dependency = .product(name: "ArgumentParser", package: "swift-argument-parser")
 
@@ -81,6 +85,9 @@ let package = Package(
         .package(url: "https://github.com/apple/swift-nio-ssl", from: "2.37.0"),
         .package(url: "https://github.com/apple/swift-protobuf", from: "1.39.0"),
         .package(url: "https://github.com/groue/GRDB.swift", from: "7.10.0"),
+        .package(url: "https://github.com/grpc/grpc-swift-2", from: "2.4.0"),
+        .package(url: "https://github.com/grpc/grpc-swift-nio-transport", from: "2.9.0"),
+        .package(url: "https://github.com/grpc/grpc-swift-protobuf", from: "2.4.0"),
         .package(url: "https://github.com/hummingbird-project/hummingbird", from: "2.28.0", traits: []),
         .package(url: "https://github.com/jpsim/Yams", from: "6.2.0"),
         .package(url: "https://github.com/swift-server/swift-service-lifecycle", from: "2.13.0"),
@@ -132,6 +139,12 @@ let package = Package(
         layer(
             "Engine", "ApusStorage",
             ["ApusCore", "ApusListener", "ApusPQ", grdb, protobuf, crypto, dequeModule, log, coreMetrics]),
+        layer(
+            "Engine", "ApusEtcd",
+            [
+                "ApusCore", "ApusStorage", grpcCore, grpcTransport, grpcProtobuf, protobuf, nioCore, nioPosix, log,
+                coreMetrics,
+            ]),
         layer(
             "Engine", "ApusCluster",
             [
@@ -217,8 +230,8 @@ let package = Package(
             "Node", "ApusNode",
             [
                 "ApusCore", "ApusTracing", "ApusListener", "ApusWire", "ApusContract", "ApusMedia", "ApusTransport",
-                "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI", "ApusOperators",
-                "ApusRelayService",
+                "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusChannels", "ApusClientAPI",
+                "ApusOperators", "ApusRelayService",
                 "ApusGateway", "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusTLS", "ApusNodeConfiguration", nioCore,
                 nioPosix, lifecycle, unixSignals, protobuf, log, coreMetrics,
             ]),
@@ -357,6 +370,7 @@ let package = Package(
             ],
             path: "Tests/Fuzz", exclude: ["Entry.swift", "Corpus", "Crashes"], swiftSettings: apusSettings),
         test("ApusStorageTests", ["ApusCore", "ApusPQ", "ApusStorage", "ApusTestKit", grdb, protobuf, log]),
+        test("ApusEtcdTests", ["ApusCore", "ApusStorage", "ApusEtcd", "ApusTestKit", log]),
         test(
             "ApusChannelsTests",
             [

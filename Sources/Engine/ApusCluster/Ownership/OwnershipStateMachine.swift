@@ -209,7 +209,7 @@ package struct OwnershipStateMachine: Sendable {
     private mutating func noteSilence(now: MonotonicTime, actions: inout [Action]) {
         if case .idle = flight { return }
         guard now - flightSince >= configuration.answerTimeout, store == .sound else { return }
-        let error = ApusError(.storageFailed, "the ownership store does not answer; check the disk that it is on")
+        let error = ApusError(.storageFailed, "the ownership store does not answer; check its disk or its servers")
         note(store: .unreadable(error), actions: &actions)
     }
 

@@ -15,8 +15,8 @@ package struct ClusterConfiguration: Sendable {
     package var membership = MembershipConfiguration()
     package var ownership = OwnershipStateMachine.Configuration()
     package var handover = HandoverStateMachine.Configuration()
-    /// The interval at which the store's revision is polled. Notifications of peers are faster; the poll covers lost
-    /// ones.
+    /// The interval at which the store's revision is polled. Notifications of peers and of a store's watch are faster;
+    /// the poll covers lost ones.
     package var revisionPollInterval: Duration = .milliseconds(250)
     /// The interval between ticks of the machines.
     package var tickInterval: Duration = .milliseconds(10)

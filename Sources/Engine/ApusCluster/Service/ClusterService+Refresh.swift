@@ -8,4 +8,15 @@ extension ClusterService {
         guard epoch > view.lookUp(shard).epoch else { return }
         thread.loop.execute { self.handle(ownership: .refresh) }
     }
+
+    /// Reads the store when it reports a change, until the task is cancelled. Returns at once if the store can only be
+    /// polled.
+    func watchStore() async {
+        await store.watch { revision in
+            self.thread.loop.execute {
+                // The node's own swaps are reported as well.
+                if revision != self.state.value.ownership.map.revision { self.handle(ownership: .refresh) }
+            }
+        }
+    }
 }

@@ -25,7 +25,8 @@ import Synchronization
 /// again, under a new incarnation.
 ///
 /// Concurrency model: the machines and all bookkeeping are confined to ``thread``'s loop. Operations that wait (for the
-/// store, peers or hooks) are child tasks of ``run()``: at most one for the store and two for each shard that moves.
+/// store, peers or hooks) are child tasks of ``run()``: at most one for the store, one that watches it, and two for
+/// each shard that moves.
 package final class ClusterService: Service {
     struct State: Sendable {
         var ownership: OwnershipStateMachine
@@ -217,6 +218,7 @@ package final class ClusterService: Service {
                     if self.configuration.leavesOnShutdown { await self.leave() }
                     self.jobs.finish()
                 }
+                group.addTask { await self.watchStore() }
                 await jobs.run(whenFinished: .cancels) { await self.run($0) }
                 group.cancelAll()
             }

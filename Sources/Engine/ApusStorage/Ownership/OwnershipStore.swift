@@ -31,6 +31,24 @@ package protocol OwnershipStore: Sendable {
 
     /// The revision of the value; 0 before the first swap. May be called ten times a second.
     func revision() async throws(ApusError) -> UInt64
+
+    /// Reports changes of the value until the task is cancelled. A store that can only be polled returns at once.
+    ///
+    /// A report may come without a change, and one report may stand for several changes. After an interruption of the
+    /// watch a change is reported late. The caller therefore also polls ``revision()``, at a low rate.
+    ///
+    /// - Parameter changed: Receives the revision, 0 if it is unknown. Called from any task; must not wait.
+    func watch(_ changed: @escaping @Sendable (UInt64) -> Void) async
+
+    /// Closes the store's connections. Later calls fail with 10021.
+    func close() async
+}
+
+/// What a store does that can only be polled and has no connections.
+extension OwnershipStore {
+    package func watch(_ changed: @escaping @Sendable (UInt64) -> Void) async {}
+
+    package func close() async {}
 }
 
 /// A value with the revision that its swap gave it.

@@ -15,6 +15,14 @@ package struct StoreID: Sendable, Hashable, CustomStringConvertible {
         StoreID(high: .random(in: 0...(.max)), low: .random(in: 0...(.max)))
     }
 
+    /// Parses 32 hexadecimal digits, as ``description`` has them; nil for another text.
+    package init?(_ text: String) {
+        guard text.utf8.count == 32, text.utf8.allSatisfy({ Character(UnicodeScalar($0)).isHexDigit }),
+            let high = UInt64(text.prefix(16), radix: 16), let low = UInt64(text.suffix(16), radix: 16)
+        else { return nil }
+        self.init(high: high, low: low)
+    }
+
     /// 32 hexadecimal digits.
     package var description: String { Self.digits(high) + Self.digits(low) }
 

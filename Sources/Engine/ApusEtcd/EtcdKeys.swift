@@ -1,0 +1,138 @@
+import ApusCore
+import ApusStorage
+import Foundation
+
+/// The two keys of an ownership store in etcd, and the transactions on them.
+///
+/// | key | value |
+/// |---|---|
+/// | `PREFIX CLUSTER/store` | the store's identity, 32 hexadecimal digits |
+/// | `PREFIX CLUSTER/map` | the value; its modification revision is the store's revision |
+///
+/// Each transaction reads or compares the identity, so none has an effect on another store. etcd carries out a
+/// transaction that only reads linearizably, as it does a single read.
+struct EtcdKeys: Sendable {
+    let store: Data
+    let map: Data
+    /// The range of both keys: the first one, and the first after it.
+    let first: Data
+    let end: Data
+
+    init(prefix: String, cluster: ClusterID) {
+        let start = "\(prefix)\(cluster)"
+        store = Data("\(start)/store".utf8)
+        map = Data("\(start)/map".utf8)
+        first = Data("\(start)/".utf8)
+        // The byte after the slash.
+        end = Data("\(start)0".utf8)
+    }
+
+    // MARK: Requests
+
+    /// Creates the store's identity unless the store exists.
+    func create(_ identity: StoreID) -> EtcdTxnRequest {
+        var request = EtcdTxnRequest()
+        request.compare = [Self.isAbsent(store), Self.isAbsent(map)]
+        request.success = [put(store, identity.bytes), range(store)]
+        request.failure = [range(store)]
+        return request
+    }
+
+    /// Reads the identity and the value.
+    /// - Parameter keysOnly: True to read the value's revision without the value.
+    func read(keysOnly: Bool = false) -> EtcdTxnRequest {
+        var request = EtcdTxnRequest()
+        request.success = [range(store), range(map, keysOnly: keysOnly)]
+        return request
+    }
+
+    /// Replaces the value if it has the expected revision and the store the expected identity.
+    func swap(expected: UInt64, value: [UInt8], in identity: StoreID) -> EtcdTxnRequest {
+        var isSameStore = EtcdCompare()
+        isSameStore.result = .equal
+        isSameStore.target = .value
+        isSameStore.key = store
+        isSameStore.value = identity.bytes
+        var request = EtcdTxnRequest()
+        request.compare = [isSameStore, expected == 0 ? Self.isAbsent(map) : hasRevision(expected)]
+        request.success = [put(map, Data(value))]
+        request.failure = [range(store)]
+        return request
+    }
+
+    /// The watch of both keys.
+    func watch(from revision: Int64) -> EtcdWatchRequest {
+        var create = EtcdWatchCreateRequest()
+        create.key = first
+        create.rangeEnd = end
+        create.startRevision = revision
+        create.fragment = true
+        var request = EtcdWatchRequest()
+        request.createRequest = create
+        return request
+    }
+
+    private static func isAbsent(_ key: Data) -> EtcdCompare {
+        var compare = EtcdCompare()
+        compare.result = .equal
+        compare.target = .create
+        compare.key = key
+        compare.createRevision = 0
+        return compare
+    }
+
+    private func hasRevision(_ revision: UInt64) -> EtcdCompare {
+        var compare = EtcdCompare()
+        compare.result = .equal
+        compare.target = .mod
+        compare.key = map
+        compare.modRevision = Int64(clamping: revision)
+        return compare
+    }
+
+    private func range(_ key: Data, keysOnly: Bool = false) -> EtcdRequestOp {
+        var range = EtcdRangeRequest()
+        range.key = key
+        range.keysOnly = keysOnly
+        var operation = EtcdRequestOp()
+        operation.requestRange = range
+        return operation
+    }
+
+    private func put(_ key: Data, _ value: Data) -> EtcdRequestOp {
+        var put = EtcdPutRequest()
+        put.key = key
+        put.value = value
+        var operation = EtcdRequestOp()
+        operation.requestPut = put
+        return operation
+    }
+}
+
+/// What a transaction read.
+struct EtcdContents: Sendable {
+    /// The bytes under the identity's key; nil if there are none.
+    var store: Data?
+    /// The value with its revision; nil before the first swap. Without bytes if only keys were read.
+    var value: OwnershipValue?
+    /// The revision of etcd's key space at the time of the read.
+    var revision: Int64
+
+    init(_ response: EtcdTxnResponse, _ keys: EtcdKeys) {
+        revision = response.header.revision
+        for pair in response.responses.flatMap(\.responseRange.kvs) {
+            if pair.key == keys.store { store = pair.value }
+            if pair.key == keys.map {
+                value = OwnershipValue(revision: UInt64(clamping: pair.modRevision), bytes: [UInt8](pair.value))
+            }
+        }
+    }
+
+    /// The identity of the store; nil if there is none or it cannot be parsed.
+    var identity: StoreID? { store.flatMap { StoreID(String(decoding: $0, as: UTF8.self)) } }
+}
+
+extension StoreID {
+    /// The identity as etcd holds it.
+    fileprivate var bytes: Data { Data(description.utf8) }
+}
