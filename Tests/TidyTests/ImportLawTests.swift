@@ -12,12 +12,13 @@ struct ImportLawTests {
         }
     }
 
-    @Test("Law 1: only the transport, the edges, the clients, the node, the command and the test kit open sockets")
+    @Test("Law 1: only the transport, etcd's client, the edges, the clients, the node and the programs open sockets")
     func sockets() {
         expectNoImport(
             of: ["NIOPosix", "NIOSSL"], in: SourceTree.sources,
-            except: ["Engine/ApusTransport", "Edges", "Clients", "Node", "Command", "Testing/ApusTestKit"],
-            law: "it may not open sockets")
+            except: [
+                "Engine/ApusTransport", "Engine/ApusEtcd", "Edges", "Clients", "Node", "Command", "Testing/ApusTestKit",
+            ], law: "it may not open sockets")
     }
 
     @Test("Law 1: only the storage knows the libraries of SQLite and PostgreSQL")
@@ -26,6 +27,14 @@ struct ImportLawTests {
             of: ["GRDB", "SQLite3", "ApusPQ"], in: SourceTree.sources, except: ["Engine/ApusStorage"],
             law: "only ApusStorage may")
         expectNoImport(of: ["CApusPQ"], in: SourceTree.sources, except: ["Native"], law: "its wrapper is ApusPQ")
+    }
+
+    @Test("Law 1: only the ownership store in etcd knows gRPC, and only the node knows that store")
+    func etcd() {
+        expectNoImport(
+            of: ["GRPCCore", "GRPCNIOTransportHTTP2Posix", "GRPCProtobuf"], in: SourceTree.sources,
+            except: ["Engine/ApusEtcd"], law: "only ApusEtcd may")
+        expectNoImport(of: ["ApusEtcd"], in: SourceTree.sources, except: ["Node/ApusNode/"], law: "only ApusNode may")
     }
 
     @Test("Law 1: only devices, clients and recording know libav (D10)")
@@ -103,8 +112,8 @@ struct ImportLawTests {
     func clients() {
         expectNoImport(
             of: [
-                "ApusTransport", "ApusStorage", "ApusCluster", "ApusSessions", "ApusChannels", "ApusRecording",
-                "ApusCalls",
+                "ApusTransport", "ApusStorage", "ApusEtcd", "ApusCluster", "ApusSessions", "ApusChannels",
+                "ApusRecording", "ApusCalls",
                 "ApusDialogs", "ApusOperators", "ApusRelay", "ApusRelayService", "ApusGateway", "ApusHTTP",
                 "ApusConfiguration", "ApusNodeConfiguration", "ApusRelayNode", "ApusNode",
             ],

@@ -1,5 +1,6 @@
 import ApusCluster
 import ApusCore
+import ApusEtcd
 import ApusNodeConfiguration
 import ApusStorage
 import Logging
@@ -9,9 +10,13 @@ extension NodeParts {
     /// Opens the store, which must be the one that this node saw in its earlier runs.
     /// - Throws: 10020 if it is another one, an older copy, empty or damaged; 10021 if it cannot be used.
     static func ownership(
-        _ configuration: NodeConfiguration
-    ) async throws(ApusError) -> (store: LocalOwnershipStore, held: RevisionFile?) {
+        _ configuration: NodeConfiguration, log: Logger
+    ) async throws(ApusError) -> (store: any OwnershipStore, held: RevisionFile?) {
         let held = try OwnershipMemory.load(directory: configuration.dataDirectory, cluster: configuration.cluster)
+        if let etcd = configuration.etcd {
+            let store = try await EtcdOwnershipStore(etcd, cluster: configuration.cluster, seen: held?.mark, log: log)
+            return (store, held)
+        }
         var limits = LocalOwnershipLimits()
         limits.revisionsKept = configuration.ownershipRevisionsKept
         let store = try await LocalOwnershipStore(
@@ -56,7 +61,11 @@ extension NodeConfiguration {
         var service = ClusterConfiguration(cluster: cluster, node: node, key: key)
         service.weight = UInt32(clamping: weight)
         service.membership = membership
-        service.revisionPollInterval = ownershipPoll
+        service.revisionPollInterval = etcd?.pollInterval ?? ownershipPoll
+        if let etcd {
+            // A call that reaches its own limit says more than the machine's.
+            service.ownership.answerTimeout = max(service.ownership.answerTimeout, etcd.timeout * 3 / 2)
+        }
         return service
     }
 }

@@ -55,7 +55,7 @@ final class NodeParts: Sendable {
     private let recordLockWatch: RecordLockWatch
     /// This node's memory of the ownership store, in its own directory.
     private let memory: OwnershipMemory
-    private let store: StoreID
+    private let store: any OwnershipStore
     private let log: Logger
     /// The additional services that the node carries.
     private let carried: [any NodeService]
@@ -67,7 +67,7 @@ final class NodeParts: Sendable {
         (self.configuration, self.carried, self.log) = (configuration, carried, log)
         conditions = NodeConditions(log: log)
         let key = try configuration.clusterKey()
-        let (ownership, held) = try await Self.ownership(configuration)
+        let (ownership, held) = try await Self.ownership(configuration, log: log)
         memory = Self.memory(configuration, log: log)
         let late = LateHooks()
         cluster = try await ClusterService.open(
@@ -75,8 +75,8 @@ final class NodeParts: Sendable {
             hooks: Self.hooks(late, conditions, fenced: fenced), logger: log)
         records = try await NodeRecords.open(configuration, carrying: carried, for: cluster.identity)
         let revocations = RevocationWatch(records: records, log: log)
-        store = ownership.identity
-        try Self.remember(cluster.view, held: held, in: memory, store: store)
+        store = ownership
+        try Self.remember(cluster.view, held: held, in: memory, store: store.identity)
 
         (group, httpGroup) = (.init(numberOfThreads: configuration.loopCount), .init(numberOfThreads: 1))
         let (view, nodeLog) = (cluster.view, log.of(cluster.identity))
@@ -230,7 +230,8 @@ final class NodeParts: Sendable {
         relay?.stop()
         replicas.stop()
         await transport.stop()
-        await memory.flush(store: store)
+        await memory.flush(store: store.identity)
+        await store.close()
         await records.close()
         for group in [group, httpGroup] {
             do {

@@ -29,16 +29,18 @@ public struct NodeConfiguration: Sendable {
     public var threadCount: Int
     /// The node's share of shards, relative to the other nodes.
     public var weight: Int
-    /// The ownership store: a directory that all nodes of this machine share.
-    public var ownershipDirectory: String
+    /// The ownership store in etcd; if nil, it is ``ownershipDirectory``.
+    package var etcd: EtcdConfiguration?
+    /// The ownership store of one machine: a directory that all its nodes share. Empty if the store is in etcd.
+    public var ownershipDirectory = ""
     /// The SQLite file of earlier releases, whose map is imported if the directory is empty.
-    public var earlierOwnershipFile: String
+    public var earlierOwnershipFile = ""
     /// The number of map revisions that the ownership store keeps.
-    public var ownershipRevisionsKept: Int
-    /// The interval at which the ownership store is polled for its revision.
-    public var ownershipPoll: Duration
+    public var ownershipRevisionsKept = LocalOwnershipLimits().revisionsKept
+    /// The interval at which the ownership store of one machine is polled for its revision.
+    public var ownershipPoll: Duration = .milliseconds(250)
     /// The minimum interval between writes of the map to the node's own directory.
-    public var ownershipMemoryInterval: Duration
+    public var ownershipMemoryInterval: Duration = .milliseconds(500)
     /// The libpq connection string of PostgreSQL for records; if empty, records are in ``recordsFile``.
     package var recordsURL = ""
     /// The SQLite file for records, which all nodes of this machine share.
@@ -116,15 +118,6 @@ public struct NodeConfiguration: Sendable {
             throw reader.invalid("advertise.relay", "HOST:PORT is expected, not '\(relayName)'")
         }
 
-        let earlier = try reader.string("ownership.file", default: "")
-        let directory = try reader.string("ownership.directory", default: Self.withoutSuffix(earlier))
-        guard !directory.isEmpty else { throw reader.invalid("ownership.directory", "the key is missing") }
-        ownershipDirectory = path(directory)
-        earlierOwnershipFile = path(earlier.isEmpty ? "\(directory).sqlite" : earlier)
-        ownershipRevisionsKept = try reader.int(
-            "ownership.revisions_kept", default: LocalOwnershipLimits().revisionsKept, in: 16...256)
-        ownershipPoll = try reader.duration("ownership.poll", default: .milliseconds(250))
-        ownershipMemoryInterval = try reader.duration("ownership.memory_interval", default: .milliseconds(500))
         clusterKeyFile = path(try reader.string("keys.cluster"))
         tokenPublicKeyFile = path(try reader.string("keys.token_public"))
         let privateKey = try reader.string("keys.token_private", default: "")
@@ -145,6 +138,7 @@ public struct NodeConfiguration: Sendable {
             (relay.certificateFile, relay.keyFile) = (gateway.certificateFile, gateway.keyFile)
         }
 
+        try readOwnership(&reader, path)
         try readRecords(&reader, path)
         try readTransport(&reader)
         try readMembership(&reader)
@@ -158,12 +152,6 @@ public struct NodeConfiguration: Sendable {
         try readSessions(&reader)
         try reader.finish()
         keys = reader.knownKeys
-    }
-
-    /// The directory that replaces a file of earlier releases, next to that file.
-    private static func withoutSuffix(_ file: String) -> String {
-        guard !file.isEmpty else { return "" }
-        return file.hasSuffix(".sqlite") ? String(file.dropLast(".sqlite".count)) : "\(file).revisions"
     }
 
     /// The relay's address that this node advertises to clients; nil if it has no relay.

@@ -41,6 +41,10 @@ struct OwnershipSurvey: Sendable {
 
     /// - Throws: 10022 if the configurations do not belong to one cluster with one store.
     static func gather(_ configurations: [NodeConfiguration]) async throws(ApusError) -> OwnershipSurvey {
+        guard configurations.allSatisfy({ $0.etcd == nil }) else {
+            throw ApusError(
+                .configurationInvalid, "the ownership store is in etcd; see \"Ownership in etcd\" in docs/operating.md")
+        }
         guard let first = configurations.first,
             configurations.allSatisfy({
                 $0.cluster == first.cluster

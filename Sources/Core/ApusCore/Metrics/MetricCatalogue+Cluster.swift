@@ -29,6 +29,34 @@ extension MetricCatalogue {
             "How far the wall clock of a peer is ahead of this node's clock."),
     ]
 
+    static let etcd: [MetricDescription] = [
+        .histogram(
+            "apus_etcd_call_seconds", "seconds", [.init("call", "`read`, `swap`, `revision` (a poll)")],
+            "Duration of a call to the ownership store in etcd, with all its attempts."),
+        .counter(
+            "apus_etcd_failures_total", "attempts",
+            [
+                .init(
+                    "kind",
+                    "`unreachable`, `timeout`, `no_leader`, `token` (unknown or old), `denied` (user, password or "
+                        + "permission), `full`, `refused`, `failed` (at the member, for example a change of the "
+                        + "leader), `cancelled`")
+            ],
+            "Attempts at an endpoint of etcd that failed; the call may have succeeded at another endpoint."),
+        .counter(
+            "apus_etcd_watch_restarts_total", "watches",
+            [
+                .init(
+                    "reason",
+                    "`lost` (connection), `canceled` (by etcd), `compacted`, `went_back` (an earlier revision), `silent`"
+                )
+            ],
+            "Watches of the ownership store in etcd that ended and were opened again."),
+        .gauge(
+            "apus_etcd_endpoint_in_use", "0 or 1", [.init("endpoint", "address of a member of etcd")],
+            "1 while the node sends its calls to this endpoint of etcd."),
+    ]
+
     static let heartbeats: [MetricDescription] = [
         .counter("apus_heartbeat_sent_total", "datagrams", "Heartbeat datagrams that were sent."),
         .counter("apus_heartbeat_received_total", "datagrams", "Heartbeat datagrams that were received and accepted."),

@@ -72,6 +72,7 @@ package enum MetricCatalogue {
     /// All metrics, in the order of the reference.
     package static let sections: [Section] = [
         Section(title: "Cluster", metrics: cluster),
+        Section(title: "Ownership in etcd", metrics: etcd),
         Section(title: "Heartbeats", metrics: heartbeats),
         Section(title: "Links between nodes", metrics: transport),
         Section(title: "Entities and reminders", metrics: entities),
