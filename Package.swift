@@ -369,8 +369,11 @@ let package = Package(
                 crypto, log,
             ],
             path: "Tests/Fuzz", exclude: ["Entry.swift", "Corpus", "Crashes"], swiftSettings: apusSettings),
-        test("ApusStorageTests", ["ApusCore", "ApusPQ", "ApusStorage", "ApusTestKit", grdb, protobuf, log]),
-        test("ApusEtcdTests", ["ApusCore", "ApusStorage", "ApusEtcd", "ApusTestKit", log]),
+        test(
+            "ApusStorageTests",
+            [
+                "ApusCore", "ApusPQ", "ApusStorage", "ApusEtcd", "ApusTestKit", grdb, nioCore, nioPosix, protobuf, log,
+            ]),
         test(
             "ApusChannelsTests",
             [

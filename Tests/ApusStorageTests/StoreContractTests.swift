@@ -1,4 +1,5 @@
 import ApusCore
+import ApusEtcd
 import ApusStorage
 import Foundation
 import Testing
@@ -19,28 +20,40 @@ struct Scratch: ~Copyable {
 
 let testCluster = ClusterID(unchecked: "test")
 
-enum StoreKind: String, CaseIterable, Sendable {
-    case files, memory
+enum StoreKind: String, Sendable {
+    case files, memory, etcd
+
+    /// etcd where it is installed (`scripts/test` installs it).
+    static let all: [StoreKind] = [.files, .memory] + (EtcdServer.program == nil ? [] : [.etcd])
+
+    /// True if a store that is opened again in the same place is the same one.
+    var isLasting: Bool { self != .memory }
 
     func ownership(in scratch: borrowing Scratch) async throws -> any OwnershipStore {
         switch self {
-        case .files: try await LocalOwnershipStore(path: scratch.path + "/ownership", cluster: testCluster)
-        case .memory: MemoryOwnershipStore()
+        case .files: return try await LocalOwnershipStore(path: scratch.path + "/ownership", cluster: testCluster)
+        case .memory: return MemoryOwnershipStore()
+        case .etcd:
+            // A range of keys for each scratch directory.
+            var configuration = try EtcdServer.shared.get().configuration()
+            configuration.prefix = "\(scratch.path)/"
+            return try await EtcdOwnershipStore(configuration, cluster: testCluster, log: quietLog)
         }
     }
 }
 
 @Suite("Ownership store contract (D4)")
 struct OwnershipStoreContractTests {
-    @Test("A new store has no value and revision 0", arguments: StoreKind.allCases)
+    @Test("A new store has no value and revision 0", arguments: StoreKind.all)
     func empty(kind: StoreKind) async throws {
         let scratch = try Scratch()
         let store = try await kind.ownership(in: scratch)
         #expect(try await store.read() == nil)
         #expect(try await store.revision() == 0)
+        await store.close()
     }
 
-    @Test("A swap is made only at the expected revision, and revisions grow", arguments: StoreKind.allCases)
+    @Test("A swap is made only at the expected revision, and revisions grow", arguments: StoreKind.all)
     func swap(kind: StoreKind) async throws {
         let scratch = try Scratch()
         let store = try await kind.ownership(in: scratch)
@@ -50,35 +63,43 @@ struct OwnershipStoreContractTests {
         #expect(second > first && first > 0)
         #expect(try await store.read() == OwnershipValue(revision: second, bytes: [3, 3]))
         #expect(try await store.revision() == second)
+        await store.close()
     }
 
-    @Test("A store has one identity, also for those who open it later", arguments: StoreKind.allCases)
+    @Test("A store has one identity, also for those who open it later", arguments: StoreKind.all)
     func identity(kind: StoreKind) async throws {
         let scratch = try Scratch()
         let other = try Scratch()
         let store = try await kind.ownership(in: scratch)
-        if kind == .files {
+        if kind.isLasting {
             let second = try await kind.ownership(in: scratch)
             #expect(second.identity == store.identity)
+            await second.close()
         }
         let elsewhere = try await kind.ownership(in: other)
         #expect(elsewhere.identity != store.identity)
+        for store in [store, elsewhere] { await store.close() }
     }
 
-    @Test("A value over the bound is refused with 10002", arguments: StoreKind.allCases)
+    @Test("A value over the bound is refused with 10002", arguments: StoreKind.all)
     func tooLarge(kind: StoreKind) async throws {
         let scratch = try Scratch()
         let store = try await kind.ownership(in: scratch)
         let value = [UInt8](repeating: 0, count: OwnershipLimits.valueByteCountMax + 1)
         await #expect(throws: ApusError(.frameTooLarge)) { try await store.compareAndSwap(expected: 0, value: value) }
+        // The longest one is stored.
+        let longest = Array(value.dropLast())
+        let revision = try #require(try await store.compareAndSwap(expected: 0, value: longest))
+        #expect(try await store.read() == OwnershipValue(revision: revision, bytes: longest))
+        await store.close()
     }
 
-    @Test("Of many that swap at once, each increment is counted exactly once", arguments: StoreKind.allCases)
+    @Test("Of many that swap at once, each increment is counted exactly once", arguments: StoreKind.all)
     func contention(kind: StoreKind) async throws {
         let scratch = try Scratch()
         var stores: [any OwnershipStore] = []
         let shared = try await kind.ownership(in: scratch)
-        for _ in 0..<4 { stores.append(kind == .memory ? shared : try await kind.ownership(in: scratch)) }
+        for _ in 0..<4 { stores.append(kind.isLasting ? try await kind.ownership(in: scratch) : shared) }
         await withTaskGroup(of: Void.self) { group in
             for store in stores {
                 group.addTask { await Self.increment(store, times: 25) }
@@ -86,7 +107,9 @@ struct OwnershipStoreContractTests {
         }
         let value = try #require(try await shared.read())
         #expect(value.bytes == [100])
-        #expect(value.revision == 100)
+        // etcd counts other keys as well.
+        #expect(kind == .etcd ? value.revision > 100 : value.revision == 100)
+        for store in [shared] + stores { await store.close() }
     }
 
     private static func increment(_ store: any OwnershipStore, times: Int) async {
