@@ -335,8 +335,8 @@ let package = Package(
         test(
             "ApusNodeTests",
             [
-                "ApusCore", "ApusConfiguration", "ApusListener", "ApusWire", "ApusTransport", "ApusCluster",
-                "ApusGateway",
+                "ApusCore", "ApusConfiguration", "ApusListener", "ApusWire", "ApusTransport", "ApusStorage",
+                "ApusCluster", "ApusGateway",
                 "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode",
                 "ApusTestKit", protobuf,
             ]),

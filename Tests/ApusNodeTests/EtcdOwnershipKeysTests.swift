@@ -1,5 +1,6 @@
 import ApusCore
 import ApusNodeConfiguration
+import ApusStorage
 import Testing
 
 @Suite("The keys of the ownership store in etcd")
@@ -24,7 +25,8 @@ struct EtcdOwnershipKeysTests {
         let configuration = try read(
             """
             store: etcd, etcd: {endpoints: 'https://a.example:2379 https://b.example:2379', timeout: 500ms, \
-            authority: etcd/ca.pem, certificate: etcd/n1.pem, key: /run/n1.key, user: apus, password_file: etcd/password}
+            authority: etcd/ca.pem, certificate: etcd/n1.pem, key: /run/n1.key, user: apus, \
+            password_file: etcd/password}
             """)
         let etcd = try #require(configuration.etcd)
         #expect(etcd.endpoints.map(\.description) == ["https://a.example:2379", "https://b.example:2379"])
