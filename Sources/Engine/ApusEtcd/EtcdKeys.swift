@@ -8,23 +8,27 @@ import Foundation
 /// |---|---|
 /// | `PREFIX CLUSTER/store` | the store's identity, 32 hexadecimal digits |
 /// | `PREFIX CLUSTER/map` | the value; its modification revision is the store's revision |
+/// | `PREFIX CLUSTER/version` | empty; exists after ``EtcdRestore`` raised etcd's revision with it |
 ///
 /// Each transaction reads or compares the identity, so none has an effect on another store. etcd carries out a
 /// transaction that only reads linearizably, as it does a single read.
 struct EtcdKeys: Sendable {
     let store: Data
     let map: Data
-    /// The range of both keys: the first one, and the first after it.
+    /// The range that is watched: the first key, and the first one after the range. It includes the identity and the
+    /// value.
     let first: Data
     let end: Data
+    private let version: Data
 
     init(prefix: String, cluster: ClusterID) {
         let start = "\(prefix)\(cluster)"
         store = Data("\(start)/store".utf8)
         map = Data("\(start)/map".utf8)
-        first = Data("\(start)/".utf8)
-        // The byte after the slash.
-        end = Data("\(start)0".utf8)
+        // "map" to "store", without "version".
+        first = map
+        end = Data("\(start)/t".utf8)
+        version = Data("\(start)/version".utf8)
     }
 
     // MARK: Requests
@@ -57,6 +61,20 @@ struct EtcdKeys: Sendable {
         request.compare = [isSameStore, expected == 0 ? Self.isAbsent(map) : hasRevision(expected)]
         request.success = [put(map, Data(value))]
         request.failure = [range(store)]
+        return request
+    }
+
+    /// Changes a key that is neither of the two.
+    func raise() -> EtcdTxnRequest {
+        var request = EtcdTxnRequest()
+        request.success = [put(version, Data())]
+        return request
+    }
+
+    /// Writes the identity and the value, whatever they are.
+    func restore(_ record: RevisionFile) -> EtcdTxnRequest {
+        var request = EtcdTxnRequest()
+        request.success = [put(store, record.store.bytes), put(map, Data(record.value))]
         return request
     }
 

@@ -23,7 +23,7 @@ import NIOPosix
 /// Concurrency model: any task. The connections have an event loop of their own. Call ``close()`` at the end.
 package final class EtcdOwnershipStore: OwnershipStore {
     /// The end of every refusal's message.
-    static let remedy = "see \"Ownership in etcd\" in docs/operating.md"
+    static let remedy = "`apus admin ownership restore` puts the newest map of the nodes back"
 
     package let identity: StoreID
     let calls: EtcdCalls

@@ -95,6 +95,35 @@ struct EtcdOwnershipStoreTests {
         for store in [watched, other] { await store.close() }
     }
 
+    @Test("A map is restored above the revisions that nodes have seen, under the identity that they know")
+    func restore() async throws {
+        let server = try EtcdServer.shared.get()
+        let configuration = server.configuration()
+        let store = try await openStore(configuration)
+        let first = try #require(try await store.compareAndSwap(expected: 0, value: [1]))
+        // As in an etcd that was set up again.
+        try server.control("del", configuration.prefix, "--prefix=true")
+        #expect(await code { _ = try await store.read() } == .stateForeign)
+        let lost = await EtcdRestore.look(configuration, cluster: testCluster, log: quietLog)
+        #expect(lost.found == nil && lost.reason != nil)
+
+        let record = RevisionFile(cluster: testCluster, store: store.identity, revision: first + 300, value: [1, 2])
+        let restored = try await EtcdRestore.put(record, configuration, log: quietLog)
+        #expect(restored >= first + 300)
+        #expect(try await store.read() == OwnershipValue(revision: restored, bytes: [1, 2]))
+        let found = await EtcdRestore.look(configuration, cluster: testCluster, log: quietLog)
+        #expect(found.found == OwnershipMark(store: store.identity, revision: restored) && found.value == [1, 2])
+        #expect(try await store.compareAndSwap(expected: restored, value: [3]) != nil)
+        await store.close()
+        let seen = OwnershipMark(store: store.identity, revision: restored)
+        #expect(await code { try await openStore(configuration, seen: seen).close() } == nil)
+
+        var distant = record
+        distant.revision = UInt64(EtcdRestore.raiseCountMax) * 2 + restored
+        let tooFar = distant
+        #expect(await code { _ = try await EtcdRestore.put(tooFar, configuration, log: quietLog) } == .storageFailed)
+    }
+
     @Test("A store that is closed fails with 10021")
     func closed() async throws {
         let store = try await openStore(try EtcdServer.shared.get().configuration())

@@ -19,8 +19,8 @@ struct AdminOwnershipRestore: AsyncParsableCommand {
         discussion: """
             Use this if the store was deleted, damaged, or replaced by an older copy. Every node keeps the newest map
             that it adopted. The newest of these is written with a higher revision than all others, and running \
-            nodes continue without a restart. The old store is kept next to the new one. The cluster may be running \
-            or stopped.
+            nodes continue without a restart. An old directory is kept next to the new one; in etcd the map is \
+            replaced. The cluster may be running or stopped.
             """)
 
     @OptionGroup var directory: DirectoryOption
@@ -75,12 +75,13 @@ struct AdminOwnershipRestore: AsyncParsableCommand {
             return try output.show(
                 report, ["The map of \(choice.node) would be restored as revision \(revision)."])
         }
-        let old = try survey.put(choice, as: revision)
+        let (written, old) = try await survey.put(choice, as: revision)
         (report.restored, report.earlier_store) = (true, old)
+        report.choice?.revision = written
         output.progress(
-            "The map of \(choice.node), revision \(choice.held.revision), was restored as revision \(revision)."
+            "The map of \(choice.node), revision \(choice.held.revision), was restored as revision \(written)."
                 + (old.map { " The earlier store is in \($0)." } ?? ""))
-        let missing = await survey.waitForLiving(revision: revision, timeout: .seconds(10))
+        let missing = await survey.waitForLiving(revision: written, timeout: .seconds(10))
         guard missing.isEmpty else {
             throw ApusError(
                 .deadlineExceeded,

@@ -2,6 +2,7 @@ import ApusCluster
 import ApusContract
 import ApusCore
 import ApusLocal
+import ApusNode
 import ApusNodeConfiguration
 import ApusStorage
 import Foundation
@@ -41,16 +42,8 @@ struct OwnershipSurvey: Sendable {
 
     /// - Throws: 10022 if the configurations do not belong to one cluster with one store.
     static func gather(_ configurations: [NodeConfiguration]) async throws(ApusError) -> OwnershipSurvey {
-        guard configurations.allSatisfy({ $0.etcd == nil }) else {
-            throw ApusError(
-                .configurationInvalid, "the ownership store is in etcd; see \"Ownership in etcd\" in docs/operating.md")
-        }
         guard let first = configurations.first,
-            configurations.allSatisfy({
-                $0.cluster == first.cluster
-                    && URL(fileURLWithPath: $0.ownershipDirectory).standardizedFileURL
-                        == URL(fileURLWithPath: first.ownershipDirectory).standardizedFileURL
-            })
+            configurations.allSatisfy({ $0.cluster == first.cluster && hasSameStore($0, first) })
         else {
             throw ApusError(.configurationInvalid, "the configurations differ in cluster or ownership store")
         }
@@ -63,8 +56,18 @@ struct OwnershipSurvey: Sendable {
             return found.sorted { $0.0 < $1.0 }.map(\.1)
         }
         return OwnershipSurvey(
-            path: first.ownershipDirectory, cluster: first.cluster, witnesses: witnesses,
-            store: OwnershipRestore.look(path: first.ownershipDirectory, cluster: first.cluster))
+            path: NodeOwnershipRestore.place(first), cluster: first.cluster, witnesses: witnesses,
+            store: await NodeOwnershipRestore.look(first))
+    }
+
+    private static func hasSameStore(_ one: NodeConfiguration, _ other: NodeConfiguration) -> Bool {
+        // The order of the endpoints may differ.
+        guard let etcd = one.etcd, let otherEtcd = other.etcd else {
+            return one.etcd == nil && other.etcd == nil
+                && URL(fileURLWithPath: one.ownershipDirectory).standardizedFileURL
+                    == URL(fileURLWithPath: other.ownershipDirectory).standardizedFileURL
+        }
+        return etcd.prefix == otherEtcd.prefix && Set(etcd.endpoints) == Set(otherEtcd.endpoints)
     }
 
     /// Asks a node, and waits until it has written the map that it reports.
@@ -125,7 +128,7 @@ struct OwnershipSurvey: Sendable {
             var store: String?
             var reason: String?
         }
-        /// The directory of the store.
+        /// The directory of the store, or the endpoints of etcd.
         var path: String
         var store: Held
         var nodes: [Held]
@@ -190,13 +193,17 @@ struct OwnershipSurvey: Sendable {
         return highest + OwnershipRestore.revisionGap
     }
 
-    /// - Returns: the path of the old store; nil if there was none.
+    /// - Parameter revision: the least revision; in etcd it may become higher.
+    /// - Returns: the map's revision, and the path of the old directory; nil if there was none.
     /// - Throws: 10021.
-    func put(_ choice: Choice, as revision: UInt64) throws(ApusError) -> String? {
+    func put(
+        _ choice: Choice, as revision: UInt64
+    ) async throws(ApusError) -> (revision: UInt64, earlier: String?) {
+        guard let configuration = witnesses.first?.configuration else { throw ApusError(.badParameter) }
         var record = choice.held
         record.revision = revision
         let name = "\(Int(Date().timeIntervalSince1970))-\(ProcessInfo.processInfo.processIdentifier)"
-        return try OwnershipRestore.put(record, at: path, name: name)
+        return try await NodeOwnershipRestore.put(record, configuration, name: name)
     }
 
     /// The running nodes that have not adopted the revision in time, or still report a condition of the store.
