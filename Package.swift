@@ -42,8 +42,7 @@ let hummingbird: Target.Dependency = .product(name: "Hummingbird", package: "hum
 let hummingbirdCore: Target.Dependency = .product(name: "HummingbirdCore", package: "hummingbird")
 let httpTypes: Target.Dependency = .product(name: "HTTPTypes", package: "swift-http-types")
 let grpcCore: Target.Dependency = .product(name: "GRPCCore", package: "grpc-swift-2")
-let grpcTransport: Target.Dependency = .product(
-    name: "GRPCNIOTransportHTTP2Posix", package: "grpc-swift-nio-transport")
+let grpcPosix: Target.Dependency = .product(name: "GRPCNIOTransportHTTP2Posix", package: "grpc-swift-nio-transport")
 let grpcProtobuf: Target.Dependency = .product(name: "GRPCProtobuf", package: "grpc-swift-protobuf")
 let yams: Target.Dependency = .product(name: "Yams", package: "Yams")
 let arguments: Target.Dependency = .product(name: "ArgumentParser", package: "swift-argument-parser")
@@ -142,7 +141,7 @@ let package = Package(
         layer(
             "Engine", "ApusEtcd",
             [
-                "ApusCore", "ApusStorage", grpcCore, grpcTransport, grpcProtobuf, protobuf, nioCore, nioPosix, log,
+                "ApusCore", "ApusStorage", grpcCore, grpcPosix, grpcProtobuf, protobuf, nioCore, nioPosix, log,
                 coreMetrics,
             ]),
         layer(

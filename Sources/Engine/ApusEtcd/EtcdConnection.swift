@@ -74,7 +74,7 @@ final class EtcdConnection: Sendable {
         _ method: MethodDescriptor, _ request: Request, as type: Response.Type, until end: MonotonicTime
     ) async throws(EtcdFailure) -> Response {
         var options = Self.options
-        options.timeout = max(end - .now(), .milliseconds(1))
+        options.timeout = max(end - MonotonicTime.now(), .milliseconds(1))
         do {
             return try await client.unary(
                 request: ClientRequest(message: request, metadata: metadata()), descriptor: method,

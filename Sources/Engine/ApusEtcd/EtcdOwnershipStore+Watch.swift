@@ -61,7 +61,7 @@ extension EtcdOwnershipStore {
         let connection: EtcdConnection
         do throws(EtcdFailure) {
             connection = try await calls.open(
-                calls.endpoint(at: position), until: .now() + calls.configuration.timeout)
+                calls.endpoint(at: position), until: MonotonicTime.now() + calls.configuration.timeout)
         } catch {
             return error
         }

@@ -67,7 +67,7 @@ package final class EtcdOwnershipStore: OwnershipStore {
     package func compareAndSwap(expected: UInt64, value: [UInt8]) async throws(ApusError) -> UInt64? {
         guard value.count <= OwnershipLimits.valueByteCountMax else { throw ApusError(.frameTooLarge) }
         let start = MonotonicTime.now()
-        defer { calls.metrics.ended(.swap, after: .now() - start) }
+        defer { calls.metrics.ended(.swap, after: MonotonicTime.now() - start) }
         let answer: EtcdTxnResponse
         do throws(EtcdFailure) {
             answer = try await calls.transact(
@@ -94,7 +94,7 @@ package final class EtcdOwnershipStore: OwnershipStore {
     /// Both keys at one revision.
     func contents(_ call: EtcdMetrics.Call) async throws(ApusError) -> EtcdContents {
         let start = MonotonicTime.now()
-        defer { calls.metrics.ended(call, after: .now() - start) }
+        defer { calls.metrics.ended(call, after: MonotonicTime.now() - start) }
         let found = try await Self.contents(calls, keysOnly: call == .revision)
         try check(found)
         return found

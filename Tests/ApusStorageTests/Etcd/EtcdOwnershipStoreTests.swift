@@ -167,6 +167,7 @@ struct EtcdOwnershipStoreTests {
         #expect(MonotonicTime.now() - begin < configuration.timeout * 2)
         configuration.authorityFile = certificate.certificate + ".missing"
         #expect(await code { _ = try await openStore(configuration) } == .storageFailed)
+        server.stop()
     }
 
     @Test("Another address than the certificate's is refused")
@@ -177,6 +178,7 @@ struct EtcdOwnershipStoreTests {
         let byName = EtcdEndpoint("https://localhost:\(server.port(0))")
         configuration.endpoints = [try #require(byName)]
         #expect(await code { _ = try await openStore(configuration) } == .storageFailed)
+        server.stop()
     }
 
     @Test("A user needs its password, and a token that etcd forgot is replaced")
@@ -220,5 +222,6 @@ struct EtcdOwnershipStoreTests {
         configuration.prefix = "other/"
         let elsewhere = configuration
         #expect(await code { _ = try await openStore(elsewhere) } == .storageFailed)
+        server.stop()
     }
 }

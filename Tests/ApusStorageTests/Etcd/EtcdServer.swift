@@ -36,6 +36,8 @@ final class EtcdServer: Sendable {
     private let members: [Member]
     private let certificate: TestCertificate?
     private let running: Mutex<[Int: EtcdProcess]>
+    /// Removes the folder after the members have ended.
+    private let cleaner: GuardingShell
 
     /// Starts the members and waits until they answer.
     /// - Parameter certificate: What they show to clients; nil: they offer no TLS.
@@ -48,6 +50,7 @@ final class EtcdServer: Sendable {
         }
         self.certificate = certificate
         running = Mutex([:])
+        cleaner = try GuardingShell("read line; sleep 1; rm -rf \"$0\"", [folder])
         for index in members.indices { try start(index) }
         let deadline = Date().addingTimeInterval(30)
         while (try? control("endpoint", "health")) == nil {
@@ -56,9 +59,12 @@ final class EtcdServer: Sendable {
         }
     }
 
-    deinit {
+    deinit { stop() }
+
+    /// Ends the members. A test with a server of its own calls it last: the server ends no earlier then.
+    func stop() {
         for process in running.withLock({ Array($0.values) }) { process.end() }
-        try? FileManager.default.removeItem(atPath: folder)
+        cleaner.end()
     }
 
     // MARK: Addresses
@@ -157,10 +163,35 @@ final class EtcdServer: Sendable {
     }
 }
 
-/// One member's process. A shell ends it when its own input ends.
-private final class EtcdProcess: @unchecked Sendable {  // SAFETY: set once; `end` closes a pipe, at most once.
-    let id: Int32
+/// A shell that runs a script, which reads its input to the end first or last. The input ends with this object, or with
+/// the process of the tests.
+private final class GuardingShell: @unchecked Sendable {  // SAFETY: set once; a handle is closed once, by `end`.
     private let input = Pipe()
+    private let output = Pipe()
+
+    init(_ script: String, _ arguments: [String]) throws {
+        let process = Process()
+        process.executableURL = URL(fileURLWithPath: "/bin/sh")
+        process.arguments = ["-c", script] + arguments
+        process.standardInput = input
+        process.standardOutput = output
+        process.standardError = FileHandle.nullDevice
+        try process.run()
+    }
+
+    /// The first line that the script writes.
+    func line() -> String {
+        String(decoding: output.fileHandleForReading.availableData, as: UTF8.self)
+            .trimmingCharacters(in: .whitespacesAndNewlines)
+    }
+
+    func end() { try? input.fileHandleForWriting.close() }
+}
+
+/// One member's process. Its shell kills it when its own input ends.
+private final class EtcdProcess: Sendable {
+    let id: Int32
+    private let shell: GuardingShell
 
     init(_ command: [String]) throws {
         // The shell does not `wait`: where its parent blocks SIGCHLD, that never returns.
@@ -170,17 +201,9 @@ private final class EtcdProcess: @unchecked Sendable {  // SAFETY: set once; `en
             read line
             kill -KILL $server
             """
-        let process = Process()
-        process.executableURL = URL(fileURLWithPath: "/bin/sh")
-        process.arguments = ["-c", script] + command
-        let output = Pipe()
-        process.standardInput = input
-        process.standardOutput = output
-        process.standardError = FileHandle.nullDevice
-        try process.run()
-        let line = String(decoding: output.fileHandleForReading.availableData, as: UTF8.self)
-        id = try #require(Int32(line.trimmingCharacters(in: .whitespacesAndNewlines)))
+        shell = try GuardingShell(script, command)
+        id = try #require(Int32(shell.line()))
     }
 
-    func end() { try? input.fileHandleForWriting.close() }
+    func end() { shell.end() }
 }
