@@ -40,6 +40,31 @@ private struct TestLinks: ClusterLinks {
     }
 }
 
+/// A store that reports its changes.
+private struct WatchedStore: OwnershipStore {
+    let inner = MemoryOwnershipStore()
+
+    var identity: StoreID { inner.identity }
+
+    func read() async throws(ApusError) -> OwnershipValue? { try await inner.read() }
+
+    func compareAndSwap(expected: UInt64, value: [UInt8]) async throws(ApusError) -> UInt64? {
+        try await inner.compareAndSwap(expected: expected, value: value)
+    }
+
+    func revision() async throws(ApusError) -> UInt64 { try await inner.revision() }
+
+    func watch(_ changed: @escaping @Sendable (UInt64) -> Void) async {
+        var last: UInt64 = 0
+        while !Task.isCancelled {
+            let revision = (try? await inner.revision()) ?? 0
+            if revision != last { changed(revision) }
+            last = revision
+            try? await Task.sleep(for: .milliseconds(2))
+        }
+    }
+}
+
 /// A node of a test: its service, running, and what its hooks saw.
 private final class TestNode: Sendable {
     struct Facts {
@@ -56,12 +81,15 @@ private final class TestNode: Sendable {
         let value = Mutex(Facts())
     }
 
-    init(_ name: String, store: any OwnershipStore, network: TestNetwork) async throws {
+    init(
+        _ name: String, store: any OwnershipStore, network: TestNetwork, poll: Duration = .milliseconds(250)
+    ) async throws {
         let facts = SharedFacts()
         var configuration = ClusterConfiguration(
             cluster: ClusterID(unchecked: "test"), node: NodeName(unchecked: name),
             key: [UInt8](repeating: 3, count: 32))
         configuration.leavesOnShutdown = false
+        configuration.revisionPollInterval = poll
         var hooks = ClusterHooks()
         hooks.takeStates = { shard in
             guard shard.rawValue.isMultiple(of: 50) else { return [] }
@@ -202,6 +230,22 @@ struct ClusterServiceTests {
         try await b.service.waitUntilDrained()
         #expect(b.service.view.map.isDrained(b.service.identity))
         await b.crash()
+        await a.crash()
+    }
+
+    @Test("A change that the store reports is adopted long before the next poll")
+    func watch() async throws {
+        let store = WatchedStore()
+        let a = try await TestNode("a", store: store, network: TestNetwork(), poll: .seconds(600))
+        // As another node does whose announcement is lost.
+        try await Task.sleep(for: .milliseconds(100))
+        let value = try #require(try await store.read())
+        let map = try ClusterMap(
+            decoding: value.bytes, revision: value.revision, cluster: ClusterID(unchecked: "test"))
+        let next = try #require(try map.applying(join("b")))
+        let swap = try await store.compareAndSwap(expected: value.revision, value: try next.encoded())
+        let revision = try #require(swap)
+        #expect(try await eventually { a.service.view.map.revision >= revision })
         await a.crash()
     }
 
