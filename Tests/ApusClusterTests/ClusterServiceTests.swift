@@ -242,7 +242,7 @@ struct ClusterServiceTests {
         let value = try #require(try await store.read())
         let map = try ClusterMap(
             decoding: value.bytes, revision: value.revision, cluster: ClusterID(unchecked: "test"))
-        let next = try #require(try map.applying(join("b")))
+        let next = try #require(try map.applying(.join(node("b"), addresses: addresses("b"), weight: 100)))
         let swap = try await store.compareAndSwap(expected: value.revision, value: try next.encoded())
         let revision = try #require(swap)
         #expect(try await eventually { a.service.view.map.revision >= revision })

@@ -98,7 +98,7 @@ package struct EtcdWatchStateMachine: Sendable {
         case .starting:
             reason = nil
             silentIntervalCount = 0
-            return next.map { .watch(from: $0) } ?? .read
+            return next.map { Action.watch(from: $0) } ?? .read
         case .read(let revision, let value):
             next = revision + 1
             defer { self.value = value }
