@@ -5,7 +5,8 @@ import ApusCore
 ///
 /// **Where a watch begins.** The first one begins after a read: what the read shows is reported, and the watch shows
 /// later changes. One that follows begins after the last change of its predecessor, so etcd sends what happened in
-/// between. If etcd has compacted these revisions, or has gone back, the keys are read again.
+/// between. If etcd has compacted these revisions, or has gone back, the keys are read again. They are also read after
+/// several watches without a change: what is to be sent may exceed the limit of a message.
 ///
 /// **Progress.** Answers to requests for progress show only that the watch is alive. Their revision is not used as a
 /// position: etcd before 3.4.25 and 3.5.8 may send one before changes of that revision (etcd issue 15220).
@@ -74,6 +75,8 @@ package struct EtcdWatchStateMachine: Sendable {
 
     /// The intervals without a response after which a watch counts as silent.
     private static let silentIntervalCountMax = 3
+    /// The watches in a row without a change after which the keys are read.
+    private static let fruitlessCountMax = 3
 
     private let retryDelayMin: Duration
     private let retryDelayMax: Duration
@@ -83,6 +86,8 @@ package struct EtcdWatchStateMachine: Sendable {
     private var value: Int64?
     private var failureCount = 0
     private var silentIntervalCount = 0
+    /// Watches in a row that ended without a change.
+    private var fruitlessCount = 0
     /// Why the open watch was closed by this machine.
     private var reason: Restart?
     private var random: SeededRandom
@@ -101,6 +106,7 @@ package struct EtcdWatchStateMachine: Sendable {
             return next.map { Action.watch(from: $0) } ?? .read
         case .read(let revision, let value):
             next = revision + 1
+            fruitlessCount = 0
             defer { self.value = value }
             return self.value == value ? .none : .report(value)
         case .response(let response): return received(response)
@@ -111,6 +117,8 @@ package struct EtcdWatchStateMachine: Sendable {
         case .ended:
             let shift = min(failureCount, 16)
             failureCount += 1
+            fruitlessCount += 1
+            if fruitlessCount >= Self.fruitlessCountMax { next = nil }
             let longest = min(retryDelayMin * (1 << shift), retryDelayMax)
             return .wait(longest * (0.5 + random.nextUnit() / 2), reason ?? .lost)
         }
@@ -130,6 +138,7 @@ package struct EtcdWatchStateMachine: Sendable {
         if response.isCreated { failureCount = 0 }
         guard response.newestChange > 0 else { return .none }
         next = max(next ?? 0, response.newestChange + 1)
+        fruitlessCount = 0
         value = nil
         return .report(response.newestChange)
     }

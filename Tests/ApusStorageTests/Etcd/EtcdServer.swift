@@ -72,7 +72,7 @@ final class EtcdServer: Sendable {
     private var scheme: String { certificate == nil ? "http" : "https" }
 
     /// The addresses of all members for clients.
-    var endpoints: [EtcdEndpoint] { members.indices.compactMap(endpoint) }
+    var endpoints: [EtcdEndpoint] { members.indices.compactMap { endpoint($0) } }
 
     func endpoint(_ index: Int) -> EtcdEndpoint? { EtcdEndpoint(url(members[index].clientPort)) }
 

@@ -99,8 +99,31 @@ struct EtcdWatchStateMachineTests {
             let (wait, reason) = try #require(delay(machine.handle(.ended)))
             let longest = min(Duration.milliseconds(100) * (1 << count), .seconds(1))
             #expect(reason == .canceled && wait >= longest / 2 && wait <= longest)
+            if count % 3 == 2 {
+                #expect(machine.handle(.starting) == .read)
+                #expect(machine.handle(.read(at: 10, value: 7)) == .none)
+            }
             #expect(machine.handle(.starting) == .watch(from: 11))
         }
+    }
+
+    @Test("After three watches in a row without a change the keys are read")
+    func fruitless() {
+        var machine = watching()
+        for _ in 0..<2 {
+            _ = machine.handle(.ended)
+            #expect(machine.handle(.starting) == .watch(from: 11))
+            #expect(machine.handle(.response(response { $0.isCreated = true })) == .none)
+        }
+        #expect(machine.handle(.response(response(at: 12) { $0.newestChange = 12 })) == .report(12))
+        for _ in 0..<2 {
+            _ = machine.handle(.ended)
+            #expect(machine.handle(.starting) == .watch(from: 13))
+        }
+        _ = machine.handle(.ended)
+        #expect(machine.handle(.starting) == .read)
+        #expect(machine.handle(.read(at: 90, value: 80)) == .report(80))
+        #expect(machine.handle(.starting) == .watch(from: 91))
     }
 
     @Test("A silent watch is closed after three requests for progress, and an answer starts the count again")
