@@ -123,9 +123,14 @@ final class EtcdConnection: Sendable {
         } catch {
             throw EtcdFailure(.denied, "\(configuration.passwordFile) cannot be read: \(error.localizedDescription)")
         }
-        let answer = try await unary(
-            EtcdMethods.authenticate, request, as: EtcdAuthenticateResponse.self, until: end)
-        token.withLock { $0 = answer.token }
+        do throws(EtcdFailure) {
+            let answer = try await unary(
+                EtcdMethods.authenticate, request, as: EtcdAuthenticateResponse.self, until: end)
+            token.withLock { $0 = answer.token }
+        } catch {
+            // The user is configured before etcd's authentication is enabled.
+            guard error.message.contains("authentication is not enabled") else { throw error }
+        }
     }
 
     private func metadata() -> Metadata {

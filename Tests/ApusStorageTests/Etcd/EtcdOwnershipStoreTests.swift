@@ -189,6 +189,10 @@ struct EtcdOwnershipStoreTests {
         var configuration = server.configuration()
         configuration.user = "apus"
         configuration.passwordFile = password
+        // A user that is configured before authentication is enabled.
+        try Data("first\n".utf8).write(to: URL(fileURLWithPath: password))
+        try await openStore(configuration).close()
+
         // Newer releases of etcd have this role from the start.
         _ = try? server.control("role", "add", "root")
         for command in [["user", "add", "root:root"], ["user", "add", "apus:first"], ["role", "add", "apus"]] {
