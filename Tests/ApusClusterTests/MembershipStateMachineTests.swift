@@ -224,7 +224,7 @@ struct MembershipStateMachineTests {
                         switch action {
                         case .send(let message, let to): next.append((receiver, to, message))
                         case .confirmedDead: confirmedCount += 1
-                        case .suspected, .recovered, .discarded, .inspect: break
+                        case .suspected, .recovered, .discarded, .inspect, .certain, .pathCut, .pathRestored: break
                         }
                     }
                 }

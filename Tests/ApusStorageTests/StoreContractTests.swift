@@ -89,6 +89,25 @@ struct OwnershipStoreContractTests {
         #expect(value.revision == 100)
     }
 
+    @Test("A lease is held until its time has passed without a renewal", arguments: StoreKind.allCases)
+    func leases(kind: StoreKind) async throws {
+        let scratch = try Scratch()
+        let store = try await kind.ownership(in: scratch)
+        #expect(try await store.leaseHolders().isEmpty)
+        let (one, other) = (node("n1", 3), node("n2", 1))
+        try await store.renewLease(of: one, for: .milliseconds(400))
+        try await store.renewLease(of: other, for: .seconds(60))
+        #expect(try await store.leaseHolders() == [one, other])
+        try await Task.sleep(for: .milliseconds(500))
+        #expect(try await store.leaseHolders() == [other])
+        try await store.renewLease(of: node("n2", 2), for: .seconds(60))
+        #expect(try await store.leaseHolders().contains(node("n2", 2)))
+    }
+
+    private func node(_ name: String, _ incarnation: UInt64) -> NodeID {
+        NodeID(name: NodeName(unchecked: name), incarnation: incarnation)
+    }
+
     private static func increment(_ store: any OwnershipStore, times: Int) async {
         var doneCount = 0
         for _ in 0..<10_000 where doneCount < times {

@@ -2,6 +2,7 @@ import ApusCluster
 import ApusCore
 import ApusNodeConfiguration
 import ApusStorage
+import ApusTransport
 import Logging
 
 /// The ownership store of a node, and the node's memory of it.
@@ -58,6 +59,13 @@ extension NodeConfiguration {
         service.membership = membership
         service.revisionPollInterval = ownershipPoll
         return service
+    }
+
+    /// The configuration of the node's links to other nodes.
+    func links(key: [UInt8]) -> TransportConfiguration {
+        var links = transport
+        links.forwardingKey = ForwardingKey(clusterKey: key)
+        return links
     }
 }
 
