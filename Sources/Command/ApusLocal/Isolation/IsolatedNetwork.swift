@@ -167,8 +167,14 @@ package struct IsolatedNetwork: Sendable {
     private func removeBridge(_ existing: Set<String>) throws(ApusError) {
         // Its interface is removed first, because a namespace ends some time after its name.
         let interface = plan.operatorInterface
-        if (try? SystemTool.run(["ip", "link", "show", "dev", interface])) != nil {
-            try SystemTool.run(["ip", "link", "del", "dev", interface])
+        let exists = { (try? SystemTool.run(["ip", "link", "show", "dev", interface])) != nil }
+        if exists() {
+            do throws(ApusError) {
+                try SystemTool.run(["ip", "link", "del", "dev", interface])
+            } catch {
+                // A namespace that was removed before may have ended in the meantime, and its interfaces with it.
+                if exists() { throw error }
+            }
         }
         if existing.contains(plan.prefix) { try SystemTool.run(["ip", "netns", "del", plan.prefix]) }
     }
