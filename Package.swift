@@ -115,6 +115,7 @@ let package = Package(
             name: "CApusPQ", path: "Sources/Native/CApusPQ", pkgConfig: "libpq", providers: [.apt(["libpq-dev"])]),
         layer("Native", "ApusPQ", ["ApusCore", "CApusPQ"]),
         .target(name: "CApusNet", path: "Sources/Native/CApusNet"),
+        .target(name: "CApusNamespaces", path: "Sources/Native/CApusNamespaces"),
 
         // Protocol: codecs and machines, no I/O.
         layer("Protocol", "ApusWire", ["ApusCore", nioCore, protobuf]),
@@ -257,8 +258,8 @@ let package = Package(
             "Command", "ApusLocal",
             [
                 "ApusCore", "ApusConfiguration", "ApusContract", "ApusSessions", "ApusTransport", "ApusTraversal",
-                "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode", "CApusTLS", nioCore, nioPosix,
-                nioHTTP1, nioSSL, nioFoundationCompat, crypto,
+                "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode", "CApusNamespaces", "CApusTLS",
+                nioCore, nioPosix, nioHTTP1, nioSSL, nioFoundationCompat, crypto,
             ]),
         layer(
             "Command", "ApusCommand",
@@ -339,6 +340,7 @@ let package = Package(
                 "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode",
                 "ApusTestKit", protobuf,
             ]),
+        test("ApusLocalTests", ["ApusCore", "ApusLocal"]),
         test(
             "ClusterTests",
             [

@@ -30,9 +30,11 @@ struct OwnershipStateMachineTests {
     @Test("The first in rank declares a death at once, the second 30 ms later")
     func rank() throws {
         var (first, _) = try member("a", of: map(join("b"), join("c")))
-        #expect(swap(in: first.handle(.confirmedDead(node("c")), now: at(10)))?.isAlive(node("c")) == false)
+        #expect(
+            swap(in: first.handle(.confirmedDead(node("c"), isCertain: true), now: at(10)))?.isAlive(node("c")) == false
+        )
         var (second, _) = try member("b", of: map(join("a"), join("c")))
-        #expect(second.handle(.confirmedDead(node("c")), now: at(10)).isEmpty)
+        #expect(second.handle(.confirmedDead(node("c"), isCertain: true), now: at(10)).isEmpty)
         #expect(second.handle(.tick, now: at(39)).isEmpty)
         #expect(swap(in: second.handle(.tick, now: at(40)))?.isAlive(node("c")) == false)
     }
@@ -40,13 +42,15 @@ struct OwnershipStateMachineTests {
     @Test("The death of the first in rank makes the second the first")
     func rankWithoutTheDead() throws {
         var (machine, _) = try member("b", of: map(join("a"), join("c")))
-        #expect(swap(in: machine.handle(.confirmedDead(node("a")), now: at(10)))?.isAlive(node("a")) == false)
+        #expect(
+            swap(in: machine.handle(.confirmedDead(node("a"), isCertain: true), now: at(10)))?.isAlive(node("a"))
+                == false)
     }
 
     @Test("A death that is taken back before its turn changes nothing")
     func recovered() throws {
         var (machine, _) = try member("b", of: map(join("a"), join("c")))
-        _ = machine.handle(.confirmedDead(node("c")), now: at(10))
+        _ = machine.handle(.confirmedDead(node("c"), isCertain: true), now: at(10))
         #expect(machine.handle(.recovered(node("c")), now: at(20)).isEmpty)
         #expect(machine.handle(.tick, now: at(100)).isEmpty)
         #expect(!machine.isBusy)
@@ -55,7 +59,7 @@ struct OwnershipStateMachineTests {
     @Test("A lost swap is decided anew on what the map says now: the other's death declaration stands")
     func lostSwap() throws {
         var (machine, map) = try member("a", of: map(join("b"), join("c")))
-        _ = machine.handle(.confirmedDead(node("c")), now: at(10))
+        _ = machine.handle(.confirmedDead(node("c"), isCertain: true), now: at(10))
         #expect(machine.handle(.swapLost, now: at(11)) == [.read])
         let others = try map.after(.declareDead([node("c")]))
         #expect(machine.handle(.read(others), now: at(12)) == [.adopt(others)])
@@ -65,7 +69,7 @@ struct OwnershipStateMachineTests {
     @Test("A store that fails decides nothing; the death is tried again, and a proposal fails with 10012 in the end")
     func storeFails() throws {
         var (machine, map) = try member("a", of: map(join("b")))
-        _ = machine.handle(.confirmedDead(node("b")), now: at(10))
+        _ = machine.handle(.confirmedDead(node("b"), isCertain: true), now: at(10))
         let failure = ApusError(.storageFailed)
         #expect(machine.handle(.storeFailed(failure), now: at(11)) == [.storeChanged(.unreadable(failure))])
         #expect(machine.store == .unreadable(failure))
@@ -125,7 +129,7 @@ struct OwnershipStateMachineTests {
         #expect(machine.handle(.read(dead), now: at(6)) == [.adopt(dead), .fenced])
         #expect(
             machine.handle(.propose(3, .drain(node("b"))), now: at(7)) == [.settled(3, .failed(ApusError(.fenced)))])
-        #expect(machine.handle(.confirmedDead(node("a")), now: at(8)).isEmpty)
+        #expect(machine.handle(.confirmedDead(node("a"), isCertain: true), now: at(8)).isEmpty)
         #expect(machine.handle(.tick, now: at(500)).isEmpty)
     }
 
@@ -173,7 +177,7 @@ struct OwnershipStateMachineTests {
         let wrong = Machine.StoreCondition.rolledBack(found: first.revision, seen: newest.revision)
         #expect(machine.handle(.read(first), now: at(11)) == [.storeChanged(wrong)])
         #expect(machine.map == newest)
-        #expect(machine.handle(.confirmedDead(node("b")), now: at(12)).isEmpty)
+        #expect(machine.handle(.confirmedDead(node("b"), isCertain: true), now: at(12)).isEmpty)
         for step in 0..<100 {
             #expect(machine.handle(.tick, now: at(100 + step * 60)) == [.read])
             #expect(machine.handle(.read(first), now: at(101 + step * 60)).isEmpty)

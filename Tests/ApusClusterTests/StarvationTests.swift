@@ -46,7 +46,7 @@ struct StarvationTests {
         var machine = detector(vitals())
         let log = run(&machine, through: 400) { _ in .stopped }
         #expect(log.map(\.action).contains(.inspect(b, vitals().process)))
-        #expect(log.last?.action == .confirmedDead(b, .silence))
+        #expect(log.last?.action == .confirmedDead(b, .processStopped))
         #expect(log.last?.at == 210)
         #expect(machine.evidence(about: b, now: at(210))?.probeCount == 1)
     }
@@ -55,7 +55,7 @@ struct StarvationTests {
     func stoppedInTheBurst() {
         var machine = detector(vitals())
         let log = run(&machine, through: 400) { $0 < 230 ? .idle : .stopped }
-        #expect(log.last?.action == .confirmedDead(b, .silence))
+        #expect(log.last?.action == .confirmedDead(b, .processStopped))
         #expect(log.last?.at == 270)
     }
 
@@ -86,7 +86,7 @@ struct StarvationTests {
     func waitingThenStopped() {
         var machine = detector(vitals())
         let log = run(&machine, through: 700) { $0 < 400 ? .waiting : .stopped }
-        #expect(log.last?.action == .confirmedDead(b, .silence))
+        #expect(log.last?.action == .confirmedDead(b, .processStopped))
         #expect((400...460).contains(log.last?.at ?? 0))
     }
 

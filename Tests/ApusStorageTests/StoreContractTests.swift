@@ -112,6 +112,43 @@ struct OwnershipStoreContractTests {
         for store in [shared] + stores { await store.close() }
     }
 
+    @Test("A lease is held until its time has passed without a renewal", arguments: StoreKind.all)
+    func leases(kind: StoreKind) async throws {
+        let scratch = try Scratch()
+        let store = try await kind.ownership(in: scratch)
+        let second = kind.isLasting ? try await kind.ownership(in: scratch) : store
+        #expect(try await store.leaseHolders().isEmpty)
+        let (one, other) = (node("n1", 3), node("n2", 1))
+        // etcd counts in whole seconds.
+        try await store.renewLease(of: one, for: kind == .etcd ? .seconds(1) : .milliseconds(400))
+        try await second.renewLease(of: other, for: .seconds(60))
+        for store in [store, second] { #expect(try await store.leaseHolders() == [one, other]) }
+        try await eventually("the lease ends") { try await second.leaseHolders() == [other] }
+        // The lease that ended is replaced.
+        try await store.renewLease(of: one, for: .seconds(60))
+        #expect(try await store.leaseHolders() == [one, other])
+        try await second.renewLease(of: node("n2", 2), for: .seconds(60))
+        #expect(try await store.leaseHolders() == [one, node("n2", 2)])
+        for store in [store, second] { await store.close() }
+    }
+
+    @Test("A lease that is renewed does not end", arguments: StoreKind.all)
+    func renewals(kind: StoreKind) async throws {
+        let scratch = try Scratch()
+        let store = try await kind.ownership(in: scratch)
+        let one = node("n1", 1)
+        for _ in 0..<12 {
+            try await store.renewLease(of: one, for: .seconds(1))
+            try await Task.sleep(for: .milliseconds(300))
+            #expect(try await store.leaseHolders() == [one])
+        }
+        await store.close()
+    }
+
+    private func node(_ name: String, _ incarnation: UInt64) -> NodeID {
+        NodeID(name: NodeName(unchecked: name), incarnation: incarnation)
+    }
+
     private static func increment(_ store: any OwnershipStore, times: Int) async {
         var doneCount = 0
         for _ in 0..<10_000 where doneCount < times {

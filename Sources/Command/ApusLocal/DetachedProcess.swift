@@ -14,10 +14,22 @@ enum DetachedProcess {
     private static let flags: Int16 = 0x80 | 0x08
 
     /// Starts `executable`. Standard output and error are appended to a file, and standard input is empty.
+    /// - Parameter namespace: the network namespace of the process; nil for that of this process.
     /// - Returns: the process id.
-    /// - Throws: 10018 with the system's reason.
+    /// - Throws: 10018 with the system's reason, 10022 if the namespace cannot be entered.
     static func start(
-        executable: String, arguments: [String], environment: [String: String], output: String
+        executable: String, arguments: [String], environment: [String: String], output: String, namespace: String?
+    ) throws(ApusError) -> pid_t {
+        guard let namespace else {
+            return try spawn(executable, arguments: arguments, environment: environment, output: output)
+        }
+        return try NetworkNamespace.run(in: namespace) { () throws(ApusError) in
+            try spawn(executable, arguments: arguments, environment: environment, output: output)
+        }
+    }
+
+    private static func spawn(
+        _ executable: String, arguments: [String], environment: [String: String], output: String
     ) throws(ApusError) -> pid_t {
         var actions = posix_spawn_file_actions_t()
         var attributes = posix_spawnattr_t()

@@ -35,27 +35,33 @@ package struct NodeProcess: Sendable {
     package let pidFile: String
     /// A node's configuration; nil for other processes.
     private let configurationFile: String?
+    /// The state directory, if the process starts in the network namespace of its name there.
+    private let home: StateDirectory?
 
     /// Describes a process by its arguments. Nothing is started.
     /// - Parameters:
     ///   - arguments: the arguments after the program's name.
-    ///   - configurationFile: a node's configuration; nil for other processes.
+    ///   - home: the state directory, if the process starts in the network namespace of its name there; nil for the
+    ///     namespace of this process.
     package init(
-        name: String, arguments: [String], logFile: String, pidFile: String, configurationFile: String? = nil
+        name: String, arguments: [String], logFile: String, pidFile: String, home: StateDirectory? = nil
     ) {
         self.name = name
         self.arguments = arguments
         self.logFile = logFile
         self.pidFile = pidFile
-        self.configurationFile = configurationFile
+        self.home = home
+        configurationFile = nil
     }
 
-    /// The process of a node.
+    /// The process of a node. In an isolated cluster, it starts in the node's network namespace.
     package init(_ name: String, in directory: StateDirectory) {
-        self.init(
-            name: name, arguments: ["node", "--config", directory.configurationFile(name)],
-            logFile: directory.logFile(name), pidFile: directory.pidFile(name),
-            configurationFile: directory.configurationFile(name))
+        self.name = name
+        arguments = ["node", "--config", directory.configurationFile(name)]
+        logFile = directory.logFile(name)
+        pidFile = directory.pidFile(name)
+        home = directory
+        configurationFile = directory.configurationFile(name)
     }
 
     /// The id of the running process; nil if there is none.
@@ -106,7 +112,8 @@ package struct NodeProcess: Sendable {
     ///   - launcher: a program and its first arguments, which executes the file that follows in its own process, under
     ///     this program's name; empty for none.
     ///   - variables: additional environment variables.
-    /// - Throws: 10018 with the system's reason.
+    /// - Throws: 10018 with the system's reason, 10020 if the state directory is not valid, 10022 if its network
+    ///   namespace cannot be entered.
     package func start(
         program: String? = nil, launcher: [String] = [], variables: [String: String] = [:]
     ) throws(ApusError) {
@@ -120,7 +127,8 @@ package struct NodeProcess: Sendable {
         let pid = try DetachedProcess.start(
             executable: launcher.first ?? program,
             arguments: (launcher.isEmpty ? [Self.programName] : launcher + [program]) + arguments,
-            environment: try environment().merging(variables) { $1 }, output: logFile)
+            environment: try environment().merging(variables) { $1 }, output: logFile,
+            namespace: try home?.mark()?.network?.namespace(of: name))
         do {
             try Data("\(pid)\n".utf8).write(to: URL(fileURLWithPath: pidFile), options: .atomic)
         } catch {

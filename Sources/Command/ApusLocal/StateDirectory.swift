@@ -33,11 +33,14 @@ package struct StateDirectory: Sendable {
         package var cluster: String
         /// In the order of their numbers, from 1.
         package var nodes: [Node]
+        /// The networks of an isolated cluster; nil if the nodes use the addresses of the machine.
+        package var network: NetworkPlan?
 
         /// A mark of this release's format.
-        package init(cluster: String, nodes: [Node]) {
+        package init(cluster: String, nodes: [Node], network: NetworkPlan? = nil) {
             self.cluster = cluster
             self.nodes = nodes
+            self.network = network
         }
     }
 

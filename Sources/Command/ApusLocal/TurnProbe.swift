@@ -259,8 +259,9 @@ package final class TurnProbe {
             let descriptor = socket(info.ai_family, info.ai_socktype, info.ai_protocol)
             if descriptor >= 0 {
                 // It also bounds the time to connect (socket(7)).
-                var limit = timeval(tv_sec: Int(answerTimeout.components.seconds), tv_usec: 0)
-                setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &limit, socklen_t(MemoryLayout<timeval>.size))
+                // A struct timeval: seconds and microseconds.
+                let limit = [Int(answerTimeout.components.seconds), 0]
+                setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, limit, socklen_t(2 * MemoryLayout<Int>.size))
                 if Glibc.connect(descriptor, info.ai_addr, info.ai_addrlen) == 0 { return descriptor }
                 close(descriptor)
             }

@@ -6,6 +6,7 @@ public enum LogKey {
     public static let cluster = "apus.cluster"
     public static let node = "apus.node"
     public static let peer = "apus.peer"
+    public static let helper = "apus.helper"
     public static let lane = "apus.lane"
     public static let shard = "apus.shard"
     public static let epoch = "apus.epoch"

@@ -41,12 +41,25 @@ final class EtcdCalls: Sendable {
     ///
     /// - Parameter isRepeatable: True if a second execution changes nothing.
     func transact(_ request: EtcdTxnRequest, isRepeatable: Bool) async throws(EtcdFailure) -> EtcdTxnResponse {
+        try await call(isRepeatable: isRepeatable) { (connection, end) async throws(EtcdFailure) -> EtcdTxnResponse in
+            try await connection.unary(EtcdMethods.transaction, request, as: EtcdTxnResponse.self, until: end)
+        }
+    }
+
+    /// Sends a request within the configured time.
+    ///
+    /// - Parameters:
+    ///   - isRepeatable: True if a second execution changes nothing.
+    ///   - send: Sends it over the connection and waits for the answer, at most until the given time.
+    func call<Answer: Sendable>(
+        isRepeatable: Bool, _ send: (EtcdConnection, MonotonicTime) async throws(EtcdFailure) -> Answer
+    ) async throws(EtcdFailure) -> Answer {
         let end = MonotonicTime.now() + configuration.timeout
         var attemptCount = 0
         while true {
             let failure: EtcdFailure
             do throws(EtcdFailure) {
-                return try await attempt(request, isRepeatable: isRepeatable, until: end)
+                return try await attempt(isRepeatable: isRepeatable, until: end, send)
             } catch {
                 failure = error
             }
@@ -66,14 +79,13 @@ final class EtcdCalls: Sendable {
         }
     }
 
-    private func attempt(
-        _ request: EtcdTxnRequest, isRepeatable: Bool, until end: MonotonicTime
-    ) async throws(EtcdFailure) -> EtcdTxnResponse {
+    private func attempt<Answer: Sendable>(
+        isRepeatable: Bool, until end: MonotonicTime,
+        _ send: (EtcdConnection, MonotonicTime) async throws(EtcdFailure) -> Answer
+    ) async throws(EtcdFailure) -> Answer {
         let connection = try await connection(until: attemptEnd(end))
         do throws(EtcdFailure) {
-            return try await connection.unary(
-                EtcdMethods.transaction, request, as: EtcdTxnResponse.self,
-                until: isRepeatable ? attemptEnd(end) : end)
+            return try await send(connection, isRepeatable ? attemptEnd(end) : end)
         } catch {
             if error.isOfEndpoint { leave(connection, because: error) }
             throw error

@@ -88,6 +88,27 @@ final class EtcdConnection: Sendable {
         }
     }
 
+    /// Renews a lease. Returns the seconds until it ends; 0 if there is no such lease any more.
+    func renew(lease: Int64, until end: MonotonicTime) async throws(EtcdFailure) -> Int64 {
+        var options = Self.options
+        options.timeout = max(end - MonotonicTime.now(), .milliseconds(1))
+        var request = EtcdLeaseKeepAliveRequest()
+        request.id = lease
+        let sent = request
+        do {
+            return try await client.bidirectionalStreaming(
+                request: StreamingClientRequest(metadata: metadata()) { try await $0.write(sent) },
+                descriptor: EtcdMethods.renewLease, serializer: ProtobufSerializer<EtcdLeaseKeepAliveRequest>(),
+                deserializer: ProtobufDeserializer<EtcdLeaseKeepAliveResponse>(), options: options
+            ) { response in
+                for try await answer in response.messages { return answer.ttl }
+                throw RPCError(code: .unavailable, message: "etcdserver: no answer to the renewal of a lease")
+            }
+        } catch {
+            throw EtcdFailure(error, isCancelled: Task.isCancelled)
+        }
+    }
+
     /// Watches until the stream ends, one of the closures throws, or the task is cancelled.
     ///
     /// - Parameters:

@@ -2,13 +2,14 @@ import ApusCore
 import ApusStorage
 import Foundation
 
-/// The two keys of an ownership store in etcd, and the transactions on them.
+/// The keys of an ownership store in etcd, and the transactions on them.
 ///
 /// | key | value |
 /// |---|---|
 /// | `PREFIX CLUSTER/store` | the store's identity, 32 hexadecimal digits |
 /// | `PREFIX CLUSTER/map` | the value; its modification revision is the store's revision |
 /// | `PREFIX CLUSTER/version` | empty; exists after ``EtcdRestore`` raised etcd's revision with it |
+/// | `PREFIX CLUSTER/lease/NODE` | the node's incarnation; ends with its lease |
 ///
 /// Each transaction reads or compares the identity, so none has an effect on another store. etcd carries out a
 /// transaction that only reads linearizably, as it does a single read.
@@ -20,6 +21,7 @@ struct EtcdKeys: Sendable {
     let first: Data
     let end: Data
     private let version: Data
+    private let leases: String
 
     init(prefix: String, cluster: ClusterID) {
         let start = "\(prefix)\(cluster)"
@@ -29,6 +31,7 @@ struct EtcdKeys: Sendable {
         first = map
         end = Data("\(start)/t".utf8)
         version = Data("\(start)/version".utf8)
+        leases = "\(start)/lease/"
     }
 
     // MARK: Requests
@@ -76,6 +79,38 @@ struct EtcdKeys: Sendable {
         var request = EtcdTxnRequest()
         request.success = [put(store, record.store.bytes), put(map, Data(record.value))]
         return request
+    }
+
+    /// Shows that the incarnation holds a lease, until that ends.
+    func hold(_ lease: Int64, by node: NodeID) -> EtcdTxnRequest {
+        var hold = put(Data("\(leases)\(node.name)".utf8), Data("\(node.incarnation)".utf8))
+        hold.requestPut.lease = lease
+        var request = EtcdTxnRequest()
+        request.success = [hold]
+        return request
+    }
+
+    /// Reads who holds a lease.
+    func readLeases() -> EtcdTxnRequest {
+        var operation = range(Data(leases.utf8))
+        // "/" to "0".
+        operation.requestRange.rangeEnd = Data((leases.dropLast() + "0").utf8)
+        operation.requestRange.limit = Int64(OwnershipLimits.leaseCountMax)
+        var request = EtcdTxnRequest()
+        request.success = [operation]
+        return request
+    }
+
+    /// The holders in the answer to ``readLeases()``. Keys that no node wrote are left out.
+    func holders(_ response: EtcdTxnResponse) -> Set<NodeID> {
+        Set(
+            response.responses.flatMap(\.responseRange.kvs).compactMap { pair in
+                let name = String(decoding: pair.key.dropFirst(leases.utf8.count), as: UTF8.self)
+                guard let name = NodeName(rawValue: name),
+                    let incarnation = UInt64(String(decoding: pair.value, as: UTF8.self))
+                else { return nil }
+                return NodeID(name: name, incarnation: incarnation)
+            })
     }
 
     /// The watch of both keys.

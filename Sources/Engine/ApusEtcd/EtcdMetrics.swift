@@ -6,7 +6,7 @@ import CoreMetrics
 struct EtcdMetrics: Sendable {
     /// What a call does; the label of its duration.
     enum Call: String, Sendable {
-        case read, swap, revision
+        case read, swap, revision, lease, leases
     }
 
     /// The duration of a call with all its attempts, also of one that failed.

@@ -3,8 +3,9 @@ package import ApusStorage
 package import Logging
 import NIOCore
 import NIOPosix
+import Synchronization
 
-/// The ownership store of nodes on several machines: two keys in etcd (D4, D9).
+/// The ownership store of nodes on several machines: keys in etcd (D4, D9).
 ///
 /// **Compare-and-swap.** A swap is one transaction. It compares the value's modification revision and the store's
 /// identity, so it is made at most once, and only in the store that was opened. The store's revision is the
@@ -29,6 +30,8 @@ package final class EtcdOwnershipStore: OwnershipStore {
     let calls: EtcdCalls
     let log: Logger
     private let group: MultiThreadedEventLoopGroup
+    /// The lease of the incarnation that renewed last.
+    let lease = Mutex<EtcdLease?>(nil)
 
     /// Opens the store, or creates it if no node has been a member of this cluster before.
     ///
@@ -111,6 +114,8 @@ package final class EtcdOwnershipStore: OwnershipStore {
 
     private func check(_ found: EtcdContents) throws(ApusError) {
         guard found.identity != identity else { return }
+        // The key of the lease may be gone too.
+        lease.withLock { $0 = nil }
         let other = found.identity.map { "the ownership store \($0)" } ?? "no ownership store"
         throw ApusError(
             .stateForeign,

@@ -87,6 +87,18 @@ package struct DialStateMachine: Sendable {
         return [.connect]
     }
 
+    /// The peer is to be dialled at another address. The present connection is abandoned.
+    package mutating func rerouted() -> [Action] {
+        failures = 0
+        switch state {
+        case .idle, .stopped, .connecting: return []
+        case .up: return [.close]
+        case .waiting:
+            state = .connecting
+            return [.connect]
+        }
+    }
+
     /// The peer is no longer needed. The machine reports nothing after this.
     package mutating func stopped() -> [Action] {
         if case .stopped = state { return [] }

@@ -16,7 +16,7 @@ import Musl
 /// loop, and the lanes of a pair are never on one loop together. Before, SwiftNIO assigned loops in turn to all
 /// connections: with two lanes and two loops, both lanes were on one loop in half of all cases.
 ///
-/// The name is not authenticated when it is read. It selects an event loop and nothing else.
+/// The name is not authenticated when it is read. This part of it selects an event loop and nothing else.
 struct LanePlacement: Sendable, Equatable {
     private static let prefix = "lane-"
 
@@ -49,7 +49,8 @@ struct LanePlacement: Sendable, Equatable {
     func index(of loopCount: Int) -> Int { Int(number) % loopCount }
 }
 
-/// Reads the placement of an accepted connection, and moves the connection to another event loop if it must.
+/// Reads the ``LaneName`` of an accepted connection, and moves the connection to another event loop, or forwards it to
+/// another node, if it must.
 ///
 /// SwiftNIO selects a loop before it reads from a connection, and cannot move a channel. This handler duplicates the
 /// socket's descriptor, closes the channel, and opens another channel with the duplicate on the other loop.
@@ -59,7 +60,13 @@ final class LanePlacementHandler: ChannelInboundHandler, RemovableChannelHandler
     typealias InboundIn = ByteBuffer
 
     struct Delegate: Sendable {
+        /// The name of this node.
+        var local: NodeName
         var loop: @Sendable (LanePlacement) -> any EventLoop
+        /// The address to which a connection is forwarded. Throws if this node does not forward it.
+        var address: @Sendable (ForwardDestination) throws(ApusError) -> HostPort
+        /// Forwards the connection. The bytes read so far are passed along.
+        var forward: @Sendable (any Channel, HostPort, ByteBuffer) -> Void
         /// The connection stays on its loop. Adds the handlers that read its bytes.
         var stay: @Sendable (any Channel) throws -> Void
         /// Takes over the descriptor for a channel on another loop. The bytes read so far are passed along.
@@ -67,9 +74,14 @@ final class LanePlacementHandler: ChannelInboundHandler, RemovableChannelHandler
         var failed: @Sendable (RejectReason, any Error) -> Void
     }
 
+    private enum Target {
+        case loop(any EventLoop)
+        case node(HostPort)
+    }
+
     private enum Step {
         case waiting
-        case moving(any EventLoop, ByteBuffer)
+        case leaving(Target, ByteBuffer)
         case over
     }
 
@@ -111,16 +123,26 @@ final class LanePlacementHandler: ChannelInboundHandler, RemovableChannelHandler
     private func named(_ result: SNIResult, _ channel: any Channel) {
         guard case .waiting = step else { return }
         timer?.cancel()
-        if case .hostname(let name) = result, let placement = LanePlacement(serverName: name) {
-            let loop = delegate.loop(placement)
-            if loop !== channel.eventLoop {
-                step = .moving(loop, ByteBuffer())
-                // The other loop reads the rest.
-                try? channel.syncOptions?.setOption(.autoRead, value: false)
-                return
-            }
+        guard case .hostname(let text) = result, let name = LaneName(serverName: text) else { return stay(channel) }
+        do throws(ApusError) {
+            guard let target = try target(of: name, from: channel.eventLoop) else { return stay(channel) }
+            step = .leaving(target, ByteBuffer())
+            // The rest is read at the target.
+            try? channel.syncOptions?.setOption(.autoRead, value: false)
+        } catch {
+            step = .over
+            delegate.failed(.refused, error)
+            channel.close(promise: nil)
         }
-        stay(channel)
+    }
+
+    /// Where the connection continues; nil if it stays.
+    private func target(of name: LaneName, from loop: any EventLoop) throws(ApusError) -> Target? {
+        if let destination = name.destination, destination.node != delegate.local {
+            return .node(try delegate.address(destination))
+        }
+        guard let wanted = name.placement.map({ delegate.loop($0) }), wanted !== loop else { return nil }
+        return .loop(wanted)
     }
 
     private func stay(_ channel: any Channel) {
@@ -135,21 +157,32 @@ final class LanePlacementHandler: ChannelInboundHandler, RemovableChannelHandler
     }
 
     func channelRead(context: ChannelHandlerContext, data: NIOAny) {
-        guard case .moving(let loop, var bytes) = step else { return context.fireChannelRead(data) }
+        guard case .leaving(let target, var bytes) = step else { return context.fireChannelRead(data) }
         if bytes.readableBytes == 0 {
             let bound = NIOLoopBound((self, context), eventLoop: context.eventLoop)
             // Bytes that were read in the meantime come before this.
             context.eventLoop.execute {
                 let (handler, context) = bound.value
-                handler.move(context)
+                handler.leave(context)
             }
         }
         bytes.writeImmutableBuffer(unwrapInboundIn(data))
-        step = .moving(loop, bytes)
+        step = .leaving(target, bytes)
     }
 
-    private func move(_ context: ChannelHandlerContext) {
-        guard case .moving(let loop, let bytes) = step else { return }
+    private func leave(_ context: ChannelHandlerContext) {
+        guard case .leaving(let target, let bytes) = step else { return }
+        switch target {
+        case .loop(let loop): move(to: loop, bytes, context)
+        case .node(let address):
+            step = .over
+            let channel = context.channel
+            context.pipeline.syncOperations.removeHandler(context: context, promise: nil)
+            delegate.forward(channel, address, bytes)
+        }
+    }
+
+    private func move(to loop: any EventLoop, _ bytes: ByteBuffer, _ context: ChannelHandlerContext) {
         let descriptor = try? context.pipeline.syncOperations.withUnsafeTransportIfAvailable(
             of: NIOBSDSocket.Handle.self
         ) { fcntl($0, F_DUPFD_CLOEXEC, 0) }

@@ -17,8 +17,8 @@ import Musl
 final class LinkDialer: Sendable {
     /// What a dial needs, and what is called with its result. Called on the loop.
     struct Delegate: Sendable {
-        /// Makes the TLS handler of a connection.
-        var makeTLS: @Sendable () throws -> NIOSSLClientHandler
+        /// Makes the TLS handler of a connection. True: another node forwards the connection to the peer.
+        var makeTLS: @Sendable (Bool) throws -> NIOSSLClientHandler
         var makeHandshake: @Sendable () -> HandshakeStateMachine
         var makeLane: @Sendable (LinkPeer, any Channel) -> any ChannelHandler
         var rejected: @Sendable (RejectReason, any Error) -> Void
@@ -32,6 +32,8 @@ final class LinkDialer: Sendable {
         /// Of the current attempt: the handshake is complete; another incarnation answered at the address.
         var isEstablished = false
         var isRefused = false
+        /// The address of the node that forwards the connection; nil if the peer is dialled directly.
+        var helper: HostPort?
     }
 
     let loop: any EventLoop
@@ -62,6 +64,14 @@ final class LinkDialer: Sendable {
         }
     }
 
+    /// Dials at the helper's address from now on, or directly with nil. A present connection is closed.
+    func setWay(via helper: HostPort?) {
+        loop.execute {
+            self.state.withLock { $0.helper = helper }
+            self.handle { $0.rerouted() }
+        }
+    }
+
     private func handle(_ input: (inout DialStateMachine) -> [DialStateMachine.Action]) {
         loop.assertInEventLoop()
         for action in state.withLock({ input(&$0.machine) }) {
@@ -69,22 +79,31 @@ final class LinkDialer: Sendable {
             case .connect: connect()
             case .retry(let wait): loop.scheduleTask(in: TimeAmount(wait)) { self.handle { $0.waited() } }
             case .reportUp, .reportLost, .reportRefused: delegate.report(action)
-            case .close: state.withLock { $0.channel }?.close(promise: nil)
+            case .close: close()
             }
         }
     }
 
+    /// Closes the connection without TLS's farewell: a path that is cut would delay it.
+    private func close() {
+        guard let channel = state.withLock({ $0.channel }) else { return }
+        let tls = try? channel.pipeline.syncOperations.context(handlerType: NIOSSLClientHandler.self)
+        if let tls { tls.close(promise: nil) } else { channel.close(promise: nil) }
+    }
+
     private func connect() {
-        state.withLock { state in
+        let helper = state.withLock { state in
             state.channel = nil
             state.isEstablished = false
             state.isRefused = false
+            return state.helper
         }
+        let address = helper ?? self.address
         let bootstrap = ClientBootstrap(group: loop)
             .connectTimeout(TimeAmount(configuration.connectTimeout))
             .channelOption(.tcpOption(.tcp_nodelay), value: 1)
             .channelInitializer { channel in
-                channel.eventLoop.makeCompletedFuture { try self.initialize(channel) }
+                channel.eventLoop.makeCompletedFuture { try self.initialize(channel, isForwarded: helper != nil) }
             }
         let connecting: EventLoopFuture<any Channel>
         if let literal = try? SocketAddress(ipAddress: address.host, port: address.port) {
@@ -96,7 +115,8 @@ final class LinkDialer: Sendable {
             switch result {
             case .success(let channel): self.connected(channel)
             case .failure(let error):
-                let isRefused = Self.isRefusal(error)
+                // The helper's refusal says nothing about the peer.
+                let isRefused = helper == nil && Self.isRefusal(error)
                 self.handle { $0.dialFailed(refused: isRefused, jitter: .random(in: 0..<1)) }
             }
         }
@@ -120,7 +140,7 @@ final class LinkDialer: Sendable {
         self.handle { $0.isStopped ? [.close] : [] }
     }
 
-    private func initialize(_ channel: any Channel) throws {
+    private func initialize(_ channel: any Channel, isForwarded: Bool) throws {
         closeOnExec(channel)
         let outcome = HandshakeHandler.Outcome(
             established: { peer, channel in
@@ -135,10 +155,10 @@ final class LinkDialer: Sendable {
             })
         let handshake = HandshakeHandler(
             machine: delegate.makeHandshake(), timeout: TimeAmount(configuration.handshakeTimeout), outcome: outcome)
-        try channel.pipeline.syncOperations.addHandlers([delegate.makeTLS(), handshake])
+        try channel.pipeline.syncOperations.addHandlers([delegate.makeTLS(isForwarded), handshake])
     }
 
-    private static func isRefusal(_ error: any Error) -> Bool {
+    static func isRefusal(_ error: any Error) -> Bool {
         switch error {
         case let error as IOError: error.errnoCode == ECONNREFUSED
         case let error as NIOConnectionError:

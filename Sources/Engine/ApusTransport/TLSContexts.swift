@@ -30,9 +30,9 @@ struct TLSContexts: Sendable {
         }
     }
 
-    /// - Parameter placement: sent to the acceptor as the server name.
-    func makeClientHandler(_ placement: LanePlacement? = nil) throws -> NIOSSLClientHandler {
-        try NIOSSLClientHandler(context: client, serverHostname: placement?.serverName)
+    /// - Parameter name: sent to the acceptor as the server name.
+    func makeClientHandler(_ name: LaneName) throws -> NIOSSLClientHandler {
+        try NIOSSLClientHandler(context: client, serverHostname: name.serverName)
     }
 
     func makeServerHandler() -> NIOSSLServerHandler { NIOSSLServerHandler(context: server) }

@@ -62,7 +62,11 @@ extension Transport {
             LogKey.peer: "\(peer.id)", LogKey.lane: "\(lane)", LogKey.address: "\(peer.address)",
         ]
         let delegate = LinkDialer.Delegate(
-            makeTLS: { try self.tlsContexts().makeClientHandler(placement) },
+            makeTLS: { isForwarded in
+                let key = isForwarded ? self.configuration.forwardingKey : nil
+                let name = LaneName(placement: placement, destination: key?.destination(peer.id.name))
+                return try self.tlsContexts().makeClientHandler(name)
+            },
             makeHandshake: {
                 HandshakeStateMachine(
                     role: .dialer(expecting: peer.id, lane: lane), cluster: self.cluster, local: self.identity)
@@ -113,7 +117,13 @@ extension Transport {
         let placing = LanePlacementHandler(
             timeout: TimeAmount(configuration.handshakeTimeout),
             delegate: LanePlacementHandler.Delegate(
+                local: identity.name,
                 loop: { placement in self.loops[placement.index(of: self.loops.count)] },
+                address: { destination throws(ApusError) in try self.forwardAddress(of: destination) },
+                forward: { channel, address, bytes in
+                    greeting.succeeded()
+                    self.forward(channel, to: address, after: bytes)
+                },
                 stay: { try self.greet($0, greeting) },
                 move: { descriptor, loop, bytes in self.accept(descriptor, on: loop, after: bytes, greeting) },
                 failed: { greeting.failed($0, $1) }))

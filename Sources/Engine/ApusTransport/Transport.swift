@@ -97,6 +97,8 @@ package final class Transport: Sendable {
         /// The control lanes. The first one carries messages to the node itself.
         var control: [ControlLink]
         var dialers: [LinkDialer]
+        /// The node through which the peer is dialled; nil if it is dialled directly.
+        var helper: NodeName?
     }
 
     struct State {
@@ -107,6 +109,7 @@ package final class Transport: Sendable {
         var listener: (any Channel)?
         var accepted: [ObjectIdentifier: any Channel] = [:]
         var handshakingCount = 0
+        var forwardedCount = 0
     }
 
     let configuration: TransportConfiguration
@@ -264,9 +267,9 @@ package final class Transport: Sendable {
     }
 
     /// The address at which this node reached that incarnation of a peer: the dialled address of the control link that
-    /// is up, where the peer presented its certificate. Nil if no link is up.
+    /// is up, where the peer presented its certificate. Nil if no link is up, or if it goes through another node.
     package func linkedAddress(of peer: NodeID) -> HostPort? {
-        guard let links = state.withLock({ $0.links[peer.name] }), links.peer.id == peer,
+        guard let links = state.withLock({ $0.links[peer.name] }), links.peer.id == peer, links.helper == nil,
             links.control.first?.isOpen == true
         else { return nil }
         return links.peer.address

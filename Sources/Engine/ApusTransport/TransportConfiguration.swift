@@ -32,6 +32,11 @@ package struct TransportConfiguration: Sendable {
     package var pingInterval = Duration.seconds(2)
     /// Accepted connections whose handshake is not complete. A further one is closed at once.
     package var handshakingMax = 256
+    /// Connections between other nodes that this node forwards at once. A further one is closed. Each pair of nodes
+    /// without a direct path uses up to two times the number of its lanes.
+    package var forwardedMax = 512
+    /// Authorizes connections that are forwarded. Without it, this node neither forwards nor asks others to.
+    package var forwardingKey: ForwardingKey?
     /// The interval between scans of the open calls of a link. It is the accuracy of call deadlines, and bounds the
     /// time in which a cancelled call ends.
     package var deadlineScanInterval = Duration.milliseconds(10)

@@ -15,6 +15,11 @@ struct TransportMetrics: Sendable {
     /// Listeners that closed by themselves and were opened again.
     let listenersLost = Counter(label: "apus_transport_listeners_lost_total")
 
+    /// Connections between two other nodes that this node forwards now.
+    let forwarded = Gauge(label: "apus_transport_forwarded_connections")
+    /// Bytes forwarded between other nodes.
+    let forwardedBytes = Counter(label: "apus_transport_forwarded_bytes_total")
+
     init() {
         rejected = Dictionary(
             uniqueKeysWithValues: RejectReason.allCases.map {

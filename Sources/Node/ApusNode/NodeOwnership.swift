@@ -3,6 +3,7 @@ import ApusCore
 import ApusEtcd
 import ApusNodeConfiguration
 import ApusStorage
+import ApusTransport
 import Logging
 
 /// The ownership store of a node, and the node's memory of it.
@@ -67,6 +68,13 @@ extension NodeConfiguration {
             service.ownership.answerTimeout = max(service.ownership.answerTimeout, etcd.timeout * 3 / 2)
         }
         return service
+    }
+
+    /// The configuration of the node's links to other nodes.
+    func links(key: [UInt8]) -> TransportConfiguration {
+        var links = transport
+        links.forwardingKey = ForwardingKey(clusterKey: key)
+        return links
     }
 }
 

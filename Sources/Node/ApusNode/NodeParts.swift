@@ -83,14 +83,14 @@ final class NodeParts: Sendable {
         (limited, recordLockWatch) = (LogLimiter(nodeLog), .init(records: records, view: view, log: nodeLog))
         exporter = configuration.exporter(of: cluster.identity, on: httpGroup.next(), limited: limited)
         let tracer = exporter?.makeTracer()
-
         channels = try ChannelService(configuration: configuration.channels, view: view, group: group, log: nodeLog)
         let dispatcher = NodeDispatcher()
         replicas = Self.replicas(configuration, of: cluster, loop: group.next(), log: nodeLog)
         transport = Transport(
-            configuration: configuration.transport, identity: view.local, cluster: configuration.cluster, group: group,
-            control: ControlRouter(cluster: cluster, replicas: replicas, dispatcher: dispatcher), media: channels,
-            onEvent: Self.events(to: cluster, replicas), logger: nodeLog, limited: limited, tracer: tracer)
+            configuration: configuration.links(key: key), identity: view.local, cluster: configuration.cluster,
+            group: group, control: ControlRouter(cluster: cluster, replicas: replicas, dispatcher: dispatcher),
+            media: channels, onEvent: Self.events(to: cluster, replicas), logger: nodeLog, limited: limited,
+            tracer: tracer)
         replicas.connect(transport)
         let moved: @Sendable (ShardID, Epoch) -> Void = { [cluster] in cluster.moved($0, $1) }
         entities = EntityRegistry(view: view, transport: transport, logger: nodeLog, onMoved: moved)

@@ -214,6 +214,8 @@ public struct NodeConfiguration: Sendable {
         transport.pingInterval = try reader.duration("transport.ping_interval", default: d.pingInterval)
         transport.handshakingMax = try reader.int(
             "transport.handshaking_max", default: d.handshakingMax, in: 1...65_536)
+        transport.forwardedMax = try reader.int(
+            "transport.forwarded_connections_max", default: d.forwardedMax, in: 0...65_536)
     }
 
     private mutating func readMembership(_ reader: inout ConfigurationReader) throws(ApusError) {
@@ -227,6 +229,9 @@ public struct NodeConfiguration: Sendable {
         membership.latenessMax = try reader.duration("membership.lateness_max", default: d.latenessMax)
         membership.extensionMax = try reader.duration("membership.extension_max", default: d.extensionMax)
         membership.starvationMax = try reader.duration("membership.starvation_max", default: d.starvationMax)
+        membership.pathCheckInterval = try reader.duration("membership.path_check", default: d.pathCheckInterval)
+        membership.pathRestoreCount = try reader.int(
+            "membership.path_restore_checks", default: d.pathRestoreCount, in: 1...100)
         membership.clockDifferenceMax = try reader.duration(
             "membership.clock_difference_max", default: d.clockDifferenceMax)
     }

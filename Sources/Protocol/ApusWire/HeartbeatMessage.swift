@@ -13,6 +13,9 @@ public enum HeartbeatMessage: Sendable, Hashable {
     case indirectRequest(nonce: UInt32, target: NodeID)
     /// The target answered: the answer to ``indirectRequest(nonce:target:)``.
     case indirectAnswer(nonce: UInt32, target: NodeID)
+    /// The sender does not hear the target either: another answer to ``indirectRequest(nonce:target:)``. Nodes of
+    /// earlier versions ignore it.
+    case unheard(nonce: UInt32, target: NodeID)
 }
 
 /// A sender's report about itself in each datagram of version 2. Its peers use it in their verdicts (D4).
@@ -155,6 +158,7 @@ public struct HeartbeatDatagram: Sendable, Equatable {
         case .answer(let nonce, let origin): (3, nonce, origin)
         case .indirectRequest(let nonce, let target): (4, nonce, target)
         case .indirectAnswer(let nonce, let target): (5, nonce, target)
+        case .unheard(let nonce, let target): (6, nonce, target)
         }
     }
 
@@ -167,6 +171,7 @@ public struct HeartbeatDatagram: Sendable, Equatable {
         case (3, _): return .answer(nonce: nonce, origin: subject)
         case (4, .some(let target)): return .indirectRequest(nonce: nonce, target: target)
         case (5, .some(let target)): return .indirectAnswer(nonce: nonce, target: target)
+        case (6, .some(let target)): return .unheard(nonce: nonce, target: target)
         default: throw ApusError(.malformed)
         }
     }

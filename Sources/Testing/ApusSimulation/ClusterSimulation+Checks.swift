@@ -75,12 +75,33 @@ extension ClusterSimulation {
             // A new incarnation of the name ended the old one. No node declared it dead.
             guard member.id == before.id else { continue }
             deathCount += 1
+            checkSide(of: maker, against: before.id)
             tell("\(before.id) was declared dead by \(maker.id)")
             if !profile.hasDeaths {
                 falseEvictionCount += 1
                 fail("\(before.id) is alive and was declared dead by \(maker.id)")
             }
         }
+    }
+
+    /// In a run of partitions only a node that was cut off from all others may be declared dead, and not by itself.
+    private func checkSide(of maker: SimulatedProcess, against victim: NodeID) {
+        guard profile == .partitions else { return }
+        guard let isolatedName, nameIndex(of: victim.name) == isolatedName else {
+            return fail("\(victim) was reached by most nodes and was declared dead by \(maker.id)")
+        }
+        isolatedDeathCount += 1
+        if isolatedDeathCount > 1 { fail("\(victim) was declared dead again in the same cut, by \(maker.id)") }
+    }
+
+    /// Checks that a link between two nodes goes around their cut path. All nodes run in such a run.
+    func checkPath(_ from: Int, _ to: Int) {
+        guard let process = runningProcess(named: from), let peer = runningProcess(named: to), process.isMember,
+            peer.isMember
+        else { return }
+        let isUp =
+            process.linked.contains(peer.id) && isReachable(to, from: process, through: process.helpers[peer.id])
+        if !isUp { fail("\(process.id) has no link to \(peer.id) 800 ms after their path was cut") }
     }
 
     /// Checks a map that a process applies as the newest.

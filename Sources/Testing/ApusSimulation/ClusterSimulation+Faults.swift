@@ -22,7 +22,28 @@ extension ClusterSimulation {
             makeChaos()
             later(.fault, after: span(60...600))
         case .kills: killSomebody()
+        case .partitions:
+            cutSomething()
+            later(.fault, after: span(3000...4000))
         }
+    }
+
+    /// Cuts the path between two nodes, in one direction or both, or one node from all others, for up to two seconds.
+    private func cutSomething() {
+        let members = processes.filter { $0.isRunning && $0.isMember }
+        guard members.count == settings.nodeCount else { return }
+        let (one, other) = (below(settings.nodeCount), below(settings.nodeCount))
+        isolatedDeathCount = 0
+        if chance(0.3) {
+            isolatedName = one
+            return isolate(one, withStore: chance(0.3), for: span(500...2000))
+        }
+        isolatedName = nil
+        guard one != other else { return }
+        let duration = span(900...2000)
+        block(one, other, isMutual: chance(0.5), for: duration)
+        later(.pathsSettled(one, other), after: .milliseconds(800))
+        later(.pathsSettled(other, one), after: .milliseconds(800))
     }
 
     /// Kills a node at a moment when nothing is lost by it. Ends the faults after the last kill.

@@ -11,10 +11,20 @@ extension ClusterSimulation {
             case .send(let message, let receiver): send(message, from: process, to: receiver)
             case .suspected(let peer, let reason):
                 tell("\(process.id) suspects \(peer): \(reason.rawValue)")
-                if mutant == .declaresUnconfirmed { ownership(.confirmedDead(peer), at: process) }
+                if mutant == .declaresUnconfirmed { ownership(.confirmedDead(peer, isCertain: true), at: process) }
             case .confirmedDead(let peer, let reason):
                 tell("\(process.id) confirms the death of \(peer): \(reason.rawValue)")
-                ownership(.confirmedDead(peer), at: process)
+                // Others would not agree, so the error costs nothing. It is one nevertheless.
+                if !profile.hasDeaths { fail("\(peer) is alive, and \(process.id) confirmed its death") }
+                let isCertain = reason.isProven || mutant == .declaresFromMinority
+                ownership(.confirmedDead(peer, isCertain: isCertain), at: process)
+            case .certain(let peer): ownership(.confirmedDead(peer, isCertain: true), at: process)
+            case .pathCut(let peer, let helper):
+                tell("\(process.id) reaches \(peer) through \(helper)")
+                if mutant != .ignoresCutPaths { setHelper(helper, of: peer, at: process) }
+            case .pathRestored(let peer):
+                tell("\(process.id) reaches \(peer) directly again")
+                setHelper(nil, of: peer, at: process)
             case .inspect(let peer, _): membership(.inspected(peer, processState(of: peer)), at: process)
             case .recovered(let peer), .discarded(let peer): ownership(.recovered(peer), at: process)
             }
@@ -38,6 +48,8 @@ extension ClusterSimulation {
                 }
             case .settled(let id, let outcome): settle(id, outcome, at: process)
             case .storeChanged(let condition): tell("\(process.id) finds the store \(condition)")
+            case .readLeases: submit(.leases, by: process)
+            case .standingChanged(let standing): tell("\(process.id) is in the \(standing.rawValue)")
             case .fenced: isFenced(process)
             }
         }
@@ -49,6 +61,10 @@ extension ClusterSimulation {
             if let seen = memories[process.nameIndex], !map.isSuccessor(of: seen), mutant != .joinsEmptyStore {
                 stop(process, "refuses a store that is not the one that it saw")
                 return later(.start(name: process.nameIndex), after: span(100...400))
+            }
+            guard mayJoin(process, map: map) else {
+                stop(process, "waits for a member that it can reach")
+                return later(.start(name: process.nameIndex), after: span(150...300))
             }
             return open(process, map: map)
         }
@@ -71,10 +87,21 @@ extension ClusterSimulation {
         case .foreign(isPoll: true):
             process.isPolling = false
             ownership(.refresh, at: process)
+        case .leases(let holders): ownership(.leases(holders), at: process)
         case .revision(let revision):
             process.isPolling = false
             if revision != process.view.revision { ownership(.refresh, at: process) }
         }
+    }
+
+    /// A node that the others declared dead joins only when it reaches one of them, or none of them can be alive.
+    private func mayJoin(_ process: SimulatedProcess, map: ClusterMap) -> Bool {
+        let others = map.membersToReach(from: Self.names[process.nameIndex])
+        return others.isEmpty || mutant == .joinsUnreachable
+            || others.contains { other in
+                guard let name = nameIndex(of: other.id.name) else { return false }
+                return !isBlocked(from: process.nameIndex, to: name) && !isBlocked(from: name, to: process.nameIndex)
+            } || !others.contains { leases[$0.id, default: .zero] > now }
     }
 
     /// The map is read for the first time: the process takes its incarnation and asks to join.

@@ -115,7 +115,7 @@ extension ClusterSimulation {
         case .replicaAwaited(let move, let deadline): awaitReplica(move, until: deadline, at: process)
         case .quietAwaited(let move, let deadline): awaitQuiet(move, until: deadline, at: process)
         case .work(let work): work.run()
-        case .start, .apply, .write, .resume, .fault, .heal, .check, .damageSeen, .restore: break
+        case .start, .apply, .write, .resume, .fault, .heal, .check, .damageSeen, .pathsSettled, .restore: break
         }
     }
 
@@ -150,6 +150,10 @@ extension ClusterSimulation {
         if process.ownership.isBusy { ownership(.tick, at: process) }
         guard process.isMember else { return }
         poll(process)
+        if now >= process.nextRenewal {
+            process.nextRenewal = now + Self.leaseDuration / 3
+            submit(.renewLease, by: process)
+        }
         if now >= process.nextHandoverTick {
             process.nextHandoverTick = now + .milliseconds(20)
             handover(.tick, at: process)

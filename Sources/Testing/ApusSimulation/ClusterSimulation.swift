@@ -27,6 +27,7 @@ import ApusWire
 package final class ClusterSimulation {
     static let names = ["a", "b", "c", "d", "e"].map { NodeName(unchecked: $0) }
     private static let storyCountMax = 4000
+    static let leaseDuration = Duration.milliseconds(2500)
 
     package let seed: UInt64
     package let mutant: SimulationMutant
@@ -41,6 +42,11 @@ package final class ClusterSimulation {
     var fenced: SimulatedFencedStore
     var requests: [(process: Int, request: StoreRequest, isSilent: Bool)] = []
     var network = SimulatedNetwork()
+    /// The ends of the leases in the store.
+    var leases: [NodeID: MonotonicTime] = [:]
+    /// In a run of partitions: the node that is cut off from all others now or was before; nil if none was.
+    var isolatedName: Int?
+    var isolatedDeathCount = 0
     /// By shard, the states that targets of hand-overs accepted, one entry for each target and epoch: a target that was
     /// paused may accept the states of a move that its owner abandoned long ago.
     var sentStates: [[SentStates]] = Array(repeating: [], count: SimulationSettings.shardCount)
@@ -153,6 +159,7 @@ package final class ClusterSimulation {
         case .heal: heal()
         case .check: checkSettled()
         case .damageSeen: checkDamageIsSeen()
+        case .pathsSettled(let from, let to): checkPath(from, to)
         case .restore: restoreStore()
         case .work(let work): work.run()
         case .tick, .datagram, .linkUp, .linkLost, .connectRefused, .dial, .answer, .announced, .replicaReady,

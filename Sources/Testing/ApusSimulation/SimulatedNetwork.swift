@@ -50,19 +50,36 @@ extension ClusterSimulation {
 
     /// Delivers over a link, if it is up in this direction. Data that a partition stops is lost with its link.
     func sendOverLink(_ event: SimulationEvent, from: SimulatedProcess, to: SimulatedProcess) {
-        guard to.isRunning, !isBlocked(from: from.nameIndex, to: to.nameIndex),
-            !isBlocked(from: to.nameIndex, to: from.nameIndex)
-        else { return }
+        guard to.isRunning, isReachable(to.nameIndex, from: from, through: from.helpers[to.id]) else { return }
         later(event, process: to.index, after: wayDelay())
+    }
+
+    /// True if packets pass in both directions, directly or through the helper.
+    func isReachable(_ target: Int, from process: SimulatedProcess, through helper: NodeID?) -> Bool {
+        func isOpen(_ one: Int, _ other: Int) -> Bool {
+            !isBlocked(from: one, to: other) && !isBlocked(from: other, to: one)
+        }
+        guard let helper else { return isOpen(process.nameIndex, target) }
+        guard let middle = runningProcess(of: helper), middle.pausedUntil == nil else { return false }
+        return isOpen(process.nameIndex, middle.nameIndex) && isOpen(middle.nameIndex, target)
+    }
+
+    /// Dials the peer another way from now on. The present link is closed.
+    func setHelper(_ helper: NodeID?, of peer: NodeID, at process: SimulatedProcess) {
+        process.helpers[peer] = helper
+        guard let place = process.linked.firstIndex(of: peer) else { return }
+        process.linked.remove(at: place)
+        later(.linkLost(peer), process: process.index, after: .zero)
+        later(.dial(peer), process: process.index, after: span(0...2))
     }
 
     /// One attempt to reach a peer. Repeated while there is no link.
     func dial(_ id: NodeID, by process: SimulatedProcess) {
         guard process.isMember, process.peers.contains(id) else { return }
         guard let target = nameIndex(of: id.name) else { return }
-        let isReachable =
-            !isBlocked(from: process.nameIndex, to: target) && !isBlocked(from: target, to: process.nameIndex)
-        guard isReachable else { return later(.dial(id), process: process.index, after: span(50...150)) }
+        guard isReachable(target, from: process, through: process.helpers[id]) else {
+            return later(.dial(id), process: process.index, after: span(50...150))
+        }
         let holder = processes.last { $0.nameIndex == target && $0.isRunning }
         if let holder, holder.id == id {
             // The kernel accepts the connection of a stopped process. Its handshake does not complete.
@@ -103,6 +120,10 @@ extension ClusterSimulation {
         let isPoll = if case .revision = request { true } else { false }
         let number = requests.count
         if now < network.storeDownUntil || now < network.storeCutUntil[process.nameIndex] {
+            switch request {
+            case .renewLease, .leases: return
+            case .read, .compareAndSwap, .revision: break
+            }
             later(.answer(.failed(isPoll: isPoll)), process: process.index, after: span(5...60))
             return
         }
@@ -112,7 +133,8 @@ extension ClusterSimulation {
             later(.answer(.swapWon(revision: expected + 1)), process: process.index, after: latency / 2)
             return
         }
-        let isFailing = !isHealed && chance(settings.storeFailureRate)
+        let isLease = if case .renewLease = request { true } else if case .leases = request { true } else { false }
+        let isFailing = !isLease && !isHealed && chance(settings.storeFailureRate)
         requests.append((process.index, request, isFailing))
         if isFailing {
             // Reported as failed. Half of these are made nevertheless, before the report or after it.
@@ -142,6 +164,10 @@ extension ClusterSimulation {
         case .revision where isForeign(to: processes[index]): answer = .foreign(isPoll: true)
         case .read: answer = .read(store.map)
         case .revision: answer = .revision(store.map.revision)
+        case .renewLease:
+            leases[processes[index].id] = now + Self.leaseDuration
+            return
+        case .leases: answer = .leases(Set(leases.filter { $0.value > now }.keys))
         case .compareAndSwap(let expected, let map):
             if store.damage != nil, expected == store.map.revision {
                 fail("\(processes[index].id) decides on a store that is damaged")
@@ -158,6 +184,7 @@ extension ClusterSimulation {
             }
         }
         guard !isSilent else { return }
+        if case .leases = answer { return later(.answer(answer), process: index, after: span(0...4)) }
         if now < network.storeDownUntil {
             // The store went down with the request. Its outcome is never reported.
             let isPoll = if case .revision = request { true } else { false }

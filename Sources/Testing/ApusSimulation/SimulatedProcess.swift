@@ -36,6 +36,9 @@ final class SimulatedProcess {
     var lastProposal: OwnershipStateMachine.ProposalID = 0
     var peers: [NodeID] = []
     var linked: [NodeID] = []
+    /// The nodes that forward the links to peers whose paths are cut.
+    var helpers: [NodeID: NodeID] = [:]
+    var nextRenewal = MonotonicTime.zero
     var nextPoll = MonotonicTime.zero
     var isPolling = false
     var pollingSince = MonotonicTime.zero

@@ -6,6 +6,8 @@ enum StoreRequest {
     case read
     case compareAndSwap(expected: UInt64, ClusterMap)
     case revision
+    case renewLease
+    case leases
 }
 
 /// What the ownership store's client reports.
@@ -14,6 +16,7 @@ enum StoreAnswer {
     case swapWon(revision: UInt64)
     case swapLost
     case revision(UInt64)
+    case leases(Set<NodeID>)
     case failed(isPoll: Bool)
     /// Another store is at the place of the one that the process opened.
     case foreign(isPoll: Bool)

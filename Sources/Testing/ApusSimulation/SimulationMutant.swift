@@ -31,6 +31,12 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
     case releasesUnanswered = "releases a shard whose hand-over was not answered"
     /// A suspicion is reported as a death.
     case declaresUnconfirmed = "declares a death without confirmation"
+    /// A node declares members dead that are only silent, whatever the size of its side.
+    case declaresFromMinority = "declares silent nodes dead from a minority"
+    /// A node keeps using a path that is cut.
+    case ignoresCutPaths = "keeps its links on a path that is cut"
+    /// A node that was declared dead joins again, although it reaches nobody.
+    case joinsUnreachable = "joins again while it reaches nobody"
     /// A node that finds itself dead in the map adds itself again.
     case revivesItself = "returns under a dead incarnation"
     /// The store replaces its value whatever revision it holds.
@@ -50,6 +56,7 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
         case .probesOnce, .declaresUnconfirmed: .lossy
         case .trustsLateObserver: .stutter
         case .ignoresStarvation: .starved
+        case .declaresFromMinority, .ignoresCutPaths, .joinsUnreachable: .partitions
         case .none, .dropsEpochCheck, .acknowledgesBeforeApply, .reusesIncarnation, .adoptsStaleMap,
             .keepsEpochOnTakeover, .keepsStandbyOnTakeover, .movesBeforeSwap, .skipsStates, .writesWhileHeld,
             .namesStandbyEarly, .releasesUnanswered,
@@ -68,6 +75,9 @@ package enum SimulationProfile: String, Sendable, CaseIterable {
     case entities = "entities in chaos"
     /// One node after the other is killed, each once the death of any node would lose nothing.
     case kills
+    /// Paths between two nodes are cut, and nodes are cut off from all others: nobody else is declared dead, and links
+    /// go around cut paths.
+    case partitions
     /// Datagrams are lost, duplicated and reordered, and nothing else: no node may be declared dead.
     case lossy
     /// One node after the other runs late and reads its datagrams late: no node may be declared dead.
@@ -78,7 +88,7 @@ package enum SimulationProfile: String, Sendable, CaseIterable {
     /// Nodes die, or are cut off for long enough to be declared dead.
     var hasDeaths: Bool {
         switch self {
-        case .chaos, .entities, .kills: true
+        case .chaos, .entities, .kills, .partitions: true
         case .lossy, .stutter, .starved: false
         }
     }
@@ -89,6 +99,7 @@ package enum SimulationProfile: String, Sendable, CaseIterable {
         case 0, 5: self = .lossy
         case 1, 6: self = .stutter
         case 2: self = .starved
+        case 3: self = .partitions
         default: self = .chaos
         }
     }

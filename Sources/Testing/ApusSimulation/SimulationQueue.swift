@@ -32,6 +32,8 @@ enum SimulationEvent {
     case replicaAwaited(ShardMove, until: MonotonicTime)
     /// The calls to a held shard may have ended.
     case quietAwaited(ShardMove, until: MonotonicTime)
+    /// The path between two nodes was cut some time ago: their links go another way by now.
+    case pathsSettled(Int, Int)
     case work(SimulationWork)
 
     /// For the trace: which kind of event it is.
@@ -61,6 +63,7 @@ enum SimulationEvent {
         case .restore: 22
         case .replicaAwaited: 23
         case .quietAwaited: 24
+        case .pathsSettled: 25
         case .work(let work): 32 + work.kind
         }
     }

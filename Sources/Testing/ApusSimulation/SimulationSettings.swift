@@ -43,6 +43,11 @@ struct SimulationSettings {
             storeFailureRate = [0, 0.02][Int(random.next() % 2)]
             faultsEnd = .seconds(4)
             host = random.next() % 2
+        case .partitions:
+            lossRate = [0, 0.01, 0.05][Int(random.next() % 3)]
+            storeFailureRate = 0
+            faultsEnd = .seconds(20)
+            host = random.next() % 2
         case .kills:
             lossRate = 0
             storeFailureRate = 0

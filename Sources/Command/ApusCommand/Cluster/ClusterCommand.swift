@@ -8,7 +8,9 @@ struct ClusterCommand: AsyncParsableCommand {
         commandName: "cluster", abstract: "Run a local cluster of several nodes on this machine.",
         subcommands: [
             ClusterUp.self, ClusterStatus.self, ClusterKill.self, ClusterPause.self, ClusterResume.self,
-            ClusterDrain.self, ClusterRestart.self, ClusterLogs.self, ClusterDown.self,
+            ClusterDrain.self, ClusterRestart.self, ClusterLogs.self, ClusterDown.self, ClusterPartition.self,
+            ClusterCut.self, ClusterLoss.self, ClusterDelay.self, ClusterCutStore.self, ClusterHeal.self,
+            ClusterClientNamespace.self, ClusterShim.self,
         ])
 }
 
@@ -27,11 +29,23 @@ struct ClusterReport: Encodable {
     /// The state directory.
     var directory: String
     var nodes: [NodeReport]
+    /// The networks of an isolated cluster; otherwise nil.
+    var network: NetworkPlan?
+    /// The faults of the networks; nil if the cluster is not isolated.
+    var faults: NetworkFaults?
 
-    init(_ cluster: LocalCluster) async {
+    init(_ cluster: LocalCluster) async throws(ApusError) {
         self.cluster = cluster.mark.cluster
         directory = cluster.directory.path
+        network = cluster.mark.network
+        faults = try network == nil ? nil : cluster.directory.faults()
         nodes = await NodeReport.gather(cluster)
+    }
+
+    /// The tables of the nodes and channels, and that of the faults if there are any.
+    var table: [String] {
+        let faults = TextTable.lines(faults?.rows ?? [])
+        return NodeReport.table(nodes) + (faults.isEmpty ? [] : [""] + faults)
     }
 }
 

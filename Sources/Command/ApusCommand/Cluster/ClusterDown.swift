@@ -3,7 +3,8 @@ import ApusLocal
 import ArgumentParser
 import Foundation
 
-/// `apus cluster down`: stops every node. Does nothing if the cluster is stopped.
+/// `apus cluster down`: stops every node, and removes the networks of an isolated cluster. Does nothing if the cluster
+/// is stopped.
 struct ClusterDown: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
         commandName: "down", abstract: "Stop all nodes of the local cluster.")
@@ -30,7 +31,10 @@ struct ClusterDown: AsyncParsableCommand {
         }
         let mark = try await state.locked {
             let mark = try state.requireMark()
+            // Checked before the nodes are stopped, so that the command ends all of it or nothing.
+            if mark.network != nil { try IsolatedNetwork.requireTools() }
             try await Self.stop(mark.nodes.map { NodeProcess($0.name, in: state) })
+            if mark.network != nil { try IsolatedNetwork(mark, in: state).remove() }
             if purge { try FileManager.default.removeItem(atPath: state.path) }
             return mark
         }

@@ -22,7 +22,7 @@ struct ClusterRestart: AsyncParsableCommand {
         let found = try StateDirectory.node(node.node, in: local.mark)
         let process = NodeProcess(found.name, in: local.directory)
         try await process.stop()
-        try await LocalPorts.requireFree(found)
+        try await LocalPorts.requireFree(found, in: local.mark.network?.namespace(of: found.name))
         try process.start()
         let deadline = ContinuousClock.now + .seconds(timeout)
         while true {

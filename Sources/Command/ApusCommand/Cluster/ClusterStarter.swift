@@ -13,12 +13,14 @@ struct ClusterStarter: Sendable {
     var configs: String?
     /// The cluster's name, for generated nodes.
     var cluster = "local"
+    /// Gives each node of a new cluster a network namespace of its own. An isolated cluster stays isolated.
+    var isIsolated = false
 
     init(state: StateDirectory) { self.state = state }
 
     /// Starts the nodes, and waits until every node serves and the shards are balanced.
     /// - Throws: 10007 if another command is working on the directory, 10019 with a port in use, 10020 for a foreign
-    ///   directory, 10005 after the deadline, 10018 if a node ended.
+    ///   directory, 10005 after the deadline, 10018 if a node ended, 10022 if namespaces cannot be made.
     func start(timeout: Duration) async throws -> LocalCluster {
         try await state.locked { try await startLocked(timeout: timeout) }
     }
@@ -26,8 +28,10 @@ struct ClusterStarter: Sendable {
     private func startLocked(timeout: Duration) async throws -> LocalCluster {
         try prepare(try plan())
         let local = try LocalCluster(directory: state.path)
+        let network = local.mark.network
+        if network != nil { try await IsolatedNetwork(local.mark, in: state).make() }
         let pairs = local.mark.nodes.map { ($0, NodeProcess($0.name, in: state)) }.filter { $0.1.state == .stopped }
-        for (node, _) in pairs { try await LocalPorts.requireFree(node) }
+        for (node, _) in pairs { try await LocalPorts.requireFree(node, in: network?.namespace(of: node.name)) }
         for (_, process) in pairs { try process.start() }
         try await ClusterReadiness(cluster: local).wait(timeout)
         return local
@@ -41,6 +45,7 @@ struct ClusterStarter: Sendable {
 
     private func plan() throws(ApusError) -> Plan {
         let existing = try state.mark()
+        let network = try network(existing)
         if let configs {
             let read = try NodeConfigurationFile.read(folder: configs)
             try requireSame(existing, cluster: read.cluster)
@@ -57,10 +62,35 @@ struct ClusterStarter: Sendable {
                 "the cluster in \(state.path) has \(known.count) nodes; stop some with `apus cluster drain N`, "
                     + "or start again after `apus cluster down --purge`")
         }
-        let added = (known.count..<count).map { NodeConfigurationFile.node($0 + 1, basePort: basePort) }
+        let added = (known.count..<count).map {
+            NodeConfigurationFile.node($0 + 1, basePort: basePort, network: network)
+        }
+        let texts: [String?] = added.map {
+            NodeConfigurationFile.text($0, cluster: cluster, isIsolated: network != nil)
+        }
         return Plan(
-            mark: StateDirectory.Mark(cluster: cluster, nodes: known + added),
-            files: known.map { _ in nil } + added.map { NodeConfigurationFile.text($0, cluster: cluster) })
+            mark: StateDirectory.Mark(cluster: cluster, nodes: known + added, network: network),
+            files: known.map { _ in nil } + texts)
+    }
+
+    /// The network of the directory's cluster, or of a new one; nil if the cluster is not isolated.
+    private func network(_ existing: StateDirectory.Mark?) throws(ApusError) -> NetworkPlan? {
+        let known = existing?.network
+        guard known != nil || isIsolated else { return nil }
+        guard configs == nil else {
+            throw ApusError(
+                .stateForeign, "\(state.path) is the state of an isolated cluster; use another --dir with --configs")
+        }
+        guard known != nil || existing == nil else {
+            throw ApusError(
+                .stateForeign,
+                "the cluster in \(state.path) was created without --isolated; use another --dir, or start again after "
+                    + "`apus cluster down --purge`")
+        }
+        // Before anything is written.
+        try IsolatedNetwork.requireTools()
+        if let known { return known }
+        return try IsolatedNetwork.choose(for: state)
     }
 
     private func requireSame(_ existing: StateDirectory.Mark?, cluster: String) throws(ApusError) {
@@ -74,7 +104,7 @@ struct ClusterStarter: Sendable {
         try state.write(plan.mark)
         _ = try state.pki.make(
             cluster: ClusterID(unchecked: plan.mark.cluster),
-            nodes: plan.mark.nodes.map { NodeName(unchecked: $0.name) }, hosts: [])
+            nodes: plan.mark.nodes.map { NodeName(unchecked: $0.name) }, hosts: plan.mark.network?.nodeAddresses ?? [])
         do {
             try FileManager.default.createDirectory(atPath: "\(state.path)/shared", withIntermediateDirectories: true)
             for (node, text) in zip(plan.mark.nodes, plan.files) {

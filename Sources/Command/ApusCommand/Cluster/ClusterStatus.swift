@@ -5,14 +5,14 @@ import ArgumentParser
 /// `apus cluster status`: the status of every node.
 struct ClusterStatus: AsyncParsableCommand {
     static let configuration = CommandConfiguration(
-        commandName: "status", abstract: "Show nodes, shards, sessions and channels.")
+        commandName: "status", abstract: "Show nodes, shards, sessions, channels and faults of the network.")
     @OptionGroup var directory: DirectoryOption
     @OptionGroup var output: OutputOptions
 
     func run() async throws {
-        let report = await ClusterReport(try directory.cluster())
+        let report = try await ClusterReport(try directory.cluster())
         try output.show(
             report,
-            ["cluster \(report.cluster), state in \(report.directory)"] + NodeReport.table(report.nodes))
+            ["cluster \(report.cluster), state in \(report.directory)"] + report.table)
     }
 }

@@ -10,6 +10,10 @@ struct ClusterUp: AsyncParsableCommand {
         discussion: """
             With a larger --nodes than before, new nodes join the running cluster. Without --nodes, the command starts
             the nodes of the state directory, or three if the directory is new.
+
+            With --isolated, a new cluster has networks: each node has a network namespace and an address of its own,
+            and `partition`, `cut`, `loss`, `delay`, `cut-store` and `heal` make and end faults between them. This
+            requires root, and the packages iproute2 and nftables. The cluster stays isolated when it is started again.
             """)
 
     @OptionGroup var directory: DirectoryOption
@@ -19,6 +23,8 @@ struct ClusterUp: AsyncParsableCommand {
     var basePort = 7400
     @Option(help: "Use the node configurations of this folder instead of generated ones.")
     var configs: String?
+    @Flag(help: "Give each node of a new cluster a network of its own, with faults on demand. Requires root.")
+    var isolated = false
     @Option(help: "Set the cluster's name in generated configurations.")
     var cluster = "local"
     @Option(help: "Set the number of seconds to wait until the cluster is ready.")
@@ -35,6 +41,7 @@ struct ClusterUp: AsyncParsableCommand {
         }
         _ = try ClusterID.argument(cluster, "--cluster")
         guard nodes == nil || configs == nil else { throw ValidationError("use --nodes or --configs, not both") }
+        guard !isolated || configs == nil else { throw ValidationError("use --isolated or --configs, not both") }
     }
 
     func run() async throws {
@@ -43,11 +50,12 @@ struct ClusterUp: AsyncParsableCommand {
         starter.basePort = basePort
         starter.configs = configs
         starter.cluster = cluster
-        let report = await ClusterReport(try await starter.start(timeout: .seconds(timeout)))
+        starter.isIsolated = isolated
+        let report = try await ClusterReport(try await starter.start(timeout: .seconds(timeout)))
         let count = report.nodes.count
         try output.show(
             report,
             ["The cluster \(report.cluster) is up: \(count) nodes, state in \(report.directory)."]
-                + NodeReport.table(report.nodes))
+                + report.table)
     }
 }

@@ -83,8 +83,10 @@ struct DemoCommand: AsyncParsableCommand {
     private static func clear(_ state: StateDirectory, clients: [String]) async throws {
         guard try state.mark() != nil else { return }
         try await state.locked {
-            let nodes = try state.requireMark().nodes.map { NodeProcess($0.name, in: state) }
+            let mark = try state.requireMark()
+            let nodes = mark.nodes.map { NodeProcess($0.name, in: state) }
             try await ClusterDown.stop(clients.map { DemoStage.process($0, in: state) } + nodes)
+            if mark.network != nil { try IsolatedNetwork(mark, in: state).remove() }
             try FileManager.default.removeItem(atPath: state.path)
         }
     }

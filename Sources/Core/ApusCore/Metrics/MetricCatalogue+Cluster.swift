@@ -20,6 +20,12 @@ extension MetricCatalogue {
         .counter(
             "apus_cluster_deaths_confirmed_total", "deaths",
             "Peers whose death this node confirmed after all probes had failed."),
+        .counter(
+            "apus_cluster_paths_cut_total", "paths",
+            "Paths to peers that this node found cut while another node reached both, and changes of that node."),
+        .gauge(
+            "apus_cluster_cut_paths", "paths",
+            "Peers that this node does not reach directly; its messages to them go through another node."),
         .counter("apus_cluster_handovers_completed_total", "shards", "Planned moves of shards that completed."),
         .counter(
             "apus_cluster_handovers_abandoned_total", "shards",
@@ -102,6 +108,11 @@ extension MetricCatalogue {
                         + "other side)")
             ],
             "Links that were refused or closed because of a fault of the other side."),
+        .gauge(
+            "apus_transport_forwarded_connections", "connections",
+            "Connections between two other nodes that this node forwards, because their path is cut."),
+        .counter(
+            "apus_transport_forwarded_bytes_total", "bytes", "Bytes that this node forwarded between other nodes."),
         .counter(
             "apus_transport_overloaded_total", "calls",
             "Calls and one-way messages to other nodes that were refused because a bound was reached (10007)."),

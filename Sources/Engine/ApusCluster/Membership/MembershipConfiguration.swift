@@ -25,6 +25,12 @@ package struct MembershipConfiguration: Sendable, Equatable {
     /// A peer on this machine that waits for a processor or a disk at the end of a burst gets another burst, until its
     /// silence exceeds this.
     package var starvationMax: Duration = .seconds(1)
+    /// How long the statement of another node counts that it does not hear a peer.
+    package var voteLifetime: Duration = .milliseconds(300)
+    /// The interval between checks of a path that is cut.
+    package var pathCheckInterval: Duration = .milliseconds(500)
+    /// Checks in a row that a peer must answer directly before its path counts as restored.
+    package var pathRestoreCount: Int = 3
     /// Larger clock differences are reported. A node whose clock differs from the cluster's by more uses the cluster's.
     package var clockDifferenceMax: Duration = .seconds(2)
     /// The most peers that are watched. Further ones are ignored. A cluster has at most 32 nodes in full mesh.

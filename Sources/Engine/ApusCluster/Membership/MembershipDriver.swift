@@ -51,7 +51,8 @@ package struct MembershipDriver: HeartbeatDriver {
             case .send(let message, let receiver): outbound.append(HeartbeatOutbound(message, to: receiver))
             case .inspect(let peer, let process):
                 outbound += handle(.inspected(peer, Self.state(of: process)), now: now)
-            case .suspected(let peer, _), .recovered(let peer), .discarded(let peer), .confirmedDead(let peer, _):
+            case .suspected(let peer, _), .recovered(let peer), .discarded(let peer), .confirmedDead(let peer, _),
+                .certain(let peer), .pathCut(let peer, _), .pathRestored(let peer):
                 var evidence = machine.evidence(about: peer, now: now)
                 evidence?.droppedCount = droppedCount
                 report(.peer(action, evidence))

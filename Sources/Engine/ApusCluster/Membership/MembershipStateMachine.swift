@@ -21,6 +21,13 @@ package import ApusWire
 /// - **Own lateness.** An observer that did not run for `latenessMax` withdraws every suspicion that rests on silence,
 ///   confirmed or not: it cannot distinguish the peer's silence from its own pause.
 ///
+/// **Votes.** A silent peer may be on the other side of a cut network, where it believes the same of this node. Each
+/// helper that does not hear it either says so. When the nodes that do not hear it, this one included, are a majority
+/// of the members that are not proven dead, its death is certain (``Action/certain(_:)``). Proven deaths need no votes.
+///
+/// **Paths.** A peer that answers helpers and not this node is alive, but its packets do not reach this node, or this
+/// node's do not reach it. ``PeerPathStateMachine`` detects that, and the helper through which the peer answers.
+///
 /// A refused connection without a lost link before it (the peer was never linked) raises a suspicion without waiting
 /// for silence, since a member listens before it joins.
 ///
@@ -59,8 +66,15 @@ package struct MembershipStateMachine: Sendable {
         case recovered(NodeID)
         /// This node was late. The peer's suspicion, or its death confirmed by silence, is withdrawn.
         case discarded(NodeID)
-        /// All layers agree. The part that decides on ownership acts on it.
+        /// All layers agree that this node cannot reach the peer. Unless the reason proves the death, ownership changes
+        /// only after ``certain(_:)``.
         case confirmedDead(NodeID, DeathReason)
+        /// A majority does not hear a peer whose death this node confirmed by silence.
+        case certain(NodeID)
+        /// Packets between this node and the peer do not arrive, but the helper exchanges packets with both.
+        case pathCut(NodeID, via: NodeID)
+        /// The peer answers this node directly again.
+        case pathRestored(NodeID)
     }
 
     package enum SuspicionReason: String, Sendable, Equatable {
@@ -69,10 +83,15 @@ package struct MembershipStateMachine: Sendable {
     }
 
     package enum DeathReason: String, Sendable, Equatable {
-        /// Nothing arrived and all probes failed.
+        /// Nothing arrived and all probes failed. The process may run: the network may be cut.
         case silence
-        /// A link was lost and the next connection was refused.
+        /// Its process, on this machine, is stopped by a signal.
+        case processStopped = "process stopped"
+        /// A link was lost and the next connection was refused, or its process, on this machine, has ended.
         case processGone = "process gone"
+
+        /// True if the peer cannot act now, whatever the state of the network.
+        package var isProven: Bool { self != .silence }
     }
 
     /// The kernel's report about the thread that sends a peer's heartbeats.
@@ -126,6 +145,18 @@ package struct MembershipStateMachine: Sendable {
         var asked: [NodeID] = []
         /// Bursts, since it was heard last, at whose end its process waited.
         var waitCount = 0
+        /// The times at which other nodes said that they do not hear it.
+        var votes: [NodeID: MonotonicTime] = [:]
+        /// The nonce of its last burst, with which votes are asked for.
+        var ballot: UInt32 = 0
+        var nextBallot: MonotonicTime = .zero
+        var isCertain = false
+        var path: PeerPathStateMachine
+
+        init(id: NodeID, lastHeard: MonotonicTime, configuration: MembershipConfiguration) {
+            (self.id, self.lastHeard) = (id, lastHeard)
+            path = PeerPathStateMachine(configuration: configuration)
+        }
 
         var lateness: Duration { .milliseconds(Int64(vitals?.latenessMilliseconds ?? 0)) }
     }
@@ -199,16 +230,21 @@ package struct MembershipStateMachine: Sendable {
             }
         }
         lastTick = now
-        if now >= nextHeartbeat {
+        let isHeartbeatDue = now >= nextHeartbeat
+        if isHeartbeatDue {
             nextHeartbeat = now + configuration.heartbeatInterval
             for peer in peers { actions.append(.send(.heartbeat, to: peer.id)) }
         }
-        for index in peers.indices { judge(index, now: now, actions: &actions) }
+        for index in peers.indices {
+            judge(index, now: now, actions: &actions)
+            checkPath(index, isHeartbeatDue: isHeartbeatDue, now: now, actions: &actions)
+        }
     }
 
     private mutating func judge(_ index: Int, now: MonotonicTime, actions: inout [Action]) {
         let peer = peers[index]
         switch peer.verdict {
+        case .confirmedDead(.silence): countVotes(index, now: now, actions: &actions)
         case .confirmedDead: break
         case .alive:
             guard now - peer.lastHeard > silenceMax(of: peer) else { return }
@@ -253,7 +289,7 @@ package struct MembershipStateMachine: Sendable {
         let isUnderWay = now - burst.began < configuration.burstDuration
         switch state {
         case .gone: confirm(index, .processGone, actions: &actions)
-        case .stopped: confirm(index, .silence, actions: &actions)
+        case .stopped: confirm(index, .processStopped, actions: &actions)
         case .idle where isUnderWay, .waiting where isUnderWay: break
         case .idle:
             burst.idleCount += 1
@@ -266,6 +302,7 @@ package struct MembershipStateMachine: Sendable {
             peers[index].waitCount += 1
             var next = Burst(nonce: nextNonce, began: now, sentCount: 0, helpers: helpers(for: id))
             nextNonce &+= 1
+            (peers[index].ballot, peers[index].votes) = (next.nonce, [:])
             sendProbes(of: &next, to: index, now: now, actions: &actions)
             peers[index].verdict = .suspected(next)
         }
@@ -276,17 +313,74 @@ package struct MembershipStateMachine: Sendable {
         actions.append(.confirmedDead(peers[index].id, reason))
     }
 
+    // MARK: Votes
+
+    /// Asks all others whether they hear a peer that is silent here, until a majority does not.
+    private mutating func countVotes(_ index: Int, now: MonotonicTime, actions: inout [Action]) {
+        guard !peers[index].isCertain else { return }
+        let provenCount = peers.count {
+            if case .confirmedDead(let reason) = $0.verdict { reason.isProven } else { false }
+        }
+        let memberCount = peers.count + 1 - provenCount
+        let voteCount = 1 + peers[index].votes.values.count { now - $0 <= configuration.voteLifetime }
+        if voteCount * 2 > memberCount {
+            peers[index].isCertain = true
+            return actions.append(.certain(peers[index].id))
+        }
+        guard now >= peers[index].nextBallot else { return }
+        peers[index].nextBallot = now + configuration.heartbeatInterval
+        let (id, nonce) = (peers[index].id, peers[index].ballot)
+        for peer in peers where peer.id != id {
+            guard case .alive = peer.verdict else { continue }
+            actions.append(.send(.indirectRequest(nonce: nonce, target: id), to: peer.id))
+        }
+    }
+
+    /// A node that was late itself does not know whether it would have heard the peer.
+    private func hears(_ peer: Peer, now: MonotonicTime) -> Bool {
+        if let lastTick, now - lastTick > configuration.latenessMax { return true }
+        return now - peer.lastHeard < configuration.silenceMax / 2
+    }
+
     private mutating func discardSilence(now: MonotonicTime, actions: inout [Action]) {
         for index in peers.indices {
             peers[index].lastHeard = max(peers[index].lastHeard, now)
             switch peers[index].verdict {
-            case .alive, .confirmedDead(.processGone): break
+            case .alive, .confirmedDead(.processGone), .confirmedDead(.processStopped): break
             case .suspected, .confirmedDead(.silence):
                 peers[index].verdict = .alive
+                peers[index].isCertain = false
                 actions.append(.discarded(peers[index].id))
             }
         }
     }
+
+    // MARK: Paths
+
+    private mutating func checkPath(
+        _ index: Int, isHeartbeatDue: Bool, now: MonotonicTime, actions: inout [Action]
+    ) {
+        let id = peers[index].id
+        let nonce = nextNonce
+        let steps = peers[index].path.tick(nonce: nonce, isHeartbeatDue: isHeartbeatDue, now: now)
+        guard !steps.isEmpty else { return }
+        nextNonce &+= 1
+        let helpers = helpers(for: id)
+        for step in steps {
+            switch step {
+            case .probe(let nonce): actions.append(.send(.probe(nonce: nonce, origin: nil), to: id))
+            case .ask(let nonce, let one):
+                for helper in one.map({ [$0] }) ?? helpers {
+                    actions.append(.send(.indirectRequest(nonce: nonce, target: id), to: helper))
+                }
+            case .cut(let helper): actions.append(.pathCut(id, via: helper))
+            case .restored: actions.append(.pathRestored(id))
+            }
+        }
+    }
+
+    /// The helper through which a peer answers while its path is cut.
+    package func helper(to id: NodeID) -> NodeID? { index(of: id).flatMap { peers[$0].path.helper } }
 
     // MARK: Suspicion
 
@@ -296,6 +390,7 @@ package struct MembershipStateMachine: Sendable {
         let id = peers[index].id
         var burst = Burst(nonce: nextNonce, began: now, sentCount: 0, helpers: helpers(for: id))
         nextNonce &+= 1
+        (peers[index].ballot, peers[index].votes) = (burst.nonce, [:])
         actions.append(.suspected(id, reason))
         sendProbes(of: &burst, to: index, now: now, actions: &actions)
         peers[index].verdict = .suspected(burst)
@@ -348,6 +443,7 @@ package struct MembershipStateMachine: Sendable {
         peers[index].lastHeard = max(peers[index].lastHeard, now)
         peers[index].wasHeard = true
         peers[index].waitCount = 0
+        peers[index].isCertain = false
         switch peers[index].verdict {
         case .alive: break
         case .confirmedDead(.processGone) where peers[index].isLinkLost: break
@@ -375,17 +471,36 @@ package struct MembershipStateMachine: Sendable {
         case .heartbeat: break
         case .probe(let nonce, let origin):
             actions.append(.send(.answer(nonce: nonce, origin: origin), to: sender))
+            // The origin asks through a helper, perhaps because this node's packets do not reach it.
+            if let origin, let index = index(of: origin) { peers[index].path.doubted(now: now) }
         case .answer(let nonce, let origin):
-            guard let origin, origin != local, index(of: origin) != nil else { return }
+            guard let origin, origin != local else {
+                if let index = index(of: sender) { peers[index].path.answered(nonce: nonce) }
+                return
+            }
+            guard index(of: origin) != nil else { return }
             actions.append(.send(.indirectAnswer(nonce: nonce, target: sender), to: origin))
         case .indirectRequest(let nonce, let target):
-            guard target != sender, index(of: target) != nil else { return }
+            guard target != sender, let index = index(of: target) else { return }
             actions.append(.send(.probe(nonce: nonce, origin: sender), to: target))
+            if !hears(peers[index], now: now) {
+                actions.append(.send(.unheard(nonce: nonce, target: target), to: sender))
+            }
+        case .unheard(let nonce, let target):
+            guard let index = index(of: target), nonce == peers[index].ballot else { return }
+            switch peers[index].verdict {
+            case .suspected, .confirmedDead: peers[index].votes[sender] = now
+            case .alive: break
+            }
         case .indirectAnswer(let nonce, let target):
-            // An answer to an earlier burst does not show the present state.
-            guard let index = index(of: target), case .suspected(let burst) = peers[index].verdict,
-                burst.nonce == nonce
-            else { return }
+            guard let index = index(of: target) else { return }
+            // An answer to an earlier burst or check does not show the present state.
+            let isOfCheck = peers[index].path.answered(nonce: nonce, through: sender, now: now)
+            guard case .suspected(let burst) = peers[index].verdict, burst.nonce == nonce else {
+                if isOfCheck { noteAlive(of: target, now: now, actions: &actions) }
+                return
+            }
+            peers[index].path.doubted(now: now)
             noteAlive(of: target, now: now, actions: &actions)
         }
     }
@@ -397,7 +512,7 @@ package struct MembershipStateMachine: Sendable {
         if peers.isEmpty { lastTick = nil }
         let wanted = members.filter { $0 != local }.sorted().prefix(configuration.peerCountMax)
         peers = wanted.map { id in
-            peers.first { $0.id == id } ?? Peer(id: id, lastHeard: now)
+            peers.first { $0.id == id } ?? Peer(id: id, lastHeard: now, configuration: configuration)
         }
     }
 

@@ -68,6 +68,14 @@ extension ClusterMap {
         return next == self ? nil : next
     }
 
+    /// The members of which a node must reach one before it joins: the others that are alive, if they declared the last
+    /// incarnation of its name dead. Otherwise none. A node that is cut off from all of them, but not from the store,
+    /// would be declared dead again and again.
+    package func membersToReach(from name: NodeName) -> [Member] {
+        guard member(named: name)?.state == .dead else { return [] }
+        return members.filter { $0.state.isAlive && $0.id.name != name }
+    }
+
     /// The incarnation of a node of that name that starts now: one after its last.
     package func nextIncarnation(of name: NodeName) -> NodeID {
         NodeID(name: name, incarnation: (member(named: name)?.id.incarnation ?? 0) + 1)

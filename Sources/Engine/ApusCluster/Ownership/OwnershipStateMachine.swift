@@ -7,6 +7,11 @@ import OrderedCollections
 /// lost swap means that another node changed the map. The map is then read again and the decision is made again on it,
 /// so two nodes never undo each other's changes.
 ///
+/// **Which deaths may be declared.** Those that are certain: the peer's process cannot act, or a majority of the
+/// members does not hear it. A peer that is only silent here may be on the other side of a cut network. If the sides
+/// are equal (``Standing/half``), as of two members, the leases in the store decide: the death of a silent member whose
+/// lease has run out is certain.
+///
 /// **Who declares a death.** Every member that confirmed it, in the order of names with `rankDelay` between them.
 /// Usually one of them swaps and the others find the death in the map. A death that the detector withdraws, or that the
 /// map already shows, is dropped.
@@ -40,6 +45,8 @@ package struct OwnershipStateMachine: Sendable {
         package var answerTimeout: Duration = .seconds(1)
         /// The least time between two swaps of this node for planned moves.
         package var plannedPace: Duration = .milliseconds(20)
+        /// The interval at which the leases are read while neither side of a cut is a majority.
+        package var leaseReadInterval: Duration = .milliseconds(200)
         /// Attempts of one proposal, lost swaps and failures together.
         package var attemptCountMax: Int = 40
         /// The most proposals that wait. A further one is refused with 10007.
@@ -55,7 +62,10 @@ package struct OwnershipStateMachine: Sendable {
         case refresh
         /// A decision is proposed. ``Action/settled(_:_:)`` answers it with the same number.
         case propose(ProposalID, OwnershipDecision)
-        case confirmedDead(NodeID)
+        /// The detector confirmed a death.
+        case confirmedDead(NodeID, isCertain: Bool)
+        /// The answer to ``Action/readLeases``: the nodes that hold a lease in the store.
+        case leases(Set<NodeID>)
         /// The detector withdrew a death.
         case recovered(NodeID)
         /// The answer to ``Action/read``.
@@ -75,6 +85,10 @@ package struct OwnershipStateMachine: Sendable {
         case read
         /// Swap, if the store still holds the revision; answer with `swapWon`, `swapLost` or `storeFailed`.
         case compareAndSwap(expected: UInt64, ClusterMap)
+        /// Read the leases; answer with `leases`, or not at all if they cannot be read.
+        case readLeases
+        /// The number of members that this node hears compared with the others changed.
+        case standingChanged(Standing)
         /// This is the newest map.
         case adopt(ClusterMap)
         /// This node made the newest map. Announce it to the peers.
@@ -101,6 +115,21 @@ package struct OwnershipStateMachine: Sendable {
         case foreign(ApusError)
         /// It holds an earlier map than this node has seen, or one that does not follow from it.
         case rolledBack(found: UInt64, seen: UInt64)
+    }
+
+    /// The size of the side of the cluster that this node hears, itself included, compared with the members that are
+    /// not certainly dead.
+    package enum Standing: String, Sendable, Equatable {
+        case majority
+        /// Half of them.
+        case half
+        case minority
+    }
+
+    private struct Death: Sendable {
+        /// The time from which this node may declare it.
+        var from: MonotonicTime
+        var isCertain: Bool
     }
 
     private struct Proposal: Sendable {
@@ -136,8 +165,9 @@ package struct OwnershipStateMachine: Sendable {
     private var flightSince: MonotonicTime = .zero
     private var isReadWanted = true
     private var proposals: [Proposal] = []
-    /// The time from which this node may declare each confirmed death.
-    private var deaths: OrderedDictionary<NodeID, MonotonicTime> = [:]
+    private var deaths: OrderedDictionary<NodeID, Death> = [:]
+    package private(set) var standing: Standing = .majority
+    private var leasesWantedAt: MonotonicTime = .zero
     private var idleUntil: MonotonicTime = .zero
     private var plannedFrom: MonotonicTime = .zero
     private var isFenced = false
@@ -160,7 +190,8 @@ package struct OwnershipStateMachine: Sendable {
         switch input {
         case .refresh: isReadWanted = true
         case .propose(let id, let decision): accept(id, decision, actions: &actions)
-        case .confirmedDead(let node): note(deathOf: node, now: now)
+        case .confirmedDead(let node, let isCertain): note(deathOf: node, isCertain: isCertain, now: now)
+        case .leases(let holders): note(leases: holders)
         case .recovered(let node): deaths[node] = nil
         case .read(let map): finishRead(map, now: now, actions: &actions)
         case .swapWon(let revision): finishSwap(revision: revision, now: now, actions: &actions)
@@ -175,6 +206,7 @@ package struct OwnershipStateMachine: Sendable {
             tryAgain(now: now, actions: &actions)
         case .tick: noteSilence(now: now, actions: &actions)
         }
+        noteStanding(now: now, actions: &actions)
         next(now: now, actions: &actions)
         return actions
     }
@@ -191,13 +223,39 @@ package struct OwnershipStateMachine: Sendable {
         }
     }
 
-    private mutating func note(deathOf node: NodeID, now: MonotonicTime) {
-        guard map.isAlive(node), node != local, deaths[node] == nil else { return }
-        deaths[node] = now
+    private mutating func note(deathOf node: NodeID, isCertain: Bool, now: MonotonicTime) {
+        guard map.isAlive(node), node != local else { return }
+        guard deaths[node] == nil else {
+            if isCertain { deaths[node]?.isCertain = true }
+            return
+        }
+        deaths[node] = Death(from: now, isCertain: isCertain)
         // The rank counts the members that are left to act, so the death of the first in rank delays nothing.
         let actors = map.members.filter { $0.state.isAlive && deaths[$0.id] == nil }.map(\.id).sorted()
         let rank = local.flatMap { actors.firstIndex(of: $0) } ?? actors.count
-        deaths[node] = now + configuration.rankDelay * rank
+        deaths[node]?.from = now + configuration.rankDelay * rank
+    }
+
+    /// A silent member without a lease does not reach the store either.
+    private mutating func note(leases holders: Set<NodeID>) {
+        guard standing == .half else { return }
+        for node in deaths.keys where !holders.contains(node) { deaths[node]?.isCertain = true }
+    }
+
+    private mutating func noteStanding(now: MonotonicTime, actions: inout [Action]) {
+        guard let local, map.isAlive(local) else { return }
+        let memberCount = map.members.count { $0.state.isAlive && deaths[$0.id]?.isCertain != true }
+        let heardCount = memberCount - deaths.values.count { !$0.isCertain }
+        let new: Standing =
+            heardCount * 2 > memberCount ? .majority : heardCount * 2 == memberCount ? .half : .minority
+        if new != standing {
+            standing = new
+            leasesWantedAt = now
+            actions.append(.standingChanged(new))
+        }
+        guard standing == .half, now >= leasesWantedAt else { return }
+        leasesWantedAt = now + configuration.leaseReadInterval
+        actions.append(.readLeases)
     }
 
     private mutating func note(store condition: StoreCondition, actions: inout [Action]) {
@@ -341,7 +399,7 @@ package struct OwnershipStateMachine: Sendable {
     /// All deaths that are due, in one map; nil if there are none. A node that has not joined declares no deaths.
     private func decideDeaths(now: MonotonicTime) -> ClusterMap? {
         guard let local, map.isAlive(local) else { return nil }
-        let due = deaths.filter { $0.value <= now }.map(\.key)
+        let due = deaths.filter { $0.value.from <= now && $0.value.isCertain }.map(\.key)
         guard !due.isEmpty, let next = try? map.applying(.declareDead(due)) else { return nil }
         return next
     }

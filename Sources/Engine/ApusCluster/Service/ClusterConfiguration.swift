@@ -18,6 +18,11 @@ package struct ClusterConfiguration: Sendable {
     /// The interval at which the store's revision is polled. Notifications of peers and of a store's watch are faster;
     /// the poll covers lost ones.
     package var revisionPollInterval: Duration = .milliseconds(250)
+    /// How long a node that does not renew its lease in the store keeps it. It is renewed three times as often. Where
+    /// neither side of a cut network is a majority, a silent node is declared dead when its lease has run out.
+    package var leaseDuration: Duration = .milliseconds(2500)
+    /// The interval at which a node that was declared dead tries to reach a member before it joins again.
+    package var joinRetryInterval: Duration = .milliseconds(500)
     /// The interval between ticks of the machines.
     package var tickInterval: Duration = .milliseconds(10)
     /// The time that a leaving node waits for its shards to be handed over. The remaining shards then go to the
@@ -79,6 +84,8 @@ package struct ClusterHooks: Sendable {
 /// The links that the cluster uses: ``Transport``, or those of a test.
 package protocol ClusterLinks: Sendable {
     func setPeers(_ peers: [Peer])
+    func setPath(to peer: NodeName, via helper: NodeName?)
+    func reach(_ address: HostPort, timeout: Duration) async -> NodeReach
     func ask(
         _ peer: NodeName, method: UInt16, payload: ByteBuffer, timeout: Duration
     ) async throws(ApusError) -> ByteBuffer

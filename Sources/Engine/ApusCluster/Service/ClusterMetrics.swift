@@ -21,6 +21,10 @@ struct ClusterMetrics: Sendable {
     /// Suspicions withdrawn because this node itself was late.
     let suspicionsDiscarded = Counter(label: "apus_cluster_suspicions_discarded_total")
     let deathsConfirmed = Counter(label: "apus_cluster_deaths_confirmed_total")
+    /// Paths to peers that were found cut. A change of the helper counts too.
+    let pathsCut = Counter(label: "apus_cluster_paths_cut_total")
+    /// Peers that this node reaches only through another node.
+    let cutPaths = Gauge(label: "apus_cluster_cut_paths")
     let swapsLost = Counter(label: "apus_cluster_swaps_lost_total")
     let handoversCompleted = Counter(label: "apus_cluster_handovers_completed_total")
     let handoversAbandoned = Counter(label: "apus_cluster_handovers_abandoned_total")

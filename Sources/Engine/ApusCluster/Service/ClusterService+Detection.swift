@@ -22,10 +22,13 @@ extension ClusterService {
             logger.info("A peer is suspected", metadata: facts(peer, reason.rawValue, evidence))
         case .confirmedDead(let peer, let reason):
             metrics.deathsConfirmed.increment()
-            thread.loop.execute { self.handle(ownership: .confirmedDead(peer)) }
+            thread.loop.execute { self.handle(ownership: .confirmedDead(peer, isCertain: reason.isProven)) }
             var facts = facts(peer, reason.rawValue, evidence)
             facts[LogKey.pressure] = "\(Self.pressure())"
             logger.warning("A peer is dead as far as this node can tell", metadata: facts)
+        case .certain(let peer):
+            logger.warning("Most nodes do not hear a peer that is silent", metadata: facts(peer, nil, evidence))
+            thread.loop.execute { self.handle(ownership: .confirmedDead(peer, isCertain: true)) }
         case .recovered(let peer):
             logger.info("A suspected peer was heard again", metadata: facts(peer, nil, evidence))
             thread.loop.execute { self.handle(ownership: .recovered(peer)) }
@@ -34,8 +37,44 @@ extension ClusterService {
             logger.info(
                 "A suspicion was discarded since this node itself was late", metadata: facts(peer, nil, evidence))
             thread.loop.execute { self.handle(ownership: .recovered(peer)) }
+        case .pathCut(let peer, let helper):
+            metrics.pathsCut.increment()
+            var facts = facts(peer, nil, evidence)
+            facts[LogKey.helper] = "\(helper)"
+            logger.warning("The path to a peer is cut; its messages go through another node", metadata: facts)
+            thread.loop.execute { self.setHelper(helper, of: peer) }
+        case .pathRestored(let peer):
+            logger.notice("The path to a peer is restored", metadata: facts(peer, nil, evidence))
+            thread.loop.execute { self.setHelper(nil, of: peer) }
         case .send, .inspect: break
         }
+    }
+
+    // MARK: Paths
+
+    private func setHelper(_ helper: NodeID?, of peer: NodeID) {
+        state.value.helpers[peer] = helper
+        state.value.links?.setPath(to: peer.name, via: helper?.name)
+        showPaths()
+    }
+
+    /// Applies the helpers to the links of a new map, which are dialled directly at first.
+    func keepPaths(_ map: ClusterMap) {
+        state.value.helpers = state.value.helpers.filter { map.isAlive($0.key) }
+        for (peer, helper) in state.value.helpers {
+            state.value.links?.setPath(to: peer.name, via: map.isAlive(helper) ? helper.name : nil)
+        }
+        showPaths()
+    }
+
+    private func showPaths() {
+        let cut = state.value.helpers.sorted { $0.key < $1.key }
+        metrics.cutPaths.record(cut.count)
+        let list = cut.map { "to \($0.key.name) through \($0.value.name)" }.joined(separator: ", ")
+        hooks.condition(
+            .pathCut,
+            cut.isEmpty
+                ? nil : "the network between this node and others is cut; messages go another way: \(list)")
     }
 
     private func facts(_ peer: NodeID, _ reason: String?, _ evidence: MembershipEvidence?) -> Logger.Metadata {
@@ -74,6 +113,13 @@ extension ClusterService {
 extension NodeConditions.Kind {
     /// The listener for other nodes closed and is not open again.
     package static let transportClosed = Self("transport_closed", isUnhealthy: true)
+    /// Packets between this node and a peer do not arrive, but a third node exchanges packets with both. Messages go
+    /// through that node.
+    package static let pathCut = Self("path_cut", isUnhealthy: false)
+    /// This node was declared dead and reaches no other node. It waits to join.
+    package static let unreachable = Self("unreachable", isUnhealthy: true)
+    /// This node hears less than half of the members that are not certainly dead. It declares nobody dead.
+    package static let minority = Self("minority", isUnhealthy: true)
     /// Clocks of other nodes differ from this node's by more than `membership.clock_difference_max`.
     package static let clockDiffers = Self("clock_differs", isUnhealthy: false)
     /// As ``clockDiffers``, but this node's clock is the wrong one: it differs from most others', of which there are at

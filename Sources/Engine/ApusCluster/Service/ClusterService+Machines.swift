@@ -54,6 +54,10 @@ extension ClusterService {
                 state.value.pollingSince = now
             }
         }
+        if now >= state.value.nextRenewal, state.value.isRunning, !state.value.isRenewing {
+            state.value.nextRenewal = now + configuration.leaseDuration / 3
+            state.value.isRenewing = submit(.renewLease)
+        }
         if state.value.ownership.isBusy { handle(ownership: .tick) }
         if now >= state.value.nextHandoverTick {
             state.value.nextHandoverTick = now + .milliseconds(20)
@@ -80,6 +84,8 @@ extension ClusterService {
                 log(deaths, writtenIn: revision)
             case .settled(let id, let outcome): settle(id, outcome)
             case .storeChanged(let condition): hooks.storeChanged(condition)
+            case .readLeases: _ = submit(.readLeases)
+            case .standingChanged(let standing): show(standing)
             case .fenced: fenced()
             }
         }
@@ -102,6 +108,7 @@ extension ClusterService {
         let peers = map.members.filter { $0.state.isAlive && $0.id != identity }
             .map { Peer(id: $0.id, address: $0.addresses.transport) }
         state.value.links?.setPeers(peers)
+        keepPaths(map)
         let ids = map.isAlive(identity) ? peers.map(\.id) : []
         if let heartbeats = heartbeats.withLock({ $0 }) {
             heartbeats.setPeers(peers)
@@ -146,6 +153,17 @@ extension ClusterService {
             if !failed.isEmpty { handle(handover: .proposalFailed(failed)) }
         case nil: break
         }
+    }
+
+    private func show(_ standing: OwnershipStateMachine.Standing) {
+        logger.notice(
+            "The side of the cluster that this node hears changed", metadata: [LogKey.reason: "\(standing.rawValue)"])
+        view.isMinority = standing == .minority
+        hooks.condition(
+            .minority,
+            standing == .minority
+                ? "this node hears less than half of the cluster's nodes; it declares nobody dead and takes no shards"
+                : nil)
     }
 
     private func fenced() {
@@ -197,6 +215,16 @@ extension ClusterService {
         case .compareAndSwap(let expected, let map):
             let answer = await perform(.compareAndSwap(expected: expected, map))
             thread.loop.execute { self.handle(ownership: answer) }
+        case .readLeases:
+            guard let holders = try? await store.leaseHolders() else { break }
+            thread.loop.execute { self.handle(ownership: .leases(holders)) }
+        case .renewLease:
+            do {
+                try await store.renewLease(of: identity, for: configuration.leaseDuration)
+            } catch {
+                logger.debug("The lease in the ownership store was not renewed", metadata: Logger.facts(of: error))
+            }
+            thread.loop.execute { self.state.value.isRenewing = false }
         case .pollRevision:
             // If the store fails or went back, the next read detects it.
             let revision = try? await store.revision()

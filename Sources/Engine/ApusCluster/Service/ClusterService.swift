@@ -38,9 +38,13 @@ package final class ClusterService: Service {
         var pollingSince: MonotonicTime?
         var nextPoll: MonotonicTime = .zero
         var nextHandoverTick: MonotonicTime = .zero
+        var nextRenewal: MonotonicTime = .zero
+        var isRenewing = false
         /// The next tick; nil before the service runs and after its end.
         var nextTick: (task: Scheduled<Void>, time: MonotonicTime)?
         var isRunning = false
+        /// The helpers of the peers whose paths are cut.
+        var helpers: [NodeID: NodeID] = [:]
     }
 
     /// Receives the result of a proposal.
@@ -54,6 +58,8 @@ package final class ClusterService: Service {
         case read
         case compareAndSwap(expected: UInt64, ClusterMap)
         case pollRevision
+        case renewLease
+        case readLeases
         case awaitReplica(ShardMove)
         case stream(ShardMove)
     }
@@ -123,6 +129,7 @@ package final class ClusterService: Service {
     package func join(
         over links: any ClusterLinks, addresses: NodeAddresses, bind: HostPort? = nil
     ) async throws(ApusError) {
+        try await awaitMember(over: links)
         try await startHeartbeats(at: bind ?? addresses.transport)
         let decision = OwnershipDecision.join(identity, addresses: addresses, weight: configuration.weight)
         let map = view.map
@@ -140,7 +147,7 @@ package final class ClusterService: Service {
                         "This node joined the cluster",
                         metadata: [LogKey.cluster: "\(map.cluster)", LogKey.revision: "\(map.revision)"])
                     return await joined(machine, map: map, links: links)
-                case .adopt, .announce, .fenced, .storeChanged: break
+                case .adopt, .announce, .fenced, .storeChanged, .readLeases, .standingChanged: break
                 }
             }
             guard let request else {
@@ -192,7 +199,7 @@ package final class ClusterService: Service {
                 }
                 metrics.swapsLost.increment()
                 return .swapLost
-            case .adopt, .announce, .settled, .storeChanged, .fenced:
+            case .adopt, .announce, .settled, .storeChanged, .fenced, .readLeases, .standingChanged:
                 return .tick
             }
         } catch {

@@ -9,7 +9,8 @@
 //   https://github.com/apple/swift-protobuf/
 
 /// The part of etcd's v3 API that the ownership store uses (etcd 3.4 and newer). The numbers of the fields are etcd's. The
-/// methods are /etcdserverpb.KV/Txn, /etcdserverpb.Watch/Watch and /etcdserverpb.Auth/Authenticate.
+/// methods are /etcdserverpb.KV/Txn, /etcdserverpb.Watch/Watch, /etcdserverpb.Lease/LeaseGrant, /etcdserverpb.Lease/LeaseKeepAlive and
+/// /etcdserverpb.Auth/Authenticate.
 
 #if canImport(FoundationEssentials)
 package import FoundationEssentials
@@ -66,6 +67,12 @@ package nonisolated struct EtcdRangeRequest: Sendable {
 
   package var key: Data = Data()
 
+  /// If set, all keys from `key` up to this one, which is not read.
+  package var rangeEnd: Data = Data()
+
+  /// The most keys; 0: all.
+  package var limit: Int64 = 0
+
   package var keysOnly: Bool = false
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
@@ -104,6 +111,9 @@ package nonisolated struct EtcdPutRequest: Sendable {
   package var key: Data = Data()
 
   package var value: Data = Data()
+
+  /// The lease whose end removes the key; 0: none.
+  package var lease: Int64 = 0
 
   package var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -499,6 +509,60 @@ package nonisolated struct EtcdEvent: Sendable {
   fileprivate var _kv: EtcdKeyValue? = nil
 }
 
+package nonisolated struct EtcdLeaseGrantRequest: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// In seconds. etcd raises it to one and a half election time-outs at least.
+  package var ttl: Int64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+package nonisolated struct EtcdLeaseGrantResponse: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var id: Int64 = 0
+
+  package var ttl: Int64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+package nonisolated struct EtcdLeaseKeepAliveRequest: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var id: Int64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
+package nonisolated struct EtcdLeaseKeepAliveResponse: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  package var id: Int64 = 0
+
+  /// 0 if there is no such lease any more.
+  package var ttl: Int64 = 0
+
+  package var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  package init() {}
+}
+
 package nonisolated struct EtcdAuthenticateRequest: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
@@ -601,7 +665,7 @@ nonisolated extension EtcdKeyValue: SwiftProtobuf.Message, SwiftProtobuf._Messag
 
 nonisolated extension EtcdRangeRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".RangeRequest"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}key\0\u{4}\u{7}keys_only\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}key\0\u{3}range_end\0\u{1}limit\0\u{4}\u{5}keys_only\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -610,6 +674,8 @@ nonisolated extension EtcdRangeRequest: SwiftProtobuf.Message, SwiftProtobuf._Me
       // enabled. https://github.com/apple/swift-protobuf/issues/1034
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularBytesField(value: &self.key) }()
+      case 2: try { try decoder.decodeSingularBytesField(value: &self.rangeEnd) }()
+      case 3: try { try decoder.decodeSingularInt64Field(value: &self.limit) }()
       case 8: try { try decoder.decodeSingularBoolField(value: &self.keysOnly) }()
       default: break
       }
@@ -620,6 +686,12 @@ nonisolated extension EtcdRangeRequest: SwiftProtobuf.Message, SwiftProtobuf._Me
     if !self.key.isEmpty {
       try visitor.visitSingularBytesField(value: self.key, fieldNumber: 1)
     }
+    if !self.rangeEnd.isEmpty {
+      try visitor.visitSingularBytesField(value: self.rangeEnd, fieldNumber: 2)
+    }
+    if self.limit != 0 {
+      try visitor.visitSingularInt64Field(value: self.limit, fieldNumber: 3)
+    }
     if self.keysOnly != false {
       try visitor.visitSingularBoolField(value: self.keysOnly, fieldNumber: 8)
     }
@@ -628,6 +700,8 @@ nonisolated extension EtcdRangeRequest: SwiftProtobuf.Message, SwiftProtobuf._Me
 
   package static func ==(lhs: EtcdRangeRequest, rhs: EtcdRangeRequest) -> Bool {
     if lhs.key != rhs.key {return false}
+    if lhs.rangeEnd != rhs.rangeEnd {return false}
+    if lhs.limit != rhs.limit {return false}
     if lhs.keysOnly != rhs.keysOnly {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
@@ -675,7 +749,7 @@ nonisolated extension EtcdRangeResponse: SwiftProtobuf.Message, SwiftProtobuf._M
 
 nonisolated extension EtcdPutRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   package static let protoMessageName: String = _protobuf_package + ".PutRequest"
-  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}key\0\u{1}value\0")
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}key\0\u{1}value\0\u{1}lease\0")
 
   package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -685,6 +759,7 @@ nonisolated extension EtcdPutRequest: SwiftProtobuf.Message, SwiftProtobuf._Mess
       switch fieldNumber {
       case 1: try { try decoder.decodeSingularBytesField(value: &self.key) }()
       case 2: try { try decoder.decodeSingularBytesField(value: &self.value) }()
+      case 3: try { try decoder.decodeSingularInt64Field(value: &self.lease) }()
       default: break
       }
     }
@@ -697,12 +772,16 @@ nonisolated extension EtcdPutRequest: SwiftProtobuf.Message, SwiftProtobuf._Mess
     if !self.value.isEmpty {
       try visitor.visitSingularBytesField(value: self.value, fieldNumber: 2)
     }
+    if self.lease != 0 {
+      try visitor.visitSingularInt64Field(value: self.lease, fieldNumber: 3)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
   package static func ==(lhs: EtcdPutRequest, rhs: EtcdPutRequest) -> Bool {
     if lhs.key != rhs.key {return false}
     if lhs.value != rhs.value {return false}
+    if lhs.lease != rhs.lease {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1271,6 +1350,136 @@ nonisolated extension EtcdEvent: SwiftProtobuf.Message, SwiftProtobuf._MessageIm
 
   package static func ==(lhs: EtcdEvent, rhs: EtcdEvent) -> Bool {
     if lhs._kv != rhs._kv {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension EtcdLeaseGrantRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".LeaseGrantRequest"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}TTL\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularInt64Field(value: &self.ttl) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.ttl != 0 {
+      try visitor.visitSingularInt64Field(value: self.ttl, fieldNumber: 1)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: EtcdLeaseGrantRequest, rhs: EtcdLeaseGrantRequest) -> Bool {
+    if lhs.ttl != rhs.ttl {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension EtcdLeaseGrantResponse: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".LeaseGrantResponse"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\u{2}ID\0\u{1}TTL\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 2: try { try decoder.decodeSingularInt64Field(value: &self.id) }()
+      case 3: try { try decoder.decodeSingularInt64Field(value: &self.ttl) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.id != 0 {
+      try visitor.visitSingularInt64Field(value: self.id, fieldNumber: 2)
+    }
+    if self.ttl != 0 {
+      try visitor.visitSingularInt64Field(value: self.ttl, fieldNumber: 3)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: EtcdLeaseGrantResponse, rhs: EtcdLeaseGrantResponse) -> Bool {
+    if lhs.id != rhs.id {return false}
+    if lhs.ttl != rhs.ttl {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension EtcdLeaseKeepAliveRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".LeaseKeepAliveRequest"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}ID\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularInt64Field(value: &self.id) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.id != 0 {
+      try visitor.visitSingularInt64Field(value: self.id, fieldNumber: 1)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: EtcdLeaseKeepAliveRequest, rhs: EtcdLeaseKeepAliveRequest) -> Bool {
+    if lhs.id != rhs.id {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension EtcdLeaseKeepAliveResponse: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  package static let protoMessageName: String = _protobuf_package + ".LeaseKeepAliveResponse"
+  package static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{2}\u{2}ID\0\u{1}TTL\0")
+
+  package mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 2: try { try decoder.decodeSingularInt64Field(value: &self.id) }()
+      case 3: try { try decoder.decodeSingularInt64Field(value: &self.ttl) }()
+      default: break
+      }
+    }
+  }
+
+  package func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.id != 0 {
+      try visitor.visitSingularInt64Field(value: self.id, fieldNumber: 2)
+    }
+    if self.ttl != 0 {
+      try visitor.visitSingularInt64Field(value: self.ttl, fieldNumber: 3)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  package static func ==(lhs: EtcdLeaseKeepAliveResponse, rhs: EtcdLeaseKeepAliveResponse) -> Bool {
+    if lhs.id != rhs.id {return false}
+    if lhs.ttl != rhs.ttl {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -26,6 +26,8 @@ package final class LocalOwnershipStore: OwnershipStore {
     package let identity: StoreID
     package let path: String
     private let confined: Confined
+    private let leases: LocalLeases
+    private let leaseQueue = DispatchQueue(label: "apus.ownership.leases")
 
     /// The directory, confined to its queue.
     private final class Confined: @unchecked Sendable {  // SAFETY: `directory` is only used on `queue`.
@@ -49,6 +51,7 @@ package final class LocalOwnershipStore: OwnershipStore {
         limits: LocalOwnershipLimits = LocalOwnershipLimits(), files: any StoreFiles = SystemStoreFiles()
     ) async throws(ApusError) {
         self.path = path
+        leases = LocalLeases(directory: "\(path)-leases")
         confined = Confined(
             RevisionDirectory(path: path, cluster: cluster, files: files, keptMax: limits.revisionsKept))
         do throws(RevisionDirectory.Failure) {
@@ -85,6 +88,27 @@ package final class LocalOwnershipStore: OwnershipStore {
 
     package func revision() async throws(ApusError) -> UInt64 {
         try await access { (directory) throws(RevisionDirectory.Failure) in try directory.newestRecord().revision }
+    }
+
+    package func renewLease(of node: NodeID, for duration: Duration) async throws(ApusError) {
+        try await onLeases { (leases) throws(ApusError) in try leases.renew(node, for: duration) }
+    }
+
+    package func leaseHolders() async throws(ApusError) -> Set<NodeID> {
+        try await onLeases { (leases) throws(ApusError) in try leases.holders() }
+    }
+
+    /// The leases have a queue of their own: a swap that waits for the disk must not delay a renewal.
+    private func onLeases<Value: Sendable>(
+        _ body: @escaping @Sendable (LocalLeases) throws(ApusError) -> Value
+    ) async throws(ApusError) -> Value {
+        let leases = leases
+        let result = await withCheckedContinuation { (done: CheckedContinuation<Result<Value, ApusError>, Never>) in
+            leaseQueue.async {
+                done.resume(returning: Result { () throws(ApusError) in try body(leases) })
+            }
+        }
+        return try result.get()
     }
 
     // MARK: Opening

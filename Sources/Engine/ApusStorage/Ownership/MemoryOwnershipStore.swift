@@ -9,6 +9,8 @@ package final class MemoryOwnershipStore: OwnershipStore {
     private struct State {
         var value: OwnershipValue?
         var failure: ApusError?
+        /// The ends of the leases.
+        var leases: [NodeID: MonotonicTime] = [:]
     }
 
     private let state = Mutex(State())
@@ -33,6 +35,21 @@ package final class MemoryOwnershipStore: OwnershipStore {
             guard revision == expected else { return nil }
             state.value = OwnershipValue(revision: revision + 1, bytes: value)
             return revision + 1
+        }
+    }
+
+    package func renewLease(of node: NodeID, for duration: Duration) async throws(ApusError) {
+        try state.withLock { (state) throws(ApusError) in
+            if let failure = state.failure { throw failure }
+            for other in state.leases.keys where other.name == node.name { state.leases[other] = nil }
+            state.leases[node] = .now() + duration
+        }
+    }
+
+    package func leaseHolders() async throws(ApusError) -> Set<NodeID> {
+        try state.withLock { (state) throws(ApusError) in
+            if let failure = state.failure { throw failure }
+            return Set(state.leases.filter { $0.value > .now() }.keys)
         }
     }
 

@@ -29,6 +29,14 @@ package protocol OwnershipStore: Sendable {
     /// - Returns: The new revision; nil if the store holds another than the expected one.
     func compareAndSwap(expected: UInt64, value: [UInt8]) async throws(ApusError) -> UInt64?
 
+    /// Renews this incarnation's lease: the store shows it as held until the duration has passed without another
+    /// renewal. A lease proves nothing about the node but that it reached the store. A store may count in whole seconds,
+    /// and then ends a lease up to a second earlier or later.
+    func renewLease(of node: NodeID, for duration: Duration) async throws(ApusError)
+
+    /// The incarnations whose leases have not run out. At most ``OwnershipLimits/leaseCountMax``.
+    func leaseHolders() async throws(ApusError) -> Set<NodeID>
+
     /// The revision of the value; 0 before the first swap. May be called ten times a second.
     func revision() async throws(ApusError) -> UInt64
 
@@ -66,4 +74,6 @@ package struct OwnershipValue: Sendable, Equatable {
 package enum OwnershipLimits {
     /// The largest value, in bytes; a larger one is refused with 10002.
     package static let valueByteCountMax = 1 << 20
+    /// The most leases that are read; those of nodes with later names are left out.
+    package static let leaseCountMax = 1024
 }
