@@ -22,7 +22,6 @@ package struct NodeProcess: Sendable {
     /// How often, and at which interval, missing arguments of a process are read again.
     private static let argumentAttempts = 100
     private static let argumentWaitMicroseconds: UInt32 = 1000
-    /// The program's name in the arguments of every process, whatever the name of its file.
     private static let programName = "apus"
 
     /// A node's or a client's name, for messages.
@@ -37,20 +36,27 @@ package struct NodeProcess: Sendable {
     private let configurationFile: String?
     /// The state directory, if the process starts in the network namespace of its name there.
     private let home: StateDirectory?
+    /// The file of another program; nil for `apus`.
+    private let program: String?
+    /// The program's name in the arguments of the process, whatever the name of its file.
+    private var title: String { program.map { URL(fileURLWithPath: $0).lastPathComponent } ?? Self.programName }
 
     /// Describes a process by its arguments. Nothing is started.
     /// - Parameters:
     ///   - arguments: the arguments after the program's name.
     ///   - home: the state directory, if the process starts in the network namespace of its name there; nil for the
     ///     namespace of this process.
+    ///   - program: the file of another program; nil for `apus`.
     package init(
-        name: String, arguments: [String], logFile: String, pidFile: String, home: StateDirectory? = nil
+        name: String, arguments: [String], logFile: String, pidFile: String, home: StateDirectory? = nil,
+        program: String? = nil
     ) {
         self.name = name
         self.arguments = arguments
         self.logFile = logFile
         self.pidFile = pidFile
         self.home = home
+        self.program = program
         configurationFile = nil
     }
 
@@ -61,6 +67,7 @@ package struct NodeProcess: Sendable {
         logFile = directory.logFile(name)
         pidFile = directory.pidFile(name)
         home = directory
+        program = nil
         configurationFile = directory.configurationFile(name)
     }
 
@@ -108,7 +115,7 @@ package struct NodeProcess: Sendable {
 
     /// Starts the process detached: a session of its own, no terminal, output to its log.
     /// - Parameters:
-    ///   - program: the file of `apus`; if nil, this program's own.
+    ///   - program: the file of `apus`; if nil, this program's own, or that of the other program.
     ///   - launcher: a program and its first arguments, which executes the file that follows in its own process, under
     ///     this program's name; empty for none.
     ///   - variables: additional environment variables.
@@ -117,7 +124,7 @@ package struct NodeProcess: Sendable {
     package func start(
         program: String? = nil, launcher: [String] = [], variables: [String: String] = [:]
     ) throws(ApusError) {
-        let program = program ?? Self.executable
+        let program = program ?? self.program ?? Self.executable
         let folder = URL(fileURLWithPath: logFile).deletingLastPathComponent().path
         do {
             try FileManager.default.createDirectory(atPath: folder, withIntermediateDirectories: true)
@@ -126,7 +133,7 @@ package struct NodeProcess: Sendable {
         }
         let pid = try DetachedProcess.start(
             executable: launcher.first ?? program,
-            arguments: (launcher.isEmpty ? [Self.programName] : launcher + [program]) + arguments,
+            arguments: (launcher.isEmpty ? [title] : launcher + [program]) + arguments,
             environment: try environment().merging(variables) { $1 }, output: logFile,
             namespace: try home?.mark()?.network?.namespace(of: name))
         do {
@@ -198,7 +205,7 @@ package struct NodeProcess: Sendable {
         }
         let found = line.split(separator: 0, omittingEmptySubsequences: false).dropLast()
             .map { String(decoding: $0, as: UTF8.self) }
-        return found == [Self.programName] + arguments
+        return found == [title] + arguments
     }
 
     /// The state letter of `stat` (proc(5)): R, S, D running; T stopped. Nil if there is no such process.

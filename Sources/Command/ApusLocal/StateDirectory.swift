@@ -18,6 +18,16 @@ package struct StateDirectory: Sendable {
         package var relay: String?
     }
 
+    /// A member of etcd in `cluster.json`.
+    package struct Store: Codable, Sendable, Equatable {
+        /// Differs from the nodes' names.
+        package var name: String
+        /// HOST:PORT for its clients, the nodes.
+        package var clients: String
+        /// HOST:PORT for the other members.
+        package var peers: String
+    }
+
     /// The content of `cluster.json`.
     package struct Mark: Codable, Sendable, Equatable {
         /// Distinguishes the file from those of other programs.
@@ -35,12 +45,15 @@ package struct StateDirectory: Sendable {
         package var nodes: [Node]
         /// The networks of an isolated cluster; nil if the nodes use the addresses of the machine.
         package var network: NetworkPlan?
+        /// The members of etcd that hold the ownership store; nil for a store in a directory.
+        package var stores: [Store]?
 
         /// A mark of this release's format.
-        package init(cluster: String, nodes: [Node], network: NetworkPlan? = nil) {
+        package init(cluster: String, nodes: [Node], network: NetworkPlan? = nil, stores: [Store]? = nil) {
             self.cluster = cluster
             self.nodes = nodes
             self.network = network
+            self.stores = stores
         }
     }
 

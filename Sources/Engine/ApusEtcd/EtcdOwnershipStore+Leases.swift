@@ -1,5 +1,6 @@
 package import ApusCore
 import ApusStorage
+import Synchronization
 
 /// A lease that etcd granted to an incarnation.
 struct EtcdLease: Sendable {

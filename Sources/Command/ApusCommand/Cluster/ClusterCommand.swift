@@ -29,6 +29,8 @@ struct ClusterReport: Encodable {
     /// The state directory.
     var directory: String
     var nodes: [NodeReport]
+    /// The members of etcd that hold the ownership store; nil for a store in a directory.
+    var stores: [StoreReport]?
     /// The networks of an isolated cluster; otherwise nil.
     var network: NetworkPlan?
     /// The faults of the networks; nil if the cluster is not isolated.
@@ -38,14 +40,15 @@ struct ClusterReport: Encodable {
         self.cluster = cluster.mark.cluster
         directory = cluster.directory.path
         network = cluster.mark.network
+        stores = cluster.mark.stores == nil ? nil : StoreReport.gather(cluster)
         faults = try network == nil ? nil : cluster.directory.faults()
         nodes = await NodeReport.gather(cluster)
     }
 
-    /// The tables of the nodes and channels, and that of the faults if there are any.
+    /// The tables of the nodes and channels, and those of the members of etcd and of the faults if there are any.
     var table: [String] {
-        let faults = TextTable.lines(faults?.rows ?? [])
-        return NodeReport.table(nodes) + (faults.isEmpty ? [] : [""] + faults)
+        let more = [StoreReport.table(stores ?? []), TextTable.lines(faults?.rows ?? [])]
+        return NodeReport.table(nodes) + more.filter { !$0.isEmpty }.flatMap { [""] + $0 }
     }
 }
 
@@ -63,8 +66,17 @@ struct NodeArgument: ParsableArguments {
     @Argument(help: "Select the node by its number from 1, or by its name.")
     var node: String
 
+    /// The member of etcd that is selected instead of a node; nil for a node.
+    func store(in cluster: LocalCluster) -> StateDirectory.Store? {
+        (cluster.mark.stores ?? []).first { $0.name == node }
+    }
+
+    /// The process of the node or of the member of etcd.
     /// - Throws: 21031 if there is no such node.
     func process(in cluster: LocalCluster) throws(ApusError) -> NodeProcess {
-        NodeProcess(try StateDirectory.node(node, in: cluster.mark).name, in: cluster.directory)
+        if let store = store(in: cluster) {
+            return try EtcdMember.process(store, in: cluster.directory, cluster.mark)
+        }
+        return NodeProcess(try StateDirectory.node(node, in: cluster.mark).name, in: cluster.directory)
     }
 }

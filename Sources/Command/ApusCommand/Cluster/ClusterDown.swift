@@ -34,6 +34,8 @@ struct ClusterDown: AsyncParsableCommand {
             // Checked before the nodes are stopped, so that the command ends all of it or nothing.
             if mark.network != nil { try IsolatedNetwork.requireTools() }
             try await Self.stop(mark.nodes.map { NodeProcess($0.name, in: state) })
+            // After the nodes, which leave the map when they stop.
+            try await Self.stop((mark.stores ?? []).map { try EtcdMember.process($0, in: state, mark) })
             if mark.network != nil { try IsolatedNetwork(mark, in: state).remove() }
             if purge { try FileManager.default.removeItem(atPath: state.path) }
             return mark

@@ -132,8 +132,8 @@ struct ClusterCutStore: AsyncParsableCommand, FaultVerb {
         guard !network.plan.stores.isEmpty else {
             throw ApusError(
                 .configurationInvalid,
-                "the ownership store of this cluster is a directory, to which no network leads; cut-store works with "
-                    + "the store etcd")
+                "the ownership store of this cluster is a directory, to which no network leads; cut-store works in a "
+                    + "cluster that was made with `apus cluster up --isolated --etcd`")
         }
         faults.cutStore(of: try network.names.endpoint(node.node))
     }

@@ -19,6 +19,7 @@ struct ClusterRestart: AsyncParsableCommand {
     }
 
     private func restart(_ local: LocalCluster) async throws {
+        if let store = node.store(in: local) { return try await restart(store, local) }
         let found = try StateDirectory.node(node.node, in: local.mark)
         let process = NodeProcess(found.name, in: local.directory)
         try await process.stop()
@@ -38,5 +39,14 @@ struct ClusterRestart: AsyncParsableCommand {
         }
         try output.show(
             NodeOutcome(node: found.name, process: process.state), ["The node \(found.name) was restarted."])
+    }
+
+    /// Restarts a member of etcd.
+    private func restart(_ store: StateDirectory.Store, _ local: LocalCluster) async throws {
+        let process = try EtcdMember.process(store, in: local.directory, local.mark)
+        try await process.stop()
+        try process.start()
+        try await EtcdMember.waitUntilHealthy([store], in: local.directory, local.mark, timeout: .seconds(timeout))
+        try output.show(NodeOutcome(node: store.name, process: process.state), ["\(store.name) was restarted."])
     }
 }

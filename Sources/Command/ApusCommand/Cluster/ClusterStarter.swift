@@ -15,6 +15,10 @@ struct ClusterStarter: Sendable {
     var cluster = "local"
     /// Gives each node of a new cluster a network namespace of its own. An isolated cluster stays isolated.
     var isIsolated = false
+    /// Keeps the ownership of a new cluster in etcd. A cluster with etcd keeps it.
+    var hasEtcd = false
+    /// How long the members of etcd may take to elect a leader.
+    private static let etcdTimeout = Duration.seconds(30)
 
     init(state: StateDirectory) { self.state = state }
 
@@ -30,11 +34,22 @@ struct ClusterStarter: Sendable {
         let local = try LocalCluster(directory: state.path)
         let network = local.mark.network
         if network != nil { try await IsolatedNetwork(local.mark, in: state).make() }
+        try await startStores(local)
         let pairs = local.mark.nodes.map { ($0, NodeProcess($0.name, in: state)) }.filter { $0.1.state == .stopped }
         for (node, _) in pairs { try await LocalPorts.requireFree(node, in: network?.namespace(of: node.name)) }
         for (_, process) in pairs { try process.start() }
         try await ClusterReadiness(cluster: local).wait(timeout)
         return local
+    }
+
+    /// Starts the members of etcd that are not running, and waits for them: nodes start with their store only.
+    private func startStores(_ local: LocalCluster) async throws {
+        let stores = local.mark.stores ?? []
+        for store in stores {
+            let process = try EtcdMember.process(store, in: state, local.mark)
+            if process.state == .stopped { try process.start() }
+        }
+        try await EtcdMember.waitUntilHealthy(stores, in: state, local.mark, timeout: Self.etcdTimeout)
     }
 
     private struct Plan {
@@ -45,7 +60,9 @@ struct ClusterStarter: Sendable {
 
     private func plan() throws(ApusError) -> Plan {
         let existing = try state.mark()
-        let network = try network(existing)
+        var network = try network(existing)
+        let stores = try stores(existing, network)
+        if let plan = network, let stores { network?.stores = stores.indices.map { plan.address(ofStore: $0) } }
         if let configs {
             let read = try NodeConfigurationFile.read(folder: configs)
             try requireSame(existing, cluster: read.cluster)
@@ -66,10 +83,10 @@ struct ClusterStarter: Sendable {
             NodeConfigurationFile.node($0 + 1, basePort: basePort, network: network)
         }
         let texts: [String?] = added.map {
-            NodeConfigurationFile.text($0, cluster: cluster, isIsolated: network != nil)
+            NodeConfigurationFile.text($0, cluster: cluster, isIsolated: network != nil, stores: stores ?? [])
         }
         return Plan(
-            mark: StateDirectory.Mark(cluster: cluster, nodes: known + added, network: network),
+            mark: StateDirectory.Mark(cluster: cluster, nodes: known + added, network: network, stores: stores),
             files: known.map { _ in nil } + texts)
     }
 
@@ -91,6 +108,26 @@ struct ClusterStarter: Sendable {
         try IsolatedNetwork.requireTools()
         if let known { return known }
         return try IsolatedNetwork.choose(for: state)
+    }
+
+    /// The members of etcd of the directory's cluster, or of a new one; nil if the store is a directory.
+    private func stores(
+        _ existing: StateDirectory.Mark?, _ network: NetworkPlan?
+    ) throws(ApusError) -> [StateDirectory.Store]? {
+        let known = existing?.stores
+        guard known != nil || hasEtcd else { return nil }
+        guard configs == nil else {
+            throw ApusError(
+                .stateForeign, "\(state.path) is the state of a cluster with etcd; use another --dir with --configs")
+        }
+        guard known != nil || existing == nil else {
+            throw ApusError(
+                .stateForeign,
+                "the cluster in \(state.path) was created without --etcd; use another --dir, or start again after "
+                    + "`apus cluster down --purge`")
+        }
+        try EtcdMember.requireProgram()
+        return known ?? EtcdMember.members(basePort: basePort, network: network)
     }
 
     private func requireSame(_ existing: StateDirectory.Mark?, cluster: String) throws(ApusError) {

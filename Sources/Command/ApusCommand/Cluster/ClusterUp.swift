@@ -14,17 +14,23 @@ struct ClusterUp: AsyncParsableCommand {
             With --isolated, a new cluster has networks: each node has a network namespace and an address of its own,
             and `partition`, `cut`, `loss`, `delay`, `cut-store` and `heal` make and end faults between them. This
             requires root, and the packages iproute2 and nftables. The cluster stays isolated when it is started again.
+
+            With --etcd, a new cluster keeps its ownership in three members of etcd, named e1 to e3, which this command
+            starts as well. This requires the package etcd-server. `kill`, `pause`, `resume` and `restart` act on a
+            member by its name, and so do the verbs for faults of an isolated cluster.
             """)
 
     @OptionGroup var directory: DirectoryOption
     @Option(help: "Set the number of nodes, 1 to 32.")
     var nodes: Int?
-    @Option(help: "Set the first port. Each node uses ten ports.")
+    @Option(help: "Set the first port. Each node uses ten ports; with --etcd, the six ports below it are used too.")
     var basePort = 7400
     @Option(help: "Use the node configurations of this folder instead of generated ones.")
     var configs: String?
     @Flag(help: "Give each node of a new cluster a network of its own, with faults on demand. Requires root.")
     var isolated = false
+    @Flag(help: "Keep the ownership of a new cluster in etcd.")
+    var etcd = false
     @Option(help: "Set the cluster's name in generated configurations.")
     var cluster = "local"
     @Option(help: "Set the number of seconds to wait until the cluster is ready.")
@@ -36,12 +42,13 @@ struct ClusterUp: AsyncParsableCommand {
         guard (1...NodeConfigurationFile.nodesMax).contains(nodes ?? 1) else {
             throw ValidationError("--nodes must be 1 to \(NodeConfigurationFile.nodesMax)")
         }
-        guard basePort > 0, last <= 65_536 else {
+        guard basePort > (etcd ? EtcdMember.portCount : 0), last <= 65_536 else {
             throw ValidationError("--base-port leaves no room for the nodes' ports")
         }
         _ = try ClusterID.argument(cluster, "--cluster")
         guard nodes == nil || configs == nil else { throw ValidationError("use --nodes or --configs, not both") }
         guard !isolated || configs == nil else { throw ValidationError("use --isolated or --configs, not both") }
+        guard !etcd || configs == nil else { throw ValidationError("use --etcd or --configs, not both") }
     }
 
     func run() async throws {
@@ -51,6 +58,7 @@ struct ClusterUp: AsyncParsableCommand {
         starter.configs = configs
         starter.cluster = cluster
         starter.isIsolated = isolated
+        starter.hasEtcd = etcd
         let report = try await ClusterReport(try await starter.start(timeout: .seconds(timeout)))
         let count = report.nodes.count
         try output.show(

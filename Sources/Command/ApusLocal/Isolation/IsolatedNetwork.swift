@@ -35,10 +35,10 @@ package struct IsolatedNetwork: Sendable {
         nodes = mark.nodes.map(\.name)
     }
 
-    /// The nodes and the clients.
+    /// The nodes, the servers of the ownership store, and the clients.
     package var endpoints: [NetworkPlan.Endpoint] { plan.endpoints(nodes: nodes) }
     /// For arguments.
-    package var names: EndpointNames { EndpointNames(nodes: nodes, clients: plan.clients) }
+    package var names: EndpointNames { EndpointNames(nodes: nodes, clients: plan.clients, stores: plan.storeNames) }
 
     /// Checks that this process can make network namespaces, and that the tools for it are installed.
     /// - Throws: 10022 with what is missing.

@@ -125,17 +125,21 @@ package struct EndpointNames: Sendable {
     /// The namespaces for clients.
     package var clients: [String]
 
+    /// The servers of the ownership store.
+    package var stores: [String]
+
     /// The endpoints of a network.
-    package init(nodes: [String], clients: [String]) {
+    package init(nodes: [String], clients: [String], stores: [String] = []) {
         self.nodes = nodes
         self.clients = clients
+        self.stores = stores
     }
 
     /// One endpoint, such as `1`, `n1` or the name of a client.
     /// - Throws: 21031 with the existing names.
     package func endpoint(_ text: String) throws(ApusError) -> String {
         if let found = find(text) { return found }
-        let names = (nodes + clients).joined(separator: ", ")
+        let names = (nodes + stores + clients).joined(separator: ", ")
         throw ApusError(
             .badParameter, "there is no node or client '\(text)'; the nodes are 1 to \(nodes.count), by name \(names)")
     }
@@ -169,7 +173,7 @@ package struct EndpointNames: Sendable {
 
     private func find(_ text: String) -> String? {
         if let number = Int(text), nodes.indices.contains(number - 1) { return nodes[number - 1] }
-        return nodes.contains(text) || clients.contains(text) ? text : nil
+        return (nodes + stores + clients).contains(text) ? text : nil
     }
 
     private func findPair(_ text: String) -> (String, String)? {

@@ -10,7 +10,7 @@ package struct NetworkPlan: Codable, Sendable, Equatable {
     /// The maximum number of namespaces for clients.
     package static let clientsMax = 100
     /// The last byte of the address of the first client, and of the operator. Those from 200 to 253 are for stores.
-    private static let (firstClient, operatorByte) = (100, 254)
+    private static let (firstClient, firstStore, operatorByte) = (100, 200, 254)
     /// The /24 networks of 198.18.0.0/15, which is reserved for tests of network devices (RFC 2544, appendix C.2.2).
     private static let subnetCount = 512
 
@@ -20,12 +20,13 @@ package struct NetworkPlan: Codable, Sendable, Equatable {
     package var subnet: String
     /// The names of the namespaces for clients, in the order of their addresses.
     package var clients: [String] = []
-    /// The addresses of the servers that hold the ownership store. Empty for a store in a directory.
+    /// The addresses of the servers that hold the ownership store, in the order of their numbers. Empty for a store in
+    /// a directory.
     package var stores: [String] = []
 
     /// One participant of the network.
     package struct Endpoint: Sendable, Equatable {
-        /// The name of the node or of the client.
+        /// The name of the node, of the client or of the server of the ownership store.
         package var name: String
         /// The name of its network namespace.
         package var namespace: String
@@ -70,13 +71,20 @@ package struct NetworkPlan: Codable, Sendable, Equatable {
 
     /// The address of a node, by index from 1.
     package func address(ofNode index: Int) -> String { "\(subnet).\(index)" }
-    /// The namespace of a node or a client.
+    /// The address of a server of the ownership store, by index from 0.
+    package func address(ofStore index: Int) -> String { "\(subnet).\(Self.firstStore + index)" }
+    /// The name of a server of the ownership store, by index from 0.
+    package static func storeName(_ index: Int) -> String { "e\(index + 1)" }
+    /// The names of the servers of the ownership store.
+    package var storeNames: [String] { stores.indices.map { Self.storeName($0) } }
+    /// The namespace of a node, a client or a server of the ownership store.
     package func namespace(of name: String) -> String { "\(prefix)-\(name)" }
 
-    /// The endpoints: the nodes, in the order of their numbers, and the clients.
+    /// The endpoints: the nodes and the servers of the ownership store, in the order of their numbers, and the clients.
     package func endpoints(nodes: [String]) -> [Endpoint] {
         let nodes = nodes.enumerated().map { endpoint($0.element, number: $0.offset + 1) }
-        return nodes + clients.enumerated().map { endpoint($0.element, number: Self.firstClient + $0.offset) }
+        let stores = storeNames.enumerated().map { endpoint($0.element, number: Self.firstStore + $0.offset) }
+        return nodes + stores + clients.enumerated().map { endpoint($0.element, number: Self.firstClient + $0.offset) }
     }
 
     private func endpoint(_ name: String, number: Int) -> Endpoint {
