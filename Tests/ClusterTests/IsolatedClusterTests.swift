@@ -16,10 +16,18 @@ struct IsolatedClusterTests {
     struct Status: Decodable {
         struct Node: Decodable {
             struct Addresses: Decodable { var http: String }
+            struct Condition: Decodable { var type: String }
+            struct Shards: Decodable { var owned: Int }
             var name: String
             var state: String
             var incarnation: UInt64
             var addresses: Addresses
+            var conditions: [Condition]?
+            var shards: Shards?
+        }
+        struct Store: Decodable {
+            var name: String
+            var process: String
         }
         struct Network: Decodable { var prefix: String }
         struct Faults: Decodable {
@@ -33,6 +41,7 @@ struct IsolatedClusterTests {
         }
         var nodes: [Node]
         var network: Network?
+        var stores: [Store]?
         var faults: Faults?
     }
 

@@ -28,7 +28,8 @@ struct ClusterClientNamespace: AsyncParsableCommand {
         _ = try NodeName.argument(name, "the name")
         // Also not one of a node that is added later.
         guard Int(name) == nil, !("ne".contains(name.prefix(1)) && Int(name.dropFirst()) != nil) else {
-            throw ValidationError("the name must not be a number, or n or e and a number: these select nodes and members of etcd")
+            throw ValidationError(
+                "the name must not be a number, or n or e and a number: these select nodes and members of etcd")
         }
     }
 
