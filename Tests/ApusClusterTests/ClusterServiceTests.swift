@@ -58,6 +58,12 @@ private struct WatchedStore: OwnershipStore {
 
     func revision() async throws(ApusError) -> UInt64 { try await inner.revision() }
 
+    func renewLease(of node: NodeID, for duration: Duration) async throws(ApusError) {
+        try await inner.renewLease(of: node, for: duration)
+    }
+
+    func leaseHolders() async throws(ApusError) -> Set<NodeID> { try await inner.leaseHolders() }
+
     func watch(_ changed: @escaping @Sendable (UInt64) -> Void) async {
         var last: UInt64 = 0
         while !Task.isCancelled {

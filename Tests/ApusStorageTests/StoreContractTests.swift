@@ -1,6 +1,7 @@
 import ApusCore
 import ApusEtcd
 import ApusStorage
+import ApusTestKit
 import Foundation
 import Testing
 

@@ -3,11 +3,8 @@ import Foundation
 import Testing
 
 /// Real nodes whose ownership is in etcd (D4, D9): the store is cut off, its leader is killed, its majority is lost.
-@Suite("A cluster with etcd (D4, D9)", .serialized, .timeLimit(.minutes(4)), .enabled(if: EtcdClusterTests.canRun))
+@Suite("A cluster with etcd (D4, D9)", .serialized, .timeLimit(.minutes(4)), .enabled(if: IsolatedClusterTests.hasEtcd))
 struct EtcdClusterTests {
-    /// The namespaces need root, and the packages are installed by `scripts/test`.
-    static let canRun = IsolatedClusterTests.isRoot && FileManager.default.isExecutableFile(atPath: "/usr/bin/etcd")
-
     private typealias Isolated = IsolatedClusterTests.Isolated
 
     private func incarnations(_ cluster: Isolated) throws -> [UInt64] {
@@ -109,7 +106,7 @@ struct EtcdClusterTests {
         #expect(try incarnations(cluster) == [2, 2, 2])
     }
 
-    @Test("Two nodes that do not hear each other both stay while both reach etcd; one that has lost etcd too is taken over")
+    @Test("Two nodes that do not hear each other stay while both reach etcd; one that has lost etcd too is taken over")
     func two() async throws {
         let cluster = Isolated()
         defer { cluster.down() }

@@ -11,6 +11,8 @@ import Musl
 @Suite(.serialized, .timeLimit(.minutes(3)))
 struct IsolatedClusterTests {
     static let isRoot = geteuid() == 0
+    /// `scripts/test` installs etcd.
+    static let hasEtcd = isRoot && FileManager.default.isExecutableFile(atPath: "/usr/bin/etcd")
 
     /// What `apus cluster status --json` says of an isolated cluster.
     struct Status: Decodable {

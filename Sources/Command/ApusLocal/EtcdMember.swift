@@ -1,6 +1,7 @@
 package import ApusCore
 import Foundation
 import NIOCore
+import NIOHTTP1
 
 /// The members of etcd that hold a local cluster's ownership store (`apus cluster up --etcd`).
 ///

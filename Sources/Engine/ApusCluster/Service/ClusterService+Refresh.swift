@@ -1,4 +1,5 @@
 package import ApusCore
+import ApusStorage
 import ApusTransport
 import NIOCore
 
