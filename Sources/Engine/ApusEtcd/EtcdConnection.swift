@@ -172,7 +172,7 @@ final class EtcdConnection: Sendable {
         return options
     }
 
-    /// A literal address is not resolved, and its certificate must name the address.
+    /// A literal address is not resolved. The certificate must name the host or its address.
     private static func target(_ address: HostPort) -> any ResolvableTarget {
         guard let literal = try? NIOCore.SocketAddress(ipAddress: address.host, port: address.port) else {
             return ResolvableTargets.DNS(host: address.host, port: address.port)

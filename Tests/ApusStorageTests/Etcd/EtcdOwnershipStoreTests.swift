@@ -170,14 +170,16 @@ struct EtcdOwnershipStoreTests {
         server.stop()
     }
 
-    @Test("Another address than the certificate's is refused")
+    @Test("A certificate that names neither the endpoint's host nor its address is refused")
     func otherAddress() async throws {
         guard TestCertificate.canBeMade else { return }
-        let server = try EtcdServer(certificate: try TestCertificate(addresses: ["127.0.0.1"]))
+        let server = try EtcdServer(certificate: try TestCertificate(addresses: ["192.0.2.1"], names: ["etcd.example"]))
         var configuration = server.configuration()
-        let byName = EtcdEndpoint("https://localhost:\(server.port(0))")
-        configuration.endpoints = [try #require(byName)]
-        #expect(await code { _ = try await openStore(configuration) } == .storageFailed)
+        for host in ["127.0.0.1", "localhost"] {
+            configuration.endpoints = [try #require(EtcdEndpoint("https://\(host):\(server.port(0))"))]
+            let tried = configuration
+            #expect(await code { _ = try await openStore(tried) } == .storageFailed, "\(host)")
+        }
         server.stop()
     }
 

@@ -144,7 +144,8 @@ final class EtcdServer: Sendable {
         process.executableURL = URL(fileURLWithPath: "/usr/bin/etcdctl")
         process.arguments =
             ["--endpoints", endpoints.map(\.description).joined(separator: ","), "--command-timeout", "3s"]
-            + (certificate.map { ["--cacert", $0.certificate] } ?? []) + (user.isEmpty ? [] : ["--user", user])
+            + (certificate == nil ? [] : ["--insecure-transport=false", "--insecure-skip-tls-verify"])
+            + (user.isEmpty ? [] : ["--user", user])
             + arguments
         process.environment = ["ETCDCTL_API": "3", "PATH": "/usr/bin:/bin"]
         let (output, given) = (Pipe(), Pipe())

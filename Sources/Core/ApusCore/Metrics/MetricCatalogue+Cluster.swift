@@ -54,7 +54,7 @@ extension MetricCatalogue {
             [
                 .init(
                     "reason",
-                    "`lost` (connection), `canceled` (by etcd), `compacted`, `went_back` (an earlier revision), `silent`"
+                    "`lost` (connection), `canceled` (by etcd), `compacted`, `went_back` (older revision), `silent`"
                 )
             ],
             "Watches of the ownership store in etcd that ended and were opened again."),

@@ -30,8 +30,8 @@ package protocol OwnershipStore: Sendable {
     func compareAndSwap(expected: UInt64, value: [UInt8]) async throws(ApusError) -> UInt64?
 
     /// Renews this incarnation's lease: the store shows it as held until the duration has passed without another
-    /// renewal. A lease proves nothing about the node but that it reached the store. A store may count in whole seconds,
-    /// and then ends a lease up to a second earlier or later.
+    /// renewal. A lease proves nothing about the node but that it reached the store. A store may count in whole
+    /// seconds, and then ends a lease up to a second earlier or later.
     func renewLease(of node: NodeID, for duration: Duration) async throws(ApusError)
 
     /// The incarnations whose leases have not run out. At most ``OwnershipLimits/leaseCountMax``.
