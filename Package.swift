@@ -142,8 +142,7 @@ let package = Package(
         layer(
             "Engine", "ApusEtcd",
             [
-                "ApusCore", "ApusStorage", grpcCore, grpcPosix, grpcProtobuf, protobuf, nioCore, nioPosix, log,
-                coreMetrics,
+                "ApusCore", "ApusStorage", grpcCore, grpcPosix, grpcProtobuf, protobuf, nioCore, log, coreMetrics,
             ]),
         layer(
             "Engine", "ApusCluster",

@@ -1,7 +1,6 @@
 import ApusCore
 import ApusStorage
 import Logging
-import NIOPosix
 import Synchronization
 
 /// Carries out transactions at one endpoint, and changes to the next one when it fails.
@@ -26,14 +25,12 @@ final class EtcdCalls: Sendable {
     let configuration: EtcdConfiguration
     let keys: EtcdKeys
     let metrics = EtcdMetrics()
-    let group: MultiThreadedEventLoopGroup
     private let log: Logger
     private let state = Mutex(State())
 
-    init(_ configuration: EtcdConfiguration, _ keys: EtcdKeys, on group: MultiThreadedEventLoopGroup, log: Logger) {
+    init(_ configuration: EtcdConfiguration, _ keys: EtcdKeys, log: Logger) {
         self.configuration = configuration
         self.keys = keys
-        self.group = group
         self.log = log
     }
 
@@ -56,6 +53,8 @@ final class EtcdCalls: Sendable {
     ) async throws(EtcdFailure) -> Answer {
         let end = MonotonicTime.now() + configuration.timeout
         var attemptCount = 0
+        // The last attempt is often cut short. An earlier failure says more than its time-out.
+        var cause: EtcdFailure?
         while true {
             let failure: EtcdFailure
             do throws(EtcdFailure) {
@@ -64,11 +63,12 @@ final class EtcdCalls: Sendable {
                 failure = error
             }
             metrics.failed(failure.kind)
+            if failure.kind != .timeout { cause = failure }
             attemptCount += 1
             let isRound = attemptCount % configuration.endpoints.count == 0
             let pause = isRound ? Self.roundPause : .zero
             guard isRepeatable || failure.isUndone, failure.isOfEndpoint, MonotonicTime.now() + pause < end else {
-                throw failure
+                throw failure.kind == .timeout ? cause.map { failure.named(as: $0) } ?? failure : failure
             }
             guard isRound else { continue }
             do {
@@ -132,7 +132,7 @@ final class EtcdCalls: Sendable {
     func open(_ endpoint: EtcdEndpoint, until end: MonotonicTime) async throws(EtcdFailure) -> EtcdConnection {
         do throws(EtcdFailure) {
             return try await EtcdConnection.open(
-                endpoint, configuration, on: group, reading: keys.read(keysOnly: true), until: end)
+                endpoint, configuration, reading: keys.read(keysOnly: true), until: end)
         } catch {
             log.debug(
                 "An endpoint of etcd could not be used",

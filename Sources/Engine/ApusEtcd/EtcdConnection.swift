@@ -5,7 +5,6 @@ import GRPCCore
 import GRPCNIOTransportHTTP2Posix
 import GRPCProtobuf
 import NIOCore
-import NIOPosix
 import SwiftProtobuf
 import Synchronization
 
@@ -34,10 +33,10 @@ final class EtcdConnection: Sendable {
     /// A request that follows thus reaches a member that was part of a majority a moment ago. This matters for swaps,
     /// which are not repeated at another endpoint.
     static func open(
-        _ endpoint: EtcdEndpoint, _ configuration: EtcdConfiguration, on group: MultiThreadedEventLoopGroup,
-        reading request: EtcdTxnRequest, until end: MonotonicTime
+        _ endpoint: EtcdEndpoint, _ configuration: EtcdConfiguration, reading request: EtcdTxnRequest,
+        until end: MonotonicTime
     ) async throws(EtcdFailure) -> EtcdConnection {
-        let connection = try EtcdConnection(endpoint, configuration, on: group)
+        let connection = try EtcdConnection(endpoint, configuration)
         do throws(EtcdFailure) {
             if !configuration.user.isEmpty { try await connection.authenticate(configuration, until: end) }
             _ = try await connection.unary(EtcdMethods.transaction, request, as: EtcdTxnResponse.self, until: end)
@@ -48,15 +47,13 @@ final class EtcdConnection: Sendable {
         }
     }
 
-    private init(
-        _ endpoint: EtcdEndpoint, _ configuration: EtcdConfiguration, on group: MultiThreadedEventLoopGroup
-    ) throws(EtcdFailure) {
+    private init(_ endpoint: EtcdEndpoint, _ configuration: EtcdConfiguration) throws(EtcdFailure) {
         self.endpoint = endpoint
         do {
             let client = GRPCClient(
                 transport: try HTTP2ClientTransport.Posix(
                     target: Self.target(endpoint.address), transportSecurity: Self.security(endpoint, configuration),
-                    config: Self.transport(configuration), eventLoopGroup: group))
+                    config: Self.transport(configuration)))
             self.client = client
             // It ends when `close()` cancels it. Its errors are those of the calls.
             running = Task { _ = try? await client.runConnections() }

@@ -57,6 +57,13 @@ struct EtcdFailure: Error, Sendable {
         self.init(Self.kind(of: error), error.message + cause)
     }
 
+    /// This failure with the reason of an earlier one of the same call. What is certain about the request stays.
+    func named(as cause: EtcdFailure) -> EtcdFailure {
+        var failure = self
+        (failure.kind, failure.message) = (cause.kind, cause.message)
+        return failure
+    }
+
     /// True if another endpoint, or the same one after a moment, may answer.
     var isOfEndpoint: Bool {
         switch kind {

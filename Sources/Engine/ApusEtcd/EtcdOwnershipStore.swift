@@ -1,8 +1,6 @@
 package import ApusCore
 package import ApusStorage
 package import Logging
-import NIOCore
-import NIOPosix
 import Synchronization
 
 /// The ownership store of nodes on several machines: keys in etcd (D4, D9).
@@ -21,7 +19,7 @@ import Synchronization
 /// **Rollback.** etcd that was restored from a backup shows an earlier revision. As with every store, the readers
 /// detect it by what they have seen.
 ///
-/// Concurrency model: any task. The connections have an event loop of their own. Call ``close()`` at the end.
+/// Concurrency model: any task. The connections are on the event loops of the process. Call ``close()`` at the end.
 package final class EtcdOwnershipStore: OwnershipStore {
     /// The end of every refusal's message.
     static let remedy = "`apus admin ownership restore` puts the newest map of the nodes back"
@@ -29,7 +27,6 @@ package final class EtcdOwnershipStore: OwnershipStore {
     package let identity: StoreID
     let calls: EtcdCalls
     let log: Logger
-    private let group: MultiThreadedEventLoopGroup
     /// The lease of the incarnation that renewed last.
     let lease = Mutex<EtcdLease?>(nil)
 
@@ -44,18 +41,15 @@ package final class EtcdOwnershipStore: OwnershipStore {
         _ configuration: EtcdConfiguration, cluster: ClusterID, seen: OwnershipMark? = nil, log: Logger
     ) async throws(ApusError) {
         precondition(!configuration.endpoints.isEmpty, "the configuration has no endpoint of etcd")
-        let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
         let keys = EtcdKeys(prefix: configuration.prefix, cluster: cluster)
-        let calls = EtcdCalls(configuration, keys, on: group, log: log)
+        let calls = EtcdCalls(configuration, keys, log: log)
         do throws(ApusError) {
             identity = try await Self.identity(calls, seen: seen)
         } catch {
             calls.close()
-            try? await group.shutdownGracefully()
             throw error
         }
         self.calls = calls
-        self.group = group
         self.log = log
     }
 
@@ -85,11 +79,6 @@ package final class EtcdOwnershipStore: OwnershipStore {
 
     package func close() async {
         calls.close()
-        do {
-            try await group.shutdownGracefully()
-        } catch {
-            log.warning("The event loop of the ownership store did not stop", metadata: Logger.facts(of: error))
-        }
     }
 
     // MARK: Reading

@@ -1,8 +1,6 @@
 package import ApusCore
 package import ApusStorage
 package import Logging
-import NIOCore
-import NIOPosix
 
 /// Restores a map if the ownership store in etcd was lost, rolled back or damaged.
 ///
@@ -91,9 +89,7 @@ package enum EtcdRestore {
         _ configuration: EtcdConfiguration, _ cluster: ClusterID, _ log: Logger,
         _ body: (EtcdCalls) async throws(EtcdFailure) -> Value
     ) async throws(ApusError) -> Value {
-        let group = MultiThreadedEventLoopGroup(numberOfThreads: 1)
-        let calls = EtcdCalls(
-            configuration, EtcdKeys(prefix: configuration.prefix, cluster: cluster), on: group, log: log)
+        let calls = EtcdCalls(configuration, EtcdKeys(prefix: configuration.prefix, cluster: cluster), log: log)
         let outcome: Result<Value, EtcdFailure>
         do throws(EtcdFailure) {
             outcome = .success(try await body(calls))
@@ -101,8 +97,6 @@ package enum EtcdRestore {
             outcome = .failure(error)
         }
         calls.close()
-        // An error here changes nothing: the program ends.
-        try? await group.shutdownGracefully()
         switch outcome {
         case .success(let value): return value
         case .failure(let failure): throw EtcdOwnershipStore.error(failure, configuration)
