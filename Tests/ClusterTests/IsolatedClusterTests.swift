@@ -50,10 +50,12 @@ struct IsolatedClusterTests {
     /// An isolated cluster, made for one test.
     struct Isolated {
         let directory = NSTemporaryDirectory() + "/apus-isolated-\(UUID().uuidString)"
+        /// `apus`, or one with services of its own.
+        var binary = Cluster.apus
 
         @discardableResult
         func run(_ arguments: String...) throws -> Cluster.Outcome {
-            try Cluster.run(["cluster"] + arguments + ["--dir", directory])
+            try Cluster.run(["cluster"] + arguments + ["--dir", directory], binary: binary)
         }
 
         /// Runs a verb that must succeed.
@@ -63,7 +65,7 @@ struct IsolatedClusterTests {
         /// The same.
         @discardableResult
         func verb(_ arguments: [String]) throws -> Cluster.Outcome {
-            let outcome = try Cluster.run(["cluster"] + arguments + ["--dir", directory])
+            let outcome = try Cluster.run(["cluster"] + arguments + ["--dir", directory], binary: binary)
             try #require(outcome.status == 0, "\(arguments): \(outcome.all)")
             return outcome
         }

@@ -34,7 +34,9 @@ struct ImportLawTests {
         expectNoImport(
             of: ["GRPCCore", "GRPCNIOTransportHTTP2Posix", "GRPCProtobuf"], in: SourceTree.sources,
             except: ["Engine/ApusEtcd"], law: "only ApusEtcd may")
-        expectNoImport(of: ["ApusEtcd"], in: SourceTree.sources, except: ["Node/ApusNode/"], law: "only ApusNode may")
+        expectNoImport(
+            of: ["ApusEtcd"], in: SourceTree.sources, except: ["Node/ApusNode/", "Command/ApusBench/"],
+            law: "only ApusNode and the benchmarks may")
     }
 
     @Test("Law 1: only devices, clients and recording know libav (D10)")

@@ -22,18 +22,20 @@ package enum HTTPFetch {
     ///   - body: JSON; nil for none.
     ///   - tls: for HTTPS; nil for plain HTTP.
     ///   - token: the bearer token of the header `Authorization`; nil for none.
+    ///   - key: the header `Idempotency-Key`, so that a repeated request is carried out once; nil for none.
     ///   - timeout: the time-out of the connection, and then of the answer.
     /// - Throws: 21022 if the connection or TLS fails, 10008 if it ends early, 10005 after the deadline, 10001 if the
     ///   answer is not HTTP, 10002 if it is too large.
     package static func send(
-        _ method: HTTPMethod, _ path: String, to address: HostPort, token: String? = nil, body: ByteBuffer? = nil,
-        tls: NIOSSLContext? = nil, timeout: Duration
+        _ method: HTTPMethod, _ path: String, to address: HostPort, token: String? = nil, key: String? = nil,
+        body: ByteBuffer? = nil, tls: NIOSSLContext? = nil, timeout: Duration
     ) async throws(ApusError) -> Answer {
         var headers: HTTPHeaders = [
             "Host": address.description, "Connection": "close", "Content-Length": "\(body?.readableBytes ?? 0)",
         ]
         if body != nil { headers.add(name: "Content-Type", value: "application/json") }
         if let token { headers.add(name: "Authorization", value: "Bearer \(token)") }
+        if let key { headers.add(name: "Idempotency-Key", value: key) }
         let head = HTTPRequestHead(version: .http1_1, method: method, uri: path, headers: headers)
         let nanoseconds = timeout.nanoseconds
         do {

@@ -288,12 +288,12 @@ final class ClientHandler: ChannelInboundHandler, @unchecked Sendable {  // SAFE
     }
 
     /// Asks the client to connect to another endpoint.
-    func sendAway() {
+    func sendAway(to endpoints: [String]) {
         guard machine.isOpen else { return close(ApusError(.shuttingDown)) }
         send(
             .tell,
             ClientEndpointsChanged.with {
-                $0.endpoints = gateway.service.otherEndpoints()
+                $0.endpoints = endpoints
                 $0.leaving = true
             }, method: ClientMethod.endpointsChanged.rawValue)
     }

@@ -130,11 +130,19 @@ package final class Gateway: Service, Sendable {
     /// Asks every client, a few at a time, to connect to another endpoint, and waits until they have. Each opens its
     /// new connection first. Returns after ``GatewayConfiguration/leaveTimeout`` even if some clients remain.
     package func sendClientsAway() async {
-        for loop in loops { loop.eventLoop.execute { loop.sendAllAway() } }
+        let endpoints = otherEndpoints()
+        for loop in loops { loop.eventLoop.execute { loop.sendAllAway(to: endpoints) } }
         let deadline = MonotonicTime.now() + configuration.leaveTimeout
         while MonotonicTime.now() < deadline, await connectionCount() > 0 {
             guard (try? await Task.sleep(for: .milliseconds(20))) != nil else { return }
         }
+    }
+
+    /// Asks every client, a few at a time, to connect to one of these nodes. A client that reaches none of them stays.
+    package func askClientsToLeave(for names: [NodeName]) {
+        let endpoints = otherEndpoints { names.contains($0) }
+        guard !endpoints.isEmpty else { return }
+        for loop in loops { loop.eventLoop.execute { loop.sendAllAway(to: endpoints) } }
     }
 
     private func connectionCount() async -> Int {
@@ -171,8 +179,8 @@ package final class Gateway: Service, Sendable {
     func endpoints() -> [String] { endpoints(first: [node.name]) }
 
     /// The client endpoints of the other nodes.
-    func otherEndpoints() -> [String] {
-        let names = view.map.members.filter { $0.state == .up && $0.id.name != node.name }
+    func otherEndpoints(where isWanted: (NodeName) -> Bool = { _ in true }) -> [String] {
+        let names = view.map.members.filter { $0.state == .up && $0.id.name != node.name && isWanted($0.id.name) }
         return names.map { $0.addresses.clients.description }
     }
 

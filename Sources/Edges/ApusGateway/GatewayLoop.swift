@@ -189,13 +189,13 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
 
     /// Asks the clients to connect elsewhere, one after the other, publishers first: each new connection costs its node
     /// a handshake, and the load on the other nodes must stay even.
-    func sendAllAway() {
+    func sendAllAway(to endpoints: [String]) {
         let clients = connections.compactMap { $0 }
         let ordered = clients.filter { !$0.published.isEmpty } + clients.filter { $0.published.isEmpty }
         let spacing = min(Self.sendAwaySpacing, Self.sendAwayDuration / max(1, ordered.count))
         for (number, handler) in ordered.enumerated() {
             eventLoop.assumeIsolated().scheduleTask(in: .nanoseconds((spacing * number).nanoseconds)) {
-                handler.sendAway()
+                handler.sendAway(to: endpoints)
             }
         }
     }

@@ -1,6 +1,7 @@
 import ApusChannels
 import ApusCluster
 import ApusCore
+import ApusGateway
 import ApusTransport
 import ApusWire
 import NIOCore
@@ -29,6 +30,7 @@ final class LateHooks: Sendable {
         var channels: ChannelService?
         var entities: EntityRegistry?
         var replicated: ReplicatedShards?
+        var gateway: Gateway?
     }
     private let state = Mutex(State())
 
@@ -36,9 +38,10 @@ final class LateHooks: Sendable {
     var entities: EntityRegistry? { state.withLock { $0.entities } }
     var replicated: ReplicatedShards? { state.withLock { $0.replicated } }
 
-    func set(channels: ChannelService, runtime: EntityRuntime) {
+    func set(channels: ChannelService, runtime: EntityRuntime, gateway: Gateway) {
         state.withLock {
-            $0 = State(channels: channels, entities: runtime.registry, replicated: runtime.replicated)
+            $0 = State(
+                channels: channels, entities: runtime.registry, replicated: runtime.replicated, gateway: gateway)
         }
     }
 
@@ -58,6 +61,10 @@ final class LateHooks: Sendable {
             try self.entities?.giveStates(shard, epoch, part)
         }
         hooks.releaseEntities = { shard in self.entities?.release(shard) }
+        // Frames of channels on the other side do not come any more, and clients may reach that side.
+        hooks.lostMajority = { unheard in
+            self.state.withLock { $0.gateway }?.askClientsToLeave(for: unheard.map(\.name))
+        }
         return hooks
     }
 }

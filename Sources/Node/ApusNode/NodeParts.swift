@@ -128,7 +128,7 @@ final class NodeParts: Sendable {
         http = try HTTPListener(
             configuration: configuration.httpListener, sources: report.sources(metrics: metrics), group: httpGroup,
             logger: nodeLog, limited: limited)
-        late.set(channels: channels, runtime: runtime)
+        late.set(channels: channels, runtime: runtime, gateway: gateway)
     }
 
     /// The requests and events of clients: the cluster's own, and those of the carried services.

@@ -46,6 +46,7 @@ struct BenchFailoverCommand: AsyncParsableCommand {
     @Option(help: "Run these kinds, separated by commas: \(Kind.allCases.map(\.rawValue).joined(separator: ", ")).")
     var kinds = Kind.allCases.map(\.rawValue).joined(separator: ",")
     @Option(help: "Set the first port of the cluster.") var basePort = 27_800
+    @Flag(help: "Keep the ownership in three members of etcd.") var etcd = false
     @Flag(help: "Print one JSON object as the last line.") var json = false
 
     func run() async throws {
@@ -65,7 +66,10 @@ struct BenchFailoverCommand: AsyncParsableCommand {
         let apus = try BenchPrograms.apus()
         for first in stride(from: 0, to: repeats, by: Self.roundsOfStage) {
             let directory = "\(NSTemporaryDirectory())/apus-failover-\(getpid())"
-            let stage = try await FailoverStage(directory: directory, executable: apus, basePort: basePort)
+            var options = FailoverStage.Options()
+            options.hasEtcd = etcd
+            let stage = try await FailoverStage(
+                directory: directory, executable: apus, basePort: basePort, options: options)
             do {
                 for round in first..<min(repeats, first + Self.roundsOfStage) {
                     try await stage.heal()

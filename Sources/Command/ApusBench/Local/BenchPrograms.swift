@@ -21,11 +21,18 @@ enum BenchPrograms {
     /// `apus-doors`, whose nodes have the example service: the one beside `apus`.
     ///
     /// - Throws: 10022 where there is none.
-    static func doors() throws(ApusError) -> String {
-        let path = URL(fileURLWithPath: try apus()).deletingLastPathComponent().path + "/apus-doors"
+    static func doors() throws(ApusError) -> String { try beside("apus-doors") }
+
+    /// `apus-registers`, whose nodes have registers: the one beside `apus`.
+    ///
+    /// - Throws: 10022 if there is none.
+    static func registers() throws(ApusError) -> String { try beside("apus-registers") }
+
+    private static func beside(_ product: String) throws(ApusError) -> String {
+        let path = URL(fileURLWithPath: try apus()).deletingLastPathComponent().path + "/" + product
         guard FileManager.default.isExecutableFile(atPath: path) else {
             throw ApusError(
-                .configurationInvalid, "\(path) is missing: build it with `swift build -c release --product apus-doors`"
+                .configurationInvalid, "\(path) is missing: build it with `swift build -c release --product \(product)`"
             )
         }
         return path

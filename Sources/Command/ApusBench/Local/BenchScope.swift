@@ -82,10 +82,13 @@ extension BenchScope {
         basePort: Int, name: String = "stage", options: FailoverStage.Options = FailoverStage.Options(),
         _ body: (FailoverStage) async throws -> Result
     ) async throws -> Result {
-        let directory = "\(NSTemporaryDirectory())/apus-bench-\(getpid())-\(name)"
-        let executable = try BenchPrograms.apus()
+        let directory = "\(options.folder ?? NSTemporaryDirectory())/apus-bench-\(getpid())-\(name)"
+        let executable = try options.executable ?? BenchPrograms.apus()
         let undo = onEnd {
             Self.kill(nodesOf: directory)
+            if options.isIsolated {
+                try? FailoverStage.run(executable, ["cluster", "down", "--purge", "--dir", directory])
+            }
             try? FileManager.default.removeItem(atPath: directory)
         }
         defer { end(undo) }
@@ -105,7 +108,9 @@ extension BenchScope {
     /// node.
     private static func kill(nodesOf directory: String) {
         guard let local = try? LocalCluster(directory: directory) else { return }
-        let processes = local.mark.nodes.map { NodeProcess($0.name, in: local.directory) }
+        let processes =
+            local.mark.nodes.map { NodeProcess($0.name, in: local.directory) }
+            + (local.mark.stores ?? []).compactMap { try? EtcdMember.process($0, in: local.directory, local.mark) }
         for process in processes { process.killAll() }
         // Their ports are free once they are gone.
         let deadline = MonotonicTime.now() + .seconds(10)

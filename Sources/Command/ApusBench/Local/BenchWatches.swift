@@ -17,7 +17,7 @@ final class MemberWatch: Sendable {
         var falseDeaths: [NodeID] = []
     }
 
-    private let ownership: LocalOwnershipStore
+    private let ownership: any OwnershipStore
     private let cluster: ClusterID
     private let state = Mutex(State())
 

@@ -2,6 +2,7 @@ import ApusClient
 import ApusCluster
 import ApusContract
 import ApusCore
+import ApusEtcd
 import ApusLocal
 import ApusMedia
 import ApusSessions
@@ -19,7 +20,7 @@ final class FailoverStage {
     private let executable: String
     private let group = MultiThreadedEventLoopGroup(numberOfThreads: 2)
     private let log: Logger
-    private let ownership: LocalOwnershipStore
+    private let ownership: any OwnershipStore
 
     /// The differences of the cluster from the default of `apus cluster up`.
     struct Options: Sendable {
@@ -30,6 +31,14 @@ final class FailoverStage {
         var advertisedClients: [HostPort] = []
         /// The limit of open files of each node; nil means that of this process.
         var openFilesMax: Int?
+        /// Each node has a network of its own. Requires root.
+        var isIsolated = false
+        /// The ownership is in three members of etcd.
+        var hasEtcd = false
+        /// The folder of the cluster's directory; nil means that of temporary files.
+        var folder: String?
+        /// The program of the nodes; nil means `apus`.
+        var executable: String?
         init() {}
     }
 
@@ -44,8 +53,15 @@ final class FailoverStage {
     }
 
     /// Opens a cluster's ownership store while its nodes use it.
-    static func ownership(of local: LocalCluster) async throws(ApusError) -> LocalOwnershipStore {
-        try await LocalOwnershipStore(path: ownershipPath(of: local), cluster: local.cluster)
+    static func ownership(of local: LocalCluster) async throws(ApusError) -> any OwnershipStore {
+        guard let stores = local.mark.stores else {
+            return try await LocalOwnershipStore(path: ownershipPath(of: local), cluster: local.cluster)
+        }
+        var configuration = EtcdConfiguration()
+        configuration.endpoints = stores.compactMap { EtcdEndpoint("http://\($0.clients)") }
+        var log = Logger(label: "bench") { StreamLogHandler.standardError(label: $0) }
+        log.logLevel = .critical
+        return try await EtcdOwnershipStore(configuration, cluster: local.cluster, log: log)
     }
 
     /// The path of a cluster's ownership store: a file, with others next to it whose names begin with its name, or a
@@ -64,12 +80,16 @@ final class FailoverStage {
     }
 
     func down() async {
-        try? Self.run(executable, ["cluster", "down", "--dir", local.directory.path])
+        await ownership.close()
+        let purge = local.mark.network == nil ? [] : ["--purge"]
+        try? Self.run(executable, ["cluster", "down", "--dir", local.directory.path] + purge)
         try? await group.shutdownGracefully()
     }
 
     private static func up(_ executable: String, directory: String, basePort: Int, options: Options) throws {
         var arguments = ["cluster", "up", "--dir", directory, "--cluster", options.cluster]
+        if options.isIsolated { arguments.append("--isolated") }
+        if options.hasEtcd { arguments.append("--etcd") }
         if options.advertisedClients.isEmpty {
             arguments += ["--nodes", "\(options.nodes)", "--base-port", "\(basePort)"]
         } else {

@@ -38,9 +38,9 @@ package struct EntityRef<Entity: Actor>: Sendable {
     ///   - timeout: for all attempts together.
     ///   - call: the identity and the chain on whose behalf it is sent. With a request id the message is repeated
     ///     even if it may have been carried out, since the entity then repeats its stored answer.
-    /// - Throws: 10005 after the deadline, 10006 if the task was cancelled, 10007 if a limit is reached, 10008 if the
-    ///   link or the shard was lost in flight, 10004 for a method that is not handled, 10013 if the calling entity's
-    ///   shard has another owner, or the handler's error.
+    /// - Throws: 10005 after the deadline, 10010 if this node is in a minority that does not hear the owner, 10006 if
+    ///   the task was cancelled, 10007 if a limit is reached, 10008 if the link or the shard was lost in flight, 10004
+    ///   for a method that is not handled, 10013 if the calling entity's shard has another owner, or the handler's error.
     package func ask<M: EntityMessage>(
         _ message: M, timeout: Duration = .seconds(5), call: EntityCall = EntityCall()
     ) async throws(ApusError) -> M.Reply {
@@ -49,7 +49,9 @@ package struct EntityRef<Entity: Actor>: Sendable {
             call.trace = trace
             return try await ask(message, timeout: timeout, call: call)
         }
-        let deadline = MonotonicTime.now() + timeout
+        let start = MonotonicTime.now()
+        if let error = registry.view.refusal(of: address.shard, now: start) { throw error }
+        let deadline = start + timeout
         // The first attempt is separate from the repetitions, which keep much more state.
         if case .remote(let peer, let slot, let epoch) = registry.callRoute(address.shard) {
             let sent = try request(message, peer, epoch, call, timeLeft: timeout, deadline: deadline)
@@ -80,6 +82,7 @@ package struct EntityRef<Entity: Actor>: Sendable {
                     throw ApusError(.cancelled)
                 }
                 delay = min(delay * 2, registry.configuration.retryDelayMax)
+                if let error = registry.view.refusal(of: address.shard, now: .now()) { throw error }
             }
             isFirst = false
             let timeLeft = deadline - MonotonicTime.now()

@@ -18,20 +18,16 @@ package final class ClusterView: Sendable {
     package let local: NodeID
     /// The clock by which tokens and tickets are validated.
     package let clock = ClusterClock()
+    /// Whether this node may answer for entities with kept state. Always, until the node joins.
+    package let permission = AnswerPermission()
     private let state: Mutex<State>
-    private let minority = Atomic(false)
+    private let unheard = Mutex<[NodeID]>([])
     /// Held while observers run, so that they see maps in order.
     private let delivery = Mutex(())
 
     package init(local: NodeID, map: ClusterMap) {
         self.local = local
         state = Mutex(State(map: map))
-    }
-
-    /// True while this node hears less than half of the members that are not dead. Others may own its shards by now.
-    package var isMinority: Bool {
-        get { minority.load(ordering: .relaxed) }
-        set { minority.store(newValue, ordering: .relaxed) }
     }
 
     package var map: ClusterMap { state.withLock { $0.map } }
@@ -46,6 +42,19 @@ package final class ClusterView: Sendable {
 
     /// True if this incarnation of this node owns the shard in its newest map.
     package func isLocal(_ shard: ShardID) -> Bool { lookUp(shard).owner?.id == local }
+
+    /// Sets the members that this node does not hear.
+    package func setUnheard(_ nodes: [NodeID]) { unheard.withLock { if $0 != nodes { $0 = nodes } } }
+
+    /// The error of a call to a shard whose owner this node does not hear, if this node has been without promises of a
+    /// majority for some time: it is in a minority, and no newer map will come. Nil while the owner may be reached.
+    package func refusal(of shard: ShardID, now: MonotonicTime) -> ApusError? {
+        guard permission.refuses(now: now), let owner = lookUp(shard).owner?.id,
+            unheard.withLock({ $0.contains(owner) })
+        else { return nil }
+        return ApusError(
+            .noRoute, "this node hears less than half of the cluster's nodes, and the shard's owner is not among them")
+    }
 
     /// Adds an observer. It is called for every later map.
     package func observe(_ observer: @escaping Observer) {

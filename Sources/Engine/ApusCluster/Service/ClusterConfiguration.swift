@@ -55,6 +55,9 @@ package struct ClusterHooks: Sendable {
     package var releaseEntities: @Sendable (ShardID) -> Void
     /// The condition of the ownership store changed. Called on the cluster's thread; must not wait.
     package var storeChanged: @Sendable (OwnershipStateMachine.StoreCondition) -> Void
+    /// This node hears less than half of the members. The argument has those that it does not hear. Called on the
+    /// cluster's thread; must not wait.
+    package var lostMajority: @Sendable ([NodeID]) -> Void
     /// This incarnation of this node is dead in the map. Nothing that it does is valid any more. Called once.
     package var fenced: @Sendable () -> Void
     /// A condition of this node began or lasts (with a sentence), or ended (without one). Called from any thread; must
@@ -76,6 +79,7 @@ package struct ClusterHooks: Sendable {
         giveStates = { _, _, _ in }
         releaseEntities = { _ in }
         storeChanged = { _ in }
+        lostMajority = { _ in }
         fenced = {}
         condition = { _, _ in }
     }

@@ -1,0 +1,4 @@
+import ApusCommand
+
+// All verbs of `apus`, with nodes that have the registers.
+await ApusProgram.main(services: [RegisterService()])

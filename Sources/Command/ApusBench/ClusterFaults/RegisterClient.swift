@@ -1,0 +1,119 @@
+import ApusCore
+import ApusHistory
+import ApusLocal
+import Foundation
+import NIOCore
+import NIOFoundationCompat
+import NIOHTTP1
+
+/// A client of the registers of `apus-registers` over REST. It records each operation.
+///
+/// A request that is not answered is sent again with the same `Idempotency-Key`, at the next node, as a careful app
+/// does. The outcome of an operation without an answer in `operationTimeout` is unknown.
+///
+/// Isolation: used by one task.
+struct RegisterClient: Sendable {
+    /// How long one attempt may take.
+    static let attemptTimeout = Duration.milliseconds(700)
+    /// How long an operation is repeated.
+    static let operationTimeout = Duration.seconds(10)
+    /// Errors after which the same request is sent again: nobody answers for the shard, nobody knows the outcome, or
+    /// the store of the records fails.
+    private static let passing: Set<Int> = [
+        10_005, 10_007, 10_008, 10_009, 10_010, 10_012, 10_013, 10_017, 10_021, 21_002,
+    ]
+
+    let number: Int
+    let nodes: [HostPort]
+    let token: String
+    let history: HistoryRecorder
+
+    /// The result of a request that was answered.
+    private struct Answer: Decodable {
+        var swapped: Bool?
+        var value: String?
+        var code: Int?
+    }
+
+    private enum Reply {
+        case answered(Answer)
+        /// Nobody knows whether it was carried out.
+        case silent
+        case refused(String)
+    }
+
+    /// Carries out one operation and records it.
+    /// - Returns: the value of the register, if the answer has one.
+    /// - Throws: 10018 if the cluster refuses the request as wrong, 10007 if the history is full.
+    func operate(
+        _ register: Register, _ request: RegisterOperation.Request, timeout: Duration = operationTimeout
+    ) async throws(ApusError) -> UInt64? {
+        let invocation = try history.invoke(client: number, entity: register.name, request: request)
+        switch await send(register, request, timeout: timeout) {
+        case .silent:
+            history.returned(invocation, .unknown)
+            return nil
+        case .refused(let why):
+            history.returned(invocation, .unknown)
+            throw ApusError(.internalFailure, "\(request) of \(register.name): \(why)")
+        case .answered(let answer):
+            // protobuf's JSON omits a number that is 0.
+            let value = answer.value.flatMap { UInt64($0) } ?? 0
+            switch request {
+            case .read: history.returned(invocation, .value(value))
+            case .write: history.returned(invocation, .ok)
+            case .compareAndSwap: history.returned(invocation, answer.swapped == true ? .ok : .mismatch(value))
+            }
+            return value
+        }
+    }
+
+    private func send(_ register: Register, _ request: RegisterOperation.Request, timeout: Duration) async -> Reply {
+        let key = request == .read ? nil : UUID().uuidString
+        let deadline = MonotonicTime.now() + timeout
+        var turn = number
+        while MonotonicTime.now() < deadline {
+            let node = nodes[turn % nodes.count]
+            if let answer = try? await attempt(register, request, key: key, at: node) {
+                let fields = try? JSONDecoder().decode(Answer.self, from: Data(buffer: answer.body))
+                if answer.status == 200, let fields { return .answered(fields) }
+                if !Self.passing.contains(fields?.code ?? 0) {
+                    return .refused("\(answer.status) \(String(buffer: answer.body))")
+                }
+            }
+            turn += 1
+            try? await Task.sleep(for: .milliseconds(5))
+        }
+        return .silent
+    }
+
+    private func attempt(
+        _ register: Register, _ request: RegisterOperation.Request, key: String?, at node: HostPort
+    ) async throws(ApusError) -> HTTPFetch.Answer {
+        let path = "/v1/registers/\(register.name)"
+        let isRecorded = register.isRecorded
+        switch request {
+        case .read:
+            return try await HTTPFetch.send(
+                .GET, "\(path)?recorded=\(isRecorded)", to: node, token: token, timeout: Self.attemptTimeout)
+        case .write(let value):
+            return try await HTTPFetch.send(
+                .POST, "\(path)/write", to: node, token: token, key: key,
+                body: ByteBuffer(string: #"{"recorded":\#(isRecorded),"value":"\#(value)"}"#),
+                timeout: Self.attemptTimeout)
+        case .compareAndSwap(let expected, let new):
+            return try await HTTPFetch.send(
+                .POST, "\(path)/swap", to: node, token: token, key: key,
+                body: ByteBuffer(
+                    string: #"{"recorded":\#(isRecorded),"expected":"\#(expected)","value":"\#(new)"}"#),
+                timeout: Self.attemptTimeout)
+        }
+    }
+}
+
+/// A register of `apus-registers`.
+struct Register: Sendable, Hashable {
+    var name: String
+    /// In the records; otherwise replicated.
+    var isRecorded: Bool
+}
