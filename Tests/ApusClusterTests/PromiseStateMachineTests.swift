@@ -42,7 +42,39 @@ struct PromiseStateMachineTests {
         #expect(outside.answersUntil <= at(1000), "a node that is dead in the map may answer")
         var single = machine([])
         #expect(single.evaluate(gone: [], now: at(1000)).isEmpty == true)
-        #expect(single.answersUntil == PromiseStateMachine.always)
+        #expect(single.answersUntil == at(1200))
+    }
+
+    @Test("After a stall a node without others replaces the map before it answers again")
+    func stallAlone() {
+        var single = machine([])
+        for now in stride(from: Int64(1000), through: 1500, by: 10) {
+            #expect(single.evaluate(gone: [], now: at(now)).isEmpty == true)
+            #expect(single.answersUntil == at(now + 200))
+        }
+        #expect(single.evaluate(gone: [], now: at(1630)).isEmpty == true, "others look after 200 ms")
+        #expect(single.answersUntil == at(1830))
+        #expect(single.evaluate(gone: [], now: at(1770)) == [Step.confirmMap(1)])
+        #expect(single.answersUntil <= at(1770))
+        single.confirmed(1, isDone: true, now: at(1775))
+        #expect(single.evaluate(gone: [], now: at(1780)).isEmpty == true)
+        #expect(single.answersUntil == at(1980))
+    }
+
+    @Test("A stall during the replacement of the map needs another one")
+    func stallTwice() {
+        var machine = machine([b])
+        machine.received(promise(sent: 5000, echo: 1000, for: 700), from: b, now: at(1001))
+        #expect(machine.evaluate(gone: [], now: at(1001)).isEmpty == true)
+        #expect(machine.answersUntil > at(1600))
+        #expect(machine.evaluate(gone: [], now: at(1200)) == [Step.confirmMap(1)], "the promise outlives the stall")
+        #expect(machine.answersUntil <= at(1200))
+        #expect(machine.evaluate(gone: [], now: at(1400)).isEmpty == true)
+        machine.confirmed(1, isDone: true, now: at(1400))
+        #expect(machine.evaluate(gone: [], now: at(1401)) == [Step.confirmMap(2)])
+        machine.confirmed(2, isDone: true, now: at(1405))
+        #expect(machine.evaluate(gone: [], now: at(1406)).isEmpty == true)
+        #expect(machine.answersUntil > at(1600))
     }
 
     @Test("A promise counts from the time at which the echoed heartbeat was sent, less a margin")
@@ -80,7 +112,7 @@ struct PromiseStateMachineTests {
         }
     }
 
-    @Test("The permission ends with the promise that makes the majority, and proven deaths reduce the members")
+    @Test("The permission ends with the promise that makes the majority; a proven death ends the promise of its node")
     func gone() {
         var machine = machine([b, c, d])
         machine.received(promise(sent: 5000, echo: 1000), from: b, now: at(1040))
@@ -89,10 +121,17 @@ struct PromiseStateMachineTests {
         #expect(machine.evaluate(gone: [], now: at(1050)).isEmpty == true)
         // Of four members two others are needed.
         #expect(machine.answersUntil == at(1219))
+        #expect(machine.evaluate(gone: [b], now: at(1050)).isEmpty == true)
+        #expect(machine.answersUntil == at(1219))
         #expect(machine.evaluate(gone: [c, d], now: at(1050)).isEmpty == true)
+        #expect(machine.answersUntil <= at(1050), "one promise of three others permitted to answer")
+        // The map shows the deaths.
+        machine.setPeers([b])
+        #expect(machine.evaluate(gone: [], now: at(1060)).isEmpty == true)
         #expect(machine.answersUntil == at(1199))
-        #expect(machine.evaluate(gone: [b, c, d], now: at(1050)).isEmpty == true)
-        #expect(machine.answersUntil == PromiseStateMachine.always)
+        machine.setPeers([])
+        #expect(machine.evaluate(gone: [], now: at(1070)).isEmpty == true)
+        #expect(machine.answersUntil == at(1270))
     }
 
     @Test("A node votes only when its promise has ended, and promises nothing while its vote counts")
@@ -142,9 +181,13 @@ struct PromiseStateMachineTests {
         var machine = machine([b])
         #expect(machine.heartbeats(to: b, now: at(1000)).count == 2)
         #expect(machine.heartbeats(to: b, now: at(1050)) == [HeartbeatMessage.heartbeat])
-        machine.heard(b, now: at(1060))
-        #expect(machine.evaluate(gone: [], now: at(1060)).isEmpty == true)
-        #expect(machine.answersUntil == at(1160))
+        #expect(machine.heartbeats(to: b, now: at(1100)).count == 2)
+        for now in stride(from: Int64(1060), through: 2110, by: 50) {
+            machine.heard(b, now: at(now))
+            #expect(machine.evaluate(gone: [], now: at(now)).isEmpty == true)
+            // Until then its promise may have been lost.
+            #expect(machine.answersUntil == (now < 2060 ? MonotonicTime.zero : at(now + 100)))
+        }
     }
 
     @Test("After a lapse without votes the node goes on at once")
@@ -152,7 +195,9 @@ struct PromiseStateMachineTests {
         var machine = machine([b, c])
         machine.received(promise(sent: 5000, echo: 1000), from: b, now: at(1001))
         #expect(machine.evaluate(gone: [], now: at(1001)).isEmpty == true)
-        #expect(machine.evaluate(gone: [], now: at(1300)).isEmpty == true)
+        for now in stride(from: Int64(1100), through: 1400, by: 100) {
+            #expect(machine.evaluate(gone: [], now: at(now)).isEmpty == true)
+        }
         #expect(machine.answersUntil <= at(1300))
         machine.received(promise(sent: 5400, echo: 1399), from: b, now: at(1400))
         #expect(machine.evaluate(gone: [], now: at(1400)).isEmpty == true)

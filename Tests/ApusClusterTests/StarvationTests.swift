@@ -45,22 +45,22 @@ struct StarvationTests {
         }
     }
 
-    @Test("A peer of the same machine is looked at when it falls silent: one that is stopped is dead without a burst")
+    @Test("A peer of the same machine is looked at when it falls silent: one that stays stopped is dead")
     func stopped() {
         var machine = detector(vitals())
         let log = run(&machine, through: 400) { _ in .stopped }
         #expect(log.map(\.action).contains(.inspect(b, vitals().process)))
         #expect(log.last?.action == .confirmedDead(b, .processStopped))
-        #expect(log.last?.at == 210)
-        #expect(machine.evidence(about: b, now: at(210))?.probeCount == 1)
+        // After a stall of 140 ms it may not answer when it runs on.
+        #expect((240...260).contains(log.last?.at ?? 0))
     }
 
-    @Test("One that is stopped while its burst is under way is looked at again at its end")
+    @Test("One that is stopped during its burst is looked at again from the burst's end on")
     func stoppedInTheBurst() {
         var machine = detector(vitals())
-        let log = run(&machine, through: 400) { $0 < 230 ? .idle : .stopped }
+        let log = run(&machine, through: 500) { $0 < 230 ? .idle : .stopped }
         #expect(log.last?.action == .confirmedDead(b, .processStopped))
-        #expect(log.last?.at == 270)
+        #expect((370...420).contains(log.last?.at ?? 0))
     }
 
     @Test("A process that is gone is certain: only a new link calls it back once its link is lost")
@@ -91,7 +91,7 @@ struct StarvationTests {
         var machine = detector(vitals())
         let log = run(&machine, through: 700) { $0 < 400 ? .waiting : .stopped }
         #expect(log.last?.action == .confirmedDead(b, .processStopped))
-        #expect((400...460).contains(log.last?.at ?? 0))
+        #expect((540...610).contains(log.last?.at ?? 0))
     }
 
     @Test("An idle process is looked at twice, since its heartbeat may have come in between")
@@ -101,7 +101,8 @@ struct StarvationTests {
         #expect(run(&machine, through: 400) { _ in .idle }.last?.at == 280)
         _ = run(&heard, through: 270) { _ in .idle }
         #expect(heard.handle(.received(.heartbeat, from: b, vitals()), now: at(275)).contains(.recovered(b)))
-        #expect(run(&heard, from: 280, through: 400) { _ in .idle }.isEmpty)
+        let later = run(&heard, from: 280, through: 400) { _ in .idle }
+        #expect(later.allSatisfy { $0.action == .inspect(b, vitals().process) })
     }
 
     @Test("A peer of another machine, and one that does not say where it runs, are not looked at", arguments: [0, 78])

@@ -45,7 +45,11 @@ final class ForwardHandler: ChannelDuplexHandler {
 
     func channelInactive(context: ChannelHandlerContext) { partner?.context?.close(promise: nil) }
 
-    func errorCaught(context: ChannelHandlerContext, error: any Error) { context.close(promise: nil) }
+    /// A connection that was reset was given up by its node, and so is what it has sent.
+    func errorCaught(context: ChannelHandlerContext, error: any Error) {
+        if let other = partner?.context { discardUnsent(other.channel) }
+        context.close(promise: nil)
+    }
 
     func read(context: ChannelHandlerContext) {
         if partner?.context?.channel.isWritable == true {

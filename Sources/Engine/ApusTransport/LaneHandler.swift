@@ -137,6 +137,7 @@ final class LaneHandler<Session: LaneSession>: ChannelInboundHandler {
         let silence = now - lastRead
         if isLate { lastRead = now }
         if !isLate, silence >= limits.pingInterval * 3 {
+            discardUnsent(context.channel)
             fault(.silent, ApusError(.idleTimeout), context)
         } else if isInitiator, silence >= limits.pingInterval / 2 {
             write(.ping, context)

@@ -67,7 +67,11 @@ final class LinkDialer: Sendable {
     /// Dials at the helper's address from now on, or directly with nil. A present connection is closed.
     func setWay(via helper: HostPort?) {
         loop.execute {
-            self.state.withLock { $0.helper = helper }
+            let channel = self.state.withLock { state in
+                state.helper = helper
+                return state.channel
+            }
+            if let channel { discardUnsent(channel) }
             self.handle { $0.rerouted() }
         }
     }
@@ -166,6 +170,15 @@ final class LinkDialer: Sendable {
         default: false
         }
     }
+}
+
+/// Makes the end of a connection discard what was not sent yet, and reset the connection (SO_LINGER, socket(7)). The
+/// kernel would otherwise deliver a request of a connection that was given up when its path works again, long after the
+/// request was sent again on another connection and carried out. Call on the channel's loop.
+func discardUnsent(_ channel: any Channel) {
+    guard let socket = channel as? any SocketOptionProvider else { return }
+    // It fails if the socket is closed already.
+    _ = socket.setSoLinger(linger(l_onoff: 1, l_linger: 0))
 }
 
 /// Sets close-on-exec, so that child processes do not inherit the socket. Call on the channel's loop.

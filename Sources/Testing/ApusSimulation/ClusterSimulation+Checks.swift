@@ -98,15 +98,16 @@ extension ClusterSimulation {
     /// Checks a process that runs: if it is dead in the store's map, its shards have other owners, so it may not
     /// answer.
     func checkPermission(of process: SimulatedProcess) {
-        guard process.isRunning, process.pausedUntil == nil, mayAnswer(process), ended.contains(process.id) else {
-            return
-        }
-        let until = process.membership.promises.answersUntil
+        // One that leaves handed its shards over before.
+        guard process.isRunning, process.pausedUntil == nil, process.leavesAt == nil, mayAnswer(process),
+            ended.contains(process.id)
+        else { return }
+        let until = process.membership.promises.permissionEnd
         fail("\(process.id) may answer for its entities after it was declared dead, for \(until - now)")
     }
 
     private func mayAnswer(_ process: SimulatedProcess) -> Bool {
-        mutant == .answersWithoutPromises || process.membership.promises.answersUntil > now
+        mutant == .answersWithoutPromises || process.membership.promises.permissionEnd > now
     }
 
     /// Checks that a link between two nodes goes around their cut path. All nodes run in such a run.
@@ -188,7 +189,7 @@ extension ClusterSimulation {
             guard process.isMember, map.isAlive(process.id) else { return "\(process.id) is no member" }
             guard process.ownership.store == .sound else { return "\(process.id) finds the store unsound" }
             guard process.leavesAt == nil else { return "\(process.id) has not left" }
-            guard process.membership.promises.answersUntil > now else { return "\(process.id) may not answer" }
+            guard process.membership.promises.permissionEnd > now else { return "\(process.id) may not answer" }
             guard process.view.revision == map.revision else {
                 return "\(process.id) holds revision \(process.view.revision) instead of \(map.revision)"
             }

@@ -15,7 +15,10 @@ extension ClusterSimulation {
             }
             later(.fault, after: span(950...1400))
         case .starved:
-            if let process = anyRunning() { pause(process, for: span(100...600), isStarved: true) }
+            // Between two pauses a process runs for long enough to be heard.
+            if let process = anyRunning(), now - process.resumedAt > .milliseconds(100) {
+                pause(process, for: span(100...600), isStarved: true)
+            }
             // Less than a starvation lasts, so two or three processes get no processor at the same time.
             later(.fault, after: span(150...700))
         case .chaos, .entities:
@@ -34,6 +37,8 @@ extension ClusterSimulation {
         guard members.count == settings.nodeCount else { return }
         let (one, other) = (below(settings.nodeCount), below(settings.nodeCount))
         (isolatedNames, isolatedDeaths) = ([], [])
+        // Decisions are then on their way when the cut ends.
+        if chance(0.4) { network.storeSlowUntil = now + span(300...1500) }
         if chance(0.4) {
             isolatedNames = [one]
             if settings.nodeCount > 4, one != other, chance(0.6) { isolatedNames.append(other) }

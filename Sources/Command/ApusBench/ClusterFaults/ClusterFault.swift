@@ -85,7 +85,9 @@ enum ClusterFault: String, CaseIterable, Sendable {
             case .stopShort: 100...150
             case .stop: 500...3_000
             case .stopLong: 10_000...30_000
-            case .partition, .split, .silentOut, .silentIn, .cut, .cutOneWay, .cutStore, .loss: 1_500...3_500
+            case .partition, .split, .silentOut, .silentIn, .cut, .cutOneWay, .loss: 1_500...3_500
+            // A node without changes finds it by its poll, every five seconds.
+            case .cutStore: 7_000...8_000
             case .storeQuorum: 10_000...10_000
             case .fullDisk: 4_000...6_000
             }

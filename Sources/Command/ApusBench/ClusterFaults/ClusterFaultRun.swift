@@ -131,7 +131,7 @@ final class ClusterFaultRun {
         say(number, fault, victims, duration, detected, served, window, load)
     }
 
-    /// Finds the time until a node shows a condition that is a sign of the fault; nil after five seconds, or if the
+    /// Finds the time until a node shows a condition that is a sign of the fault; nil after ten seconds, or if the
     /// fault has none.
     private static func followConditions(
         of fault: ClusterFault, at nodes: [StateDirectory.Node], since: MonotonicTime
@@ -143,7 +143,7 @@ final class ClusterFaultRun {
         _ fault: ClusterFault, at nodes: [StateDirectory.Node], since: MonotonicTime
     ) async -> Duration? {
         guard !fault.conditions.isEmpty else { return nil }
-        while MonotonicTime.now() - since < .seconds(5), !Task.isCancelled {
+        while MonotonicTime.now() - since < .seconds(10), !Task.isCancelled {
             for node in nodes {
                 let answer = await HealthAnswer.ask(node, timeout: .milliseconds(200))
                 if let answer, !answer.conditions.isDisjoint(with: fault.conditions) {

@@ -85,6 +85,7 @@ struct ClusterFaultStage {
                 try FailoverStage.run(executable, ["cluster", "restart", store.name, "--dir", state.path])
             }
         }
+        try await EtcdMember.waitUntilHealthy(mark.stores ?? [], in: state, mark, timeout: .seconds(20))
         try await stage.heal()
     }
 

@@ -24,6 +24,8 @@ struct RegisterClient: Sendable {
     ]
 
     let number: Int
+    /// The index of the node that it asks first.
+    let first: Int
     let nodes: [HostPort]
     let token: String
     let history: HistoryRecorder
@@ -71,7 +73,7 @@ struct RegisterClient: Sendable {
     private func send(_ register: Register, _ request: RegisterOperation.Request, timeout: Duration) async -> Reply {
         let key = request == .read ? nil : UUID().uuidString
         let deadline = MonotonicTime.now() + timeout
-        var turn = number
+        var turn = first
         while MonotonicTime.now() < deadline {
             let node = nodes[turn % nodes.count]
             if let answer = try? await attempt(register, request, key: key, at: node) {

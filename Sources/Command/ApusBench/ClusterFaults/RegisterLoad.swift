@@ -26,7 +26,9 @@ final class RegisterLoad: Sendable {
     init(_ name: String, registers count: Int, nodes: [HostPort], tokens: [String]) {
         registers = (0..<count).map { Register(name: "\(name)-r\($0)", isRecorded: $0 % 2 == 1) }
         clients = (0..<count * Self.clientsPerRegister).map { [history] number in
-            RegisterClient(number: number, nodes: nodes, token: tokens[number % tokens.count], history: history)
+            RegisterClient(
+                number: number, first: number + number / count, nodes: nodes, token: tokens[number % tokens.count],
+                history: history)
         }
     }
 

@@ -40,7 +40,8 @@ package struct EntityRef<Entity: Actor>: Sendable {
     ///     even if it may have been carried out, since the entity then repeats its stored answer.
     /// - Throws: 10005 after the deadline, 10010 if this node is in a minority that does not hear the owner, 10006 if
     ///   the task was cancelled, 10007 if a limit is reached, 10008 if the link or the shard was lost in flight, 10004
-    ///   for a method that is not handled, 10013 if the calling entity's shard has another owner, or the handler's error.
+    ///   for a method that is not handled, 10013 if the calling entity's shard has another owner, or the handler's
+    ///   error.
     package func ask<M: EntityMessage>(
         _ message: M, timeout: Duration = .seconds(5), call: EntityCall = EntityCall()
     ) async throws(ApusError) -> M.Reply {
@@ -275,7 +276,10 @@ package struct EntityRef<Entity: Actor>: Sendable {
         switch failure.error.code {
         case .moved:
             if let epoch = failure.epoch { registry.onMoved(address.shard, epoch) }
-        case .noRoute: registry.forgetPeer(slot: slot)
+        case .noRoute:
+            // The owner is on the same side, and in the same minority.
+            guard !registry.view.permission.refuses(now: .now()) else { throw failure.error }
+            registry.forgetPeer(slot: slot)
         case .linkLost where mayRepeat: registry.forgetPeer(slot: slot)
         default: throw failure.error
         }

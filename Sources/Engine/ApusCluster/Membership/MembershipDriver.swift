@@ -89,7 +89,7 @@ package struct MembershipDriver: HeartbeatDriver {
     }
 
     private mutating func publishPermission(now: MonotonicTime) {
-        permission.publish(machine.promises.answersUntil)
+        permission.publish(machine.promises.permissionEnd)
         let isGranted = permission.isGranted(now: now)
         let new: Permission = isGranted ? .granted : permission.refuses(now: now) ? .refusing : .lapsed
         if new != permissionState {

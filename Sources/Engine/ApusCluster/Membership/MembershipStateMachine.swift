@@ -16,8 +16,8 @@ package import ApusWire
 /// - **Scheduling.** On an overloaded machine neither side runs in time. Each datagram carries its sender's recent
 ///   lateness. That and the own lateness extend the allowed silence, by at most `extensionMax`. A peer on the same
 ///   machine is inspected (``Action/inspect(_:_:)``) when it falls silent and again before the verdict. If its process
-///   is stopped or gone, it is dead without a burst. If it is runnable and waits for a processor or a disk, it gets
-///   another burst, until it was silent for `starvationMax`.
+///   is gone, or stopped for so long that it has no permission to answer, it is dead without a burst. If it is
+///   runnable and waits for a processor or a disk, it gets another burst, until it was silent for `starvationMax`.
 /// - **Own lateness.** An observer that did not run for `latenessMax` withdraws every suspicion that rests on silence,
 ///   confirmed or not: it cannot distinguish the peer's silence from its own pause.
 ///
@@ -53,7 +53,8 @@ package struct MembershipStateMachine: Sendable {
         case connectRefused(NodeID)
         /// The answer to ``Action/inspect(_:_:)``.
         case inspected(NodeID, ProcessState)
-        /// The members of the newest map that are alive, this node not among them.
+        /// The members of the newest map that are alive, this node not among them. Proven deaths among them are
+        /// confirmed again.
         case membersChanged([NodeID])
         /// This node is not, or not yet, alive in the newest map: it watches nobody and may not answer.
         case excluded
@@ -171,6 +172,8 @@ package struct MembershipStateMachine: Sendable {
         var ballot: UInt32 = 0
         var nextBallot: MonotonicTime = .zero
         var share = VoteShare.few
+        /// The first of the last inspections in a row that found its process stopped.
+        var stoppedSince: MonotonicTime?
         var path: PeerPathStateMachine
 
         init(id: NodeID, lastHeard: MonotonicTime, configuration: MembershipConfiguration) {
@@ -235,9 +238,9 @@ package struct MembershipStateMachine: Sendable {
             if let index = index(of: id) { peers[index].isLinkLost = true }
         case .connectRefused(let id): noteRefusal(by: id, now: now, actions: &actions)
         case .inspected(let id, let state): conclude(about: id, state, now: now, actions: &actions)
-        case .membersChanged(let members): adopt(members, now: now)
+        case .membersChanged(let members): adopt(members, now: now, actions: &actions)
         case .excluded:
-            adopt([], now: now)
+            adopt([], now: now, actions: &actions)
             promises.exclude()
         case .mapConfirmed(let number, let isDone): promises.confirmed(number, isDone: isDone, now: now)
         case .tick: tick(now: now, actions: &actions)
@@ -264,6 +267,8 @@ package struct MembershipStateMachine: Sendable {
     // MARK: Time
 
     private mutating func tick(now: MonotonicTime, actions: inout [Action]) {
+        // Without peers ticks are rarer. That is not lateness.
+        guard !peers.isEmpty else { return }
         if let lastTick {
             ownLateness.note(max(now - lastTick - configuration.tickInterval, .zero), now: now)
             if now - lastTick > configuration.latenessMax {
@@ -291,7 +296,11 @@ package struct MembershipStateMachine: Sendable {
         case .confirmedDead(.silence): countVotes(index, now: now, actions: &actions)
         case .confirmedDead: break
         case .alive:
-            guard now - peer.lastHeard > silenceMax(of: peer) else { return }
+            let silence = now - peer.lastHeard
+            guard silence > silenceMax(of: peer) else {
+                if silence > configuration.silenceMax / 2 { inspect(peer, actions: &actions) }
+                return
+            }
             suspect(index, reason: .silence, now: now, actions: &actions)
             // A stopped process answers no probe, so a burst would show nothing.
             inspect(peer, actions: &actions)
@@ -301,6 +310,7 @@ package struct MembershipStateMachine: Sendable {
             }
             sendProbes(of: &burst, to: index, now: now, actions: &actions)
             peers[index].verdict = .suspected(burst)
+            if peer.stoppedSince != nil { inspect(peer, actions: &actions) }
         }
     }
 
@@ -328,12 +338,18 @@ package struct MembershipStateMachine: Sendable {
     private mutating func conclude(
         about id: NodeID, _ state: ProcessState, now: MonotonicTime, actions: inout [Action]
     ) {
-        guard let index = index(of: id), case .suspected(var burst) = peers[index].verdict else { return }
+        guard let index = index(of: id) else { return }
+        let stoppedSince = state == .stopped ? peers[index].stoppedSince ?? now : nil
+        peers[index].stoppedSince = stoppedSince
+        guard case .suspected(var burst) = peers[index].verdict else { return }
         peers[index].process = state
         let isUnderWay = now - burst.began < configuration.burstDuration
         switch state {
         case .gone: confirm(index, .processGone, actions: &actions)
-        case .stopped: confirm(index, .processStopped, actions: &actions)
+        case .stopped:
+            // Until then it might run on with permission to answer.
+            guard let stoppedSince, now - stoppedSince >= promises.stallMax else { return }
+            confirm(index, .processStopped, actions: &actions)
         case .idle where isUnderWay, .waiting where isUnderWay: break
         case .idle:
             burst.idleCount += 1
@@ -498,6 +514,7 @@ package struct MembershipStateMachine: Sendable {
         peers[index].lastHeard = max(peers[index].lastHeard, now)
         peers[index].wasHeard = true
         peers[index].waitCount = 0
+        peers[index].stoppedSince = nil
         peers[index].share = .few
         switch peers[index].verdict {
         case .alive: break
@@ -565,15 +582,22 @@ package struct MembershipStateMachine: Sendable {
 
     // MARK: Members
 
-    private mutating func adopt(_ members: [NodeID], now: MonotonicTime) {
-        // A machine without peers is not ticked. That is not lateness.
+    private mutating func adopt(_ members: [NodeID], now: MonotonicTime, actions: inout [Action]) {
         if peers.isEmpty { lastTick = nil }
         let wanted = members.filter { $0 != local }.sorted().prefix(configuration.peerCountMax)
         peers = wanted.map { id in
             peers.first { $0.id == id } ?? Peer(id: id, lastHeard: now, configuration: configuration)
         }
         // The majority of another map may be another one. Decisions on the earlier map are void.
-        for index in peers.indices { peers[index].share = .few }
+        for index in peers.indices {
+            peers[index].share = .few
+            switch peers[index].verdict {
+            case .confirmedDead(.processGone): confirm(index, .processGone, actions: &actions)
+            // It may run again. The next tick inspects it.
+            case .confirmedDead(.processStopped): peers[index].verdict = .alive
+            case .alive, .suspected, .confirmedDead(.silence): break
+            }
+        }
         promises.setPeers(peers.map(\.id))
     }
 

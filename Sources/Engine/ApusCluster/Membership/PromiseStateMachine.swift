@@ -13,10 +13,11 @@ package import ApusWire
 /// the clocks (``clockRateMargin``). A round trip counts with the smallest of its recent values, up to
 /// `promiseExtensionMax`, so that promises of distant nodes overlap.
 ///
-/// **Permission.** A node may answer until the time to which it has promises of a majority of its newest map's members
-/// that are not proven dead. Its own promise has no end. Votes against it need such a majority too. The two have a node
+/// **Permission.** A node may answer until the time to which it has promises of a majority of its newest map's members.
+/// Its own promise has no end. Votes against it need a majority of those that are not proven dead. The two have a node
 /// in common, which has either promised or voted, never both: it votes only when its promise has ended, and promises
-/// nothing until its vote counts nowhere (`voteLifetime` and ``voteMargin``).
+/// nothing until its vote counts nowhere (`voteLifetime` and ``voteMargin``). Members that are proven dead count until
+/// the map shows their deaths, because they may have started again as members that this node does not know.
 ///
 /// **After a lapse** a decision against this node may be on its way to the ownership store: votes were counted, and the
 /// swap is made later. A promise therefore has the number of the sender's last vote against the receiver, for
@@ -24,11 +25,18 @@ package import ApusWire
 /// Otherwise it first replaces the map by the same map (``Step/confirmMap(_:)``). Every decision that was made on the
 /// earlier revision fails then, and deciders need new votes. After that, the votes that it knew before no longer count.
 ///
-/// **Earlier versions** promise nothing. A member of one counts as promising while it was heard within half of
-/// `silenceMax`, since it votes after that silence: as safe as before.
+/// **After a stall** of this node itself, others may have found its process stopped, which is a proof that needs no
+/// votes. A stall that is long enough for that ends the permission, and the map is replaced before it comes back.
 ///
-/// What it does not cover: a clock that stands still while the machine is suspended, and a cluster that gains several
-/// members while this node is cut off from the ownership store, since it does not know that they count.
+/// **A node without others** permits itself to answer for `silenceMax` at a time, so a stall ends this permission too.
+///
+/// **Earlier versions** promise nothing. A member of one counts as promising while it was heard within half of
+/// `silenceMax`, since it votes after that silence: as safe as before. A member is of one if it sends no promise for
+/// ``offerWait``.
+///
+/// What it does not cover: a clock that stands still while the machine is suspended, and a cluster that gains members,
+/// several or beside a single one, while this node is cut off from the ownership store, since it does not know that
+/// they count.
 ///
 /// Pure value: confined to its owner, which passes the time.
 package struct PromiseStateMachine: Sendable {
@@ -40,13 +48,14 @@ package struct PromiseStateMachine: Sendable {
     static let voteMargin = Duration.milliseconds(200)
     /// How long promises have the number of a vote. The swap of a decision takes less.
     static let voteMemory = Duration.seconds(10)
-    /// The interval at which a heartbeat with a promise goes to a peer that has sent none.
-    static let offerInterval = Duration.seconds(1)
+    /// The interval at which a heartbeat with a promise goes to a peer that has sent none: at first, and after
+    /// ``offerCount`` of them.
+    static let (offerIntervalMin, offerInterval) = (Duration.milliseconds(100), Duration.seconds(1))
+    static let offerCount = 20
+    /// A peer that is heard for this time without a promise is of an earlier version.
+    static let offerWait = Duration.seconds(1)
     /// The interval at which the map is replaced again after a failure.
     static let confirmInterval = Duration.milliseconds(100)
-    /// The end of a permission that has none.
-    package static let always = MonotonicTime(nanoseconds: .max)
-
     package enum Step: Sendable, Equatable {
         /// Replace the map by the same map. ``confirmed(_:isDone:now:)`` with the same number answers.
         case confirmMap(UInt64)
@@ -56,8 +65,10 @@ package struct PromiseStateMachine: Sendable {
         var id: NodeID
         /// It sent a promise.
         var speaks = false
+        var firstDatagram: MonotonicTime?
         var lastDatagram: MonotonicTime?
         var nextOffer = MonotonicTime.zero
+        var offerCount = 0
         // What this node owes to it.
         /// Its newest datagram with a time: that time on its clock, and the arrival on this node's.
         var echo: (sent: UInt64, heardAt: MonotonicTime)?
@@ -76,8 +87,8 @@ package struct PromiseStateMachine: Sendable {
     private enum Confirmation: Sendable {
         case none
         case wanted(from: MonotonicTime)
-        /// With the votes that are void once it is done.
-        case underWay(UInt64, votes: [NodeID: UInt32])
+        /// With the votes, and the number of stalls, that are void once it is done.
+        case underWay(UInt64, votes: [NodeID: UInt32], stallCount: Int)
     }
 
     private let configuration: MembershipConfiguration
@@ -85,8 +96,13 @@ package struct PromiseStateMachine: Sendable {
     private var isMember = false
     private var confirmation = Confirmation.none
     private var lastConfirmation: UInt64 = 0
-    /// This node may answer before this time.
+    private var lastEvaluation: MonotonicTime?
+    /// The stalls of this node, and those before the last replacement of the map.
+    private var (stallCount, voidStallCount) = (0, 0)
+    /// The time until which promises of a majority permit this node to answer.
     package private(set) var answersUntil = MonotonicTime.zero
+    /// This node may answer before this time. A stall ends the permission while it lasts.
+    package var permissionEnd: MonotonicTime { min(answersUntil, (lastEvaluation ?? .zero) + stallMax) }
 
     package init(configuration: MembershipConfiguration) { self.configuration = configuration }
 
@@ -102,6 +118,7 @@ package struct PromiseStateMachine: Sendable {
         peers = []
         confirmation = .none
         answersUntil = .zero
+        lastEvaluation = nil
     }
 
     // MARK: Promises of this node
@@ -111,7 +128,9 @@ package struct PromiseStateMachine: Sendable {
         guard let index = index(of: id) else { return [.heartbeat] }
         guard !peers[index].speaks else { return [.promise(makePromise(index, now: now))] }
         guard now >= peers[index].nextOffer else { return [.heartbeat] }
-        peers[index].nextOffer = now + Self.offerInterval
+        let isFrequent = peers[index].offerCount < Self.offerCount
+        peers[index].offerCount += 1
+        peers[index].nextOffer = now + (isFrequent ? Self.offerIntervalMin : Self.offerInterval)
         return [.heartbeat, .promise(makePromise(index, now: now))]
     }
 
@@ -146,7 +165,9 @@ package struct PromiseStateMachine: Sendable {
 
     /// Any datagram of the peer arrived.
     package mutating func heard(_ id: NodeID, now: MonotonicTime) {
-        if let index = index(of: id) { peers[index].lastDatagram = now }
+        guard let index = index(of: id) else { return }
+        peers[index].firstDatagram = peers[index].firstDatagram ?? now
+        peers[index].lastDatagram = now
     }
 
     package mutating func received(_ promise: HeartbeatPromise, from id: NodeID, now: MonotonicTime) {
@@ -170,7 +191,10 @@ package struct PromiseStateMachine: Sendable {
 
     private func end(of peer: Peer) -> MonotonicTime {
         guard !peer.speaks else { return peer.end }
-        return peer.lastDatagram.map { $0 + configuration.silenceMax / 2 } ?? .zero
+        guard let first = peer.firstDatagram, let last = peer.lastDatagram, last - first >= Self.offerWait else {
+            return .zero
+        }
+        return last + configuration.silenceMax / 2
     }
 
     // MARK: The permission
@@ -180,8 +204,9 @@ package struct PromiseStateMachine: Sendable {
     /// - Parameter gone: peers that are proven dead.
     package mutating func evaluate(gone: [NodeID], now: MonotonicTime) -> [Step] {
         guard isMember else { return [] }
-        let present = peers.filter { !gone.contains($0.id) }
-        let until = Self.majorityEnd(present.map(end))
+        noteStall(now: now)
+        let alone = now + configuration.silenceMax
+        let until = Self.majorityEnd(peers.map { gone.contains($0.id) ? .zero : end(of: $0) }) ?? alone
         if answersUntil > now {
             // Not interrupted: whoever voted is outside of the majority.
             answersUntil = until
@@ -189,8 +214,10 @@ package struct PromiseStateMachine: Sendable {
             return []
         }
         guard until > now else { return [] }
-        let unmarked = Self.majorityEnd(present.map { $0.knownVote <= $0.voidVote ? end(of: $0) : .zero })
-        if unmarked > now {
+        let unmarked =
+            Self.majorityEnd(
+                peers.map { gone.contains($0.id) || $0.knownVote > $0.voidVote ? .zero : end(of: $0) }) ?? alone
+        if unmarked > now, stallCount == voidStallCount {
             answersUntil = until
             confirmation = .none
             return []
@@ -201,24 +228,38 @@ package struct PromiseStateMachine: Sendable {
         case .none, .wanted:
             lastConfirmation += 1
             let votes = Dictionary(uniqueKeysWithValues: peers.map { ($0.id, $0.knownVote) })
-            confirmation = .underWay(lastConfirmation, votes: votes)
+            confirmation = .underWay(lastConfirmation, votes: votes, stallCount: stallCount)
             return [.confirmMap(lastConfirmation)]
         }
     }
 
-    /// The time until which a majority has promised, this node included. `ends` are those of all others.
-    private static func majorityEnd(_ ends: [MonotonicTime]) -> MonotonicTime {
+    /// A process that does not run for this time has no permission when it runs again, and replaces the map first.
+    var stallMax: Duration { configuration.silenceMax - configuration.heartbeatInterval * 6 / 5 }
+
+    /// Ends the permission if this node did not run for so long that others may have found its process stopped. They
+    /// look after `silenceMax`, counted from a datagram that is up to a heartbeat older than the stall.
+    private mutating func noteStall(now: MonotonicTime) {
+        defer { lastEvaluation = now }
+        guard let lastEvaluation, now - lastEvaluation >= stallMax else { return }
+        stallCount += 1
+        answersUntil = min(answersUntil, now)
+    }
+
+    /// The time until which a majority has promised, this node included. `ends` are those of all others. Nil if there
+    /// are none.
+    private static func majorityEnd(_ ends: [MonotonicTime]) -> MonotonicTime? {
         // Of n members, n / 2 others are needed.
         let neededCount = (ends.count + 1) / 2
-        guard neededCount > 0 else { return always }
+        guard neededCount > 0 else { return nil }
         return ends.sorted(by: >)[neededCount - 1]
     }
 
     /// The map was replaced after ``Step/confirmMap(_:)``, or could not be.
     package mutating func confirmed(_ number: UInt64, isDone: Bool, now: MonotonicTime) {
-        guard case .underWay(number, let votes) = confirmation else { return }
+        guard case .underWay(number, let votes, let stallCount) = confirmation else { return }
         guard isDone else { return confirmation = .wanted(from: now + Self.confirmInterval) }
         confirmation = .none
+        voidStallCount = stallCount
         for index in peers.indices {
             peers[index].voidVote = max(peers[index].voidVote, votes[peers[index].id] ?? 0)
         }

@@ -364,7 +364,13 @@ package struct OwnershipStateMachine: Sendable {
         guard newer.revision > map.revision else { return }
         map = newer
         for node in deaths.keys.elements {
-            if map.isAlive(node) { deaths[node]?.share = .few } else { deaths[node] = nil }
+            guard map.isAlive(node) else {
+                deaths[node] = nil
+                continue
+            }
+            // The detector confirms proven deaths again for each map, because a stopped process may run again.
+            deaths[node]?.share = .few
+            deaths[node]?.isProven = false
             deaths[node]?.isExpired = false
         }
         actions.append(.adopt(newer))

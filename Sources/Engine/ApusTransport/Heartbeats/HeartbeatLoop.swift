@@ -128,8 +128,7 @@ final class HeartbeatLoop<Driver: HeartbeatDriver> {
             return PeerState(id: peer.id, address: peer.address, socketAddress: literal)
         }
         for peer in peers where peer.socketAddress == nil { resolve(peer.address) }
-        // The clock runs only while there are peers: a node without peers uses no CPU for this.
-        if peers.isEmpty { nextTick = nil } else if nextTick == nil { nextTick = .now() }
+        if nextTick == nil || !peers.isEmpty { nextTick = .now() }
     }
 
     private func resolve(_ address: HostPort) {
@@ -158,7 +157,7 @@ final class HeartbeatLoop<Driver: HeartbeatDriver> {
     private func tickWhenDue() {
         let now = MonotonicTime.now()
         guard let due = nextTick, now >= due else { return }
-        nextTick = now + configuration.tickInterval
+        nextTick = now + (peers.isEmpty ? configuration.tickIntervalAlone : configuration.tickInterval)
         if now >= nextFigures { driver.droppedCount = socket.dropCount }
         send(driver.tick(now: now))
         guard now >= nextFigures else { return }

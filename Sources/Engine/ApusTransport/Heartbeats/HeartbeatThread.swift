@@ -65,6 +65,8 @@ package struct HeartbeatConfiguration: Sendable {
     package var bind: HostPort
     /// The interval between two ticks of the driver.
     package var tickInterval: Duration = .milliseconds(10)
+    /// The same for a node without peers.
+    package var tickIntervalAlone: Duration = .milliseconds(50)
     /// The most peers that datagrams are exchanged with. Further peers are ignored.
     package var peerCountMax = 64
 
