@@ -235,6 +235,13 @@ public struct NodeConfiguration: Sendable {
         membership.pathCheckInterval = try reader.duration("membership.path_check", default: d.pathCheckInterval)
         membership.pathRestoreCount = try reader.int(
             "membership.path_restore_checks", default: d.pathRestoreCount, in: 1...100)
+        membership.fullMeshMax = try reader.int("membership.full_mesh_max", default: d.fullMeshMax, in: 3...64)
+        membership.watcherCount = try reader.int("membership.watchers", default: d.watcherCount, in: 2...32)
+        guard membership.watcherCount.isMultiple(of: 2), membership.watcherCount < membership.fullMeshMax else {
+            throw reader.invalid("membership.watchers", "an even number below membership.full_mesh_max is expected")
+        }
+        membership.pathCheckCountMax = try reader.int(
+            "membership.path_checks_max", default: d.pathCheckCountMax, in: 1...256)
         membership.clockDifferenceMax = try reader.duration(
             "membership.clock_difference_max", default: d.clockDifferenceMax)
     }

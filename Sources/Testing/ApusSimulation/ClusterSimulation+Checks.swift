@@ -76,6 +76,7 @@ extension ClusterSimulation {
             guard member.id == before.id else { continue }
             deathCount += 1
             checkSide(of: maker, against: before.id)
+            checkVictim(before.id, by: maker)
             if let process = runningProcess(of: before.id) { checkPermission(of: process) }
             tell("\(before.id) was declared dead by \(maker.id)")
             if !profile.hasDeaths {
@@ -112,11 +113,11 @@ extension ClusterSimulation {
     /// Checks that a link between two nodes goes around their cut path. All nodes run in such a run.
     func checkPath(_ from: Int, _ to: Int) {
         guard let process = runningProcess(named: from), let peer = runningProcess(named: to), process.isMember,
-            peer.isMember
+            peer.isMember, process.pausedUntil == nil, peer.pausedUntil == nil
         else { return }
         let isUp =
             process.linked.contains(peer.id) && isReachable(to, from: process, through: process.helpers[peer.id])
-        if !isUp { fail("\(process.id) has no link to \(peer.id) 800 ms after their path was cut") }
+        if !isUp { fail("\(process.id) has no link to \(peer.id) since their path was cut") }
     }
 
     /// Checks a map that a process applies as the newest.

@@ -4,7 +4,7 @@ import ApusWire
 
 /// Starts and stops processes, and delivers events to them.
 extension ClusterSimulation {
-    func nameIndex(of name: NodeName) -> Int? { Self.names.firstIndex(of: name) }
+    func nameIndex(of name: NodeName) -> Int? { names.firstIndex(of: name) }
 
     /// The process that runs under a name, if its incarnation is the given one.
     func runningProcess(of id: NodeID) -> SimulatedProcess? {
@@ -22,9 +22,10 @@ extension ClusterSimulation {
         guard store.damage == nil || memories[name] != nil else {
             return later(.start(name: name), after: span(200...400))
         }
-        let none = NodeID(name: Self.names[name], incarnation: 0)
+        let none = NodeID(name: names[name], incarnation: 0)
         let process = SimulatedProcess(
             index: processes.count, nameIndex: name, id: none, map: store.history[0], settings: settings)
+        process.isEarlier = chance(settings.earlierRate)
         processes.append(process)
         tell("a process \(process.index) starts as \(none.name)")
         submit(.read, by: process)
@@ -116,7 +117,9 @@ extension ClusterSimulation {
         case .replicaAwaited(let move, let deadline): awaitReplica(move, until: deadline, at: process)
         case .quietAwaited(let move, let deadline): awaitQuiet(move, until: deadline, at: process)
         case .work(let work): work.run()
-        case .start, .apply, .write, .resume, .fault, .heal, .check, .damageSeen, .pathsSettled, .restore: break
+        case .start, .apply, .write, .resume, .fault, .heal, .check, .damageSeen, .pathsSettled, .restore,
+            .measure, .bound:
+            break
         }
     }
 

@@ -5,11 +5,9 @@ import ApusWire
 /// The network between the nodes, by their indexes among the names.
 struct SimulatedNetwork {
     /// Nothing passes from a node to another until this time.
-    var blockedUntil = Array(
-        repeating: Array(repeating: MonotonicTime.zero, count: ClusterSimulation.names.count),
-        count: ClusterSimulation.names.count)
+    var blockedUntil: [[MonotonicTime]]
     /// A node does not reach the ownership store until this time.
-    var storeCutUntil = Array(repeating: MonotonicTime.zero, count: ClusterSimulation.names.count)
+    var storeCutUntil: [MonotonicTime]
     var storeDownUntil = MonotonicTime.zero
     var storeSlowUntil = MonotonicTime.zero
     /// The store accepts requests and answers none of them until this time.
@@ -17,6 +15,11 @@ struct SimulatedNetwork {
     var burstUntil = MonotonicTime.zero
     var burstLossRate = 0.0
     var surgeUntil = MonotonicTime.zero
+
+    init(nameCount: Int) {
+        storeCutUntil = Array(repeating: .zero, count: nameCount)
+        blockedUntil = Array(repeating: storeCutUntil, count: nameCount)
+    }
 }
 
 extension ClusterSimulation {
@@ -33,6 +36,7 @@ extension ClusterSimulation {
 
     /// Sends a datagram to the process with this name now. A process of another incarnation drops it, as the seal does.
     func send(_ message: HeartbeatMessage, from sender: SimulatedProcess, to id: NodeID) {
+        datagramCount += 1
         guard let receiver = runningProcess(of: id) else { return }
         guard !isBlocked(from: sender.nameIndex, to: receiver.nameIndex) else { return }
         let vitals = vitals(of: sender)

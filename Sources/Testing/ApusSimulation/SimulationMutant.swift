@@ -43,6 +43,12 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
     case concealsVotes = "does not say that it voted"
     /// A node whose permission to answer lapsed goes on without replacing the map.
     case answersAfterLapse = "answers after a lapse though a decision against it may be on its way"
+    /// In a ring, a node takes its own vote for a majority of the watchers.
+    case countsFewVotes = "takes one watcher's vote for those of a majority"
+    /// In a ring, a node answers with the promise of one watcher.
+    case countsFewPromises = "answers with the promise of one watcher"
+    /// In a ring, a node votes as if everybody counted it as a watcher.
+    case votesUnacknowledged = "votes against members that do not count it as a watcher"
     /// A node that was declared dead joins again, although it reaches nobody.
     case joinsUnreachable = "joins again while it reaches nobody"
     /// A node that finds itself dead in the map adds itself again.
@@ -67,6 +73,7 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
         case .declaresFromMinority, .ignoresCutPaths, .joinsUnreachable, .answersWithoutPromises,
             .votesBeforeItsPromiseEnds, .concealsVotes, .answersAfterLapse:
             .partitions
+        case .countsFewVotes, .countsFewPromises, .votesUnacknowledged: .ring
         case .none, .dropsEpochCheck, .acknowledgesBeforeApply, .reusesIncarnation, .adoptsStaleMap,
             .keepsEpochOnTakeover, .keepsStandbyOnTakeover, .movesBeforeSwap, .skipsStates, .writesWhileHeld,
             .namesStandbyEarly, .releasesUnanswered,
@@ -88,6 +95,10 @@ package enum SimulationProfile: String, Sendable, CaseIterable {
     /// Paths between two nodes are cut, and minorities are cut off from all others: nobody else is declared dead, and
     /// links go around cut paths.
     case partitions
+    /// Ten to fourteen nodes with four watchers each: chaos, and cuts of several nodes.
+    case ring = "a ring of watchers"
+    /// Fifty nodes with the default configuration, and one fault after the other.
+    case crowd
     /// Datagrams are lost, duplicated and reordered, and nothing else: no node may be declared dead.
     case lossy
     /// One node after the other runs late and reads its datagrams late: no node may be declared dead.
@@ -98,7 +109,7 @@ package enum SimulationProfile: String, Sendable, CaseIterable {
     /// Nodes die, or are cut off for long enough to be declared dead.
     var hasDeaths: Bool {
         switch self {
-        case .chaos, .entities, .kills, .partitions: true
+        case .chaos, .entities, .kills, .partitions, .ring, .crowd: true
         case .lossy, .stutter, .starved: false
         }
     }

@@ -34,6 +34,10 @@ enum SimulationEvent {
     case quietAwaited(ShardMove, until: MonotonicTime)
     /// The path between two nodes was cut some time ago: their links go another way by now.
     case pathsSettled(Int, Int)
+    /// Datagrams are counted between the two, in a crowd without faults.
+    case measure(isEnd: Bool)
+    /// By now the victim's death is known.
+    case bound(NodeID)
     case work(SimulationWork)
 
     /// For the trace: which kind of event it is.
@@ -64,6 +68,8 @@ enum SimulationEvent {
         case .replicaAwaited: 23
         case .quietAwaited: 24
         case .pathsSettled: 25
+        case .measure: 26
+        case .bound: 27
         case .work(let work): 32 + work.kind
         }
     }

@@ -1,6 +1,9 @@
 extension MetricCatalogue {
     static let cluster: [MetricDescription] = [
         .gauge("apus_cluster_members", "nodes", "Members of the cluster that are up or draining in this node's map."),
+        .gauge(
+            "apus_cluster_watched_peers", "nodes",
+            "Nodes that this node exchanges heartbeats with: all others, or its watchers in a large cluster."),
         .gauge("apus_cluster_map_revision", "revision", "Revision of the newest ownership map that this node has."),
         .gauge("apus_cluster_shards_owned", "shards", "Shards that this node owns."),
         .gauge("apus_cluster_shards_standby", "shards", "Shards for which this node is the standby."),

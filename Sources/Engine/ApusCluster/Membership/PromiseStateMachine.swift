@@ -24,6 +24,27 @@ package import ApusWire
 /// Otherwise it first replaces the map by the same map (``Step/confirmMap(_:)``). Every decision that was made on the
 /// earlier revision fails then, and deciders need new votes. After that, the votes that it knew before no longer count.
 ///
+/// **Watchers.** Beyond a full mesh (``WatchPlan``) both majorities are of the node's watchers W. It may answer with
+/// the promises of more than half of the W of its own map. Its death needs the votes of more than half of the W of the
+/// map that the decision replaces, where the node itself counts as a watcher that does not vote. Of 8 watchers that is
+/// 5 and 5. Of the same W, the two have at least two nodes in common. But the node may be cut off from the store, and
+/// its map may be older than the decider's by any number of joins and deaths, each of which replaces up to one watcher.
+/// Two W that differ need not have such majorities in common. Therefore:
+/// - A node votes only if it is acknowledged: the other node's promises showed that it counts this node among its
+///   watchers. A node sends promises to its watchers alone. Acknowledgements end when a map shows that the two do not
+///   watch each other any more. The voters are then in the W of the node's own map, and the argument above holds, with
+///   one node to spare. It would need two watchers that left W and came back, neither of which applied a map in between
+///   that the node did apply.
+/// - A member that joins after this node counts this node from its first map on, so it needs no acknowledgement.
+/// - Full mesh and ring count differently, so an acknowledgement is valid only for the kind of map that it was made in.
+///   This concerns maps of more than `fullMeshMax` members.
+/// - A node without permission to answer is perhaps in a minority itself, and does not vote. This is not for safety: it
+///   keeps a minority, which contains most watchers of some nodes of the majority, from declaring those dead.
+///
+/// Votes that do not count for one of these reasons count as uncounted ones (``Vote/uncounted``). They let a member die
+/// whose lease in the store has run out, since otherwise one that nobody was acknowledged by could never be declared
+/// dead.
+///
 /// **Earlier versions** promise nothing. A member of one counts as promising while it was heard within half of
 /// `silenceMax`, since it votes after that silence: as safe as before.
 ///
@@ -52,8 +73,27 @@ package struct PromiseStateMachine: Sendable {
         case confirmMap(UInt64)
     }
 
+    /// The value of this node's statement that it does not hear a peer.
+    package enum Vote: Sendable, Equatable {
+        /// It says nothing: it promised.
+        case none
+        /// It counts only if the peer's lease has run out.
+        case uncounted
+        case counted
+    }
+
+    /// The members that a node counts.
+    private enum Electorate: Sendable {
+        case all
+        case watchers
+    }
+
     private struct Peer: Sendable {
         var id: NodeID
+        /// It and this node watch each other.
+        var isWatched = true
+        /// It counts this node among the nodes whose promises it needs.
+        var acknowledged: Electorate?
         /// It sent a promise.
         var speaks = false
         var lastDatagram: MonotonicTime?
@@ -82,6 +122,11 @@ package struct PromiseStateMachine: Sendable {
 
     private let configuration: MembershipConfiguration
     private var peers: [Peer] = []
+    /// Only looked up.
+    private var indexes: [NodeID: Int] = [:]
+    /// The indexes of the watched peers.
+    private var watched: [Int] = []
+    private var electorate = Electorate.all
     private var isMember = false
     private var confirmation = Confirmation.none
     private var lastConfirmation: UInt64 = 0
@@ -91,15 +136,27 @@ package struct PromiseStateMachine: Sendable {
     package init(configuration: MembershipConfiguration) { self.configuration = configuration }
 
     /// Sets the other members of the newest map that are alive. Called once this node is a member.
-    package mutating func setPeers(_ ids: [NodeID]) {
+    ///
+    /// - Parameter watchers: The watchers of this node; nil if those are all others.
+    package mutating func setPeers(_ ids: [NodeID], watchers: [NodeID]? = nil) {
+        electorate = watchers == nil ? .all : .watchers
+        var next: [Peer] = []
+        for id in ids {
+            var peer = index(of: id).map { peers[$0] } ?? Peer(id: id, acknowledged: isMember ? electorate : nil)
+            peer.isWatched = watchers?.contains(id) ?? true
+            if !peer.isWatched { peer.acknowledged = nil }
+            next.append(peer)
+        }
         isMember = true
-        peers = ids.map { id in peers.first { $0.id == id } ?? Peer(id: id) }
+        peers = next
+        watched = next.indices.filter { next[$0].isWatched }
+        indexes = Dictionary(ids.enumerated().map { ($1, $0) }, uniquingKeysWith: { first, _ in first })
     }
 
     /// This node is no member.
     package mutating func exclude() {
         isMember = false
-        peers = []
+        (peers, indexes, watched) = ([], [:], [])
         confirmation = .none
         answersUntil = .zero
     }
@@ -117,7 +174,8 @@ package struct PromiseStateMachine: Sendable {
 
     private mutating func makePromise(_ index: Int, now: MonotonicTime) -> HeartbeatPromise {
         let peer = peers[index]
-        var promise = HeartbeatPromise(sentNanoseconds: now.nanoseconds)
+        var promise = HeartbeatPromise(
+            sentNanoseconds: now.nanoseconds, isAmongWatchers: electorate == .watchers)
         if let votedAt = peer.votedAt, now - votedAt < Self.voteMemory { promise.vote = peer.vote }
         guard let echo = peer.echo else { return promise }
         promise.echoNanoseconds = echo.sent
@@ -135,6 +193,17 @@ package struct PromiseStateMachine: Sendable {
         index(of: id).map { now >= peers[$0].promisedUntil } ?? true
     }
 
+    /// The vote of this node, which does not hear the peer.
+    package func vote(against id: NodeID, now: MonotonicTime) -> Vote {
+        guard mayVote(against: id, now: now) else { return .none }
+        guard peers.count >= configuration.fullMeshMax || electorate == .watchers, let index = index(of: id) else {
+            return .counted
+        }
+        guard peers[index].isWatched else { return .none }
+        guard peers[index].acknowledged == electorate else { return .uncounted }
+        return electorate == .all || answersUntil > now ? .counted : .uncounted
+    }
+
     /// This node said, or counts itself, that it does not hear the peer.
     package mutating func voted(against id: NodeID, now: MonotonicTime) {
         guard let index = index(of: id) else { return }
@@ -149,8 +218,16 @@ package struct PromiseStateMachine: Sendable {
         if let index = index(of: id) { peers[index].lastDatagram = now }
     }
 
+    /// A heartbeat without a promise arrived. Nodes of earlier versions send it to all members, and others when they
+    /// do not know that the receiver reads promises.
+    package mutating func receivedHeartbeat(from id: NodeID) {
+        guard let index = index(of: id), electorate == .all else { return }
+        peers[index].acknowledged = .all
+    }
+
     package mutating func received(_ promise: HeartbeatPromise, from id: NodeID, now: MonotonicTime) {
         guard let index = index(of: id) else { return }
+        peers[index].acknowledged = promise.isAmongWatchers ? .watchers : .all
         peers[index].speaks = true
         if promise.sentNanoseconds > peers[index].lastSent {
             peers[index].lastSent = promise.sentNanoseconds
@@ -169,9 +246,13 @@ package struct PromiseStateMachine: Sendable {
     }
 
     private func end(of peer: Peer) -> MonotonicTime {
-        guard !peer.speaks else { return peer.end }
+        // A ring has no members of earlier versions.
+        guard !peer.speaks, electorate == .all else { return peer.end }
         return peer.lastDatagram.map { $0 + configuration.silenceMax / 2 } ?? .zero
     }
+
+    /// The longest of the smallest recent round trips to the watched peers.
+    package var roundTripMax: Duration { watched.map { peers[$0].roundTrip.value }.max() ?? .zero }
 
     // MARK: The permission
 
@@ -180,8 +261,8 @@ package struct PromiseStateMachine: Sendable {
     /// - Parameter gone: peers that are proven dead.
     package mutating func evaluate(gone: [NodeID], now: MonotonicTime) -> [Step] {
         guard isMember else { return [] }
-        let present = peers.filter { !gone.contains($0.id) }
-        let until = Self.majorityEnd(present.map(end))
+        let present = watched.filter { !gone.contains(peers[$0].id) }
+        let until = majorityEnd(present.map { end(of: peers[$0]) })
         if answersUntil > now {
             // Not interrupted: whoever voted is outside of the majority.
             answersUntil = until
@@ -189,7 +270,8 @@ package struct PromiseStateMachine: Sendable {
             return []
         }
         guard until > now else { return [] }
-        let unmarked = Self.majorityEnd(present.map { $0.knownVote <= $0.voidVote ? end(of: $0) : .zero })
+        let unmarked = majorityEnd(
+            present.map { peers[$0].knownVote <= peers[$0].voidVote ? end(of: peers[$0]) : .zero })
         if unmarked > now {
             answersUntil = until
             confirmation = .none
@@ -206,11 +288,13 @@ package struct PromiseStateMachine: Sendable {
         }
     }
 
-    /// The time until which a majority has promised, this node included. `ends` are those of all others.
-    private static func majorityEnd(_ ends: [MonotonicTime]) -> MonotonicTime {
-        // Of n members, n / 2 others are needed.
-        let neededCount = (ends.count + 1) / 2
-        guard neededCount > 0 else { return always }
+    /// The time until which a majority has promised: of all members, this node included, or of its watchers. `ends` are
+    /// those of the others.
+    private func majorityEnd(_ ends: [MonotonicTime]) -> MonotonicTime {
+        // Of n members, n / 2 others are needed. Of n watchers, more than n / 2.
+        let neededCount = electorate == .all ? (ends.count + 1) / 2 : ends.count / 2 + 1
+        guard neededCount > 0 else { return Self.always }
+        guard neededCount <= ends.count else { return .zero }
         return ends.sorted(by: >)[neededCount - 1]
     }
 
@@ -224,7 +308,7 @@ package struct PromiseStateMachine: Sendable {
         }
     }
 
-    private func index(of id: NodeID) -> Int? { peers.firstIndex { $0.id == id } }
+    private func index(of id: NodeID) -> Int? { indexes[id] }
 }
 
 /// The smallest value of the last one or two windows.

@@ -126,6 +126,7 @@ extension Member {
         value.clients = addresses.clients.description
         value.http = addresses.http.description
         value.weight = weight
+        if let watchRule { (value.watchers, value.fullMeshMax) = (watchRule.watcherCount, watchRule.fullMeshMax) }
         return value
     }
 
@@ -144,7 +145,9 @@ extension Member {
             }
         self.init(
             id: NodeID(name: name, incarnation: wireValue.incarnation), state: state,
-            addresses: NodeAddresses(transport: transport, clients: clients, http: http), weight: wireValue.weight)
+            addresses: NodeAddresses(transport: transport, clients: clients, http: http), weight: wireValue.weight,
+            watchRule: wireValue.watchers == 0
+                ? nil : WatchRule(watcherCount: wireValue.watchers, fullMeshMax: wireValue.fullMeshMax))
     }
 }
 

@@ -53,11 +53,11 @@ public struct ClusterMap: Sendable, Equatable {
     /// revision must be the same map. No member may be missing or have an earlier incarnation, and no shard an earlier
     /// epoch.
     ///
-    /// A node of an earlier version stores a map without ``ShardAssignment/standbyNamedIn`` and
-    /// ``ShardAssignment/ownerNamedIn``. It counts as the same map.
+    /// A node of an earlier version stores a map without ``ShardAssignment/standbyNamedIn``,
+    /// ``ShardAssignment/ownerNamedIn`` and ``Member/watchRule``. It counts as the same map.
     package func isSuccessor(of earlier: ClusterMap) -> Bool {
         guard revision > earlier.revision else {
-            return self == earlier || self == earlier.withoutNamings || withoutNamings == earlier
+            return self == earlier || self == earlier.asStoredByEarlierVersions || asStoredByEarlierVersions == earlier
         }
         guard members.count >= earlier.members.count, shards.count == earlier.shards.count else { return false }
         return zip(members, earlier.members).allSatisfy { new, old in
@@ -65,11 +65,12 @@ public struct ClusterMap: Sendable, Equatable {
         } && zip(shards, earlier.shards).allSatisfy { $0.epoch >= $1.epoch }
     }
 
-    private var withoutNamings: ClusterMap {
+    private var asStoredByEarlierVersions: ClusterMap {
         var map = self
         for index in map.shards.indices {
             (map.shards[index].standbyNamedIn, map.shards[index].ownerNamedIn) = (0, 0)
         }
+        for index in map.members.indices { map.members[index].watchRule = nil }
         return map
     }
 
@@ -107,12 +108,17 @@ public struct Member: Sendable, Hashable {
     public var addresses: NodeAddresses
     /// Its share of the shards relative to the other members' weights. The default is 100.
     public var weight: UInt32
+    /// How many members it expects to watch each other; nil for a version that watches all members.
+    public var watchRule: WatchRule?
 
-    public init(id: NodeID, state: State, addresses: NodeAddresses, weight: UInt32 = 100) {
+    public init(
+        id: NodeID, state: State, addresses: NodeAddresses, weight: UInt32 = 100, watchRule: WatchRule? = nil
+    ) {
         self.id = id
         self.state = state
         self.addresses = addresses
         self.weight = weight
+        self.watchRule = watchRule
     }
 }
 

@@ -7,6 +7,8 @@ struct ClusterMetrics: Sendable {
     let revision = Gauge(label: "apus_cluster_map_revision")
     /// Members that are up or draining.
     let members = Gauge(label: "apus_cluster_members")
+    /// Members that this node exchanges heartbeats with.
+    let watchedPeers = Gauge(label: "apus_cluster_watched_peers")
     /// Shards that this node owns.
     let shardsOwned = Gauge(label: "apus_cluster_shards_owned")
     /// Shards for which this node is the standby.

@@ -129,6 +129,11 @@ public nonisolated struct ClusterMember: Sendable {
 
   public var weight: UInt32 = 0
 
+  /// members that watch each member beyond full_mesh_max; 0: an earlier version
+  public var watchers: UInt32 = 0
+
+  public var fullMeshMax: UInt32 = 0
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public nonisolated enum State: SwiftProtobuf.Enum, Swift.CaseIterable {
@@ -383,7 +388,7 @@ nonisolated extension ClusterFailure: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
 nonisolated extension ClusterMember: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Member"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}name\0\u{1}incarnation\0\u{1}state\0\u{1}transport\0\u{1}clients\0\u{1}http\0\u{1}weight\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}name\0\u{1}incarnation\0\u{1}state\0\u{1}transport\0\u{1}clients\0\u{1}http\0\u{1}weight\0\u{1}watchers\0\u{3}full_mesh_max\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -398,6 +403,8 @@ nonisolated extension ClusterMember: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 5: try { try decoder.decodeSingularStringField(value: &self.clients) }()
       case 6: try { try decoder.decodeSingularStringField(value: &self.http) }()
       case 7: try { try decoder.decodeSingularUInt32Field(value: &self.weight) }()
+      case 8: try { try decoder.decodeSingularUInt32Field(value: &self.watchers) }()
+      case 9: try { try decoder.decodeSingularUInt32Field(value: &self.fullMeshMax) }()
       default: break
       }
     }
@@ -425,6 +432,12 @@ nonisolated extension ClusterMember: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if self.weight != 0 {
       try visitor.visitSingularUInt32Field(value: self.weight, fieldNumber: 7)
     }
+    if self.watchers != 0 {
+      try visitor.visitSingularUInt32Field(value: self.watchers, fieldNumber: 8)
+    }
+    if self.fullMeshMax != 0 {
+      try visitor.visitSingularUInt32Field(value: self.fullMeshMax, fieldNumber: 9)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -436,6 +449,8 @@ nonisolated extension ClusterMember: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.clients != rhs.clients {return false}
     if lhs.http != rhs.http {return false}
     if lhs.weight != rhs.weight {return false}
+    if lhs.watchers != rhs.watchers {return false}
+    if lhs.fullMeshMax != rhs.fullMeshMax {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
