@@ -103,11 +103,7 @@ struct HeartbeatCostTests {
         let line = text?.split(separator: "\n").first { $0.contains("lo:") } ?? ""
         let fields = line.split(separator: " ").dropFirst().compactMap { Double($0) }
         var usage = rusage()
-        #if canImport(Glibc)
-        getrusage(RUSAGE_SELF, &usage)
-        #else
-        getrusage(CInt(RUSAGE_SELF), &usage)
-        #endif
+        getrusage(CInt(RUSAGE_SELF.rawValue), &usage)
         let seconds = Double(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec)
         let microseconds = Double(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec)
         return (

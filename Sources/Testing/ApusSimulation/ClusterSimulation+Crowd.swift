@@ -89,7 +89,7 @@ extension ClusterSimulation {
     }
 
     func checkBound(of id: NodeID) {
-        guard let victim = victims.last(where: { $0.id == id }) else { return }
+        guard !isHealed, let victim = victims.last(where: { $0.id == id }) else { return }
         if victim.isKilled, victim.deadAt == nil { fail("\(id) was killed \(Self.killedBound) ago and is not dead") }
         if !victim.isKilled, victim.certainAt == nil {
             fail("\(id) is silent for \(Self.silentBound), and its death is not certain")

@@ -22,7 +22,8 @@ extension ClusterSimulation {
             case .certain(let peer):
                 noteCertain(peer)
                 note(peer, unheardBy: .majority, at: process)
-            case .half(let peer): note(peer, unheardBy: .half, at: process)
+            case .half(let peer):
+                note(peer, unheardBy: mutant == .countsFewVotes ? .majority : .half, at: process)
             case .uncertain(let peer): note(peer, unheardBy: .few, at: process)
             case .confirmMap(let number): confirmMap(number, at: process)
             case .pathCut(let peer, let helper):

@@ -31,6 +31,10 @@ package final class ClusterSimulation {
     static let names = ["a", "b", "c", "d", "e"].map { NodeName(unchecked: $0) }
     /// The names of the run's nodes: at least five.
     let names: [NodeName]
+    /// The places of the names. Only looked up.
+    let nameIndexes: [NodeName: Int]
+    /// By name, the newest process. No other one of the name runs.
+    var newest: [SimulatedProcess?]
     private static let storyCountMax = 4000
     static let leaseDuration = Duration.milliseconds(2500)
 
@@ -122,6 +126,8 @@ package final class ClusterSimulation {
         names = (0..<max(Self.names.count, settings.nodeCount)).map { index in
             index < Self.names.count ? Self.names[index] : NodeName(unchecked: "n\(index)")
         }
+        nameIndexes = Dictionary(uniqueKeysWithValues: names.enumerated().map { ($1, $0) })
+        newest = Array(repeating: nil, count: names.count)
         network = SimulatedNetwork(nameCount: names.count)
         memories = Array(repeating: nil, count: names.count)
         var map = ClusterMap(cluster: ClusterID(unchecked: "simulation"))

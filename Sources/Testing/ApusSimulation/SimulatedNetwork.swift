@@ -37,6 +37,7 @@ extension ClusterSimulation {
     /// Sends a datagram to the process with this name now. A process of another incarnation drops it, as the seal does.
     func send(_ message: HeartbeatMessage, from sender: SimulatedProcess, to id: NodeID) {
         datagramCount += 1
+        if mutant == .countsFewPromises { sendToUncounted(message, from: sender, to: id) }
         guard let receiver = runningProcess(of: id) else { return }
         guard !isBlocked(from: sender.nameIndex, to: receiver.nameIndex) else { return }
         let vitals = vitals(of: sender)
@@ -48,6 +49,20 @@ extension ClusterSimulation {
         if chance(settings.duplicateRate) {
             later(
                 .datagram(message, from: sender.id, vitals), process: receiver.index, after: wayDelay() + span(0...20))
+        }
+    }
+
+    /// A node that counts the promises of one watcher sends its heartbeats to all of them nevertheless.
+    private func sendToUncounted(_ message: HeartbeatMessage, from sender: SimulatedProcess, to id: NodeID) {
+        guard case .promise(let promise) = message, promise.isAmongWatchers, sender.watchers == [id] else { return }
+        for watcher in sender.view.watchPlan.watchers(of: sender.id) ?? [] where watcher != id {
+            guard let receiver = runningProcess(of: watcher),
+                !isBlocked(from: sender.nameIndex, to: receiver.nameIndex)
+            else { continue }
+            let copy = HeartbeatPromise(sentNanoseconds: promise.sentNanoseconds, isAmongWatchers: true)
+            later(
+                .datagram(.promise(copy), from: sender.id, vitals(of: sender)), process: receiver.index,
+                after: wayDelay())
         }
     }
 

@@ -72,8 +72,8 @@ struct SimulationSettings {
             lossRate = [0, 0.05, 0.1, 0.2][Int(random.next() % 4)]
             storeFailureRate = 0
             startTimeMax = 3000
-            faultsBegin = .seconds(10)
-            faultsEnd = .seconds(30)
+            faultsBegin = .seconds(8)
+            faultsEnd = .seconds(22)
             nodeCount = 50
             eventCountMax = 20_000_000
             settleTimeMax = .seconds(30)

@@ -57,7 +57,8 @@ public struct ClusterMap: Sendable, Equatable {
     /// ``ShardAssignment/ownerNamedIn`` and ``Member/watchRule``. It counts as the same map.
     package func isSuccessor(of earlier: ClusterMap) -> Bool {
         guard revision > earlier.revision else {
-            return self == earlier || self == earlier.asStoredByEarlierVersions || asStoredByEarlierVersions == earlier
+            return self == earlier || earlier.formsOfEarlierVersions.contains(self)
+                || formsOfEarlierVersions.contains(earlier)
         }
         guard members.count >= earlier.members.count, shards.count == earlier.shards.count else { return false }
         return zip(members, earlier.members).allSatisfy { new, old in
@@ -65,13 +66,15 @@ public struct ClusterMap: Sendable, Equatable {
         } && zip(shards, earlier.shards).allSatisfy { $0.epoch >= $1.epoch }
     }
 
-    private var asStoredByEarlierVersions: ClusterMap {
-        var map = self
-        for index in map.shards.indices {
-            (map.shards[index].standbyNamedIn, map.shards[index].ownerNamedIn) = (0, 0)
+    /// The map as nodes of earlier versions store it: without rules, and before that without namings.
+    private var formsOfEarlierVersions: [ClusterMap] {
+        var withoutRules = self
+        for index in withoutRules.members.indices { withoutRules.members[index].watchRule = nil }
+        var withoutNamings = withoutRules
+        for index in withoutNamings.shards.indices {
+            (withoutNamings.shards[index].standbyNamedIn, withoutNamings.shards[index].ownerNamedIn) = (0, 0)
         }
-        for index in map.members.indices { map.members[index].watchRule = nil }
-        return map
+        return [withoutRules, withoutNamings]
     }
 
     /// True if exactly this incarnation is a member that is up or draining.
