@@ -103,7 +103,7 @@ struct ClusterSimulationTests {
 
     @Test("Each deliberate error is caught", arguments: SimulationMutant.allCases.filter { $0 != .none })
     func mutantIsCaught(mutant: SimulationMutant) {
-        let caught = (0..<Self.mutantSeedCountMax).first { seed in
+        let caught = (mutant.firstSeed..<mutant.firstSeed + Self.mutantSeedCountMax).first { seed in
             ClusterSimulation.run(seed: seed, mutant: mutant, profile: mutant.profile).isFailed
         }
         #expect(caught != nil, "no seed of \(Self.mutantSeedCountMax) notices a node that \(mutant.rawValue)")

@@ -52,6 +52,7 @@ package struct WatchPlan: Sendable, Equatable {
         self.init(sets: sets)
     }
 
+    /// True if every member watches all others.
     package var isFullMesh: Bool { sets == nil }
 
     /// The members that watch the member, and that it watches; nil if those are all others.
