@@ -252,7 +252,8 @@ let package = Package(
                 log,
             ]),
 
-        // Command: local clusters and their processes, the verbs, and the binaries that have them.
+        // Command: histories, local clusters and their processes, the verbs, and the binaries that have them.
+        layer("Command", "ApusHistory", ["ApusCore"]),
         layer(
             "Command", "ApusLocal",
             [
@@ -274,8 +275,8 @@ let package = Package(
             "Command", "ApusBench",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTraversal", "ApusThreads", "ApusTransport",
-                "ApusStorage", "ApusCluster", "ApusSessions", "ApusClient", "ApusLocal", nioCore, nioPosix, nioHTTP1,
-                nioWebSocket, nioFoundationCompat, hummingbird, httpTypes, protobuf, unixSignals, log, arguments,
+                "ApusStorage", "ApusCluster", "ApusSessions", "ApusClient", "ApusHistory", "ApusLocal", nioCore, nioPosix,
+                nioHTTP1, nioWebSocket, nioFoundationCompat, hummingbird, httpTypes, protobuf, unixSignals, log, arguments,
             ]),
         .executableTarget(
             name: "apus-bench", dependencies: ["ApusBench"], path: "Sources/Command/apus-bench",
@@ -303,6 +304,7 @@ let package = Package(
             "ApusRelayTests",
             ["ApusCore", "ApusThreads", "ApusTraversal", "ApusRelay", "ApusHTTP", "ApusTestKit", "CApusTLS", log]),
         test("ApusCoreTests", ["ApusCore", log]),
+        test("ApusHistoryTests", ["ApusCore", "ApusHistory"]),
         test(
             "ApusClientAPITests",
             [

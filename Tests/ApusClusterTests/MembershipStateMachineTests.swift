@@ -17,7 +17,8 @@ struct MembershipStateMachineTests {
         return machine
     }
 
-    /// Ticks every 10 ms, while `talkers` send a heartbeat with each; the actions that are not heartbeats.
+    /// Ticks every 10 ms, while `talkers` send a heartbeat with each; the actions that are neither heartbeats nor
+    /// shares of votes.
     private func run(
         _ machine: inout MembershipStateMachine, from start: Int = 10, through end: Int, talkers: [NodeID] = []
     ) -> [(at: Int, action: MembershipStateMachine.Action)] {
@@ -29,8 +30,32 @@ struct MembershipStateMachineTests {
             log += machine.handle(.tick, now: at(now)).map { (now, $0) }
         }
         return log.filter { entry in
-            if case .send(.heartbeat, _) = entry.action { false } else { true }
+            switch entry.action {
+            case .send(.heartbeat, _), .send(.promise, _), .half, .uncertain: false
+            default: true
+            }
         }
+    }
+
+    @Test("A peer that half of the members do not hear becomes certain and uncertain with the votes of the others")
+    func shares() {
+        let d = node("d")
+        var machine = detector(peers: b, c, d)
+        var shares: [MembershipStateMachine.Action] = []
+        for now in stride(from: 10, through: 800, by: 10) {
+            for talker in [c, d] {
+                shares += machine.handle(.received(.heartbeat, from: talker), now: at(now))
+            }
+            let actions = machine.handle(.tick, now: at(now))
+            shares += actions
+            for case .send(.indirectRequest(let nonce, b), let voter) in actions where now < 400 {
+                guard voter == c || now > 320 else { continue }
+                shares += machine.handle(.received(.unheard(nonce: nonce, target: b), from: voter), now: at(now))
+            }
+        }
+        let kinds = shares.filter { [.half(b), .certain(b), .uncertain(b)].contains($0) }
+        // Votes last for 300 ms after the last one.
+        #expect(kinds == [.half(b), .certain(b), .uncertain(b)])
     }
 
     @Test("A heartbeat goes to every peer each 50 ms")
@@ -231,7 +256,9 @@ struct MembershipStateMachineTests {
                         switch action {
                         case .send(let message, let to): next.append((receiver, to, message))
                         case .confirmedDead: confirmedCount += 1
-                        case .suspected, .recovered, .discarded, .inspect, .certain, .pathCut, .pathRestored: break
+                        case .suspected, .recovered, .discarded, .inspect, .certain, .half, .uncertain, .confirmMap,
+                            .pathCut, .pathRestored:
+                            break
                         }
                     }
                 }

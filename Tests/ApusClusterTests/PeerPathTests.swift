@@ -77,7 +77,7 @@ private struct Detectors {
             guard event.node == node, event.at >= start else { return false }
             switch event.action {
             case .pathCut, .pathRestored, .confirmedDead, .certain: return true
-            case .send, .inspect, .suspected, .recovered, .discarded: return false
+            case .send, .inspect, .suspected, .recovered, .discarded, .half, .uncertain, .confirmMap: return false
             }
         }
     }

@@ -10,7 +10,11 @@ struct HeartbeatMessageTests {
     private static let messages: [HeartbeatMessage] = [
         .heartbeat, .probe(nonce: 1, origin: nil), .probe(nonce: 2, origin: peer), .answer(nonce: 3, origin: nil),
         .answer(nonce: 4, origin: peer), .indirectRequest(nonce: 5, target: peer),
-        .indirectAnswer(nonce: 6, target: peer),
+        .indirectAnswer(nonce: 6, target: peer), .unheard(nonce: 7, target: peer),
+        .promise(
+            HeartbeatPromise(
+                sentNanoseconds: 1 << 50, echoNanoseconds: 1 << 49, heldMicroseconds: 40_000,
+                promisedMilliseconds: 230, vote: 3)),
     ]
 
     private static let vitals = HeartbeatVitals(
@@ -25,6 +29,14 @@ struct HeartbeatMessageTests {
         var buffer = ByteBuffer()
         datagram.encode(into: &buffer)
         return (datagram, buffer)
+    }
+
+    /// Of the messages of version 1, a heartbeat and a promise say that their sender reads version 2.
+    private static func announces(_ message: HeartbeatMessage) -> Bool {
+        switch message {
+        case .heartbeat, .promise: true
+        case .probe, .answer, .indirectRequest, .indirectAnswer, .unheard: false
+        }
     }
 
     @Test("Every message is read as it was written, and none is longer than the bound", arguments: messages)
@@ -42,7 +54,7 @@ struct HeartbeatMessageTests {
         #expect(buffer.getInteger(at: 0, as: UInt8.self) == 1)
         let read = try HeartbeatDatagram(decoding: &buffer)
         #expect(read == datagram)
-        #expect(read.vitals == nil && read.readsVitals == (message == .heartbeat))
+        #expect(read.vitals == nil && read.readsVitals == Self.announces(message))
     }
 
     @Test("A heartbeat of a node that knows version 1 only is read, and says so")

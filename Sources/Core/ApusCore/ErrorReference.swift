@@ -79,7 +79,8 @@ extension ErrorCode {
         Explanation(.moved, "moved", [.node], "Ask the owner that the answer names. Clients do not see this error."),
         Explanation(
             .noRoute, "noRoute", [.client, .node],
-            "Retry. If it lasts, check with `apus cluster status` that every shard has an owner."),
+            "Retry. If it lasts, check with `apus cluster status` that every shard has an owner, and that its owner "
+                + "hears most of the other nodes."),
         Explanation(
             .wrongCluster, "wrongCluster", [.node, .operator],
             "Correct the address or the key `cluster`: the nodes belong to different clusters."),

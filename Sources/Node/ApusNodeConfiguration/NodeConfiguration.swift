@@ -229,6 +229,9 @@ public struct NodeConfiguration: Sendable {
         membership.latenessMax = try reader.duration("membership.lateness_max", default: d.latenessMax)
         membership.extensionMax = try reader.duration("membership.extension_max", default: d.extensionMax)
         membership.starvationMax = try reader.duration("membership.starvation_max", default: d.starvationMax)
+        membership.promiseExtensionMax = try reader.duration(
+            "membership.promise_extension_max", default: d.promiseExtensionMax)
+        membership.refusalDelay = try reader.duration("membership.refusal_delay", default: d.refusalDelay)
         membership.pathCheckInterval = try reader.duration("membership.path_check", default: d.pathCheckInterval)
         membership.pathRestoreCount = try reader.int(
             "membership.path_restore_checks", default: d.pathRestoreCount, in: 1...100)

@@ -16,6 +16,13 @@ public enum HeartbeatMessage: Sendable, Hashable {
     /// The sender does not hear the target either: another answer to ``indirectRequest(nonce:target:)``. Nodes of
     /// earlier versions ignore it.
     case unheard(nonce: UInt32, target: NodeID)
+    /// A heartbeat with a promise to the receiver. Nodes of earlier versions ignore it, so a node sends heartbeats as
+    /// well until the receiver has sent a promise.
+    case promise(HeartbeatPromise)
+
+    var promise: HeartbeatPromise? {
+        if case .promise(let promise) = self { promise } else { nil }
+    }
 }
 
 /// A sender's report about itself in each datagram of version 2. Its peers use it in their verdicts (D4).
@@ -73,7 +80,8 @@ public struct HeartbeatVitals: Sendable, Hashable {
 ///
 /// Layout, big endian: `u8 version`, `u8 kind`, `u64 cluster hash`, `u64 sequence`, `u64 incarnation`, `u8 length` and
 /// name of the sender, `u32 nonce`, then `u8 length`, name and, if the length is not 0, `u64 incarnation` of the
-/// subject. Version 2 ends with the vitals: `u64 wall clock`, `u16 lateness`, `u64 host`, `u32 process`, `u32 thread`,
+/// subject. A promise goes on with `u64 sent`, `u64 echo`, `u32 held`, `u16 promised` and `u32 vote`. Version 2 ends with
+/// the vitals: `u64 wall clock`, `u16 lateness`, `u64 host`, `u32 process`, `u32 thread`,
 /// `u64 start`. At most ``byteCountMax`` bytes.
 ///
 /// A node sends version 1 to a peer until it knows that the peer reads version 2. A heartbeat of version 1, whose nonce
@@ -105,7 +113,7 @@ public struct HeartbeatDatagram: Sendable, Equatable {
         self.sender = sender
         self.message = message
         self.vitals = vitals
-        readsVitals = vitals != nil || message == .heartbeat
+        readsVitals = vitals != nil || message == .heartbeat || message.promise != nil
     }
 
     /// Appends the datagram to a buffer.
@@ -121,6 +129,7 @@ public struct HeartbeatDatagram: Sendable, Equatable {
         } else {
             buffer.writeInteger(UInt8(0))
         }
+        message.promise?.encode(into: &buffer)
         vitals?.encode(into: &buffer)
     }
 
@@ -141,14 +150,15 @@ public struct HeartbeatDatagram: Sendable, Equatable {
             guard let incarnation = buffer.readInteger(as: UInt64.self) else { throw ApusError(.malformed) }
             subject = NodeID(name: subjectName, incarnation: incarnation)
         }
+        let promise = kind == Self.promiseKind ? HeartbeatPromise(decoding: &buffer) : nil
         let vitals = version == 1 ? nil : HeartbeatVitals(decoding: &buffer)
         guard (vitals == nil) == (version == 1), buffer.readableBytes == 0 else { throw ApusError(.malformed) }
         clusterHash = hash
         self.sequence = sequence
         sender = NodeID(name: name, incarnation: incarnation)
-        message = try Self.message(kind: kind, nonce: nonce, subject: subject)
+        message = try Self.message(kind: kind, nonce: nonce, subject: subject, promise: promise)
         self.vitals = vitals
-        readsVitals = vitals != nil || (message == .heartbeat && nonce == UInt32(Self.version))
+        readsVitals = vitals != nil || promise != nil || (message == .heartbeat && nonce == UInt32(Self.version))
     }
 
     private var fields: (kind: UInt8, nonce: UInt32, subject: NodeID?) {
@@ -159,13 +169,19 @@ public struct HeartbeatDatagram: Sendable, Equatable {
         case .indirectRequest(let nonce, let target): (4, nonce, target)
         case .indirectAnswer(let nonce, let target): (5, nonce, target)
         case .unheard(let nonce, let target): (6, nonce, target)
+        case .promise: (Self.promiseKind, 0, nil)
         }
     }
 
+    private static let promiseKind: UInt8 = 7
+
     private static func message(
-        kind: UInt8, nonce: UInt32, subject: NodeID?
+        kind: UInt8, nonce: UInt32, subject: NodeID?, promise: HeartbeatPromise?
     ) throws(ApusError) -> HeartbeatMessage {
         switch (kind, subject) {
+        case (promiseKind, nil):
+            guard let promise else { throw ApusError(.malformed) }
+            return .promise(promise)
         case (1, nil): return .heartbeat
         case (2, _): return .probe(nonce: nonce, origin: subject)
         case (3, _): return .answer(nonce: nonce, origin: subject)

@@ -76,6 +76,7 @@ extension ClusterSimulation {
             guard member.id == before.id else { continue }
             deathCount += 1
             checkSide(of: maker, against: before.id)
+            if let process = runningProcess(of: before.id) { checkPermission(of: process) }
             tell("\(before.id) was declared dead by \(maker.id)")
             if !profile.hasDeaths {
                 falseEvictionCount += 1
@@ -84,14 +85,27 @@ extension ClusterSimulation {
         }
     }
 
-    /// In a run of partitions only a node that was cut off from all others may be declared dead, and not by itself.
+    /// In a run of partitions only nodes that were cut off with a minority may be declared dead, and not by each other.
     private func checkSide(of maker: SimulatedProcess, against victim: NodeID) {
         guard profile == .partitions else { return }
-        guard let isolatedName, nameIndex(of: victim.name) == isolatedName else {
-            return fail("\(victim) was reached by most nodes and was declared dead by \(maker.id)")
+        guard let name = nameIndex(of: victim.name), isolatedNames.contains(name),
+            !isolatedNames.contains(maker.nameIndex)
+        else { return fail("\(victim) was reached by most nodes and was declared dead by \(maker.id)") }
+        if isolatedDeaths.contains(name) { fail("\(victim) was declared dead again in the same cut, by \(maker.id)") }
+        isolatedDeaths.append(name)
+    }
+
+    /// Checks a process that runs: if it is dead in the store's map, its shards have other owners, so it may not answer.
+    func checkPermission(of process: SimulatedProcess) {
+        guard process.isRunning, process.pausedUntil == nil, mayAnswer(process), ended.contains(process.id) else {
+            return
         }
-        isolatedDeathCount += 1
-        if isolatedDeathCount > 1 { fail("\(victim) was declared dead again in the same cut, by \(maker.id)") }
+        let until = process.membership.promises.answersUntil
+        fail("\(process.id) may answer for its entities after it was declared dead, for \(until - now)")
+    }
+
+    private func mayAnswer(_ process: SimulatedProcess) -> Bool {
+        mutant == .answersWithoutPromises || process.membership.promises.answersUntil > now
     }
 
     /// Checks that a link between two nodes goes around their cut path. All nodes run in such a run.
@@ -173,6 +187,7 @@ extension ClusterSimulation {
             guard process.isMember, map.isAlive(process.id) else { return "\(process.id) is no member" }
             guard process.ownership.store == .sound else { return "\(process.id) finds the store unsound" }
             guard process.leavesAt == nil else { return "\(process.id) has not left" }
+            guard process.membership.promises.answersUntil > now else { return "\(process.id) may not answer" }
             guard process.view.revision == map.revision else {
                 return "\(process.id) holds revision \(process.view.revision) instead of \(map.revision)"
             }

@@ -28,17 +28,17 @@ extension ClusterSimulation {
         }
     }
 
-    /// Cuts the path between two nodes, in one direction or both, or one node from all others, for up to two seconds.
+    /// Cuts the path between two nodes, in one direction or both, or a minority from all others, for up to two seconds.
     private func cutSomething() {
         let members = processes.filter { $0.isRunning && $0.isMember }
         guard members.count == settings.nodeCount else { return }
         let (one, other) = (below(settings.nodeCount), below(settings.nodeCount))
-        isolatedDeathCount = 0
-        if chance(0.3) {
-            isolatedName = one
-            return isolate(one, withStore: chance(0.3), for: span(500...2000))
+        (isolatedNames, isolatedDeaths) = ([], [])
+        if chance(0.4) {
+            isolatedNames = [one]
+            if settings.nodeCount > 4, one != other, chance(0.6) { isolatedNames.append(other) }
+            return isolate(isolatedNames, withStore: chance(0.3), for: span(chance(0.5) ? 200...500 : 500...2000))
         }
-        isolatedName = nil
         guard one != other else { return }
         let duration = span(900...2000)
         block(one, other, isMutual: chance(0.5), for: duration)
@@ -77,8 +77,8 @@ extension ClusterSimulation {
         case 6:
             tell("\(process.id) stutters")
             process.stuttersUntil = now + span(200...900)
-        case 7: isolate(process.nameIndex, withStore: false, for: span(100...1500))
-        case 8: isolate(process.nameIndex, withStore: true, for: span(100...2500))
+        case 7: isolate([process.nameIndex], withStore: false, for: span(100...1500))
+        case 8: isolate([process.nameIndex], withStore: true, for: span(100...2500))
         case 9: block(process.nameIndex, below(Self.names.count), isMutual: false, for: span(100...2000))
         case 10: block(process.nameIndex, below(Self.names.count), isMutual: true, for: span(100...2000))
         case 11:
@@ -179,13 +179,16 @@ extension ClusterSimulation {
         later(.start(name: process.nameIndex), after: span(1...20))
     }
 
-    private func isolate(_ name: Int, withStore: Bool, for duration: Duration) {
-        tell("\(Self.names[name]) is cut off\(withStore ? ", also from the store," : "") for \(duration)")
-        for other in Self.names.indices where other != name {
-            network.blockedUntil[name][other] = now + duration
-            network.blockedUntil[other][name] = now + duration
+    private func isolate(_ names: [Int], withStore: Bool, for duration: Duration) {
+        let who = names.map { Self.names[$0].rawValue }.joined(separator: " and ")
+        tell("\(who) cut off\(withStore ? ", also from the store," : "") for \(duration)")
+        for name in names {
+            for other in Self.names.indices where !names.contains(other) {
+                network.blockedUntil[name][other] = now + duration
+                network.blockedUntil[other][name] = now + duration
+            }
+            if withStore { network.storeCutUntil[name] = now + duration }
         }
-        if withStore { network.storeCutUntil[name] = now + duration }
     }
 
     private func block(_ from: Int, _ to: Int, isMutual: Bool, for duration: Duration) {

@@ -18,7 +18,10 @@ extension ClusterSimulation {
                 if !profile.hasDeaths { fail("\(peer) is alive, and \(process.id) confirmed its death") }
                 let isCertain = reason.isProven || mutant == .declaresFromMinority
                 ownership(.confirmedDead(peer, isCertain: isCertain), at: process)
-            case .certain(let peer): ownership(.confirmedDead(peer, isCertain: true), at: process)
+            case .certain(let peer): note(peer, unheardBy: .majority, at: process)
+            case .half(let peer): note(peer, unheardBy: .half, at: process)
+            case .uncertain(let peer): note(peer, unheardBy: .few, at: process)
+            case .confirmMap(let number): confirmMap(number, at: process)
             case .pathCut(let peer, let helper):
                 tell("\(process.id) reaches \(peer) through \(helper)")
                 if mutant != .ignoresCutPaths { setHelper(helper, of: peer, at: process) }
@@ -29,6 +32,19 @@ extension ClusterSimulation {
             case .recovered(let peer), .discarded(let peer): ownership(.recovered(peer), at: process)
             }
         }
+        checkPermission(of: process)
+    }
+
+    private func note(_ peer: NodeID, unheardBy share: OwnershipStateMachine.Share, at process: SimulatedProcess) {
+        ownership(.unheard(peer, by: share, revision: process.view.revision), at: process)
+    }
+
+    private func confirmMap(_ number: UInt64, at process: SimulatedProcess) {
+        tell("\(process.id) confirms the map before it answers again")
+        guard mutant != .answersAfterLapse else {
+            return membership(.mapConfirmed(number, isDone: true), at: process)
+        }
+        propose(.confirm(process.id), waiter: .confirmation(number), at: process)
     }
 
     // MARK: Ownership
@@ -134,7 +150,7 @@ extension ClusterSimulation {
         }
         process.peers = peers
         process.linked.removeAll { !peers.contains($0) }
-        membership(.membersChanged(map.isAlive(process.id) ? peers : []), at: process)
+        membership(map.isAlive(process.id) ? .membersChanged(peers) : .excluded, at: process)
         handover(.mapChanged(map), at: process)
     }
 
@@ -154,6 +170,10 @@ extension ClusterSimulation {
         case (.drain, .decided): process.leavesAt = now + .seconds(2)
         case (.drain, .failed): process.leavesAt = nil
         case (.leave, _): stop(process, "leaves")
+        case (.confirmation(let number), .decided):
+            membership(.mapConfirmed(number, isDone: true), at: process)
+        case (.confirmation(let number), .failed):
+            membership(.mapConfirmed(number, isDone: false), at: process)
         case (.moves(let moves, let isHandover), let outcome):
             let failed = moves.filter { move in
                 guard case .decided(let map) = outcome else { return true }

@@ -73,6 +73,7 @@ extension ClusterSimulation {
         tell("\(process.id) goes on")
         process.pausedUntil = nil
         process.resumedAt = now
+        checkPermission(of: process)
         let inbox = process.inbox
         process.inbox = []
         let isTimerFirst = chance(0.5)

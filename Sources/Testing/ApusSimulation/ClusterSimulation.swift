@@ -18,7 +18,8 @@ import ApusWire
 /// seen, and each epoch's rows come from one process, which the map named as owner. A shard moves from one live node to
 /// another only when the target has its states, and another standby is named only when it has everything that the
 /// earlier one has; no write that was decided on after the transfer is accepted. Nothing is decided on a damaged store,
-/// and every member reports the damage within 2 s. **At the end:** within a bound after the last fault every running
+/// and every member reports the damage within 2 s. No node may answer for its entities once the store
+/// holds a map in which it is dead. **At the end:** within a bound after the last fault every running
 /// process is a member with the newest map, and all shards are owned by such members, with another as standby, at their
 /// place. **In runs where only datagrams are lost, or observers are late:** no node is declared dead.
 ///
@@ -44,9 +45,10 @@ package final class ClusterSimulation {
     var network = SimulatedNetwork()
     /// The ends of the leases in the store.
     var leases: [NodeID: MonotonicTime] = [:]
-    /// In a run of partitions: the node that is cut off from all others now or was before; nil if none was.
-    var isolatedName: Int?
-    var isolatedDeathCount = 0
+    /// In a run of partitions: the nodes that are cut off from all others now or were in the last cut.
+    var isolatedNames: [Int] = []
+    /// Those of them that were declared dead since.
+    var isolatedDeaths: [Int] = []
     /// By shard, the states that targets of hand-overs accepted, one entry for each target and epoch: a target that was
     /// paused may accept the states of a move that its owner abandoned long ago.
     var sentStates: [[SentStates]] = Array(repeating: [], count: SimulationSettings.shardCount)

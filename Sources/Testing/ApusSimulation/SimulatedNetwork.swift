@@ -38,12 +38,24 @@ extension ClusterSimulation {
         let vitals = vitals(of: sender)
         let lossRate = now < network.burstUntil ? network.burstLossRate : isHealed ? 0 : settings.lossRate
         if chance(lossRate) { return }
+        let message = altered(message)
         later(.datagram(message, from: sender.id, vitals), process: receiver.index, after: wayDelay())
         // Delays differ, so datagrams are reordered. A duplicate is late.
         if chance(settings.duplicateRate) {
             later(
                 .datagram(message, from: sender.id, vitals), process: receiver.index, after: wayDelay() + span(0...20))
         }
+    }
+
+    /// The message after a deliberate error of its sender.
+    private func altered(_ message: HeartbeatMessage) -> HeartbeatMessage {
+        guard case .promise(var promise) = message else { return message }
+        switch mutant {
+        case .votesBeforeItsPromiseEnds where promise.promisedMilliseconds > 0: promise.promisedMilliseconds += 300
+        case .concealsVotes: promise.vote = 0
+        default: break
+        }
+        return .promise(promise)
     }
 
     // MARK: Links

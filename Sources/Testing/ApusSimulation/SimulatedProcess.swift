@@ -17,6 +17,7 @@ final class SimulatedProcess {
         case drain
         case leave
         case moves([ShardMove], isHandover: Bool)
+        case confirmation(UInt64)
     }
 
     /// The most events kept by a process that does not run. Further datagrams are lost, as in a socket's buffer.

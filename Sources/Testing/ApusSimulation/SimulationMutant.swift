@@ -35,6 +35,14 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
     case declaresFromMinority = "declares silent nodes dead from a minority"
     /// A node keeps using a path that is cut.
     case ignoresCutPaths = "keeps its links on a path that is cut"
+    /// A node answers as long as it runs, whoever hears it.
+    case answersWithoutPromises = "answers without the promises of a majority"
+    /// A node promises more time than it waits before it votes.
+    case votesBeforeItsPromiseEnds = "votes against a node before its promise to it has ended"
+    /// A node's promises do not show that it voted.
+    case concealsVotes = "does not say that it voted"
+    /// A node whose permission to answer lapsed goes on without replacing the map.
+    case answersAfterLapse = "answers after a lapse though a decision against it may be on its way"
     /// A node that was declared dead joins again, although it reaches nobody.
     case joinsUnreachable = "joins again while it reaches nobody"
     /// A node that finds itself dead in the map adds itself again.
@@ -56,7 +64,9 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
         case .probesOnce, .declaresUnconfirmed: .lossy
         case .trustsLateObserver: .stutter
         case .ignoresStarvation: .starved
-        case .declaresFromMinority, .ignoresCutPaths, .joinsUnreachable: .partitions
+        case .declaresFromMinority, .ignoresCutPaths, .joinsUnreachable, .answersWithoutPromises,
+            .votesBeforeItsPromiseEnds, .concealsVotes, .answersAfterLapse:
+            .partitions
         case .none, .dropsEpochCheck, .acknowledgesBeforeApply, .reusesIncarnation, .adoptsStaleMap,
             .keepsEpochOnTakeover, .keepsStandbyOnTakeover, .movesBeforeSwap, .skipsStates, .writesWhileHeld,
             .namesStandbyEarly, .releasesUnanswered,
@@ -75,8 +85,8 @@ package enum SimulationProfile: String, Sendable, CaseIterable {
     case entities = "entities in chaos"
     /// One node after the other is killed, each once the death of any node would lose nothing.
     case kills
-    /// Paths between two nodes are cut, and nodes are cut off from all others: nobody else is declared dead, and links
-    /// go around cut paths.
+    /// Paths between two nodes are cut, and minorities are cut off from all others: nobody else is declared dead, and
+    /// links go around cut paths.
     case partitions
     /// Datagrams are lost, duplicated and reordered, and nothing else: no node may be declared dead.
     case lossy

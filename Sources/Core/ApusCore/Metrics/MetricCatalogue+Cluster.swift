@@ -23,6 +23,16 @@ extension MetricCatalogue {
         .counter(
             "apus_cluster_paths_cut_total", "paths",
             "Paths to peers that this node found cut while another node reached both, and changes of that node."),
+        .counter(
+            "apus_cluster_permission_lapses_total", "lapses",
+            "Times at which too few nodes had promised this node that they would not declare it dead, so that it held "
+                + "its answers."),
+        .counter(
+            "apus_cluster_maps_confirmed_total", "maps",
+            "Maps that this node replaced by an equal one before it answered again, since others had voted against it."),
+        .counter(
+            "apus_cluster_answers_held_total", "answers",
+            "Answers of entities with kept state that waited for promises of most nodes."),
         .gauge(
             "apus_cluster_cut_paths", "paths",
             "Peers that this node does not reach directly; its messages to them go through another node."),

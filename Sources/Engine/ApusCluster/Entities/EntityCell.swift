@@ -81,6 +81,8 @@ final class EntityWays<Content: EntityContent>: Sendable {
     let reminded: @Sendable ([ReminderChange]) -> Void
     /// The cluster's clock, Unix milliseconds.
     let wallMilliseconds: @Sendable () -> Int64
+    /// Whether the node may answer; nil if the kind has no kept state.
+    let permission: AnswerPermission?
 
     init(
         definition: EntityDefinition<Content>, states: any EntityStates<Content>, registry: EntityRegistry?,
@@ -89,6 +91,7 @@ final class EntityWays<Content: EntityContent>: Sendable {
         (self.definition, self.states) = (definition, states)
         self.registry = registry
         isTraced = registry?.transport.tracer != nil
+        permission = definition.durability == .none ? nil : registry?.view.permission
         (self.reminded, self.wallMilliseconds) = (reminded, wallMilliseconds)
     }
 }
@@ -110,6 +113,7 @@ package actor EntityCell<Content: EntityContent> {
     private var version: UInt64 = 0
     private var turn: Task<Void, Never>?
     private var timers: [String: Task<Void, Never>] = [:]
+    private var heldAnswers = HeldAnswers<Content>()
 
     init(_ context: EntityContext, _ ways: EntityWays<Content>) {
         executor = context.executor
@@ -124,6 +128,7 @@ package actor EntityCell<Content: EntityContent> {
     // MARK: Messages
 
     func take(_ work: EntityWork<Content>) {
+        if let error = refusal() { return work.refuse(error) }
         perform(machine.came(Machine.Request(call: work, id: work.call.request, interleaves: work.interleaves)))
     }
 
@@ -135,8 +140,8 @@ package actor EntityCell<Content: EntityContent> {
             case .run(let request, let content): run(request.call, content, &waiting)
             case .read(let request, let content): read(request.call, content, &waiting)
             case .commit(let state, let earlier): keep(state, earlier)
-            case .finish(let ending): finish(ending)
-            case .repeatAnswer(let work, let answer): work.repeatAnswer(answer)
+            case .finish(let ending): answer(.ending(ending))
+            case .repeatAnswer(let work, let bytes): answer(.repetition(work, bytes))
             case .refuse(let work, let error): work.refuse(error)
             case .fail(let ending, let error): ending.refuse(error)
             case .leaveOpen(let ending, let error):
@@ -209,10 +214,56 @@ package actor EntityCell<Content: EntityContent> {
             })
     }
 
+    // MARK: The permission to answer
+
+    /// The error of a new message if the node may not answer for longer than a moment, or too many answers wait.
+    private func refusal() -> ApusError? {
+        guard let permission = ways.permission, !permission.isGranted(now: .now()) else { return nil }
+        if permission.refuses(now: .now()) { return HeldAnswers<Content>.noMajority }
+        guard heldAnswers.count + machine.callCount < ways.definition.callCountMax else {
+            return ApusError(.overloaded, "the entity is overloaded")
+        }
+        return nil
+    }
+
+    /// Sends an answer, or holds it while the node may not answer: another node may own the shard.
+    private func answer(_ ready: HeldAnswers<Content>.Answer) {
+        guard let permission = ways.permission, !heldAnswers.isEmpty || !permission.isGranted(now: .now()) else {
+            return deliver(ready)
+        }
+        guard !machine.isOver else { return ready.refuse(HeldAnswers<Content>.shardLost) }
+        permission.countHeld()
+        heldAnswers.append(ready)
+        if heldAnswers.count == 1 { awaitPermission(permission) }
+    }
+
+    private func awaitPermission(_ permission: AnswerPermission) {
+        permission.wait { [executor, self] in
+            executor.perform { self.assumeIsolated { $0.permissionChanged() } }
+        }
+        if permission.isGranted(now: .now()) { permissionChanged() }
+    }
+
+    private func permissionChanged() {
+        guard let permission = ways.permission, !heldAnswers.isEmpty else { return }
+        while permission.isGranted(now: .now()), let ready = heldAnswers.popFirst() { deliver(ready) }
+        guard !heldAnswers.isEmpty else { return }
+        if permission.refuses(now: .now()) { heldAnswers.refuseCallers() }
+        if !heldAnswers.isEmpty { awaitPermission(permission) }
+    }
+
+    private func deliver(_ ready: HeldAnswers<Content>.Answer) {
+        switch ready {
+        case .ending(let ending): finish(ending)
+        case .repetition(let work, let answer): work.repeatAnswer(answer)
+        case .effects(let ending): finish(ending, hasCaller: false)
+        }
+    }
+
     /// The change is confirmed. Sends its answer and its messages to others.
-    private func finish(_ ending: EntityEnding) {
+    private func finish(_ ending: EntityEnding, hasCaller: Bool = true) {
         if !ending.reminders.isEmpty { ways.reminded(ending.reminders) }
-        ending.send()
+        if hasCaller { ending.send() }
         guard let registry = ways.registry else { return }
         // Messages of an entity that was released are dropped.
         if !ending.tellings.isEmpty, registry.owns(address.shard, epoch) {
@@ -280,6 +331,7 @@ package actor EntityCell<Content: EntityContent> {
         turn?.cancel()
         for timer in timers.values { timer.cancel() }
         timers = [:]
+        heldAnswers.refuseAll()
         ways.registry?.abandon(address, self)
     }
 

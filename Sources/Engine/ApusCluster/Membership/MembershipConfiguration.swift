@@ -27,6 +27,10 @@ package struct MembershipConfiguration: Sendable, Equatable {
     package var starvationMax: Duration = .seconds(1)
     /// How long the statement of another node counts that it does not hear a peer.
     package var voteLifetime: Duration = .milliseconds(300)
+    /// The most by which the round trip to a peer extends this node's promises to it.
+    package var promiseExtensionMax: Duration = .milliseconds(500)
+    /// A node whose permission to answer ended this long ago refuses requests to entities with kept state.
+    package var refusalDelay: Duration = .seconds(1)
     /// The interval between checks of a path that is cut.
     package var pathCheckInterval: Duration = .milliseconds(500)
     /// Checks in a row that a peer must answer directly before its path counts as restored.

@@ -23,6 +23,8 @@ package struct MembershipEvidence: Sendable, Equatable, CustomStringConvertible 
     package var asked: [NodeID]
     /// Heartbeats of any peer that this node's socket dropped since it was opened, because they were not read in time.
     package var droppedCount: UInt32 = 0
+    /// The revision of the map whose members were counted.
+    package var mapRevision: UInt64 = 0
 
     package var description: String {
         let since = sinceDatagram.map { "\(Self.text($0))" } ?? "never"

@@ -25,6 +25,9 @@ package import ApusWire
 /// helper that does not hear it either says so. When the nodes that do not hear it, this one included, are a majority
 /// of the members that are not proven dead, its death is certain (``Action/certain(_:)``). Proven deaths need no votes.
 ///
+/// A decision lasts only as long as the votes are repeated, and votes of before a new map do not count: see
+/// ``PromiseStateMachine``, which also says when this node may vote.
+///
 /// **Paths.** A peer that answers helpers and not this node is alive, but its packets do not reach this node, or this
 /// node's do not reach it. ``PeerPathStateMachine`` detects that, and the helper through which the peer answers.
 ///
@@ -52,6 +55,10 @@ package struct MembershipStateMachine: Sendable {
         case inspected(NodeID, ProcessState)
         /// The members of the newest map that are alive, this node not among them.
         case membersChanged([NodeID])
+        /// This node is not, or not yet, alive in the newest map: it watches nobody and may not answer.
+        case excluded
+        /// The answer to ``Action/confirmMap(_:)``.
+        case mapConfirmed(UInt64, isDone: Bool)
         /// Time has passed. Needed every 10 ms, and at least every `latenessMax`.
         case tick
     }
@@ -71,6 +78,12 @@ package struct MembershipStateMachine: Sendable {
         case confirmedDead(NodeID, DeathReason)
         /// A majority does not hear a peer whose death this node confirmed by silence.
         case certain(NodeID)
+        /// Half of the members, or more, do not hear such a peer, but no majority.
+        case half(NodeID)
+        /// Fewer than half do not hear a peer that was ``certain(_:)`` or ``half(_:)``.
+        case uncertain(NodeID)
+        /// Replace the ownership map by the same map, and answer with ``Input/mapConfirmed(_:isDone:)``.
+        case confirmMap(UInt64)
         /// Packets between this node and the peer do not arrive, but the helper exchanges packets with both.
         case pathCut(NodeID, via: NodeID)
         /// The peer answers this node directly again.
@@ -121,6 +134,13 @@ package struct MembershipStateMachine: Sendable {
         var idleCount = 0
     }
 
+    /// The members that do not hear a peer, compared with all.
+    private enum VoteShare: Sendable {
+        case few
+        case half
+        case majority
+    }
+
     private enum Verdict: Sendable {
         case alive
         case suspected(Burst)
@@ -150,7 +170,7 @@ package struct MembershipStateMachine: Sendable {
         /// The nonce of its last burst, with which votes are asked for.
         var ballot: UInt32 = 0
         var nextBallot: MonotonicTime = .zero
-        var isCertain = false
+        var share = VoteShare.few
         var path: PeerPathStateMachine
 
         init(id: NodeID, lastHeard: MonotonicTime, configuration: MembershipConfiguration) {
@@ -174,6 +194,7 @@ package struct MembershipStateMachine: Sendable {
     package private(set) var lateTickCount: UInt64 = 0
 
     private var ownLateness = RecentMaximum()
+    package private(set) var promises: PromiseStateMachine
 
     package init(
         local: NodeID, configuration: MembershipConfiguration = MembershipConfiguration(), host: UInt64 = 0
@@ -181,6 +202,7 @@ package struct MembershipStateMachine: Sendable {
         self.local = local
         self.configuration = configuration
         self.host = host
+        promises = PromiseStateMachine(configuration: configuration)
     }
 
     /// The greatest lateness of this node's ticks in the last second or two.
@@ -214,9 +236,29 @@ package struct MembershipStateMachine: Sendable {
         case .connectRefused(let id): noteRefusal(by: id, now: now, actions: &actions)
         case .inspected(let id, let state): conclude(about: id, state, now: now, actions: &actions)
         case .membersChanged(let members): adopt(members, now: now)
+        case .excluded:
+            adopt([], now: now)
+            promises.exclude()
+        case .mapConfirmed(let number, let isDone): promises.confirmed(number, isDone: isDone, now: now)
         case .tick: tick(now: now, actions: &actions)
         }
+        evaluatePromises(after: input, now: now, actions: &actions)
         return actions
+    }
+
+    private mutating func evaluatePromises(after input: Input, now: MonotonicTime, actions: inout [Action]) {
+        switch input {
+        case .heard, .linkUp, .linkLost, .inspected: return
+        case .received, .connectRefused, .membersChanged, .excluded, .mapConfirmed, .tick: break
+        }
+        for case .confirmMap(let number) in promises.evaluate(gone: provenDead, now: now) {
+            actions.append(.confirmMap(number))
+        }
+    }
+
+    private var provenDead: [NodeID] {
+        peers.lazy.filter { if case .confirmedDead(let reason) = $0.verdict { reason.isProven } else { false } }
+            .map(\.id)
     }
 
     // MARK: Time
@@ -233,7 +275,9 @@ package struct MembershipStateMachine: Sendable {
         let isHeartbeatDue = now >= nextHeartbeat
         if isHeartbeatDue {
             nextHeartbeat = now + configuration.heartbeatInterval
-            for peer in peers { actions.append(.send(.heartbeat, to: peer.id)) }
+            for peer in peers {
+                actions += promises.heartbeats(to: peer.id, now: now).map { .send($0, to: peer.id) }
+            }
         }
         for index in peers.indices {
             judge(index, now: now, actions: &actions)
@@ -315,30 +359,41 @@ package struct MembershipStateMachine: Sendable {
 
     // MARK: Votes
 
-    /// Asks all others whether they hear a peer that is silent here, until a majority does not.
+    /// Asks all others whether they hear a peer that is silent here, as long as it is a member.
     private mutating func countVotes(_ index: Int, now: MonotonicTime, actions: inout [Action]) {
-        guard !peers[index].isCertain else { return }
-        let provenCount = peers.count {
-            if case .confirmedDead(let reason) = $0.verdict { reason.isProven } else { false }
+        let (id, nonce) = (peers[index].id, peers[index].ballot)
+        let gone = provenDead
+        let memberCount = peers.count + 1 - gone.count
+        var voteCount = peers[index].votes.count { voter, time in
+            now - time <= configuration.voteLifetime && self.index(of: voter) != nil && !gone.contains(voter)
         }
-        let memberCount = peers.count + 1 - provenCount
-        let voteCount = 1 + peers[index].votes.values.count { now - $0 <= configuration.voteLifetime }
-        if voteCount * 2 > memberCount {
-            peers[index].isCertain = true
-            return actions.append(.certain(peers[index].id))
+        if promises.mayVote(against: id, now: now) {
+            promises.voted(against: id, now: now)
+            voteCount += 1
         }
+        note(voteCount * 2 > memberCount ? .majority : voteCount * 2 == memberCount ? .half : .few, of: index, &actions)
         guard now >= peers[index].nextBallot else { return }
         peers[index].nextBallot = now + configuration.heartbeatInterval
-        let (id, nonce) = (peers[index].id, peers[index].ballot)
         for peer in peers where peer.id != id {
             guard case .alive = peer.verdict else { continue }
             actions.append(.send(.indirectRequest(nonce: nonce, target: id), to: peer.id))
         }
     }
 
+    private mutating func note(_ share: VoteShare, of index: Int, _ actions: inout [Action]) {
+        guard share != peers[index].share else { return }
+        peers[index].share = share
+        switch share {
+        case .majority: actions.append(.certain(peers[index].id))
+        case .half: actions.append(.half(peers[index].id))
+        case .few: actions.append(.uncertain(peers[index].id))
+        }
+    }
+
     /// A node that was late itself does not know whether it would have heard the peer.
     private func hears(_ peer: Peer, now: MonotonicTime) -> Bool {
         if let lastTick, now - lastTick > configuration.latenessMax { return true }
+        guard promises.mayVote(against: peer.id, now: now) else { return true }
         return now - peer.lastHeard < configuration.silenceMax / 2
     }
 
@@ -349,7 +404,7 @@ package struct MembershipStateMachine: Sendable {
             case .alive, .confirmedDead(.processGone), .confirmedDead(.processStopped): break
             case .suspected, .confirmedDead(.silence):
                 peers[index].verdict = .alive
-                peers[index].isCertain = false
+                peers[index].share = .few
                 actions.append(.discarded(peers[index].id))
             }
         }
@@ -443,7 +498,7 @@ package struct MembershipStateMachine: Sendable {
         peers[index].lastHeard = max(peers[index].lastHeard, now)
         peers[index].wasHeard = true
         peers[index].waitCount = 0
-        peers[index].isCertain = false
+        peers[index].share = .few
         switch peers[index].verdict {
         case .alive: break
         case .confirmedDead(.processGone) where peers[index].isLinkLost: break
@@ -460,6 +515,7 @@ package struct MembershipStateMachine: Sendable {
         peers[index].lastDatagram = now
         peers[index].datagramCount += 1
         if let vitals { peers[index].vitals = vitals }
+        promises.heard(sender, now: now)
     }
 
     private mutating func receive(
@@ -469,6 +525,7 @@ package struct MembershipStateMachine: Sendable {
         noteAlive(of: sender, now: now, actions: &actions)
         switch message {
         case .heartbeat: break
+        case .promise(let promise): promises.received(promise, from: sender, now: now)
         case .probe(let nonce, let origin):
             actions.append(.send(.answer(nonce: nonce, origin: origin), to: sender))
             // The origin asks through a helper, perhaps because this node's packets do not reach it.
@@ -484,6 +541,7 @@ package struct MembershipStateMachine: Sendable {
             guard target != sender, let index = index(of: target) else { return }
             actions.append(.send(.probe(nonce: nonce, origin: sender), to: target))
             if !hears(peers[index], now: now) {
+                promises.voted(against: target, now: now)
                 actions.append(.send(.unheard(nonce: nonce, target: target), to: sender))
             }
         case .unheard(let nonce, let target):
@@ -514,6 +572,9 @@ package struct MembershipStateMachine: Sendable {
         peers = wanted.map { id in
             peers.first { $0.id == id } ?? Peer(id: id, lastHeard: now, configuration: configuration)
         }
+        // The majority of another map may be another one. Decisions on the earlier map are void.
+        for index in peers.indices { peers[index].share = .few }
+        promises.setPeers(peers.map(\.id))
     }
 
     // MARK: Evidence

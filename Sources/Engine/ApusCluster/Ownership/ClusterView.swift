@@ -18,20 +18,15 @@ package final class ClusterView: Sendable {
     package let local: NodeID
     /// The clock by which tokens and tickets are validated.
     package let clock = ClusterClock()
+    /// Whether this node may answer for entities with kept state. Always, until the node joins.
+    package let permission = AnswerPermission()
     private let state: Mutex<State>
-    private let minority = Atomic(false)
     /// Held while observers run, so that they see maps in order.
     private let delivery = Mutex(())
 
     package init(local: NodeID, map: ClusterMap) {
         self.local = local
         state = Mutex(State(map: map))
-    }
-
-    /// True while this node hears less than half of the members that are not dead. Others may own its shards by now.
-    package var isMinority: Bool {
-        get { minority.load(ordering: .relaxed) }
-        set { minority.store(newValue, ordering: .relaxed) }
     }
 
     package var map: ClusterMap { state.withLock { $0.map } }

@@ -15,6 +15,9 @@ package enum OwnershipDecision: Sendable, Equatable {
     case setStandby([ShardMove])
     /// The standby becomes the owner. It has everything.
     case handOver([ShardMove])
+    /// A member was perhaps about to be declared dead. The same map follows, so that whatever was decided on this one
+    /// fails (``PromiseStateMachine``). The only decision that replaces a map by an equal one.
+    case confirm(NodeID)
 }
 
 /// One shard's planned move from its owner to another node, or to a new standby.
@@ -41,7 +44,8 @@ extension ClusterMap {
 
     /// The map that results from a decision; nil if the decision changes nothing (any more).
     ///
-    /// Applied to its own result, a decision changes nothing.
+    /// Applied to its own result, a decision changes nothing. The exception is ``OwnershipDecision/confirm(_:)``, which
+    /// always results in the same map.
     ///
     /// - Throws: 10025 if the deciding member is no longer alive in this map, or another process of its name took its
     ///   incarnation; 10007 if there is no slot for another name.
@@ -64,6 +68,9 @@ extension ClusterMap {
             for move in moves { next.setStandby(move) }
         case .handOver(let moves):
             for move in moves { next.handOver(move) }
+        case .confirm(let node):
+            guard aliveSlot(of: node) != nil else { throw ApusError(.fenced) }
+            return self
         }
         return next == self ? nil : next
     }

@@ -10,7 +10,9 @@ import OrderedCollections
 /// **Which deaths may be declared.** Those that are certain: the peer's process cannot act, or a majority of the
 /// members does not hear it. A peer that is only silent here may be on the other side of a cut network. If the sides
 /// are equal (``Standing/half``), as of two members, the leases in the store decide: the death of a silent member whose
-/// lease has run out is certain.
+/// lease has run out, and which half of the members do not hear, is certain. Unless a death is proven, it is certain in
+/// one revision of the map only: a member that hears a majority again replaces the map, and the others need new votes
+/// (``PromiseStateMachine``).
 ///
 /// **Who declares a death.** Every member that confirmed it, in the order of names with `rankDelay` between them.
 /// Usually one of them swaps and the others find the death in the map. A death that the detector withdraws, or that the
@@ -62,8 +64,11 @@ package struct OwnershipStateMachine: Sendable {
         case refresh
         /// A decision is proposed. ``Action/settled(_:_:)`` answers it with the same number.
         case propose(ProposalID, OwnershipDecision)
-        /// The detector confirmed a death.
+        /// The detector confirmed a death. It is certain if it is proven.
         case confirmedDead(NodeID, isCertain: Bool)
+        /// The share of the members of the map with this revision that do not hear a member changed. Ignored if the map
+        /// has changed in the meantime.
+        case unheard(NodeID, by: Share, revision: UInt64)
         /// The answer to ``Action/readLeases``: the nodes that hold a lease in the store.
         case leases(Set<NodeID>)
         /// The detector withdrew a death.
@@ -126,10 +131,24 @@ package struct OwnershipStateMachine: Sendable {
         case minority
     }
 
+    /// A number of members compared with all.
+    package enum Share: Sendable, Equatable {
+        case few
+        /// At least half of them, but no majority.
+        case half
+        case majority
+    }
+
     private struct Death: Sendable {
         /// The time from which this node may declare it.
         var from: MonotonicTime
-        var isCertain: Bool
+        var isProven: Bool
+        /// The members of the newest map that do not hear it.
+        var share = Share.few
+        /// Its lease in the store has run out.
+        var isExpired = false
+
+        var isCertain: Bool { isProven || share == .majority || (share == .half && isExpired) }
     }
 
     private struct Proposal: Sendable {
@@ -143,7 +162,7 @@ package struct OwnershipStateMachine: Sendable {
         var isPlanned: Bool {
             switch decision {
             case .setStandby, .handOver: true
-            case .join, .declareDead, .drain, .leave: false
+            case .join, .declareDead, .drain, .leave, .confirm: false
             }
         }
     }
@@ -191,6 +210,10 @@ package struct OwnershipStateMachine: Sendable {
         case .refresh: isReadWanted = true
         case .propose(let id, let decision): accept(id, decision, actions: &actions)
         case .confirmedDead(let node, let isCertain): note(deathOf: node, isCertain: isCertain, now: now)
+        case .unheard(let node, let share, let revision):
+            guard revision == map.revision else { break }
+            if share != .few { note(deathOf: node, isCertain: false, now: now) }
+            deaths[node]?.share = share
         case .leases(let holders): note(leases: holders)
         case .recovered(let node): deaths[node] = nil
         case .read(let map): finishRead(map, now: now, actions: &actions)
@@ -226,10 +249,10 @@ package struct OwnershipStateMachine: Sendable {
     private mutating func note(deathOf node: NodeID, isCertain: Bool, now: MonotonicTime) {
         guard map.isAlive(node), node != local else { return }
         guard deaths[node] == nil else {
-            if isCertain { deaths[node]?.isCertain = true }
+            if isCertain { deaths[node]?.isProven = true }
             return
         }
-        deaths[node] = Death(from: now, isCertain: isCertain)
+        deaths[node] = Death(from: now, isProven: isCertain)
         // The rank counts the members that are left to act, so the death of the first in rank delays nothing.
         let actors = map.members.filter { $0.state.isAlive && deaths[$0.id] == nil }.map(\.id).sorted()
         let rank = local.flatMap { actors.firstIndex(of: $0) } ?? actors.count
@@ -239,7 +262,7 @@ package struct OwnershipStateMachine: Sendable {
     /// A silent member without a lease does not reach the store either.
     private mutating func note(leases holders: Set<NodeID>) {
         guard standing == .half else { return }
-        for node in deaths.keys where !holders.contains(node) { deaths[node]?.isCertain = true }
+        for node in deaths.keys { deaths[node]?.isExpired = !holders.contains(node) }
     }
 
     private mutating func noteStanding(now: MonotonicTime, actions: inout [Action]) {
@@ -337,7 +360,10 @@ package struct OwnershipStateMachine: Sendable {
     private mutating func adopt(_ newer: ClusterMap, actions: inout [Action]) {
         guard newer.revision > map.revision else { return }
         map = newer
-        for node in deaths.keys.elements where !map.isAlive(node) { deaths[node] = nil }
+        for node in deaths.keys.elements {
+            if map.isAlive(node) { deaths[node]?.share = .few } else { deaths[node] = nil }
+            deaths[node]?.isExpired = false
+        }
         actions.append(.adopt(newer))
         guard let local, !isFenced, !map.isAlive(local), !hasLeft(local) else { return }
         isFenced = true

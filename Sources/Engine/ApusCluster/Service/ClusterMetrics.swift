@@ -25,6 +25,10 @@ struct ClusterMetrics: Sendable {
     let pathsCut = Counter(label: "apus_cluster_paths_cut_total")
     /// Peers that this node reaches only through another node.
     let cutPaths = Gauge(label: "apus_cluster_cut_paths")
+    /// Times at which this node's promises were not from a majority any more.
+    let permissionLapses = Counter(label: "apus_cluster_permission_lapses_total")
+    /// Maps that this node replaced by an equal one after such a time.
+    let mapsConfirmed = Counter(label: "apus_cluster_maps_confirmed_total")
     let swapsLost = Counter(label: "apus_cluster_swaps_lost_total")
     let handoversCompleted = Counter(label: "apus_cluster_handovers_completed_total")
     let handoversAbandoned = Counter(label: "apus_cluster_handovers_abandoned_total")

@@ -4,6 +4,7 @@ import CoreMetrics
 import Foundation
 import Logging
 import NIOCore
+import Synchronization
 
 /// Logs the findings of the heartbeat thread, and passes them to the machine that decides.
 extension ClusterService {
@@ -12,6 +13,9 @@ extension ClusterService {
         switch finding {
         case .peer(let action, let evidence): found(action, evidence)
         case .clocks(let report): found(report)
+        case .confirmMap(let number): thread.loop.execute { self.confirmMap(number) }
+        case .permission(let permission): show(permission)
+        case .answersWait: thread.loop.execute { self.view.permission.wakeAll() }
         }
     }
 
@@ -28,7 +32,9 @@ extension ClusterService {
             logger.warning("A peer is dead as far as this node can tell", metadata: facts)
         case .certain(let peer):
             logger.warning("Most nodes do not hear a peer that is silent", metadata: facts(peer, nil, evidence))
-            thread.loop.execute { self.handle(ownership: .confirmedDead(peer, isCertain: true)) }
+            note(peer, unheardBy: .majority, evidence)
+        case .half(let peer): note(peer, unheardBy: .half, evidence)
+        case .uncertain(let peer): note(peer, unheardBy: .few, evidence)
         case .recovered(let peer):
             logger.info("A suspected peer was heard again", metadata: facts(peer, nil, evidence))
             thread.loop.execute { self.handle(ownership: .recovered(peer)) }
@@ -46,7 +52,41 @@ extension ClusterService {
         case .pathRestored(let peer):
             logger.notice("The path to a peer is restored", metadata: facts(peer, nil, evidence))
             thread.loop.execute { self.setHelper(nil, of: peer) }
-        case .send, .inspect: break
+        case .send, .inspect, .confirmMap: break
+        }
+    }
+
+    private func note(
+        _ peer: NodeID, unheardBy share: OwnershipStateMachine.Share, _ evidence: MembershipEvidence?
+    ) {
+        guard let revision = evidence?.mapRevision else { return }
+        thread.loop.execute { self.handle(ownership: .unheard(peer, by: share, revision: revision)) }
+    }
+
+    // MARK: The permission to answer
+
+    private func show(_ permission: MembershipDriver.Permission) {
+        switch permission {
+        case .granted: hooks.condition(.answersPaused, nil)
+        case .lapsed: metrics.permissionLapses.increment()
+        case .refusing:
+            hooks.condition(
+                .answersPaused,
+                "this node does not hear most of the cluster's nodes; it answers no requests to entities with kept "
+                    + "state, since another node may own them")
+        }
+    }
+
+    /// Makes every decision fail that another node made on the present map.
+    private func confirmMap(_ number: UInt64) {
+        guard state.value.isRunning else { return answerConfirmation(number, isDone: false) }
+        metrics.mapsConfirmed.increment()
+        propose(.confirm(identity), waiter: .confirmation(number))
+    }
+
+    func answerConfirmation(_ number: UInt64, isDone: Bool) {
+        heartbeats.withLock { $0 }?.perform { driver, now in
+            driver.handle(.mapConfirmed(number, isDone: isDone), now: now)
         }
     }
 
@@ -120,6 +160,9 @@ extension NodeConditions.Kind {
     package static let unreachable = Self("unreachable", isUnhealthy: true)
     /// This node hears less than half of the members that are not certainly dead. It declares nobody dead.
     package static let minority = Self("minority", isUnhealthy: true)
+    /// This node has had no promises of most members for longer than `membership.refusal_delay`. It refuses requests to
+    /// entities with kept state.
+    package static let answersPaused = Self("answers_paused", isUnhealthy: true)
     /// Clocks of other nodes differ from this node's by more than `membership.clock_difference_max`.
     package static let clockDiffers = Self("clock_differs", isUnhealthy: false)
     /// As ``clockDiffers``, but this node's clock is the wrong one: it differs from most others', of which there are at

@@ -109,10 +109,13 @@ extension ClusterService {
             .map { Peer(id: $0.id, address: $0.addresses.transport) }
         state.value.links?.setPeers(peers)
         keepPaths(map)
-        let ids = map.isAlive(identity) ? peers.map(\.id) : []
+        let isAlive = map.isAlive(identity)
         if let heartbeats = heartbeats.withLock({ $0 }) {
             heartbeats.setPeers(peers)
-            heartbeats.perform { driver, now in driver.handle(.membersChanged(ids), now: now) }
+            heartbeats.perform { driver, now in
+                driver.mapRevision = map.revision
+                return driver.handle(isAlive ? .membersChanged(peers.map(\.id)) : .excluded, now: now)
+            }
         }
         metrics.show(map, after: before, local: map.aliveSlot(of: identity))
         logger.debug("The cluster map changed", metadata: [LogKey.revision: "\(map.revision)"])
@@ -151,6 +154,9 @@ extension ClusterService {
                 return holder?.id != move.target
             }
             if !failed.isEmpty { handle(handover: .proposalFailed(failed)) }
+        case .confirmation(let number):
+            let isDone = if case .decided = outcome { true } else { false }
+            answerConfirmation(number, isDone: isDone)
         case nil: break
         }
     }
@@ -158,7 +164,6 @@ extension ClusterService {
     private func show(_ standing: OwnershipStateMachine.Standing) {
         logger.notice(
             "The side of the cluster that this node hears changed", metadata: [LogKey.reason: "\(standing.rawValue)"])
-        view.isMinority = standing == .minority
         hooks.condition(
             .minority,
             standing == .minority

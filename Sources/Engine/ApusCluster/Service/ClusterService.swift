@@ -51,6 +51,8 @@ package final class ClusterService: Service {
     enum Waiter: Sendable {
         case caller(CheckedContinuation<OwnershipStateMachine.Outcome, Never>)
         case moves([ShardMove], isHandover: Bool)
+        /// The heartbeat thread, which confirms the map under this number.
+        case confirmation(UInt64)
     }
 
     /// Work that waits, done by the tasks of ``run()``.
@@ -164,7 +166,10 @@ package final class ClusterService: Service {
     private func startHeartbeats(at address: HostPort) async throws(ApusError) {
         let machine = MembershipStateMachine(
             local: identity, configuration: configuration.membership, host: LocalProcess.current().host)
-        let driver = MembershipDriver(machine: machine) { [weak self] finding in self?.found(finding) }
+        view.permission.begin(refusalDelay: configuration.membership.refusalDelay, now: .now())
+        let driver = MembershipDriver(machine: machine, permission: view.permission) { [weak self] finding in
+            self?.found(finding)
+        }
         let heartbeats = try HeartbeatThread(
             configuration: HeartbeatConfiguration(bind: address), identity: identity,
             cluster: configuration.cluster, seal: seal, driver: driver, condition: hooks.condition, logger: logger)
