@@ -275,8 +275,10 @@ let package = Package(
             "Command", "ApusBench",
             [
                 "ApusCore", "ApusWire", "ApusContract", "ApusMedia", "ApusTraversal", "ApusThreads", "ApusTransport",
-                "ApusStorage", "ApusCluster", "ApusSessions", "ApusClient", "ApusHistory", "ApusLocal", nioCore, nioPosix,
-                nioHTTP1, nioWebSocket, nioFoundationCompat, hummingbird, httpTypes, protobuf, unixSignals, log, arguments,
+                "ApusStorage", "ApusCluster", "ApusSessions", "ApusClient", "ApusHistory", "ApusLocal", nioCore,
+                nioPosix,
+                nioHTTP1, nioWebSocket, nioFoundationCompat, hummingbird, httpTypes, protobuf, unixSignals, log,
+                arguments,
             ]),
         .executableTarget(
             name: "apus-bench", dependencies: ["ApusBench"], path: "Sources/Command/apus-bench",
@@ -352,7 +354,9 @@ let package = Package(
             name: "RelayClientTests", dependencies: ["ApusTestKit", nioCore, nioPosix],
             path: "Tests/RelayClientTests", exclude: ["Clients"], swiftSettings: apusSettings),
         test("TidyTests", ["ApusCore", "ApusConfiguration", "ApusHTTP", "ApusNodeConfiguration", "ApusRelayNode"]),
-        test("ApusWireTests", ["ApusCore", "ApusWire", "ApusTestKit", nioCore]),
+        test(
+            "ApusWireTests", ["ApusCore", "ApusWire", "ApusCluster", "ApusTestKit", nioCore, protobuf],
+            exclude: ["Version1"]),
         test(
             "ApusClusterTests",
             [

@@ -27,6 +27,8 @@ private struct TestLinks: ClusterLinks {
 
     func setPath(to peer: NodeName, via helper: NodeName?) {}
 
+    func wireVersion(of peer: NodeID) -> UInt32? { WireVersion.current }
+
     func reach(_ address: HostPort, timeout: Duration) async -> NodeReach { .reached }
 
     func ask(

@@ -41,6 +41,14 @@ struct ClusterSimulationTests {
         #expect(evictions == 0)
     }
 
+    @Test("Cordoned nodes get no shards that others accept, and the cluster comes to rest with them")
+    func cordonsHold() {
+        for seed in 0..<(Self.seedCount / 5) {
+            let run = ClusterSimulation.run(seed: seed, profile: .cordons)
+            if run.isFailed { Issue.record("\(run.report), with cordons") }
+        }
+    }
+
     @Test("The faults reach what they aim at: deaths, stale writes and hand-overs happen")
     func faultsHappen() {
         var (deaths, refusals, handovers) = (0, 0, 0)

@@ -12,7 +12,7 @@ struct BenchCommand: AsyncParsableCommand {
             BenchTransportCommand.self, BenchTransportServerCommand.self, BenchTransportClientCommand.self,
             BenchEntitiesCommand.self, BenchFailoverCommand.self, BenchRelayFailoverCommand.self,
             BenchSignInCommand.self, BenchFaultsCommand.self, BenchEnduranceCommand.self, BenchHogCommand.self,
-            BenchStoreCommand.self, BenchAPICommand.self, BenchBareHTTPCommand.self,
+            BenchStoreCommand.self, BenchAPICommand.self, BenchBareHTTPCommand.self, BenchUpgradeCommand.self,
         ])
 }
 

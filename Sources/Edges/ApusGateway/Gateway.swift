@@ -172,8 +172,10 @@ package final class Gateway: Service, Sendable {
 
     /// The client endpoints of the other nodes.
     func otherEndpoints() -> [String] {
-        let names = view.map.members.filter { $0.state == .up && $0.id.name != node.name }
-        return names.map { $0.addresses.clients.description }
+        let others = view.map.members.filter { $0.state == .up && $0.id.name != node.name }
+        // Cordoned nodes last: clients try them if no other node takes them.
+        let ordered = others.filter(\.acceptsShards) + others.filter(\.isCordoned)
+        return ordered.map { $0.addresses.clients.description }
     }
 
     /// The client endpoints of the cluster. Those of the channel's owner and standby come first, so a client that loses
@@ -187,7 +189,9 @@ package final class Gateway: Service, Sendable {
         let alive = view.map.members.filter { $0.state == .up }
         let first = names.compactMap { name in alive.first { $0.id.name == name } }
         // In random order: the clients of a dead node spread over all others.
+        // Cordoned nodes come last.
         let rest = alive.filter { !names.contains($0.id.name) }.shuffled()
+            .sorted { !$0.isCordoned && $1.isCordoned }
         return (first + rest).map { $0.addresses.clients.description }
     }
 }

@@ -42,6 +42,7 @@ extension Transport {
                 to: peer, lane: .control, loop: loop, placement, isReported: number == 0
             ) { end, channel in
                 link.opened(channel)
+                self.note(end.version, of: end.id)
                 return self.makeHandler(link, end, isInitiator: true)
             }
             links.control.append(link)

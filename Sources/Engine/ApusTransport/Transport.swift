@@ -99,6 +99,8 @@ package final class Transport: Sendable {
         var dialers: [LinkDialer]
         /// The node through which the peer is dialled; nil if it is dialled directly.
         var helper: NodeName?
+        /// The wire version of the newest link; nil before the first.
+        var version: UInt32?
     }
 
     struct State {
@@ -207,6 +209,20 @@ package final class Transport: Sendable {
             for dialer in links.dialers { _ = dialer.stop() }
         }
         for links in added { for dialer in links.dialers { dialer.start() } }
+    }
+
+    /// The wire version that this node and a peer speak with each other; nil if no link to this incarnation was up yet.
+    package func wireVersion(of peer: NodeID) -> UInt32? {
+        state.withLock { state in
+            state.links[peer.name].flatMap { $0.peer.id == peer ? $0.version : nil }
+        }
+    }
+
+    func note(_ version: UInt32, of peer: NodeID) {
+        state.withLock { state in
+            guard state.links[peer.name]?.peer.id == peer else { return }
+            state.links[peer.name]?.version = version
+        }
     }
 
     /// Sends a request and waits for the answer, for at most `timeout`.

@@ -123,7 +123,8 @@ final class NodeParts: Sendable {
         drain.connect(gateway)
         let report = NodeReport(
             configuration: configuration, relayAddress: configuration.relayAddress(), relay: relay,
-            relayMesh: relayMesh, cluster: cluster, drain: drain, channels: channels, gateway: gateway,
+            relayMesh: relayMesh, cluster: cluster, replicas: replicas, drain: drain, channels: channels,
+            gateway: gateway,
             sessions: sessions, clients: clients, conditions: conditions)
         http = try HTTPListener(
             configuration: configuration.httpListener, sources: report.sources(metrics: metrics), group: httpGroup,

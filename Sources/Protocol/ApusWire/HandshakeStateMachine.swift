@@ -3,8 +3,18 @@ import NIOCore
 import SwiftProtobuf
 
 /// The wire versions of this release: N and N−1, so that a cluster can be upgraded node by node (D3).
+///
+/// | version | since then |
+/// |---|---|
+/// | 1 | the first |
+/// | 2 | heartbeats with promises; the cluster map has a history and cordoned nodes |
+///
+/// A feature that nodes of the previous version would lose or not understand is used only when all members speak the
+/// version that has it. Tests/ApusWireTests/Version1 holds bytes of version 1 that are frozen.
 public enum WireVersion {
-    public static let current: UInt32 = 1
+    public static let current: UInt32 = 2
+    /// The version since which members can be cordoned.
+    public static let cordon: UInt32 = 2
     public static let oldest: UInt32 = 1
 }
 

@@ -2,6 +2,8 @@ extension MetricCatalogue {
     static let cluster: [MetricDescription] = [
         .gauge("apus_cluster_members", "nodes", "Members of the cluster that are up or draining in this node's map."),
         .gauge("apus_cluster_map_revision", "revision", "Revision of the newest ownership map that this node has."),
+        .gauge("apus_cluster_members_cordoned", "nodes", "Members of this node's map that get no new shards."),
+        .gauge("apus_cluster_map_changes", "changes", "Changes that the map records, at most 128."),
         .gauge("apus_cluster_shards_owned", "shards", "Shards that this node owns."),
         .gauge("apus_cluster_shards_standby", "shards", "Shards for which this node is the standby."),
         .counter(

@@ -85,6 +85,8 @@ package struct ClusterHooks: Sendable {
 package protocol ClusterLinks: Sendable {
     func setPeers(_ peers: [Peer])
     func setPath(to peer: NodeName, via helper: NodeName?)
+    /// The wire version that the node speaks with a peer; nil if it is not known yet.
+    func wireVersion(of peer: NodeID) -> UInt32?
     func reach(_ address: HostPort, timeout: Duration) async -> NodeReach
     func ask(
         _ peer: NodeName, method: UInt16, payload: ByteBuffer, timeout: Duration

@@ -23,12 +23,12 @@ extension ClusterService {
     /// - Throws: the errors of ``propose(_:)``.
     package func beginDraining() async throws(ApusError) { try await propose(.drain(identity)) }
 
-    /// Returns when this draining node holds nothing, or at once if no other node is up to take its shards.
+    /// Returns when this draining node holds nothing, or at once if no other node accepts its shards.
     ///
     /// - Throws: 10005 after ``ClusterConfiguration/drainTimeout``.
     package func waitUntilDrained() async throws(ApusError) {
         let isEmpty = await wait(for: configuration.drainTimeout) { map in
-            map.isDrained(self.identity) || !map.members.contains { $0.state == .up }
+            map.isDrained(self.identity) || !map.members.contains(where: \.acceptsShards)
         }
         guard isEmpty else { throw ApusError(.deadlineExceeded, "not all shards could be handed over in time") }
     }

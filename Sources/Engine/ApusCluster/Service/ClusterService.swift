@@ -136,6 +136,7 @@ package final class ClusterService: Service {
         let decision = OwnershipDecision.join(identity, addresses: addresses, weight: configuration.weight)
         let map = view.map
         var machine = OwnershipStateMachine(map: map, configuration: configuration.ownership)
+        machine.wallMilliseconds = UInt64(clamping: view.clock.wallMilliseconds())
         var actions = machine.handle(.propose(0, decision), now: .now())
         while true {
             // The machine has one open request to the store at a time, and completes in the end.
