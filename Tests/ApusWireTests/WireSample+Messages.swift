@@ -10,9 +10,12 @@ extension WireSample {
             decodes: { try M(serializedBytes: $0) == message })
     }
 
-    static var messages: [WireSample] { cluster + sessions + channels + relays + entities }
+    static var messages: [WireSample] {
+        let groups: [[WireSample]] = [ownership, sessions, channels, relays, entities]
+        return groups.flatMap { $0 }
+    }
 
-    private static var cluster: [WireSample] {
+    private static var ownership: [WireSample] {
         [
             message(ClusterMapChanged.with { $0.revision = 43 }),
             message(

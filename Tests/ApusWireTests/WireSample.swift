@@ -16,8 +16,12 @@ struct WireSample: Sendable {
     /// True if the bytes decode to exactly this value.
     var decodes: @Sendable ([UInt8]) throws -> Bool
 
-    static let all: [WireSample] =
-        handshake + frames + heartbeats + [map, replica, replicaAnswers, entityHeader] + messages
+    static let all: [WireSample] = {
+        let groups: [[WireSample]] = [
+            handshake, frames, heartbeats, [map, replica, replicaAnswers, entityHeader], messages,
+        ]
+        return groups.flatMap { $0 }
+    }()
 
     static let a = NodeID(name: NodeName(unchecked: "node-1"), incarnation: 3)
     static let b = NodeID(name: NodeName(unchecked: "node-2"), incarnation: 5)
