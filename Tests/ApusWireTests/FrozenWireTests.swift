@@ -3,6 +3,7 @@ import ApusCore
 import ApusWire
 import Foundation
 import NIOCore
+import SwiftProtobuf
 import Testing
 
 /// The bytes of wire version 1, as its last commit encodes them (Version1/README.md).
