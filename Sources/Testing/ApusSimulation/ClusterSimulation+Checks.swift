@@ -40,8 +40,9 @@ extension ClusterSimulation {
     private func checkCordon(of index: Int, after old: ClusterMap, by maker: SimulatedProcess) {
         let (before, after) = (old.shards[index], store.map.shards[index])
         let isCordoned: (MemberSlot) -> Bool = { slot in
-            guard let member = old.member(at: slot) else { return false }
-            return member.isCordoned && self.store.map.member(at: slot)?.state == .up
+            // A node that this map uncordons may stand by at once.
+            guard let before = old.member(at: slot), let now = self.store.map.member(at: slot) else { return false }
+            return before.isCordoned && now.isCordoned && now.state == .up
         }
         let others = store.map.members.filter(\.acceptsShards)
         if after.owner != before.owner, isCordoned(after.owner), after.owner != before.standby, !others.isEmpty {

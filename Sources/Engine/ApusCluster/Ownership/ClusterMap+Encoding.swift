@@ -9,7 +9,7 @@ import SwiftProtobuf
 ///
 /// **Versions.** Fields are only added. A node of the previous wire version ignores those that it does not know, and
 /// leaves them out of the maps that it writes. A new field must therefore be one that a map can lose: the history
-/// begins anew, and a node that was cordoned is cordoned no more. An operator can cordon a node only when all nodes
+/// begins again, and a node that was cordoned is cordoned no more. An operator can cordon a node only when all nodes
 /// have wire version 2 (``ClusterService/cordon(_:_:)``).
 ///
 /// The value does not include the revision. The store returns it beside the value.

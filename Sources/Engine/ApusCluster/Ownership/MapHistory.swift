@@ -11,7 +11,7 @@ public import ApusCore
 /// other within ``seriesGap`` are one change, since a node that joins causes hundreds.
 ///
 /// **Other versions.** A node of wire version 1 ignores the history, and writes maps without it. The history then
-/// begins anew.
+/// begins again.
 public struct MapHistory: Sendable, Hashable {
     /// The most changes of a map.
     public static let changeCountMax = 128
