@@ -51,7 +51,7 @@ struct FrozenWireTests {
         let sample = try #require(WireSample.all.first { $0.name == name })
         var bytes = try #require(Self.lines[name])
         guard !bytes.isEmpty else { return }
-        bytes[bytes.count - 1] ^= 1
+        bytes[0] ^= 1
         let isSame = (try? sample.decodes(bytes)) ?? false
         #expect(!isSame)
     }
