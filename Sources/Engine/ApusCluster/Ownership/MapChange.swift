@@ -71,8 +71,8 @@ public struct MapChange: Sendable, Hashable {
     public var nodes: [NodeID]
     /// The revisions of the first and the last map of the series. They are equal for a single decision.
     public var revisions: ClosedRange<UInt64>
-    /// The times of both, in Unix milliseconds by the cluster's clock as the maker has it. They are recorded, and nothing
-    /// depends on them.
+    /// The times of both, in Unix milliseconds by the cluster's clock as the maker has it. They are recorded, and
+    /// nothing depends on them.
     public var milliseconds: ClosedRange<UInt64>
     /// The number of changes of shards' owners and standbys; a shard that it changed twice counts twice.
     public var shardCount: Int
