@@ -63,16 +63,24 @@ extension Transport {
         ]
         let delegate = LinkDialer.Delegate(
             makeTLS: { isForwarded in
-                let key = isForwarded ? self.configuration.forwardingKey : nil
+                let secrets = try self.presentSecrets()
+                let key = isForwarded ? secrets.forwardingKey : nil
                 let name = LaneName(placement: placement, destination: key?.destination(peer.id.name))
-                return try self.tlsContexts().makeClientHandler(name)
+                return try secrets.contexts.makeClientHandler(name)
             },
             makeHandshake: {
                 HandshakeStateMachine(
                     role: .dialer(expecting: peer.id, lane: lane), cluster: self.cluster, local: self.identity)
             },
+            revoked: { self.revoked },
             makeLane: makeLane,
-            rejected: { reason, error in self.reject(reason, error, facts) },
+            rejected: { reason, error in
+                if reason == .revoked { self.onEvent(.revoked(peer.id)) }
+                if reason == .refused, (error as? ApusError)?.code == .certificateRevoked {
+                    self.onEvent(.refusedAsRevoked(peer.id))
+                }
+                self.reject(reason, error, facts)
+            },
             report: { action in
                 guard isReported else { return }
                 switch action {
@@ -196,9 +204,11 @@ extension Transport {
             },
             failed: { greeting.failed($0, $1) })
         let machine = HandshakeStateMachine(role: .acceptor, cluster: cluster, local: identity)
+        let secrets = try presentSecrets()
         let handshake = HandshakeHandler(
-            machine: machine, timeout: TimeAmount(configuration.handshakeTimeout), outcome: outcome)
-        try channel.pipeline.syncOperations.addHandlers([tlsContexts().makeServerHandler(), handshake])
+            machine: machine, timeout: TimeAmount(configuration.handshakeTimeout), revoked: { self.revoked },
+            outcome: outcome)
+        try channel.pipeline.syncOperations.addHandlers([secrets.contexts.makeServerHandler(), handshake])
     }
 
     private func makeAcceptedHandler(_ peer: LinkPeer, _ channel: any Channel) -> any ChannelHandler {
@@ -255,8 +265,10 @@ extension Transport {
         limited.log(level, "A node link was refused", metadata: metadata)
     }
 
-    private func tlsContexts() throws(ApusError) -> TLSContexts {
-        guard let contexts = contexts.withLock({ $0 }) else { throw ApusError(.shuttingDown) }
-        return contexts
+    var revoked: RevokedCertificates { secrets.withLock { $0?.revoked } ?? .none }
+
+    func presentSecrets() throws(ApusError) -> TransportSecrets {
+        guard let secrets = secrets.withLock({ $0 }) else { throw ApusError(.shuttingDown) }
+        return secrets
     }
 }

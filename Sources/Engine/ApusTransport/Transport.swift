@@ -125,7 +125,7 @@ package final class Transport: Sendable {
     package let tracer: SpanTracer?
     let metrics = TransportMetrics()
     let state = Mutex(State())
-    let contexts = Mutex<TLSContexts?>(nil)
+    let secrets = Mutex<TransportSecrets?>(nil)
     /// For log messages that unauthenticated peers can cause.
     let limited: LogLimiter
     let executors = LoopExecutors()
@@ -161,8 +161,9 @@ package final class Transport: Sendable {
     /// - Throws: 10019 if the address is in use, 10022 if a certificate cannot be read or the address cannot be bound,
     ///   10017 after ``stop()``.
     package func start() async throws(ApusError) -> HostPort {
-        let contexts = try TLSContexts(configuration.tls)
-        self.contexts.withLock { $0 = contexts }
+        let secrets = try TransportSecrets(
+            unchecked: configuration.tls, revoked: configuration.revoked, forwardingKey: configuration.forwardingKey)
+        self.secrets.withLock { $0 = secrets }
         let listener = try await listen()
         let wanted = state.withLock { state -> [Peer]? in
             guard state.phase == .idle else { return nil }

@@ -45,7 +45,8 @@ struct NodeReport: Sendable {
     private var httpClients: HTTPClients {
         let cache = BearerCache(
             verify: { [sessions] token throws(ApusError) in try sessions.bearer(of: token) },
-            isValid: { [sessions] session throws(ApusError) in try sessions.checkBearer(session) })
+            isValid: { [sessions] session throws(ApusError) in try sessions.checkBearer(session) },
+            generation: { [sessions] in sessions.keyGeneration })
         return HTTPClients(
             services: clients, sessions: sessions,
             session: { token throws(ApusError) in try cache.session(token) },

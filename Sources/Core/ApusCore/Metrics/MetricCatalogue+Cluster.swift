@@ -85,7 +85,7 @@ extension MetricCatalogue {
                 .init(
                     "reason",
                     "`malformed`, `version`, `cluster` (another cluster), `forged` (wrong tag), `sender` (not in "
-                        + "the map), `replayed`")
+                        + "the map), `revoked` (the node's certificate), `replayed`")
             ],
             "Heartbeat datagrams that had no effect."),
         .counter("apus_heartbeat_reopened_total", "sockets", "Heartbeat sockets that were reopened after an error."),
@@ -113,7 +113,7 @@ extension MetricCatalogue {
             [
                 .init(
                     "reason",
-                    "`tls`, `certificate`, `name` (not that of the certificate), `cluster`, `version`, `incarnation`, "
+                    "`tls`, `certificate`, `revoked`, `name` (not that of the certificate), `cluster`, `version`, `incarnation`, "
                         + "`malformed`, `oversized`, `truncated`, `timeout`, `crowded`, `silent`, `refused` (by the "
                         + "other side)")
             ],

@@ -102,13 +102,26 @@ extension ClusterService {
         case .linkLost(let peer, _): input = .linkLost(peer)
         case .connectRefused(let peer): input = .connectRefused(peer)
         case .heard(let peer): input = .heard(peer)
-        case .rejected: return
+        case .rejected, .refusedAsRevoked: return
+        case .revoked(let peer):
+            // The node counts as silent from now on: its heartbeats are sealed with the cluster's key, which a revoked
+            // certificate does not take away.
+            heartbeats.withLock { $0 }?.setRevoked(peer, true)
+            return
         case .listening(let isOpen):
             return hooks.condition(
                 .transportClosed,
                 isOpen ? nil : "the listener for other nodes is closed and cannot open; check what uses its port")
         }
-        heartbeats.withLock { $0 }?.perform { driver, now in driver.handle(input, now: now) }
+        let heartbeats = heartbeats.withLock { $0 }
+        if case .linkUp(let peer) = input { heartbeats?.setRevoked(peer, false) }
+        heartbeats?.perform { driver, now in driver.handle(input, now: now) }
+    }
+
+    /// Seals heartbeats with these keys, and accepts them, from now on.
+    package func use(_ new: HeartbeatSeal) {
+        seal.withLock { $0 = new }
+        heartbeats.withLock { $0 }?.use(new)
     }
 
     /// Handles a request with one of the methods ``ClusterMethod/all``. Called on the connection's event loop.
