@@ -339,9 +339,9 @@ let package = Package(
                 "ApusCore", "ApusConfiguration", "ApusListener", "ApusWire", "ApusTransport", "ApusStorage",
                 "ApusCluster", "ApusGateway",
                 "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode",
-                "ApusTestKit", protobuf,
+                "ApusNode", "ApusTestKit", crypto, log, protobuf,
             ]),
-        test("ApusLocalTests", ["ApusCore", "ApusLocal"]),
+        test("ApusLocalTests", ["ApusCore", "ApusLocal", "ApusTransport"]),
         test(
             "ClusterTests",
             [

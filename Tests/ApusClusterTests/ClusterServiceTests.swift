@@ -27,7 +27,7 @@ private struct TestLinks: ClusterLinks {
 
     func setPath(to peer: NodeName, via helper: NodeName?) {}
 
-    func reach(_ address: HostPort, timeout: Duration) async -> NodeReach { .reached }
+    func reach(_ peer: Peer, timeout: Duration) async -> NodeReach { .reached }
 
     func ask(
         _ peer: NodeName, method: UInt16, payload: ByteBuffer, timeout: Duration

@@ -25,10 +25,11 @@ package struct PKIDirectory: Sendable {
     /// Creates missing files.
     /// - Parameters:
     ///   - servers: names of other servers, such as a database, whose certificates name no node.
-    ///   - hosts: names and addresses of nodes and client endpoints for the certificates, in addition to the local ones.
+    ///   - hosts: names and addresses of nodes and client endpoints for the certificates, beside the local ones.
     /// - Returns: the created files.
     /// - Throws: 10021 if a file cannot be written, 10022 if the existing authority cannot be read.
-    package func make(cluster: ClusterID, nodes: [NodeName], servers: [NodeName] = [], hosts: [String]) throws(ApusError)
+    package func make(cluster: ClusterID, nodes: [NodeName], servers: [NodeName] = [], hosts: [String])
+        throws(ApusError)
         -> [String]
     {
         try makeFolder()

@@ -108,7 +108,9 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
     /// fan-out visits all of them for each frame, and one page per handler would cost a TLB miss each.
     func takeEndpoint(_ tls: TLSServerContext) -> TLSServerHandler {
         // Handlers of a certificate that was replaced meanwhile are dropped.
-        if endpoints.isEmpty || endpoints.last?.context !== tls { endpoints = (0..<Self.endpointsAtOnce).map { _ in TLSServerHandler(context: tls) } }
+        if endpoints.isEmpty || endpoints.last?.context !== tls {
+            endpoints = (0..<Self.endpointsAtOnce).map { _ in TLSServerHandler(context: tls) }
+        }
         return endpoints.removeLast()
     }
     private static let endpointsAtOnce = 32

@@ -36,7 +36,8 @@ extension Transport {
         let machine = HandshakeStateMachine(
             role: .dialer(expecting: peer.id, lane: .control), cluster: cluster, local: identity)
         let handshake = HandshakeHandler(
-            machine: machine, timeout: TimeAmount(configuration.handshakeTimeout), revoked: { self.revoked }, outcome: outcome)
+            machine: machine, timeout: TimeAmount(configuration.handshakeTimeout), revoked: { self.revoked },
+            outcome: outcome)
         let tls = try presentSecrets().contexts.makeClientHandler(LaneName(placement: nil))
         try channel.pipeline.syncOperations.addHandlers([tls, handshake])
     }

@@ -93,7 +93,8 @@ final class NodeParts: Sendable {
         transport = Transport(
             configuration: try configuration.links(keys: keys), identity: view.local, cluster: configuration.cluster,
             group: group, control: ControlRouter(cluster: cluster, replicas: replicas, dispatcher: dispatcher),
-            media: channels, onEvent: Self.events(to: cluster, replicas, RevokedNotice(conditions)), logger: nodeLog, limited: limited,
+            media: channels, onEvent: Self.events(to: cluster, replicas, RevokedNotice(conditions)), logger: nodeLog,
+            limited: limited,
             tracer: tracer)
         replicas.connect(transport)
         let moved: @Sendable (ShardID, Epoch) -> Void = { [cluster] in cluster.moved($0, $1) }

@@ -44,8 +44,8 @@ struct NodeReload: Service {
             count("refused")
             parts.conditions.raise(
                 .reloadFailed,
-                "the last reload was refused, and nothing has changed: \(error.message) (\(error.code.number)); correct "
-                    + "it and reload again")
+                "the last reload was refused, and nothing has changed: \(error.message) (\(error.code.number)); "
+                    + "correct it and reload again")
             return log.error("The reload was refused; nothing has changed", metadata: Logger.facts(of: error))
         }
         count("applied")

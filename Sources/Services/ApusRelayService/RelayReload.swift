@@ -4,7 +4,8 @@ package import Logging
 import ServiceLifecycle
 import UnixSignals
 
-/// At each SIGHUP, reads the secrets, users, lists of peers and certificate of a standalone relay again, until it stops.
+/// At each SIGHUP, reads the secrets, users, lists of peers and certificate of a standalone relay again, until
+/// it stops.
 /// If something cannot be read, its part does not change and the log has the reason. No allocation ends.
 package struct RelayReload: Service {
     private let relay: RelayService

@@ -106,7 +106,7 @@ struct AdminPKIRevoke: AsyncParsableCommand {
         let line =
             added.isEmpty
             ? "All of them were in \(directory.revokedList) already."
-            : "Added to \(directory.revokedList): \(added.joined(separator: ", ")). Copy it to the other nodes and reload."
+            : "Added to \(directory.revokedList): \(added.joined(separator: ", ")). Copy it to the nodes and reload."
         try output.show(Report(file: directory.revokedList, added: added), [line])
     }
 }

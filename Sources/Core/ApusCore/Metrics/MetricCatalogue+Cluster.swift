@@ -113,9 +113,9 @@ extension MetricCatalogue {
             [
                 .init(
                     "reason",
-                    "`tls`, `certificate`, `revoked`, `name` (not that of the certificate), `cluster`, `version`, `incarnation`, "
-                        + "`malformed`, `oversized`, `truncated`, `timeout`, `crowded`, `silent`, `refused` (by the "
-                        + "other side)")
+                    "`tls`, `certificate`, `revoked`, `name` (not that of the certificate), `cluster`, `version`, "
+                        + "`incarnation`, `malformed`, `oversized`, `truncated`, `timeout`, `crowded`, `silent`, "
+                        + "`refused` (by the other side)")
             ],
             "Links that were refused or closed because of a fault of the other side."),
         .gauge(

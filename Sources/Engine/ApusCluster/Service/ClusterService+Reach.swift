@@ -29,8 +29,8 @@ extension ClusterService {
             let advice =
                 unwelcome.isEmpty
                 ? "this node cannot reach the other nodes (\(list)); check the network and firewalls between them"
-                : "other nodes refuse this node's certificate (\(list)): it has expired, is revoked, or is from another "
-                    + "authority; install a new one and restart"
+                : "other nodes refuse this node's certificate (\(list)): it has expired, is revoked, or is from "
+                    + "another authority; install a new one and restart"
             if !isReported {
                 isReported = true
                 logger.warning(

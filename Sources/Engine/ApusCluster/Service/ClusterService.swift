@@ -172,7 +172,8 @@ package final class ClusterService: Service {
         }
         let heartbeats = try HeartbeatThread(
             configuration: HeartbeatConfiguration(bind: address), identity: identity,
-            cluster: configuration.cluster, seal: seal.withLock { $0 }, driver: driver, condition: hooks.condition, logger: logger)
+            cluster: configuration.cluster, seal: seal.withLock { $0 }, driver: driver, condition: hooks.condition,
+            logger: logger)
         do {
             _ = try await heartbeats.start()
         } catch {
