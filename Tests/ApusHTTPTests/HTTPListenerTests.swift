@@ -21,6 +21,10 @@ struct HTTPListenerTests {
     private final class Node: Sendable {
         let healthy = Mutex(true)
         let drained = Mutex(0)
+        /// Requests of the token "slow", which wait until they are cancelled.
+        let waiting = Mutex(0)
+        /// Those of them that were cancelled.
+        let cancelled = Mutex(0)
 
         var sources: HTTPSources {
             HTTPSources(
@@ -67,8 +71,13 @@ struct HTTPListenerTests {
                 guard request.device != "none" else { throw ApusError(.targetUnknown, "no such device") }
                 return .with { $0.device = request.device }
             }
-            api.on(ClientListDevicesRequest.self) { request, _ throws(ApusError) in
-                .with { $0.nextPageToken = "\(request.account)/\(request.pageSize)/\(request.pageToken)" }
+            api.on(ClientListDevicesRequest.self) { [self] request, call throws(ApusError) in
+                if call.session.access.rawValue == "slow" {
+                    waiting.withLock { $0 += 1 }
+                    try? await Task.sleep(for: .seconds(20))
+                    if Task.isCancelled { cancelled.withLock { $0 += 1 } }
+                }
+                return .with { $0.nextPageToken = "\(request.account)/\(request.pageSize)/\(request.pageToken)" }
             }
             api.on(ClientDrainNodeRequest.self) { request, _ throws(ApusError) in ClientDrainNodeResponse() }
             api.on(ClientRevokeTokensRequest.self) { request, _ throws(ApusError) in
@@ -82,7 +91,7 @@ struct HTTPListenerTests {
                 session: { token throws(ApusError) in
                     switch token {
                     case "old": throw ApusError(.tokenExpired)
-                    case "good", "busy", "alone", "many", "operator": break
+                    case "good", "busy", "alone", "many", "slow", "operator": break
                     default: throw ApusError(.tokenInvalid)
                     }
                     guard let access = AccessID(rawValue: token), let account = AccountID(rawValue: token) else {
@@ -429,6 +438,30 @@ struct HTTPListenerTests {
             drip.cancel()
             #expect(ContinuousClock.now - began < .seconds(3))
             #expect(ContinuousClock.now - began > .milliseconds(400))
+        }
+    }
+
+    @Test("A request is cancelled when its client closes the connection", arguments: ["all", "output"])
+    func clientLeaves(mode: String) async throws {
+        let node = Node()
+        try await withListener(node) { address in
+            let channel = try await ClientBootstrap(group: MultiThreadedEventLoopGroup.singleton)
+                .connect(host: address.host, port: address.port).get()
+            let request = "GET /v1/devices HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer slow\r\n\r\n"
+            try await channel.writeAndFlush(ByteBuffer(string: request)).get()
+            try await Self.until { node.waiting.withLock { $0 } == 1 }
+            #expect(node.cancelled.withLock { $0 } == 0)
+            try await channel.close(mode: mode == "all" ? .all : .output)
+            try await Self.until { node.cancelled.withLock { $0 } == 1 }
+            try? await channel.close()
+        }
+    }
+
+    private static func until(_ isReached: @Sendable () -> Bool) async throws {
+        let deadline = ContinuousClock.now + .seconds(5)
+        while !isReached() {
+            try #require(ContinuousClock.now < deadline, "not reached within 5 s")
+            try await Task.sleep(for: .milliseconds(5))
         }
     }
 

@@ -8,10 +8,13 @@ struct HTTPContext: RequestContext {
     var coreContext: CoreRequestContextStorage
     let remote: SocketAddress?
     let isEncrypted: Bool
+    /// Nil if the connection has ended.
+    let departure: ClientDeparture?
 
     init(source: ApplicationRequestContextSource) {
         coreContext = .init(source: source)
         remote = source.channel.remoteAddress
+        departure = (try? source.channel.pipeline.syncOperations.handler(type: ClientDepartureHandler.self))?.departure
         isEncrypted = (try? source.channel.pipeline.syncOperations.handler(type: NIOSSLServerHandler.self)) != nil
     }
 

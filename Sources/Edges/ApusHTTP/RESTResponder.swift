@@ -94,7 +94,8 @@ struct RESTResponder: Sendable {
             session: session, deadline: services.deadline(asked: Self.wait(request)),
             request: try Self.requestID(request), trace: services.tracer == nil ? nil : Self.trace(request),
             topics: services.api.topics)
-        return await services.carryOut(route.operation, work, call)
+        guard let departure = context.departure else { throw ApusError(.cancelled) }
+        return await departure.cancelling { await services.carryOut(route.operation, work, call) }
     }
 
     /// The session of the bearer. Throws 12001, 12002, and 12004 if the token crossed a network in plain text.
