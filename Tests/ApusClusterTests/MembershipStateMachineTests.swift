@@ -37,6 +37,33 @@ struct MembershipStateMachineTests {
         }
     }
 
+    @Test("A peer that is heard, but hears nothing, is dead as soon as one that is silent, within 450 ms")
+    func hearsNothing() throws {
+        var machine = detector(peers: b, c)
+        var log: [(at: Int, action: MembershipStateMachine.Action)] = []
+        for now in stride(from: 10, through: 1000, by: 10) {
+            // It sends promises and bytes over links, and asks for probes. Its last echo is of 300 ms.
+            let (echo, clock) = (min(now, 300), at(now).nanoseconds)
+            let promise = HeartbeatPromise(
+                sentNanoseconds: clock, echoNanoseconds: at(echo).nanoseconds,
+                heldMicroseconds: UInt32(now - echo) * 1000, promisedMilliseconds: 200)
+            let messages: [HeartbeatMessage] = [
+                .heartbeat, .promise(promise), .probe(nonce: 1, origin: nil), .indirectRequest(nonce: 2, target: c),
+            ]
+            log += messages.flatMap { machine.handle(.received($0, from: b), now: at(now)) }.map { (now, $0) }
+            log += machine.handle(.heard(b), now: at(now)).map { (now, $0) }
+            log += machine.handle(.received(.heartbeat, from: c), now: at(now)).map { (now, $0) }
+            log += machine.handle(.tick, now: at(now)).map { (now, $0) }
+        }
+        let dead = try #require(log.first { $0.action == .confirmedDead(b, .silence) })
+        #expect(dead.at <= 300 + 450)
+        #expect(!log.contains { $0.action == .recovered(b) })
+        #expect(!log.contains { $0.action == .suspected(c, .silence) })
+        // Its answer to a probe proves that packets arrive again.
+        #expect(
+            machine.handle(.received(.answer(nonce: 9, origin: nil), from: b), now: at(1010)).contains(.recovered(b)))
+    }
+
     @Test("A peer that half of the members do not hear becomes certain and uncertain with the votes of the others")
     func shares() {
         let d = node("d")

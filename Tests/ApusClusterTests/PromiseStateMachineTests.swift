@@ -176,6 +176,38 @@ struct PromiseStateMachineTests {
         #expect(machine.mayVote(against: b, now: at(now + Int64(expected))))
     }
 
+    @Test("A peer that echoes nothing new is promised nothing, and its datagrams do not show that it is alive")
+    func oneDirection() {
+        var machine = machine([b])
+        for now in stride(from: Int64(1000), through: 2000, by: 50) {
+            machine.heard(b, now: at(now))
+            // From 1200 on nothing of this node arrives at the peer.
+            let echo = min(now, 1200)
+            machine.received(promise(sent: now + 5000, echo: echo - 1, held: now - echo), from: b, now: at(now))
+            let isFresh = now <= 1350
+            #expect(machine.hasContact(with: b, now: at(now)) == isFresh, "at \(now)")
+            guard case .promise(let made) = machine.heartbeats(to: b, now: at(now)).first else {
+                Issue.record("no promise")
+                return
+            }
+            #expect((made.promisedMilliseconds > 0) == isFresh, "at \(now)")
+        }
+        #expect(machine.mayVote(against: b, now: at(1551)))
+        machine.answered(by: b, now: at(2010))
+        #expect(machine.hasContact(with: b, now: at(2150)))
+        #expect(!machine.hasContact(with: b, now: at(2161)))
+    }
+
+    @Test("A peer that has heard nothing yet is alive for the time of the first contact")
+    func firstContact() {
+        var machine = machine([b])
+        for now in stride(from: Int64(1000), through: 2500, by: 50) {
+            machine.heard(b, now: at(now))
+            machine.received(promise(sent: now + 5000, echo: 0), from: b, now: at(now))
+            #expect(machine.hasContact(with: b, now: at(now)) == (now <= 2000))
+        }
+    }
+
     @Test("A member of an earlier version counts while it was heard within half of the silence")
     func earlierVersion() {
         var machine = machine([b])

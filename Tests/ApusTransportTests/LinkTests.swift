@@ -65,6 +65,32 @@ struct LinkTests {
         }
     }
 
+    @Test("Nothing is received from an incarnation that has ended, on its present connections or on new ones")
+    func ended() async throws {
+        try await TestPair.with { pair in
+            let (a, b) = (pair.a, pair.b)
+            // Where nobody listens: only the connections of `a` count.
+            let peer = Peer(id: a.id, address: HostPort(host: "127.0.0.1", port: 1))
+            b.transport.setPeers([peer])
+            #expect(await code { _ = try await pair.ask(1) } == nil)
+            b.transport.setPeers([])
+            try await eventually("the input of its lanes is refused") { b.events.count(.rejected(.incarnation)) >= 2 }
+            let count = b.control.seen.withLock { $0.tells.count }
+            try? a.transport.tell(b.id.name, method: 2, payload: ByteBuffer(integer: UInt32(7)))
+            try await eventually("its connections are closed") { a.events.has(.linkLost(b.id, .control)) }
+            try await eventually("its new connections are refused") {
+                b.events.count(.rejected(.incarnation)) >= 5 && a.events.has(.rejected(.refused))
+            }
+            #expect(b.control.seen.withLock { $0.tells.count } == count)
+            let ups = a.events.count(.linkUp(b.id, .control))
+            b.transport.setPeers([peer])
+            try await eventually("a member again, it is linked") { a.events.count(.linkUp(b.id, .control)) > ups }
+            let next = NodeID(name: a.id.name, incarnation: a.id.incarnation + 1)
+            b.transport.setPeers([Peer(id: next, address: peer.address)])
+            try await eventually("its next incarnation ends it") { a.events.count(.linkLost(b.id, .control)) > 1 }
+        }
+    }
+
     @Test("Both nodes hear each other")
     func heard() async throws {
         try await TestPair.with { pair in

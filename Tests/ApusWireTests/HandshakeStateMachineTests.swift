@@ -18,7 +18,7 @@ struct HandshakeStateMachineTests {
 
     private func acceptor(_ local: NodeID? = nil, versions: ClosedRange<UInt32> = 1...2) -> HandshakeStateMachine {
         HandshakeStateMachine(
-            role: .acceptor, cluster: ClusterID(unchecked: "c"), local: local ?? b, versions: versions)
+            role: .acceptor(), cluster: ClusterID(unchecked: "c"), local: local ?? b, versions: versions)
     }
 
     private func frames(_ actions: [HandshakeStateMachine.Action]) -> [LinkFrame] {

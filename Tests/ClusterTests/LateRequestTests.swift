@@ -14,11 +14,13 @@ struct LateRequestTests {
     /// More than an entity remembers, so that it does not recognize a request that it carried out before.
     private static let laterCount = 150
 
-    /// Arguments of one request to curl, or the lines of its configuration.
-    private static func request(_ address: String, _ register: Int, _ value: Int, _ token: String) -> [String] {
+    /// The lines of curl's configuration for one write.
+    private static func write(
+        _ value: Int, to register: Int, at address: String, key: String = UUID().uuidString, _ token: String
+    ) -> [String] {
         [
             "silent", #"url = "http://\#(address)/v1/registers/late-\#(register)/write""#, "max-time = 5",
-            #"header = "Authorization: Bearer \#(token)""#, #"header = "Idempotency-Key: \#(UUID().uuidString)""#,
+            #"header = "Authorization: Bearer \#(token)""#, #"header = "Idempotency-Key: \#(key)""#,
             #"header = "Content-Type: application/json""#, #"data = "{\"value\":\"\#(value)\"}""#,
         ]
     }
@@ -41,8 +43,10 @@ struct LateRequestTests {
         return text
     }
 
-    @Test("A request that was sent again on another path is not carried out a second time when the cut ends")
-    func once() async throws {
+    @Test(
+        "A request that was sent again, on another path or at another node, is not carried out a second time",
+        arguments: [["cut", "1-3"], ["partition", "1", "2,3"]])
+    func once(fault: [String]) async throws {
         let cluster = Isolated(binary: Self.binary)
         defer { cluster.down() }
         try cluster.verb("up", "--isolated", "--nodes", "3")
@@ -52,30 +56,40 @@ struct LateRequestTests {
         ).output.trimmingCharacters(in: .whitespacesAndNewlines)
         let (first, second) = (status.nodes[0].addresses.http, status.nodes[1].addresses.http)
         let registers = 0..<Self.registerCount
-        // The connections exist before the cut.
+        let run = { (lines: [String]) in try Self.end(try Self.start(lines, in: cluster.directory)) }
+        // The connections exist before the fault.
         for register in registers {
-            let answer = try Self.end(try Self.start(Self.request(first, register, 1, token), in: cluster.directory))
-            #expect(answer.contains(#""value":"1""#))
+            #expect(try run(Self.write(1, to: register, at: first, token)).contains(#""value":"1""#))
         }
 
-        try cluster.verb("cut", "1-3")
-        // Those that the third node owns go to the cut connection, and then through the second node.
+        try cluster.verb(fault)
+        // Requests to other nodes go to connections on which nothing arrives.
+        let keys = registers.map { _ in UUID().uuidString }
         let early = try registers.map {
-            try Self.start(Self.request(first, $0, 1000 + $0, token), in: cluster.directory)
+            try Self.start(
+                Self.write(1000 + $0, to: $0, at: first, key: keys[$0], token), in: cluster.directory)
         }
         for (register, request) in zip(registers, early) {
-            #expect(try Self.end(request).contains(#""value":"\#(1000 + register)""#), "late-\(register)")
+            let answer = #""value":"\#(1000 + register)""#
+            if try Self.end(request).contains(answer) { continue }
+            // A node that is cut off from all others ends, and its client asks another one.
+            #expect(fault[0] == "partition")
+            let isAnswered = await waited(.seconds(5), every: .milliseconds(50)) {
+                let lines = Self.write(1000 + register, to: register, at: second, key: keys[register], token)
+                return (try? run(lines))?.contains(answer) == true
+            }
+            #expect(isAnswered != nil, "late-\(register)")
         }
         let later = try registers.map { register in
             let requests = (1...Self.laterCount).map {
-                Self.request(second, register, 2000 + $0, token).joined(separator: "\n")
+                Self.write(2000 + $0, to: register, at: second, token).joined(separator: "\n")
             }
             return try Self.start([requests.joined(separator: "\nnext\n")], in: cluster.directory)
         }
         let last = 2000 + Self.laterCount
         for request in later { #expect(try Self.end(request).contains(#""value":"\#(last)""#)) }
         try cluster.verb("heal")
-        // TCP sends again after at most twice the time that the cut lasted.
+        // TCP sends again after at most twice the time that the fault lasted.
         try await Task.sleep(for: .seconds(8))
         for register in registers {
             let outcome = try Cluster.run(

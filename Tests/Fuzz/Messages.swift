@@ -40,7 +40,7 @@ private func again<M: BoundedMessage>(_ type: M.Type, _ bytes: [UInt8]) {
 /// A link's first frame may be anything; the handshake ends, with a goodbye or a welcome.
 private func hello(_ bytes: [UInt8]) {
     let local = NodeID(name: NodeName(unchecked: "a"), incarnation: 1)
-    var machine = HandshakeStateMachine(role: .acceptor, cluster: ClusterID(unchecked: "test"), local: local)
+    var machine = HandshakeStateMachine(role: .acceptor(), cluster: ClusterID(unchecked: "test"), local: local)
     _ = machine.secured(certificateName: NodeName(unchecked: "b"))
     let actions = machine.received(LinkFrame(kind: .hello, payload: ByteBuffer(bytes: bytes)))
     precondition(!actions.isEmpty, "a hello is not answered")

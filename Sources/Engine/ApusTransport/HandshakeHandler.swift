@@ -17,8 +17,8 @@ final class HandshakeHandler: ChannelInboundHandler, RemovableChannelHandler {
 
     /// The result of the handshake. Exactly one of the two closures is called, on the connection's event loop.
     struct Outcome: Sendable {
-        /// Makes the lane's handler. It receives everything after the handshake.
-        var established: @Sendable (LinkPeer, any Channel) -> any ChannelHandler
+        /// Makes the lane's handler. It receives everything after the handshake. Nil closes the connection.
+        var established: @Sendable (LinkPeer, any Channel) -> (any ChannelHandler)?
         var failed: @Sendable (RejectReason, any Error) -> Void
     }
 
@@ -96,7 +96,7 @@ final class HandshakeHandler: ChannelInboundHandler, RemovableChannelHandler {
     private func handOver(to peer: LinkPeer, _ context: ChannelHandlerContext) {
         isFinished = true
         timer?.cancel()
-        let lane = outcome.established(peer, context.channel)
+        guard let lane = outcome.established(peer, context.channel) else { return context.close(promise: nil) }
         do {
             try context.pipeline.syncOperations.addHandler(lane, position: .after(self))
         } catch {

@@ -117,6 +117,15 @@ final class LaneHandler<Session: LaneSession>: ChannelInboundHandler {
         session.closed()
     }
 
+    func userInboundEventTriggered(context: ChannelHandlerContext, event: Any) {
+        guard event is PeerEnded else { return context.fireUserInboundEventTriggered(event) }
+        guard !hasFaulted else { return }
+        hasFaulted = true
+        faulted(.incarnation, ApusError(.fenced))
+        let channel = context.channel
+        context.eventLoop.scheduleTask(in: TimeAmount(PeerEnded.grace)) { closeAtOnce(channel) }
+    }
+
     func errorCaught(context: ChannelHandlerContext, error: any Error) {
         // A process that is killed sends no TLS close_notify, and may reset the connection. Both are ordinary ends of a
         // link.

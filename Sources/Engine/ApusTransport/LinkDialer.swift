@@ -88,11 +88,8 @@ final class LinkDialer: Sendable {
         }
     }
 
-    /// Closes the connection without TLS's farewell: a path that is cut would delay it.
     private func close() {
-        guard let channel = state.withLock({ $0.channel }) else { return }
-        let tls = try? channel.pipeline.syncOperations.context(handlerType: NIOSSLClientHandler.self)
-        if let tls { tls.close(promise: nil) } else { channel.close(promise: nil) }
+        if let channel = state.withLock({ $0.channel }) { closeAtOnce(channel) }
     }
 
     private func connect() {
@@ -179,6 +176,15 @@ func discardUnsent(_ channel: any Channel) {
     guard let socket = channel as? any SocketOptionProvider else { return }
     // It fails if the socket is closed already.
     _ = socket.setSoLinger(linger(l_onoff: 1, l_linger: 0))
+}
+
+/// Closes a connection without TLS's farewell, which a path that is cut would delay. Call on the channel's loop.
+func closeAtOnce(_ channel: any Channel) {
+    let pipeline = channel.pipeline.syncOperations
+    let tls =
+        (try? pipeline.context(handlerType: NIOSSLClientHandler.self))
+        ?? (try? pipeline.context(handlerType: NIOSSLServerHandler.self))
+    if let tls { tls.close(promise: nil) } else { channel.close(promise: nil) }
 }
 
 /// Sets close-on-exec, so that child processes do not inherit the socket. Call on the channel's loop.

@@ -102,7 +102,7 @@ extension Transport {
         let isAdmitted = state.withLock { state in
             guard state.phase != .stopped, state.handshakingCount < configuration.handshakingMax else { return false }
             state.handshakingCount += 1
-            state.accepted[id] = channel
+            state.accepted[id] = Accepted(channel: channel)
             return true
         }
         let facts: Logger.Metadata = [LogKey.address: "\(channel.remoteAddress.map { "\($0)" } ?? "unknown")"]
@@ -167,7 +167,7 @@ extension Transport {
                 channel.eventLoop.makeCompletedFuture {
                     let id = ObjectIdentifier(channel)
                     let isWanted = self.state.withLock { state in
-                        if state.phase != .stopped { state.accepted[id] = channel }
+                        if state.phase != .stopped { state.accepted[id] = Accepted(channel: channel) }
                         return state.phase != .stopped
                     }
                     guard isWanted else { throw ApusError(.shuttingDown) }
@@ -195,13 +195,21 @@ extension Transport {
                 return self.makeAcceptedHandler(peer, channel)
             },
             failed: { greeting.failed($0, $1) })
-        let machine = HandshakeStateMachine(role: .acceptor, cluster: cluster, local: identity)
+        let machine = HandshakeStateMachine(
+            role: .acceptor { peer in self.state.withLock { $0.ended.contains(peer) } }, cluster: cluster,
+            local: identity)
         let handshake = HandshakeHandler(
             machine: machine, timeout: TimeAmount(configuration.handshakeTimeout), outcome: outcome)
         try channel.pipeline.syncOperations.addHandlers([tlsContexts().makeServerHandler(), handshake])
     }
 
-    private func makeAcceptedHandler(_ peer: LinkPeer, _ channel: any Channel) -> any ChannelHandler {
+    /// Nil if the peer's incarnation ended while it was in the handshake.
+    private func makeAcceptedHandler(_ peer: LinkPeer, _ channel: any Channel) -> (any ChannelHandler)? {
+        let isWanted = state.withLock { state in
+            state.accepted[ObjectIdentifier(channel)]?.peer = peer.id
+            return !state.ended.contains(peer.id)
+        }
+        guard isWanted else { return nil }
         switch peer.lane {
         case .media:
             return makeMediaHandler(peer, channel, isInitiator: false)

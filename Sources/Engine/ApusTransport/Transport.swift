@@ -101,13 +101,20 @@ package final class Transport: Sendable {
         var helper: NodeName?
     }
 
+    struct Accepted {
+        var channel: any Channel
+        /// Nil until the handshake is complete.
+        var peer: NodeID?
+    }
+
     struct State {
         enum Phase { case idle, running, stopped }
         var phase = Phase.idle
         var wanted: [Peer] = []
         var links: [NodeName: PeerLinks] = [:]
         var listener: (any Channel)?
-        var accepted: [ObjectIdentifier: any Channel] = [:]
+        var accepted: [ObjectIdentifier: Accepted] = [:]
+        var ended = EndedIncarnations()
         var handshakingCount = 0
         var forwardedCount = 0
     }
@@ -184,11 +191,16 @@ package final class Transport: Sendable {
     /// Sets the peers. The transport dials both lanes to each new peer and closes the links to peers that are no longer
     /// in the list. If a peer's incarnation or address changed, its links are replaced. Calls in flight on a closed
     /// link fail with 10008. Before ``start()`` the list is only stored.
+    ///
+    /// An incarnation that was in the list and is in it no more has ended, as has each one before an incarnation in the
+    /// list. Nothing that it sends later is received: what it sent before it ended may wait in its machine, behind a
+    /// path that is cut, until others have carried out the same requests.
     package func setPeers(_ peers: [Peer]) {
         let peers = peers.filter { $0.id.name != identity.name }
-        let (dropped, added) = state.withLock { state -> ([PeerLinks], [PeerLinks]) in
+        let (dropped, added, ended) = state.withLock { state -> ([PeerLinks], [PeerLinks], [any Channel]) in
+            state.ended.update(from: state.wanted, to: peers)
             state.wanted = peers
-            guard state.phase == .running else { return ([], []) }
+            guard state.phase == .running else { return ([], [], []) }
             var dropped: [PeerLinks] = []
             var added: [PeerLinks] = []
             for (name, links) in state.links where !peers.contains(links.peer) {
@@ -200,8 +212,10 @@ package final class Transport: Sendable {
                 added.append(links)
                 state.links[peer.id.name] = links
             }
-            return (dropped, added)
+            let ended = state.accepted.values.filter { $0.peer.map(state.ended.contains) ?? false }.map(\.channel)
+            return (dropped, added, ended)
         }
+        for channel in ended { channel.pipeline.fireUserInboundEventTriggered(PeerEnded()) }
         for links in dropped {
             for link in links.control { link.end() }
             for dialer in links.dialers { _ = dialer.stop() }
@@ -247,7 +261,7 @@ package final class Transport: Sendable {
                 state.links = [:]
                 state.listener = nil
             }
-            return (Array(state.links.values), state.listener, Array(state.accepted.values))
+            return (Array(state.links.values), state.listener, state.accepted.values.map(\.channel))
         }
         var closing: [EventLoopFuture<Void>] = []
         if let listener { closing.append(listener.close()) }

@@ -75,11 +75,12 @@ public enum RejectReason: String, Sendable, Hashable, CaseIterable {
 /// Every input in a wrong state ends this link, and no other.
 public struct HandshakeStateMachine: Sendable {
     /// The side that speaks first.
-    public enum Role: Sendable, Hashable {
+    public enum Role: Sendable {
         /// This side connected to that node, and speaks first.
         case dialer(expecting: NodeID, lane: Lane)
-        /// The peer connected to this side.
-        case acceptor
+        /// The peer connected to this side. The closure returns true for an incarnation that has ended. It is refused
+        /// with 10025.
+        case acceptor(hasEnded: @Sendable (NodeID) -> Bool = { _ in false })
     }
 
     public enum Action: Sendable, Equatable {
@@ -179,7 +180,8 @@ public struct HandshakeStateMachine: Sendable {
         }
         let id = NodeID(name: name, incarnation: hello.incarnation)
         switch role {
-        case .acceptor:
+        case .acceptor(let hasEnded):
+            guard !hasEnded(id) else { return fail(.incarnation, ApusError(.fenced)) }
             state = .finished
             return [
                 .send(greeting(.welcome, lane: lane)),

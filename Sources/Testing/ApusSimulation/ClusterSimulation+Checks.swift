@@ -110,6 +110,17 @@ extension ClusterSimulation {
         mutant == .answersWithoutPromises || process.membership.promises.permissionEnd > now
     }
 
+    /// Checks that a minority that was cut off, in any direction, was declared dead. The store must not be slow.
+    func checkIsolation() {
+        guard !isHealed, now >= network.storeSlowUntil + .seconds(1) else { return }
+        for name in isolatedNames {
+            guard let process = runningProcess(named: name), process.isMember, store.map.isAlive(process.id),
+                !isolatedDeaths.contains(name)
+            else { continue }
+            fail("\(process.id) is not dead 800 ms after it was cut off")
+        }
+    }
+
     /// Checks that a link between two nodes goes around their cut path. All nodes run in such a run.
     func checkPath(_ from: Int, _ to: Int) {
         guard let process = runningProcess(named: from), let peer = runningProcess(named: to), process.isMember,

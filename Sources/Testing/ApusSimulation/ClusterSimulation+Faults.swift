@@ -42,7 +42,10 @@ extension ClusterSimulation {
         if chance(0.4) {
             isolatedNames = [one]
             if settings.nodeCount > 4, one != other, chance(0.6) { isolatedNames.append(other) }
-            return isolate(isolatedNames, withStore: chance(0.3), for: span(chance(0.5) ? 200...500 : 500...2000))
+            let duration = span(chance(0.5) ? 200...500 : 500...2000)
+            isolate(isolatedNames, Direction.allCases[below(3)], withStore: chance(0.3), for: duration)
+            if duration > .milliseconds(1000) { later(.isolationSettled, after: .milliseconds(800)) }
+            return
         }
         guard one != other else { return }
         let duration = span(900...2000)
@@ -155,6 +158,12 @@ extension ClusterSimulation {
             return fail("the restore took shard \(index) back to epoch \(store.map.shards[index].epoch)")
         }
         forget(after: newest)
+        // Nodes that left while the store was damaged are members again, and count for the majority. The operator
+        // starts them; each ends its earlier incarnation.
+        for name in Self.names.indices
+        where newest.members.contains(where: { $0.state.isAlive && $0.id.name == Self.names[name] }) {
+            later(.start(name: name), after: span(0...300))
+        }
     }
 
     /// Revisions that no node applied were lost with the store. Their deaths and hand-overs never happened.
@@ -184,13 +193,21 @@ extension ClusterSimulation {
         later(.start(name: process.nameIndex), after: span(1...20))
     }
 
-    private func isolate(_ names: [Int], withStore: Bool, for duration: Duration) {
+    /// The direction of the packets that do not pass.
+    private enum Direction: String, CaseIterable {
+        case both = "in both directions"
+        case inward, outward
+    }
+
+    private func isolate(
+        _ names: [Int], _ direction: Direction = .both, withStore: Bool, for duration: Duration
+    ) {
         let who = names.map { Self.names[$0].rawValue }.joined(separator: " and ")
-        tell("\(who) cut off\(withStore ? ", also from the store," : "") for \(duration)")
+        tell("\(who) cut off \(direction.rawValue)\(withStore ? ", also from the store," : "") for \(duration)")
         for name in names {
             for other in Self.names.indices where !names.contains(other) {
-                network.blockedUntil[name][other] = now + duration
-                network.blockedUntil[other][name] = now + duration
+                if direction != .inward { network.blockedUntil[name][other] = now + duration }
+                if direction != .outward { network.blockedUntil[other][name] = now + duration }
             }
             if withStore { network.storeCutUntil[name] = now + duration }
         }

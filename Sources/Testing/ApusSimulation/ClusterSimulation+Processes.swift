@@ -116,7 +116,9 @@ extension ClusterSimulation {
         case .replicaAwaited(let move, let deadline): awaitReplica(move, until: deadline, at: process)
         case .quietAwaited(let move, let deadline): awaitQuiet(move, until: deadline, at: process)
         case .work(let work): work.run()
-        case .start, .apply, .write, .resume, .fault, .heal, .check, .damageSeen, .pathsSettled, .restore: break
+        case .start, .apply, .write, .resume, .fault, .heal, .check, .damageSeen, .pathsSettled,
+            .isolationSettled, .restore:
+            break
         }
     }
 

@@ -162,6 +162,7 @@ package final class ClusterSimulation {
         case .check: checkSettled()
         case .damageSeen: checkDamageIsSeen()
         case .pathsSettled(let from, let to): checkPath(from, to)
+        case .isolationSettled: checkIsolation()
         case .restore: restoreStore()
         case .work(let work): work.run()
         case .tick, .datagram, .linkUp, .linkLost, .connectRefused, .dial, .answer, .announced, .replicaReady,

@@ -53,6 +53,7 @@ extension ClusterSimulation {
         switch mutant {
         case .votesBeforeItsPromiseEnds where promise.promisedMilliseconds > 0: promise.promisedMilliseconds += 300
         case .concealsVotes: promise.vote = 0
+        case .echoesUnheard: (promise.echoNanoseconds, promise.heldMicroseconds) = (now.nanoseconds, 0)
         default: break
         }
         return .promise(promise)

@@ -39,6 +39,8 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
     case answersWithoutPromises = "answers without the promises of a majority"
     /// A node promises more time than it waits before it votes.
     case votesBeforeItsPromiseEnds = "votes against a node before its promise to it has ended"
+    /// A node that receives nothing echoes the heartbeats that were sent to it.
+    case echoesUnheard = "echoes heartbeats that it did not hear"
     /// A node's promises do not show that it voted.
     case concealsVotes = "does not say that it voted"
     /// A node whose permission to answer lapsed goes on without replacing the map.
@@ -65,7 +67,7 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
         case .trustsLateObserver: .stutter
         case .ignoresStarvation: .starved
         case .declaresFromMinority, .ignoresCutPaths, .joinsUnreachable, .answersWithoutPromises,
-            .votesBeforeItsPromiseEnds, .concealsVotes, .answersAfterLapse:
+            .votesBeforeItsPromiseEnds, .echoesUnheard, .concealsVotes, .answersAfterLapse:
             .partitions
         case .none, .dropsEpochCheck, .acknowledgesBeforeApply, .reusesIncarnation, .adoptsStaleMap,
             .keepsEpochOnTakeover, .keepsStandbyOnTakeover, .movesBeforeSwap, .skipsStates, .writesWhileHeld,

@@ -34,6 +34,7 @@ enum SimulationEvent {
     case quietAwaited(ShardMove, until: MonotonicTime)
     /// The path between two nodes was cut some time ago: their links go another way by now.
     case pathsSettled(Int, Int)
+    case isolationSettled
     case work(SimulationWork)
 
     /// For the trace: which kind of event it is.
@@ -64,6 +65,7 @@ enum SimulationEvent {
         case .replicaAwaited: 23
         case .quietAwaited: 24
         case .pathsSettled: 25
+        case .isolationSettled: 26
         case .work(let work): 32 + work.kind
         }
     }

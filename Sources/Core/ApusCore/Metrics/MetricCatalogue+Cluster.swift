@@ -29,7 +29,8 @@ extension MetricCatalogue {
                 + "its answers."),
         .counter(
             "apus_cluster_maps_confirmed_total", "maps",
-            "Maps that this node replaced by an equal one before it answered again, since others voted against it."),
+            "Maps that this node replaced by an equal one before it answered again, since others voted against it or it "
+                + "did not run for a while."),
         .counter(
             "apus_cluster_answers_held_total", "answers",
             "Answers of entities with kept state that waited for promises of most nodes."),

@@ -233,8 +233,11 @@ package actor EntityCell<Content: EntityContent> {
         }
         guard !machine.isOver else { return ready.refuse(HeldAnswers<Content>.shardLost) }
         permission.countHeld()
+        let isFirst = heldAnswers.isEmpty
         heldAnswers.append(ready)
-        if heldAnswers.count == 1 { awaitPermission(permission) }
+        // It may have been handled for longer than the others wait.
+        if permission.refuses(now: .now()) { heldAnswers.refuseCallers() }
+        if isFirst, !heldAnswers.isEmpty { awaitPermission(permission) }
     }
 
     private func awaitPermission(_ permission: AnswerPermission) {

@@ -10,7 +10,8 @@ package import ApusWire
 /// 2011):
 /// - **Process death.** A lost link followed by a refused connection is certain evidence: the peer's listening socket
 ///   is gone. The death is confirmed at once; `kill -9` is detected in milliseconds.
-/// - **Silence.** No bytes of any kind for `silenceMax` raise a suspicion. A burst of direct probes, and as many
+/// - **Silence.** No bytes of any kind for `silenceMax` raise a suspicion. Bytes of a peer that does not receive this
+///   node's datagrams count only for a short time: it can answer nobody. A burst of direct probes, and as many
 ///   through each helper, must then fail. One probe each is not safe: at 5 % loss three nodes evict each other every
 ///   two hours. With the burst this does not happen.
 /// - **Scheduling.** On an overloaded machine neither side runs in time. Each datagram carries its sender's recent
@@ -229,7 +230,7 @@ package struct MembershipStateMachine: Sendable {
         case .received(let message, let sender, let vitals):
             note(vitals, from: sender, now: now)
             receive(message, from: sender, now: now, actions: &actions)
-        case .heard(let peer): noteAlive(of: peer, now: now, actions: &actions)
+        case .heard(let peer): noteArrival(from: peer, now: now, actions: &actions)
         case .linkUp(let id):
             guard let index = index(of: id) else { break }
             peers[index].isLinkLost = false
@@ -507,8 +508,17 @@ package struct MembershipStateMachine: Sendable {
         }
     }
 
-    /// Any byte proves that the peer is alive, even if silence had confirmed its death. The exception is a peer whose
-    /// process has ended: a late datagram does not withdraw its death, only a new link does.
+    /// Any byte shows that the peer runs. It shows that the peer is alive if this node's packets arrive as well, or if
+    /// the peer is late: it may not have read them.
+    private mutating func noteArrival(from id: NodeID, now: MonotonicTime, actions: inout [Action]) {
+        guard let index = index(of: id) else { return }
+        peers[index].stoppedSince = nil
+        let isLate = peers[index].lateness > configuration.latenessMax
+        if isLate || promises.hasContact(with: id, now: now) { noteAlive(of: id, now: now, actions: &actions) }
+    }
+
+    /// The peer is alive, even if silence had confirmed its death. The exception is a peer whose process has ended: a
+    /// late datagram does not withdraw its death, only a new link does.
     private mutating func noteAlive(of id: NodeID, now: MonotonicTime, actions: inout [Action]) {
         guard let index = index(of: id) else { return }
         peers[index].lastHeard = max(peers[index].lastHeard, now)
@@ -539,10 +549,14 @@ package struct MembershipStateMachine: Sendable {
         _ message: HeartbeatMessage, from sender: NodeID, now: MonotonicTime, actions: inout [Action]
     ) {
         guard index(of: sender) != nil else { return }
-        noteAlive(of: sender, now: now, actions: &actions)
         switch message {
-        case .heartbeat: break
         case .promise(let promise): promises.received(promise, from: sender, now: now)
+        case .answer, .indirectAnswer, .unheard: promises.answered(by: sender, now: now)
+        case .heartbeat, .probe, .indirectRequest: break
+        }
+        noteArrival(from: sender, now: now, actions: &actions)
+        switch message {
+        case .heartbeat, .promise: break
         case .probe(let nonce, let origin):
             actions.append(.send(.answer(nonce: nonce, origin: origin), to: sender))
             // The origin asks through a helper, perhaps because this node's packets do not reach it.

@@ -13,6 +13,10 @@ package import ApusWire
 /// the clocks (``clockRateMargin``). A round trip counts with the smallest of its recent values, up to
 /// `promiseExtensionMax`, so that promises of distant nodes overlap.
 ///
+/// **Both directions.** A node whose packets arrive, but which receives none, owns shards and can answer nobody. A peer
+/// that sends promises is therefore alive as far as it echoes what this node sent (``hasContact(with:now:)``), and
+/// promises of this node end as well when it echoes nothing new.
+///
 /// **Permission.** A node may answer until the time to which it has promises of a majority of its newest map's members.
 /// Its own promise has no end. Votes against it need a majority of those that are not proven dead. The two have a node
 /// in common, which has either promised or voted, never both: it votes only when its promise has ended, and promises
@@ -54,6 +58,8 @@ package struct PromiseStateMachine: Sendable {
     static let offerCount = 20
     /// A peer that is heard for this time without a promise is of an earlier version.
     static let offerWait = Duration.seconds(1)
+    /// The part of `silenceMax` after which an exchange with a peer in both directions is old.
+    static let contactShare = 0.75
     /// The interval at which the map is replaced again after a failure.
     static let confirmInterval = Duration.milliseconds(100)
     package enum Step: Sendable, Equatable {
@@ -67,6 +73,8 @@ package struct PromiseStateMachine: Sendable {
         var speaks = false
         var firstDatagram: MonotonicTime?
         var lastDatagram: MonotonicTime?
+        /// The newest time at which packets are known to have passed in both directions.
+        var contact: MonotonicTime?
         var nextOffer = MonotonicTime.zero
         var offerCount = 0
         // What this node owes to it.
@@ -142,6 +150,7 @@ package struct PromiseStateMachine: Sendable {
         promise.echoNanoseconds = echo.sent
         promise.heldMicroseconds = UInt32(clamping: (now - echo.heardAt).nanoseconds / 1000)
         if let votedAt = peer.votedAt, now - votedAt < configuration.voteLifetime + Self.voteMargin { return promise }
+        guard hasContact(peer, now: now) else { return promise }
         let span = configuration.silenceMax + min(peer.roundTrip.value, configuration.promiseExtensionMax)
         promise.promisedMilliseconds = UInt16(clamping: span.nanoseconds / 1_000_000)
         peers[index].promisedUntil = max(
@@ -183,10 +192,30 @@ package struct PromiseStateMachine: Sendable {
         let sentAt = MonotonicTime(nanoseconds: promise.echoNanoseconds)
         let trip = now - sentAt - .microseconds(Int64(promise.heldMicroseconds))
         peers[index].roundTrip.note(max(trip, .zero), now: now)
+        let held = min(.microseconds(Int64(promise.heldMicroseconds)), now - .zero)
+        let contact = MonotonicTime.zero + (now - .zero - held)
+        peers[index].contact = max(peers[index].contact ?? contact, contact)
         let span = Duration.milliseconds(Int64(promise.promisedMilliseconds))
         let counted = span - max(span / Self.clockRateMargin, Self.marginMin)
         guard counted > .zero else { return }
         peers[index].end = max(peers[index].end, sentAt + counted)
+    }
+
+    /// The peer answered something that this node sent just now.
+    package mutating func answered(by id: NodeID, now: MonotonicTime) {
+        if let index = index(of: id) { peers[index].contact = now }
+    }
+
+    /// True if datagrams of this peer show that it is alive: packets passed in both directions not long ago, or it is
+    /// of an earlier version, which echoes nothing, or it may have heard nothing from this node yet.
+    package func hasContact(with id: NodeID, now: MonotonicTime) -> Bool {
+        index(of: id).map { hasContact(peers[$0], now: now) } ?? false
+    }
+
+    private func hasContact(_ peer: Peer, now: MonotonicTime) -> Bool {
+        guard peer.speaks else { return true }
+        if let contact = peer.contact { return now - contact <= configuration.silenceMax * Self.contactShare }
+        return peer.firstDatagram.map { now - $0 <= configuration.firstContactTimeout } ?? true
     }
 
     private func end(of peer: Peer) -> MonotonicTime {
