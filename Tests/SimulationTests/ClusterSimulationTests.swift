@@ -10,7 +10,8 @@ import Musl
 
 /// The cluster's machines of several nodes, on a virtual clock, with seeded faults (D4, D5).
 ///
-/// A seed that fails is named in the failure; `APUS_SIM_SEED=n` runs that one alone and prints what happened in it.
+/// A seed that fails is named in the failure; `APUS_SIM_SEED=n` runs that one alone and prints what happened in it, with
+/// the profile that `APUS_SIM_PROFILE` names, if there is one.
 @Suite("A cluster where things go wrong (D4, D5)")
 struct ClusterSimulationTests {
     /// Runs without optimization are some fifteen times slower; they take a part of the seeds.
@@ -39,6 +40,14 @@ struct ClusterSimulationTests {
             sum + ClusterSimulation.run(seed: seed, profile: .lossy).falseEvictionCount
         }
         #expect(evictions == 0)
+    }
+
+    @Test("Cordoned nodes get no shards that others accept, and the cluster comes to rest with them")
+    func cordonsHold() {
+        for seed in 0..<(Self.seedCount / 5) {
+            let run = ClusterSimulation.run(seed: seed, profile: .cordons)
+            if run.isFailed { Issue.record("\(run.report), with cordons") }
+        }
     }
 
     @Test("The faults reach what they aim at: deaths, stale writes and hand-overs happen")
@@ -75,15 +84,21 @@ struct ClusterSimulationTests {
     @Test("One seed with its story", .enabled(if: chosenSeed != nil))
     func oneSeed() {
         guard let seed = Self.chosenSeed else { return }
-        let run = ClusterSimulation.run(seed: seed, isTraced: true)
+        let run = ClusterSimulation.run(seed: seed, profile: Self.chosenProfile, isTraced: true)
         for line in run.story { print(line) }
         print("trace hash \(run.traceHash), \(run.eventCount) events, at rest after \(run.settleTime)")
         if run.isFailed { Issue.record("\(run.report)") }
     }
 
-    static var chosenSeed: UInt64? {
+    static var chosenSeed: UInt64? { text("APUS_SIM_SEED").flatMap { UInt64($0) } }
+
+    /// Nil: the profile of the seed.
+    private static var chosenProfile: SimulationProfile? {
+        text("APUS_SIM_PROFILE").flatMap { SimulationProfile(rawValue: $0) }
+    }
+
+    private static func text(_ name: String) -> String? {
         // SAFETY: the text is read before anything in this process changes its environment.
-        guard let text = getenv("APUS_SIM_SEED") else { return nil }
-        return UInt64(String(cString: text))
+        getenv(name).map { String(cString: $0) }
     }
 }

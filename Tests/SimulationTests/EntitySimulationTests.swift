@@ -18,7 +18,7 @@ struct EntitySimulationTests {
     /// Whether the large run is wanted, which takes half a minute in a release build.
     private static let isLargeWanted = ProcessInfo.processInfo.environment["APUS_SIM_LARGE"] != nil
     /// The most seeds until a deliberate error must have shown itself.
-    private static let mutantSeedCountMax: UInt64 = 2000
+    private static let mutantSeedCountMax: UInt64 = 8000
 
     @Test(
         "Every word is kept, and the cluster comes to rest after the last fault",

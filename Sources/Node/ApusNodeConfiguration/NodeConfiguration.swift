@@ -51,9 +51,14 @@ public struct NodeConfiguration: Sendable {
     /// The directory for blobs, which all nodes of this machine share.
     public var blobsDirectory = ""
     package var blobs = BlobLimits()
-    /// A file with 32 random bytes that all nodes share.
+    /// A file with 32 random bytes that all nodes share, or with two such keys while the key is changed.
     public var clusterKeyFile: String
+    /// A PEM file with the public key that verifies tokens, or with two while the key is changed.
     public var tokenPublicKeyFile: String
+    /// A file with the serial numbers of revoked certificates of nodes; if empty, there are none.
+    public var revokedCertificatesFile: String
+    /// The remaining validity of a certificate from which on the node warns.
+    public var expiryWarning: Duration
     public var http: HostPort
     package var httpListener: HTTPConfiguration
     /// The file with the key that signs tokens, for `POST /v1/tokens`; if empty, this node issues none.
@@ -122,6 +127,9 @@ public struct NodeConfiguration: Sendable {
         tokenPublicKeyFile = path(try reader.string("keys.token_public"))
         let privateKey = try reader.string("keys.token_private", default: "")
         tokenPrivateKeyFile = privateKey.isEmpty ? "" : path(privateKey)
+        let revoked = try reader.string("tls.revoked", default: "")
+        revokedCertificatesFile = revoked.isEmpty ? "" : path(revoked)
+        expiryWarning = try reader.duration("tls.expiry_warning", default: .seconds(30 * 86_400))
         transport = TransportConfiguration(
             bind: listenTransport,
             tls: TransportTLS(

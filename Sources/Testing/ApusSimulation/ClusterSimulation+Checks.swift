@@ -22,15 +22,35 @@ extension ClusterSimulation {
             if owner?.id != old.member(at: before.owner)?.id { checkTakeover(of: index, after: old, by: maker) }
             if let owner, !owner.state.isAlive { fail("shard \(index) is owned by \(owner.id), which is not alive") }
             checkStandby(of: index, after: old, by: maker)
+            checkCordon(of: index, after: old, by: maker)
             let standby = new.member(at: after.standby)
             if after.owner != .none, after.owner == after.standby { fail("shard \(index) has its owner as standby") }
             if let standby, !standby.state.isAlive { fail("shard \(index)'s standby \(standby.id) is not alive") }
             if owner == nil, new.members.contains(where: { $0.state.isAlive }) {
                 fail("shard \(index) has no owner while a member is alive")
             }
-            if standby == nil, let owner, new.members.contains(where: { $0.state == .up && $0.id != owner.id }) {
-                fail("shard \(index) has no standby while another member is up")
+            if standby == nil, let owner, new.members.contains(where: { $0.acceptsShards && $0.id != owner.id }) {
+                fail("shard \(index) has no standby while another member accepts it")
             }
+        }
+    }
+
+    /// Checks a shard that a member got: it was not cordoned, or nobody else accepted it, or it was the shard's
+    /// standby.
+    private func checkCordon(of index: Int, after old: ClusterMap, by maker: SimulatedProcess) {
+        let (before, after) = (old.shards[index], store.map.shards[index])
+        let isCordoned: (MemberSlot) -> Bool = { slot in
+            // A node that this map uncordons may stand by at once.
+            guard let before = old.member(at: slot), let now = self.store.map.member(at: slot) else { return false }
+            return before.isCordoned && now.isCordoned && now.state == .up
+        }
+        // A node that joins takes part in no decision of its own map before it is in it.
+        let others = store.map.members.filter { $0.acceptsShards && old.isAlive($0.id) }
+        if after.owner != before.owner, isCordoned(after.owner), after.owner != before.standby, !others.isEmpty {
+            fail("shard \(index) went to the cordoned owner \(after.owner.rawValue), by \(maker.id)")
+        }
+        if after.standby != before.standby, isCordoned(after.standby), after.standby != before.owner {
+            fail("shard \(index) went to the cordoned standby \(after.standby.rawValue), by \(maker.id)")
         }
     }
 
@@ -99,7 +119,8 @@ extension ClusterSimulation {
     /// answer.
     func checkPermission(of process: SimulatedProcess) {
         // One that leaves handed its shards over before.
-        guard process.isRunning, process.pausedUntil == nil, process.leavesAt == nil, mayAnswer(process),
+        let hasLeft = store.map.members.contains { $0.id == process.id && $0.state == .left }
+        guard process.isRunning, process.pausedUntil == nil, process.leavesAt == nil, !hasLeft, mayAnswer(process),
             ended.contains(process.id)
         else { return }
         let until = process.membership.promises.permissionEnd
@@ -209,17 +230,19 @@ extension ClusterSimulation {
             guard running.contains(where: { $0.id == member.id }) else { return "\(member.id) does not run" }
         }
         let placement = ShardPlacement(of: map)
+        let isSettled = placement.isSettled(map)
         for index in map.shards.indices {
             let shard = map.shards[index]
             guard let owner = map.member(at: shard.owner), owner.state.isAlive else {
                 return "shard \(index) is not owned"
             }
-            guard running.count < 2 || map.member(at: shard.standby) != nil else {
+            let hasCandidate = map.members.contains { $0.acceptsShards && $0.id != owner.id }
+            guard running.count < 2 || !hasCandidate || map.member(at: shard.standby) != nil else {
                 return "shard \(index) has no standby"
             }
-            guard placement[index].owner == shard.owner,
-                placement[index].standby == .none || placement[index].standby == shard.standby
-            else { return "shard \(index) is not at its place" }
+            guard isSettled || !placement.isMisplaced(index, in: map) else {
+                return "shard \(index) is not at its place"
+            }
         }
         return nil
     }

@@ -24,6 +24,9 @@ extension ClusterSimulation {
         case .chaos, .entities:
             makeChaos()
             later(.fault, after: span(60...600))
+        case .cordons:
+            if chance(0.3) { cordonSomebody() } else { makeChaos() }
+            later(.fault, after: span(60...600))
         case .kills: killSomebody()
         case .partitions:
             cutSomething()
@@ -69,6 +72,17 @@ extension ClusterSimulation {
     private func anyRunning() -> SimulatedProcess? {
         let running = processes.filter(\.isRunning)
         return running.isEmpty ? nil : running[below(running.count)]
+    }
+
+    /// A member cordons a node of its map, or ends that.
+    private func cordonSomebody() {
+        let members = processes.filter { $0.isRunning && $0.isMember }
+        guard !members.isEmpty else { return }
+        let maker = members[below(members.count)]
+        guard !maker.view.members.isEmpty else { return }
+        let member = maker.view.members[below(maker.view.members.count)]
+        tell("\(maker.id) \(member.isCordoned ? "uncordons" : "cordons") \(member.id.name)")
+        propose(.cordon(member.id.name, !member.isCordoned), waiter: .cordon, at: maker)
     }
 
     private func makeChaos() {

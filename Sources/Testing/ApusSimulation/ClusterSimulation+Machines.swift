@@ -51,6 +51,7 @@ extension ClusterSimulation {
 
     func ownership(_ input: OwnershipStateMachine.Input, at process: SimulatedProcess) {
         // If the process stopped among its actions, the rest is not carried out.
+        process.ownership.wallMilliseconds = now.nanoseconds / 1_000_000
         for action in process.ownership.handle(input, now: now) where process.isRunning {
             switch action {
             case .read: submit(.read, by: process)
@@ -170,6 +171,7 @@ extension ClusterSimulation {
         case (.drain, .decided): process.leavesAt = now + .seconds(2)
         case (.drain, .failed): process.leavesAt = nil
         case (.leave, _): stop(process, "leaves")
+        case (.cordon, _): break
         case (.confirmation(let number), .decided):
             membership(.mapConfirmed(number, isDone: true), at: process)
         case (.confirmation(let number), .failed):
@@ -198,8 +200,9 @@ extension ClusterSimulation {
 
     /// The map after a deliberate error, for the map that the machine decided on.
     private func altered(_ map: ClusterMap, after old: ClusterMap) -> ClusterMap {
-        guard mutant == .keepsEpochOnTakeover || mutant == .keepsStandbyOnTakeover else { return map }
         var map = map
+        if mutant == .givesToCordoned { giveToCordoned(&map, after: old) }
+        guard mutant == .keepsEpochOnTakeover || mutant == .keepsStandbyOnTakeover else { return map }
         for index in map.shards.indices
         where old.shards[index].owner != .none && map.shards[index].owner != old.shards[index].owner {
             if mutant == .keepsEpochOnTakeover {
@@ -209,6 +212,17 @@ extension ClusterSimulation {
             }
         }
         return map
+    }
+
+    private func giveToCordoned(_ map: inout ClusterMap, after old: ClusterMap) {
+        guard let slot = map.members.firstIndex(where: { $0.state == .up && $0.isCordoned }) else { return }
+        let cordoned = MemberSlot(rawValue: UInt16(slot))
+        for index in map.shards.indices
+        where map.shards[index].standby != old.shards[index].standby && map.shards[index].owner != cordoned
+            && map.shards[index].standby != old.shards[index].owner
+        {
+            map.shards[index].standby = cordoned
+        }
     }
 
     // MARK: Hand-over

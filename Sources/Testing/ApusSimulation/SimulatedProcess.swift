@@ -18,6 +18,7 @@ final class SimulatedProcess {
         case leave
         case moves([ShardMove], isHandover: Bool)
         case confirmation(UInt64)
+        case cordon
     }
 
     /// The most events kept by a process that does not run. Further datagrams are lost, as in a socket's buffer.

@@ -57,6 +57,8 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
     case joinsEmptyStore = "joins an empty store though it was a member"
     /// The client of a store that does not answer reports the swap as made.
     case takesSilenceForYes = "takes a stopped store's silence for a swap that was made"
+    /// A new standby is a cordoned node if there is one.
+    case givesToCordoned = "gives shards to a cordoned node"
     /// The restore uses the map of any node.
     case restoresAnyMap = "restores a map that is not the newest"
 
@@ -69,6 +71,7 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
         case .declaresFromMinority, .ignoresCutPaths, .joinsUnreachable, .answersWithoutPromises,
             .votesBeforeItsPromiseEnds, .echoesUnheard, .concealsVotes, .answersAfterLapse:
             .partitions
+        case .givesToCordoned: .cordons
         case .none, .dropsEpochCheck, .acknowledgesBeforeApply, .reusesIncarnation, .adoptsStaleMap,
             .keepsEpochOnTakeover, .keepsStandbyOnTakeover, .movesBeforeSwap, .skipsStates, .writesWhileHeld,
             .namesStandbyEarly, .releasesUnanswered,
@@ -90,6 +93,8 @@ package enum SimulationProfile: String, Sendable, CaseIterable {
     /// Paths between two nodes are cut, and minorities are cut off from all others: nobody else is declared dead, and
     /// links go around cut paths.
     case partitions
+    /// As chaos, while nodes are cordoned and uncordoned.
+    case cordons
     /// Datagrams are lost, duplicated and reordered, and nothing else: no node may be declared dead.
     case lossy
     /// One node after the other runs late and reads its datagrams late: no node may be declared dead.
@@ -100,7 +105,7 @@ package enum SimulationProfile: String, Sendable, CaseIterable {
     /// Nodes die, or are cut off for long enough to be declared dead.
     var hasDeaths: Bool {
         switch self {
-        case .chaos, .entities, .kills, .partitions: true
+        case .chaos, .entities, .kills, .partitions, .cordons: true
         case .lossy, .stutter, .starved: false
         }
     }

@@ -32,7 +32,7 @@ struct SimulationSettings {
         nodeCount = 3 + Int(random.next() % 3)
         delayMax = .milliseconds([1, 3, 10][Int(random.next() % 3)])
         switch profile {
-        case .chaos:
+        case .chaos, .cordons:
             lossRate = [0, 0.01, 0.05, 0.2][Int(random.next() % 4)]
             storeFailureRate = [0, 0.02, 0.1][Int(random.next() % 3)]
             // Some runs are long enough for nodes to give up their proposals while the store is down.

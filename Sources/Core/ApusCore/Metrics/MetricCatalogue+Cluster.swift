@@ -2,6 +2,8 @@ extension MetricCatalogue {
     static let cluster: [MetricDescription] = [
         .gauge("apus_cluster_members", "nodes", "Members of the cluster that are up or draining in this node's map."),
         .gauge("apus_cluster_map_revision", "revision", "Revision of the newest ownership map that this node has."),
+        .gauge("apus_cluster_members_cordoned", "nodes", "Members of this node's map that get no new shards."),
+        .gauge("apus_cluster_map_changes", "changes", "Changes that the map records, at most 128."),
         .gauge("apus_cluster_shards_owned", "shards", "Shards that this node owns."),
         .gauge("apus_cluster_shards_standby", "shards", "Shards for which this node is the standby."),
         .counter(
@@ -29,8 +31,8 @@ extension MetricCatalogue {
                 + "its answers."),
         .counter(
             "apus_cluster_maps_confirmed_total", "maps",
-            "Maps that this node replaced by an equal one before it answered again, since others voted against it or it "
-                + "did not run for a while."),
+            "Maps that this node replaced by an equal one before it answered again, since others voted against it or "
+                + "it did not run for a while."),
         .counter(
             "apus_cluster_answers_held_total", "answers",
             "Answers of entities with kept state that waited for promises of most nodes."),
@@ -86,7 +88,7 @@ extension MetricCatalogue {
                 .init(
                     "reason",
                     "`malformed`, `version`, `cluster` (another cluster), `forged` (wrong tag), `sender` (not in "
-                        + "the map), `replayed`")
+                        + "the map), `revoked` (the node's certificate), `replayed`")
             ],
             "Heartbeat datagrams that had no effect."),
         .counter("apus_heartbeat_reopened_total", "sockets", "Heartbeat sockets that were reopened after an error."),
@@ -114,9 +116,9 @@ extension MetricCatalogue {
             [
                 .init(
                     "reason",
-                    "`tls`, `certificate`, `name` (not that of the certificate), `cluster`, `version`, `incarnation`, "
-                        + "`malformed`, `oversized`, `truncated`, `timeout`, `crowded`, `silent`, `refused` (by the "
-                        + "other side)")
+                    "`tls`, `certificate`, `revoked`, `name` (not that of the certificate), `cluster`, `version`, "
+                        + "`incarnation`, `malformed`, `oversized`, `truncated`, `timeout`, `crowded`, `silent`, "
+                        + "`refused` (by the other side)")
             ],
             "Links that were refused or closed because of a fault of the other side."),
         .gauge(

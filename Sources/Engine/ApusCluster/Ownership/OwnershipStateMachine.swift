@@ -148,7 +148,14 @@ package struct OwnershipStateMachine: Sendable {
         /// Its lease in the store has run out.
         var isExpired = false
 
-        var isCertain: Bool { isProven || share == .majority || (share == .half && isExpired) }
+        var isCertain: Bool { reason != .none }
+
+        /// Why it may be declared; `none` if it may not.
+        var reason: MapChange.Reason {
+            if isProven { return .processEnded }
+            if share == .majority { return .unheardByMajority }
+            return share == .half && isExpired ? .leaseExpired : .none
+        }
     }
 
     private struct Proposal: Sendable {
@@ -162,7 +169,7 @@ package struct OwnershipStateMachine: Sendable {
         var isPlanned: Bool {
             switch decision {
             case .setStandby, .handOver: true
-            case .join, .declareDead, .drain, .leave, .confirm: false
+            case .join, .declareDead, .drain, .leave, .confirm, .cordon, .weigh: false
             }
         }
     }
@@ -178,6 +185,8 @@ package struct OwnershipStateMachine: Sendable {
     /// This incarnation; nil until it joined.
     package private(set) var local: NodeID?
     package private(set) var map: ClusterMap
+    /// The wall clock at the newest input, in Unix milliseconds. It is recorded with decisions and decides nothing.
+    package var wallMilliseconds: UInt64 = 0
     package private(set) var store: StoreCondition = .sound
     private var flight: Flight = .idle
     /// The time at which the open request was sent to the store.
@@ -412,7 +421,7 @@ package struct OwnershipStateMachine: Sendable {
         var deciding: [ProposalID] = []
         for proposal in candidates {
             do {
-                if let next = try decided.applying(proposal.decision) {
+                if let next = try decided.applying(proposal.decision, origin: origin(of: proposal.decision)) {
                     decided = next
                     deciding.append(proposal.id)
                     continue
@@ -434,8 +443,19 @@ package struct OwnershipStateMachine: Sendable {
     /// All deaths that are due, in one map; nil if there are none. A node that has not joined declares no deaths.
     private func decideDeaths(now: MonotonicTime) -> ClusterMap? {
         guard let local, map.isAlive(local) else { return nil }
-        let due = deaths.filter { $0.value.from <= now && $0.value.isCertain }.map(\.key)
-        guard !due.isEmpty, let next = try? map.applying(.declareDead(due)) else { return nil }
-        return next
+        let due = deaths.filter { $0.value.from <= now && $0.value.isCertain }
+        guard let first = due.values.first else { return nil }
+        // Deaths of several reasons are declared together too, so that no shard goes to another of the dead.
+        let isOneReason = due.values.allSatisfy { $0.reason == first.reason }
+        let origin = ChangeOrigin(
+            maker: local, milliseconds: wallMilliseconds, reason: isOneReason ? first.reason : .none)
+        return try? map.applying(.declareDead(Array(due.keys)), origin: origin)
+    }
+
+    private func origin(of decision: OwnershipDecision) -> ChangeOrigin {
+        var maker = local
+        // A node that joins is its own maker.
+        if case .join(let node, _, _) = decision { maker = node }
+        return ChangeOrigin(maker: maker, milliseconds: wallMilliseconds)
     }
 }

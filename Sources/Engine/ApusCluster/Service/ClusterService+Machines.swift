@@ -68,6 +68,7 @@ extension ClusterService {
     // MARK: Ownership
 
     func handle(ownership input: OwnershipStateMachine.Input) {
+        state.value.ownership.wallMilliseconds = UInt64(clamping: view.clock.wallMilliseconds())
         let actions = state.value.ownership.handle(input, now: .now())
         var deaths: [NodeID] = []
         for action in actions {

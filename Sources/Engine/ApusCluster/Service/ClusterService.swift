@@ -78,7 +78,7 @@ package final class ClusterService: Service {
     let thread = DedicatedLoop()
     let state: NIOLoopBoundBox<State>
     let heartbeats = Mutex<HeartbeatThread<MembershipDriver>?>(nil)
-    private let seal: HeartbeatSeal
+    let seal: Mutex<HeartbeatSeal>
     let jobs: WorkQueue<Job>
 
     /// Reads the map and proposes an incarnation for this start.
@@ -87,7 +87,7 @@ package final class ClusterService: Service {
     package static func open(
         _ configuration: ClusterConfiguration, store: any OwnershipStore, hooks: ClusterHooks, logger: Logger
     ) async throws(ApusError) -> ClusterService {
-        let seal = try HeartbeatSeal(key: configuration.key)
+        let seal = try HeartbeatSeal(keys: configuration.keys)
         let map = try await readMap(store, cluster: configuration.cluster)
         return ClusterService(configuration, map: map, store: store, hooks: hooks, seal: seal, logger: logger)
     }
@@ -99,7 +99,7 @@ package final class ClusterService: Service {
         self.configuration = configuration
         self.store = store
         self.hooks = hooks
-        self.seal = seal
+        self.seal = Mutex(seal)
         identity = map.nextIncarnation(of: configuration.node)
         view = ClusterView(local: identity, map: map)
         var logger = logger
@@ -136,6 +136,7 @@ package final class ClusterService: Service {
         let decision = OwnershipDecision.join(identity, addresses: addresses, weight: configuration.weight)
         let map = view.map
         var machine = OwnershipStateMachine(map: map, configuration: configuration.ownership)
+        machine.wallMilliseconds = UInt64(clamping: view.clock.wallMilliseconds())
         var actions = machine.handle(.propose(0, decision), now: .now())
         while true {
             // The machine has one open request to the store at a time, and completes in the end.
@@ -172,7 +173,8 @@ package final class ClusterService: Service {
         }
         let heartbeats = try HeartbeatThread(
             configuration: HeartbeatConfiguration(bind: address), identity: identity,
-            cluster: configuration.cluster, seal: seal, driver: driver, condition: hooks.condition, logger: logger)
+            cluster: configuration.cluster, seal: seal.withLock { $0 }, driver: driver, condition: hooks.condition,
+            logger: logger)
         do {
             _ = try await heartbeats.start()
         } catch {

@@ -24,6 +24,8 @@ final class HeartbeatLoop<Driver: HeartbeatDriver> {
         var window = ReplayWindow()
         /// The peer announced that it reads datagrams of version 2.
         var readsVitals = false
+        /// Its certificate is revoked: its datagrams count as silence.
+        var isRevoked = false
     }
 
     /// The most datagrams read in one turn. The others are read in the next turn, after a tick.
@@ -32,7 +34,8 @@ final class HeartbeatLoop<Driver: HeartbeatDriver> {
     private let configuration: HeartbeatConfiguration
     private let identity: NodeID
     private let clusterHash: UInt64
-    private let seal: HeartbeatSeal
+    /// Replaced when the cluster's key is changed.
+    var seal: HeartbeatSeal
     private(set) var driver: Driver
     private let mailbox: HeartbeatMailbox<Driver>
     private let condition: @Sendable (NodeConditions.Kind, String?) -> Void
@@ -131,6 +134,12 @@ final class HeartbeatLoop<Driver: HeartbeatDriver> {
         if nextTick == nil || !peers.isEmpty { nextTick = .now() }
     }
 
+    /// A peer's certificate is revoked, or is accepted again.
+    func setRevoked(_ peer: NodeID, _ isRevoked: Bool) {
+        guard let index = peers.firstIndex(where: { $0.id == peer }) else { return }
+        peers[index].isRevoked = isRevoked
+    }
+
     private func resolve(_ address: HostPort) {
         let (mailbox, logger) = (mailbox, logger)
         NIOThreadPool.singleton.submit { state in
@@ -188,6 +197,7 @@ final class HeartbeatLoop<Driver: HeartbeatDriver> {
         do throws(HeartbeatFault) {
             let datagram = try seal.open(bytes, receiver: identity, clusterHash: clusterHash)
             guard let index = peers.firstIndex(where: { $0.id == datagram.sender }) else { throw .sender }
+            guard !peers[index].isRevoked else { throw .revoked }
             guard peers[index].window.admit(datagram.sequence) else { throw .replayed }
             if datagram.readsVitals { peers[index].readsVitals = true }
             metrics.received.increment()

@@ -150,6 +150,15 @@ package final class HeartbeatThread<Driver: HeartbeatDriver>: Sendable {
         _ = mailbox.post { $0.setPeers(wanted) }
     }
 
+    /// Seals with these keys, and accepts them, from now on.
+    package func use(_ seal: HeartbeatSeal) { _ = mailbox.post { $0.seal = seal } }
+
+    /// Ignores the datagrams of a peer whose certificate is revoked, or accepts them again. Has no effect for an
+    /// incarnation that is not a peer.
+    package func setRevoked(_ peer: NodeID, _ isRevoked: Bool) {
+        _ = mailbox.post { $0.setRevoked(peer, isRevoked) }
+    }
+
     /// Runs the body with the driver on the thread, and sends the datagrams that it returns.
     package func perform(_ body: @escaping @Sendable (inout Driver, MonotonicTime) -> [HeartbeatOutbound]) {
         _ = mailbox.post { $0.perform(body) }
