@@ -10,8 +10,8 @@ import Musl
 
 /// The cluster's machines of several nodes, on a virtual clock, with seeded faults (D4, D5).
 ///
-/// A seed that fails is named in the failure; `APUS_SIM_SEED=n` runs that one alone and prints what happened in it, with
-/// the profile that `APUS_SIM_PROFILE` names, if there is one.
+/// A seed that fails is named in the failure; `APUS_SIM_SEED=n` runs that one alone and prints what happened in it. The
+/// profile is the seed's, or the one that `APUS_SIM_PROFILE` names.
 @Suite("A cluster where things go wrong (D4, D5)")
 struct ClusterSimulationTests {
     /// Runs without optimization are some fifteen times slower; they take a part of the seeds.
