@@ -348,9 +348,9 @@ let package = Package(
                 "ApusCore", "ApusConfiguration", "ApusListener", "ApusWire", "ApusTransport", "ApusStorage",
                 "ApusCluster", "ApusGateway",
                 "ApusHTTP", "ApusTraversal", "ApusRelay", "ApusRelayService", "ApusNodeConfiguration", "ApusRelayNode",
-                "ApusTestKit", protobuf,
+                "ApusNode", "ApusTestKit", crypto, log, protobuf,
             ]),
-        test("ApusLocalTests", ["ApusCore", "ApusLocal"]),
+        test("ApusLocalTests", ["ApusCore", "ApusLocal", "ApusTransport"]),
         test(
             "ClusterTests",
             [
@@ -361,7 +361,9 @@ let package = Package(
             name: "RelayClientTests", dependencies: ["ApusTestKit", nioCore, nioPosix],
             path: "Tests/RelayClientTests", exclude: ["Clients"], swiftSettings: apusSettings),
         test("TidyTests", ["ApusCore", "ApusConfiguration", "ApusHTTP", "ApusNodeConfiguration", "ApusRelayNode"]),
-        test("ApusWireTests", ["ApusCore", "ApusWire", "ApusTestKit", nioCore]),
+        test(
+            "ApusWireTests", ["ApusCore", "ApusWire", "ApusCluster", "ApusTestKit", nioCore, protobuf],
+            exclude: ["Version1"]),
         test(
             "ApusClusterTests",
             [

@@ -27,7 +27,9 @@ private struct TestLinks: ClusterLinks {
 
     func setPath(to peer: NodeName, via helper: NodeName?) {}
 
-    func reach(_ address: HostPort, timeout: Duration) async -> NodeReach { .reached }
+    func wireVersion(of peer: NodeID) -> UInt32? { WireVersion.current }
+
+    func reach(_ peer: Peer, timeout: Duration) async -> NodeReach { .reached }
 
     func ask(
         _ peer: NodeName, method: UInt16, payload: ByteBuffer, timeout: Duration

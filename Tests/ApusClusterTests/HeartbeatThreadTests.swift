@@ -48,6 +48,24 @@ struct HeartbeatSealTests {
         }
     }
 
+    @Test("While the cluster's key is changed, nodes of every step read each other's datagrams")
+    func twoKeys() throws {
+        let (old, new) = (key, [UInt8](repeating: 8, count: 32))
+        let steps = [
+            ClusterKeys(current: old), ClusterKeys(current: old, other: new), ClusterKeys(current: new, other: old),
+            ClusterKeys(current: new),
+        ].map { try? HeartbeatSeal(keys: $0) }
+        let datagram = HeartbeatDatagram(
+            clusterHash: hash, sequence: 4, sender: node("a"), message: .probe(nonce: 1, origin: node("c")))
+        for (index, step) in zip(steps.indices, steps) {
+            for other in steps.indices {
+                let sealed = try #require(step).seal(datagram, to: node("b"))
+                let opened = try? #require(steps[other]).open(sealed, receiver: node("b"), clusterHash: hash)
+                #expect((opened != nil) == (abs(index - other) <= 1), "from step \(index) to step \(other)")
+            }
+        }
+    }
+
     @Test("No datagram with one bit changed, and none that was cut, opens")
     func flipped() throws {
         let seal = try HeartbeatSeal(key: key)
@@ -129,6 +147,37 @@ struct HeartbeatThreadTests {
         #expect(try await eventually { await a.read(\.received.count) ?? 0 > 5 })
         #expect(await b.read { Set($0.received) } == [node("a")])
         for thread in [a, b, forger, outsider] { await thread.stop() }
+    }
+
+    @Test("The key is changed while the threads run; a peer whose certificate is revoked is not heard")
+    func changes() async throws {
+        let a = try thread("a", peers: [node("b")])
+        let b = try thread("b", peers: [node("a")])
+        let (addressOfA, addressOfB) = (try await a.start(), try await b.start())
+        a.setPeers([Peer(id: node("b"), address: addressOfB)])
+        b.setPeers([Peer(id: node("a"), address: addressOfA)])
+        func expectHeard(_ isHeard: Bool) async throws {
+            // What was on its way is read first.
+            try await Task.sleep(for: .milliseconds(50))
+            let before = await b.read(\.received.count) ?? 0
+            if isHeard {
+                #expect(try await eventually { await b.read(\.received.count) ?? 0 > before + 5 })
+            } else {
+                try await Task.sleep(for: .milliseconds(200))
+                #expect(await b.read(\.received.count) == before)
+            }
+        }
+        try await expectHeard(true)
+        let new = [UInt8](repeating: 8, count: 32)
+        a.use(try HeartbeatSeal(key: new))
+        try await expectHeard(false)
+        b.use(try HeartbeatSeal(keys: ClusterKeys(current: key, other: new)))
+        try await expectHeard(true)
+        b.setRevoked(node("a"), true)
+        try await expectHeard(false)
+        b.setRevoked(node("a"), false)
+        try await expectHeard(true)
+        for thread in [a, b] { await thread.stop() }
     }
 
     @Test("Two threads tell each other their vitals after the first heartbeat")

@@ -1,8 +1,12 @@
 import ApusConfiguration
 import ApusCore
+import ApusGateway
+import ApusHTTP
 import ApusNodeConfiguration
 import ApusRelayNode
 import ApusRelayService
+import ApusStorage
+import ApusTransport
 import ApusTraversal
 import Foundation
 import Testing
@@ -34,8 +38,46 @@ struct ClusterConfigsTests {
         #expect(
             Self.allFiles == [
                 "local-three-nodes/n1.yaml", "local-three-nodes/n2.yaml", "local-three-nodes/n3.yaml", "one-node.yaml",
-                "relay-only.yaml",
+                "relay-only.yaml", "three-servers/a.yaml", "three-servers/b.yaml", "three-servers/c.yaml",
             ])
+    }
+
+    @Test("Three servers differ in their names and addresses only, and their etcd and firewall fit them")
+    func threeServers() throws {
+        func text(_ name: String) throws -> String {
+            try String(contentsOf: Self.folder.appending(path: "three-servers/\(name)"), encoding: .utf8)
+        }
+        let addresses = ["a": "192.0.2.11", "b": "192.0.2.12", "c": "192.0.2.13"]
+        let endpoints = addresses.values.sorted().map { "https://\($0):2379" }.joined(separator: " ")
+        let firewall = try text("firewall.nft")
+        let access = try text("pg_hba.conf")
+        for (name, address) in addresses {
+            let node = try Self.read("three-servers/\(name).yaml")
+            #expect(node.node.rawValue == name && node.advertisedTransport.host == address)
+            #expect(node.httpListener.tls != nil && node.http.host == address)
+            #expect(node.etcd?.user == "apus-\(name)" && node.recordsURL.contains("sslmode=verify-full"))
+            #expect(try text("\(name).yaml").contains(endpoints))
+            let etcd = try text("etcd-\(name).env")
+            #expect(etcd.contains("ETCD_NAME=\(name)\n") && etcd.contains("\(name)=https://\(address):2380"))
+            // What each file says beside its own name and address is the same.
+            for file in ["NAME.yaml", "etcd-NAME.env"] {
+                let own = try text(file.replacing("NAME", with: name))
+                let first = try text(file.replacing("NAME", with: "a"))
+                #expect(Self.without(own, name, address) == Self.without(first, "a", "192.0.2.11"), "\(name)")
+            }
+            #expect(firewall.contains(address) && access.contains("\(address)/32"))
+            for port in [node.transport.bind, node.gateway.bind, node.http].map(\.port) + [2379, 2380, 3478, 5349] {
+                #expect(firewall.contains("\(port)"), "the firewall does not name \(port)")
+            }
+        }
+    }
+
+    /// The lines of a text without those that have the node's name or address in them.
+    private static func without(_ text: String, _ name: String, _ address: String) -> [Substring] {
+        text.split(separator: "\n").filter { line in
+            !line.contains(address) && !line.contains("apus-\(name)") && !line.contains("=\(name)")
+                && !line.contains("node: \(name)") && !line.contains("ode \(name) ") && !line.contains("node \(name):")
+        }
     }
 
     @Test("The reference file has every key, each after a comment")

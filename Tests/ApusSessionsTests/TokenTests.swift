@@ -45,6 +45,25 @@ struct TokenTests {
         #expect(session.device == DeviceID(unchecked: "cam-1"))
     }
 
+    @Test("With two public keys, tokens of both are valid; anything else in the file is refused (10022)")
+    func twoKeys() async throws {
+        let new = P256.Signing.PrivateKey()
+        let both = key.publicKey.pemRepresentation + "\n" + new.publicKey.pemRepresentation + "\n"
+        let verifier = try TokenVerifier(publicKeyPEM: both, cluster: cluster)
+        for key in [key, new] {
+            let token = try await signer(key).sign(claims())
+            #expect(try verifier.verify(token, wallSeconds: Self.now) == claims())
+        }
+        let foreign = try await signer(P256.Signing.PrivateKey()).sign(claims())
+        #expect(throws: ApusError(.tokenInvalid)) { try verifier.verify(foreign, wallSeconds: Self.now) }
+        let third = P256.Signing.PrivateKey().publicKey.pemRepresentation
+        for text in [both + third, String(both.dropLast(60)), "", both.replacing("BEGIN", with: "BEGUN")] {
+            #expect(throws: ApusError(.configurationInvalid)) {
+                try TokenVerifier(publicKeyPEM: text, cluster: cluster)
+            }
+        }
+    }
+
     @Test("An expired token is 12002, and 30 s of leeway are given for clocks that differ")
     func expiry() async throws {
         let token = try await signer().sign(claims())
@@ -203,6 +222,19 @@ struct TicketSealerTests {
     func roundTrip() throws {
         let ticket = try sealer.seal(session, expiresAt: 100)
         #expect(try TicketSealer(clusterKey: Array(0..<32)).open(ticket, wallSeconds: 99) == session)
+    }
+
+    @Test("While the cluster's key is changed, tickets of both keys are read, and the first key seals")
+    func twoKeys() throws {
+        let (old, new) = ([UInt8](0..<32), [UInt8](1...32))
+        let adding = TicketSealer(keys: ClusterKeys(current: old, other: new))
+        let using = TicketSealer(keys: ClusterKeys(current: new, other: old))
+        let onlyNew = TicketSealer(clusterKey: new)
+        for (from, to) in [(sealer, adding), (adding, sealer), (adding, using), (using, adding), (using, onlyNew)] {
+            #expect(try to.open(try from.seal(session, expiresAt: 100), wallSeconds: 99) == session)
+        }
+        let late = try sealer.seal(session, expiresAt: 100)
+        #expect(throws: ApusError(.tokenInvalid)) { try onlyNew.open(late, wallSeconds: 99) }
     }
 
     @Test("An expired ticket is 12002")

@@ -91,6 +91,27 @@ struct HandshakeStateMachineTests {
         #expect(none.secured(certificateName: nil) == [.reject(.certificate, ApusError(.notAllowed))])
     }
 
+    @Test("A revoked certificate is refused by both sides; the accepting one sends the reason after the hello")
+    func revoked() {
+        var dialing = dialer()
+        #expect(
+            dialing.secured(certificateName: b.name, isRevoked: true)
+                == [.reject(.revoked, ApusError(.certificateRevoked))])
+        var (dialer, acceptor) = (dialer(), acceptor())
+        #expect(acceptor.secured(certificateName: a.name, isRevoked: true) == [])
+        guard case .send(let hello)? = dialer.secured(certificateName: b.name).first else {
+            Issue.record("no hello")
+            return
+        }
+        let answer = acceptor.received(hello)
+        #expect(reason(answer) == .revoked)
+        guard case .send(let goodbye)? = answer.first else {
+            Issue.record("no goodbye")
+            return
+        }
+        #expect(dialer.received(goodbye) == [.reject(.refused, ApusError(.certificateRevoked))])
+    }
+
     @Test(
         "A frame of another kind in the hello's place is refused",
         arguments: [FrameKind.welcome, .request, .media, .ping, .goodbye])

@@ -10,7 +10,8 @@ import Musl
 
 /// The cluster's machines of several nodes, on a virtual clock, with seeded faults (D4, D5).
 ///
-/// A seed that fails is named in the failure; `APUS_SIM_SEED=n` runs that one alone and prints what happened in it.
+/// A seed that fails is named in the failure; `APUS_SIM_SEED=n` runs that one alone and prints what happened in it,
+/// with the faults of `APUS_SIM_PROFILE` instead of those of the seed.
 @Suite("A cluster where things go wrong (D4, D5)")
 struct ClusterSimulationTests {
     /// Runs without optimization are some fifteen times slower; they take a part of the seeds.
@@ -20,6 +21,13 @@ struct ClusterSimulationTests {
     static let seedCount: UInt64 = 2500
     #endif
     private static let chunkSize: UInt64 = 50
+    #if DEBUG
+    private static let ringSeedCount: UInt64 = 1
+    private static let crowdSeedCount: UInt64 = 1
+    #else
+    private static let ringSeedCount: UInt64 = 10
+    private static let crowdSeedCount: UInt64 = 6
+    #endif
     /// The most seeds until a deliberate error must have shown itself.
     private static let mutantSeedCountMax: UInt64 = 600
 
@@ -39,6 +47,43 @@ struct ClusterSimulationTests {
             sum + ClusterSimulation.run(seed: seed, profile: .lossy).falseEvictionCount
         }
         #expect(evictions == 0)
+    }
+
+    @Test("Cordoned nodes get no shards that others accept, and the cluster comes to rest with them")
+    func cordonsHold() {
+        for seed in 0..<(Self.seedCount / 5) {
+            let run = ClusterSimulation.run(seed: seed, profile: .cordons)
+            if run.isFailed { Issue.record("\(run.report), with cordons") }
+        }
+    }
+
+    @Test("Invariants hold in a ring of watchers", arguments: 0..<UInt64(10))
+    func ringInvariantsHold(chunk: UInt64) {
+        for seed in chunk * Self.ringSeedCount..<(chunk + 1) * Self.ringSeedCount {
+            let run = ClusterSimulation.run(seed: seed, profile: .ring)
+            if run.isFailed { Issue.record("\(run.report); see it with APUS_SIM_SEED=\(seed) APUS_SIM_PROFILE=ring") }
+        }
+    }
+
+    @Test(
+        "Of 50 nodes only those die that are killed, stopped or cut off, and within the bounds",
+        arguments: 0..<crowdSeedCount)
+    func crowd(seed: UInt64) {
+        let run = ClusterSimulation.run(seed: seed, profile: .crowd)
+        if run.isFailed { Issue.record("\(run.report); see it with APUS_SIM_SEED=\(seed) APUS_SIM_PROFILE=crowd") }
+        print(
+            "seed \(seed): \(run.victims.count) victims, killed for at most \(run.killedTimeMax), "
+                + "silent for at most \(run.silentTimeMax), \(Int(run.datagramRate)) datagrams a node and second")
+    }
+
+    @Test("A node sends as many datagrams in a cluster of 100 nodes as in one of 20")
+    func datagramRate() {
+        let rates = [10, 20, 50, 100].map { count in
+            ClusterSimulation.run(seed: 4, profile: .crowd, nodeCount: count, isMeasuredOnly: true).datagramRate
+        }
+        print("datagrams a node and second with 10, 20, 50 and 100 nodes: \(rates.map { Int($0) })")
+        // Heartbeats to 8 watchers, 20 a second, and one probe with its answer for each.
+        for rate in rates { #expect((160...240).contains(rate)) }
     }
 
     @Test("The faults reach what they aim at: deaths, stale writes and hand-overs happen")
@@ -66,7 +111,7 @@ struct ClusterSimulationTests {
 
     @Test("Each deliberate error is caught", arguments: SimulationMutant.allCases.filter { $0 != .none })
     func mutantIsCaught(mutant: SimulationMutant) {
-        let caught = (0..<Self.mutantSeedCountMax).first { seed in
+        let caught = (mutant.firstSeed..<mutant.firstSeed + Self.mutantSeedCountMax).first { seed in
             ClusterSimulation.run(seed: seed, mutant: mutant, profile: mutant.profile).isFailed
         }
         #expect(caught != nil, "no seed of \(Self.mutantSeedCountMax) notices a node that \(mutant.rawValue)")
@@ -75,10 +120,16 @@ struct ClusterSimulationTests {
     @Test("One seed with its story", .enabled(if: chosenSeed != nil))
     func oneSeed() {
         guard let seed = Self.chosenSeed else { return }
-        let run = ClusterSimulation.run(seed: seed, isTraced: true)
+        let run = ClusterSimulation.run(seed: seed, profile: Self.chosenProfile, isTraced: true)
         for line in run.story { print(line) }
         print("trace hash \(run.traceHash), \(run.eventCount) events, at rest after \(run.settleTime)")
         if run.isFailed { Issue.record("\(run.report)") }
+    }
+
+    static var chosenProfile: SimulationProfile? {
+        // SAFETY: as below.
+        guard let text = getenv("APUS_SIM_PROFILE") else { return nil }
+        return SimulationProfile.allCases.first { "\($0)" == String(cString: text) }
     }
 
     static var chosenSeed: UInt64? {

@@ -30,6 +30,7 @@ struct ProseTests {
     /// The example service (Examples/Doors) and its benchmark are about real doors.
     private static let realDoors = [
         "Sources/Command/ApusBench/API/PushBench.swift", "Sources/Command/ApusBench/Local/BenchPrograms.swift",
+        "Sources/Command/ApusBench/Upgrade/UpgradeBench.swift", "Sources/Command/ApusBench/Upgrade/UpgradeLoads.swift",
     ]
 
     private static let checked = SourceTree.files.filter { file in

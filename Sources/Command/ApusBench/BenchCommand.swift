@@ -12,7 +12,8 @@ struct BenchCommand: AsyncParsableCommand {
             BenchTransportCommand.self, BenchTransportServerCommand.self, BenchTransportClientCommand.self,
             BenchEntitiesCommand.self, BenchFailoverCommand.self, BenchRelayFailoverCommand.self,
             BenchSignInCommand.self, BenchFaultsCommand.self, BenchEnduranceCommand.self, BenchHogCommand.self,
-            BenchClusterFaultsCommand.self, BenchStoreCommand.self, BenchAPICommand.self, BenchBareHTTPCommand.self,
+            BenchClusterFaultsCommand.self, BenchUpgradeCommand.self, BenchStoreCommand.self, BenchAPICommand.self,
+            BenchBareHTTPCommand.self,
         ])
 }
 

@@ -96,17 +96,19 @@ extension NodeReport {
         var nodes = [
             [
                 "NODE", "STATE", "SHARDS", "STANDBY", "DEVICES", "APPS", "VIEWERS", "NODE LINKS", "CLIENTS", "RELAY",
-                "HTTP",
+                "HTTP", "BUILD", "WIRE",
             ]
         ]
         var channels: [[String]] = []
         for report in reports {
             let status = report.status
             nodes.append([
-                status.incarnation > 0 ? "\(status.name)#\(status.incarnation)" : status.name, status.state,
+                status.incarnation > 0 ? "\(status.name)#\(status.incarnation)" : status.name,
+                status.cordoned == true ? "\(status.state), cordoned" : status.state,
                 "\(status.shards.owned)", "\(status.shards.standby)", "\(status.sessions.devices)",
                 "\(status.sessions.apps)", "\(status.viewers)", status.addresses.transport, status.addresses.clients,
-                status.addresses.relay ?? "-", status.addresses.http,
+                status.addresses.relay ?? "-", status.addresses.http, status.program?.build ?? "-",
+                status.program.map { "\($0.wire)" } ?? "-",
             ])
             for channel in status.channels {
                 channels.append([

@@ -6,7 +6,8 @@ import Foundation
 
 /// A cluster's keys and certificates in one directory with mode 0700; keys have mode 0600.
 /// `ca.pem`/`ca.key`, `NODE.pem`/`NODE.key`, `clients.pem`/`clients.key`, `cluster.key` (32 random bytes),
-/// `token.key`/`token.pub`. Existing files are kept, so a node can be added later.
+/// `token.key`/`token.pub`. Existing files are kept, so a node can be added later. `issued/` has a copy of every
+/// certificate that was issued, by which it can be revoked later.
 package struct PKIDirectory: Sendable {
     /// The directory, absolute.
     package let path: String
@@ -22,11 +23,15 @@ package struct PKIDirectory: Sendable {
     package var clusterKey: String { "\(path)/cluster.key" }
 
     /// Creates missing files.
-    /// - Parameter hosts: names and addresses of nodes and client endpoints for the certificates, in addition to the
-    ///   local ones.
+    /// - Parameters:
+    ///   - servers: names of other servers, such as a database, whose certificates name no node.
+    ///   - hosts: names and addresses of nodes and client endpoints for the certificates, beside the local ones.
     /// - Returns: the created files.
     /// - Throws: 10021 if a file cannot be written, 10022 if the existing authority cannot be read.
-    package func make(cluster: ClusterID, nodes: [NodeName], hosts: [String]) throws(ApusError) -> [String] {
+    package func make(cluster: ClusterID, nodes: [NodeName], servers: [NodeName] = [], hosts: [String])
+        throws(ApusError)
+        -> [String]
+    {
         try makeFolder()
         var made: [String] = []
         let authority = try issue("ca", made: &made) { () throws(ApusError) in
@@ -35,6 +40,11 @@ package struct PKIDirectory: Sendable {
         for node in nodes {
             _ = try issue(node.rawValue, made: &made) { () throws(ApusError) in
                 try ClusterPKI.issueNode(node, hosts: hosts, authority: authority)
+            }
+        }
+        for server in servers {
+            _ = try issue(server.rawValue, made: &made) { () throws(ApusError) in
+                try ClusterPKI.issueClientEndpoint(hosts: hosts, authority: authority)
             }
         }
         _ = try issue("clients", made: &made) { () throws(ApusError) in
@@ -90,6 +100,7 @@ package struct PKIDirectory: Sendable {
         }
         let issued = try make()
         try ClusterPKI.write(issued, certificate: certificate, key: key)
+        if name != "ca" { try keepCopy(of: issued, name) }
         made += ["\(name).pem", "\(name).key"]
         return issued
     }

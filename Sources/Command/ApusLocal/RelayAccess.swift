@@ -28,7 +28,7 @@ package struct RelayAccess: Sendable {
         }
         endpoints = Array(endpoints.prefix(Self.endpointsMax))
         let node = try NodeConfiguration(file: cluster.directory.configurationFile(first.name))
-        credentials = try node.relayKeys().credentials
+        credentials = try node.relayKeys(node.clusterKeys()).credentials
         for known in cluster.mark.nodes.filter({ $0.relay != nil }).prefix(Self.endpointsMax) {
             let relay = try NodeConfiguration(file: cluster.directory.configurationFile(known.name)).relay
             guard let endpoint = known.relay.flatMap({ HostPort($0) }), !relay.certificateFile.isEmpty else { continue }

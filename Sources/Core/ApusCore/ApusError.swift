@@ -72,6 +72,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
     public static let mediaUnreadable = Self(10_026, "the media cannot be decoded")
     public static let callCycle = Self(10_028, "the entities wait for one another")
     public static let versionConflict = Self(10_030, "the record does not have the expected version")
+    public static let certificateRevoked = Self(10_032, "the node's certificate is revoked")
 
     // User.
     public static let tokenInvalid = Self(12_001, "the token is not valid")
@@ -93,7 +94,7 @@ public struct ErrorCode: Sendable, Hashable, CustomStringConvertible {
         malformed, frameTooLarge, versionUnsupported, methodUnknown, deadlineExceeded, cancelled, overloaded, linkLost,
         moved, noRoute, wrongCluster, noOwnership, staleEpoch, handshakeTimeout, idleTimeout, slowReader, shuttingDown,
         internalFailure, addressInUse, stateForeign, storageFailed, configurationInvalid, tooManyStreams,
-        stalePublisher, fenced, mediaUnreadable, callCycle, versionConflict,
+        stalePublisher, fenced, mediaUnreadable, callCycle, versionConflict, certificateRevoked,
         tokenInvalid, tokenExpired, kicked, notAllowed,
         answerTimedOut, tooManyConnections, connectFailed, notConnected, unavailable, badParameter,
     ]

@@ -136,6 +136,10 @@ extension ErrorCode {
         Explanation(
             .versionConflict, "versionConflict", [.client, .node, .operator],
             "Read the record again, apply the change to it, and retry."),
+        Explanation(
+            .certificateRevoked, "certificateRevoked", [.node, .operator],
+            "Issue a new certificate for the node and reload it, if the node is still trusted; otherwise stop the node."
+        ),
     ]
 
     private static let userErrors: [Explanation] = [

@@ -28,6 +28,8 @@ package final class Gateway: Service, Sendable {
     let limited: LogLimiter
     private nonisolated(unsafe) var loops: [GatewayLoop] = []  // SAFETY: written by `init` alone, unshared.
     private let listeners: Listeners
+    /// The certificate and keys of new connections; nil before ``start()``.
+    private let tls = Mutex<TLSServerContext?>(nil)
     private let ticketKeys: TLSTicketKeys?
     /// The admitted clients' connections, by account.
     private let accounts: Mutex<AccountShares>
@@ -57,11 +59,12 @@ package final class Gateway: Service, Sendable {
     /// - Returns: the address that it is bound to.
     /// - Throws: 10019 if the address cannot be bound; 10022 if the certificate cannot be read.
     package func start() async throws(ApusError) -> HostPort {
-        let tls = try TLSServerContext(
-            certificateFile: configuration.certificateFile, keyFile: configuration.keyFile, tickets: ticketKeys)
+        use(
+            try TLSServerContext(
+                certificateFile: configuration.certificateFile, keyFile: configuration.keyFile, tickets: ticketKeys))
         do {
             let address = try await listeners.open(configuration.bind, on: loops.map(\.eventLoop)) { [self] eventLoop in
-                bootstrap(tls, on: eventLoop)
+                bootstrap(on: eventLoop)
             }
             for loop in loops { loop.eventLoop.execute { loop.start() } }
             return HostPort(host: configuration.bind.host, port: address?.port ?? 0)
@@ -76,7 +79,10 @@ package final class Gateway: Service, Sendable {
     private static let userTimeout = ChannelOptions.Types.SocketOption(
         level: .tcp, name: NIOBSDSocket.Option(rawValue: TCP_USER_TIMEOUT))
 
-    private func bootstrap(_ tls: TLSServerContext, on eventLoop: any EventLoop) -> ServerBootstrap {
+    /// Uses another certificate and other ticket keys for new connections from now on. Open connections keep theirs.
+    package func use(_ new: TLSServerContext) { tls.withLock { $0 = new } }
+
+    private func bootstrap(on eventLoop: any EventLoop) -> ServerBootstrap {
         ServerBootstrap(group: eventLoop)
             .serverChannelOption(.backlog, value: Listeners.backlog)
             .serverChannelOption(.socketOption(.so_reuseaddr), value: 1)
@@ -88,7 +94,9 @@ package final class Gateway: Service, Sendable {
             )
             .childChannelInitializer { [self] channel in
                 channel.eventLoop.makeCompletedFuture {
-                    guard let loop = loops.first(where: { $0.eventLoop === channel.eventLoop }) else {
+                    guard let loop = loops.first(where: { $0.eventLoop === channel.eventLoop }),
+                        let tls = tls.withLock({ $0 })
+                    else {
                         throw ApusError(.internalFailure)
                     }
                     var refusal: ApusError?
@@ -180,8 +188,10 @@ package final class Gateway: Service, Sendable {
 
     /// The client endpoints of the other nodes.
     func otherEndpoints(where isWanted: (NodeName) -> Bool = { _ in true }) -> [String] {
-        let names = view.map.members.filter { $0.state == .up && $0.id.name != node.name && isWanted($0.id.name) }
-        return names.map { $0.addresses.clients.description }
+        let others = view.map.members.filter { $0.state == .up && $0.id.name != node.name && isWanted($0.id.name) }
+        // Cordoned nodes last: clients try them if no other node takes them.
+        let ordered = others.filter(\.acceptsShards) + others.filter(\.isCordoned)
+        return ordered.map { $0.addresses.clients.description }
     }
 
     /// The client endpoints of the cluster. Those of the channel's owner and standby come first, so a client that loses
@@ -195,7 +205,9 @@ package final class Gateway: Service, Sendable {
         let alive = view.map.members.filter { $0.state == .up }
         let first = names.compactMap { name in alive.first { $0.id.name == name } }
         // In random order: the clients of a dead node spread over all others.
+        // Cordoned nodes come last.
         let rest = alive.filter { !names.contains($0.id.name) }.shuffled()
+            .sorted { !$0.isCordoned && $1.isCordoned }
         return (first + rest).map { $0.addresses.clients.description }
     }
 }

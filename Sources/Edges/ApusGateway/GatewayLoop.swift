@@ -107,7 +107,10 @@ final class GatewayLoop: SendClock, @unchecked Sendable {  // SAFETY: confined t
     /// A TLS handler for a new connection. Handlers are allocated in groups, so that they are adjacent in memory: a
     /// fan-out visits all of them for each frame, and one page per handler would cost a TLB miss each.
     func takeEndpoint(_ tls: TLSServerContext) -> TLSServerHandler {
-        if endpoints.isEmpty { endpoints = (0..<Self.endpointsAtOnce).map { _ in TLSServerHandler(context: tls) } }
+        // Handlers of a certificate that was replaced meanwhile are dropped.
+        if endpoints.isEmpty || endpoints.last?.context !== tls {
+            endpoints = (0..<Self.endpointsAtOnce).map { _ in TLSServerHandler(context: tls) }
+        }
         return endpoints.removeLast()
     }
     private static let endpointsAtOnce = 32

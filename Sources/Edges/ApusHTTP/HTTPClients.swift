@@ -32,31 +32,39 @@ package final class BearerCache: Sendable {
     /// The maximum number of tokens. When it is reached, the cache is cleared.
     private static let countMax = 8192
 
-    private let known = Mutex<[String: Session]>([:])
     private let verify: @Sendable (String) throws(ApusError) -> Session
     private let isValid: @Sendable (Session) throws(ApusError) -> Void
+    private let generation: @Sendable () -> Int
+    private let known = Mutex<(sessions: [String: Session], generation: Int)>(([:], 0))
 
     /// - Parameters:
     ///   - verify: verifies the signature and the names.
     ///   - isValid: throws 12001 if the token is revoked and 12002 if it has expired.
+    ///   - generation: changes with the keys that verify tokens. The cache is then cleared.
     package init(
         verify: @escaping @Sendable (String) throws(ApusError) -> Session,
-        isValid: @escaping @Sendable (Session) throws(ApusError) -> Void
+        isValid: @escaping @Sendable (Session) throws(ApusError) -> Void, generation: @escaping @Sendable () -> Int
     ) {
-        (self.verify, self.isValid) = (verify, isValid)
+        (self.verify, self.isValid, self.generation) = (verify, isValid, generation)
     }
 
     /// Throws 12001 and 12002.
     package func session(_ token: String) throws(ApusError) -> Session {
-        if let session = known.withLock({ $0[token] }) {
-            try isValid(session)
-            return session
+        let generation = generation()
+        let held = known.withLock { known in
+            if known.generation != generation { known = ([:], generation) }
+            return known.sessions[token]
+        }
+        if let held {
+            try isValid(held)
+            return held
         }
         let session = try verify(token)
         try isValid(session)
         known.withLock { known in
-            if known.count >= Self.countMax { known.removeAll(keepingCapacity: true) }
-            known[token] = session
+            guard known.generation == generation else { return }
+            if known.sessions.count >= Self.countMax { known.sessions.removeAll(keepingCapacity: true) }
+            known.sessions[token] = session
         }
         return session
     }

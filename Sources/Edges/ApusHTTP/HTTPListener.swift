@@ -59,8 +59,8 @@ package struct HTTPListener: Service {
         }
     }
 
-    /// Reads the certificate again. Open connections keep theirs. Throws 10022, and then nothing changes.
-    package func reloadCertificate() throws(ApusError) { try certificate?.reload() }
+    /// Uses another certificate for new connections. Open connections keep theirs. Has no effect for plain HTTP.
+    package func use(_ new: HTTPCertificate.Content) { certificate?.use(new) }
 
     /// Serves until graceful shutdown or cancellation.
     ///

@@ -104,6 +104,46 @@ package enum ClusterPKI {
         Issued(certificatePEM: try text(of: certificate), privateKeyPEM: try text(of: key))
     }
 
+    /// The PEM blocks of a text, each with its markers.
+    package static func pemBlocks(_ text: String) -> [String] {
+        var blocks: [String] = []
+        var block: [Substring] = []
+        for line in text.split(whereSeparator: \.isNewline) {
+            if line.hasPrefix("-----BEGIN ") { block = [] }
+            block.append(line)
+            if line.hasPrefix("-----END ") { blocks.append(block.joined(separator: "\n") + "\n") }
+        }
+        return blocks
+    }
+
+    /// The names and addresses in a certificate, in addition to ``localHosts``, so that its successor gets the same.
+    ///
+    /// - Throws: 10022 if it cannot be read.
+    package static func hosts(ofPEM text: String) throws(ApusError) -> [String] {
+        do {
+            let certificate = try Certificate(pemEncoded: pemBlocks(text).first ?? "")
+            let names = try certificate.extensions.subjectAlternativeNames ?? SubjectAlternativeNames([])
+            return names.compactMap { Self.host($0) }.filter { !localHosts.contains($0) }
+        } catch {
+            throw ApusError(.configurationInvalid, "a certificate cannot be read: \(error)")
+        }
+    }
+
+    private static func host(_ name: GeneralName) -> String? {
+        switch name {
+        case .dnsName(let host): return host
+        case .ipAddress(let address):
+            let bytes = Array(address.bytes)
+            var text = [CChar](repeating: 0, count: Int(INET6_ADDRSTRLEN))
+            let family = bytes.count == 4 ? AF_INET : AF_INET6
+            guard bytes.count == 4 || bytes.count == 16 else { return nil }
+            // SAFETY: the address has the length of its family, and the text that of the longest address.
+            guard inet_ntop(family, bytes, &text, socklen_t(text.count)) != nil else { return nil }
+            return String(decoding: text.prefix { $0 != 0 }.map(UInt8.init(bitPattern:)), as: UTF8.self)
+        default: return nil
+        }
+    }
+
     private static func issue(
         commonName: String, hosts: [String], uris: [String], usages: [ExtendedKeyUsage.Usage], authority: Issued,
         at now: Date, lifetime: Duration
@@ -111,7 +151,8 @@ package enum ClusterPKI {
         let issuer: Certificate
         let issuerKey: Certificate.PrivateKey
         do {
-            issuer = try Certificate(pemEncoded: authority.certificatePEM)
+            // Of a bundle, the first one belongs to the key.
+            issuer = try Certificate(pemEncoded: pemBlocks(authority.certificatePEM).first ?? "")
             issuerKey = try Certificate.PrivateKey(pemEncoded: authority.privateKeyPEM)
         } catch {
             throw ApusError(.configurationInvalid, "the cluster's authority cannot be read: \(error)")
@@ -174,11 +215,17 @@ package enum ClusterPKI {
     }
 
     private static func write(_ text: String, to path: String, mode: mode_t) throws(ApusError) {
+        try writeFile(Array(text.utf8), to: path, mode: mode)
+    }
+
+    /// Writes a file of keys or certificates. It is replaced as a whole.
+    ///
+    /// - Throws: 10021 with the path.
+    package static func writeFile(_ bytes: [UInt8], to path: String, mode: mode_t) throws(ApusError) {
         let partial = path + ".new"
         unlink(partial)
         let file = open(partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode)
         guard file >= 0 else { throw failure(path) }
-        let bytes = Array(text.utf8)
         var written = 0
         while written < bytes.count {
             // SAFETY: the pointer is valid for the count given, within the closure.

@@ -25,13 +25,19 @@ final class HandshakeHandler: ChannelInboundHandler, RemovableChannelHandler {
     private var machine: HandshakeStateMachine
     private var decoder = LinkFrameDecoder(lengthMax: HandshakeHandler.greetingByteCountMax)
     private let timeout: TimeAmount
+    private let revoked: @Sendable () -> RevokedCertificates
     private let outcome: Outcome
     private var timer: Scheduled<Void>?
     private var isFinished = false
 
-    init(machine: HandshakeStateMachine, timeout: TimeAmount, outcome: Outcome) {
+    /// - Parameter revoked: the certificates that are refused. Read when TLS is complete.
+    init(
+        machine: HandshakeStateMachine, timeout: TimeAmount, revoked: @escaping @Sendable () -> RevokedCertificates,
+        outcome: Outcome
+    ) {
         self.machine = machine
         self.timeout = timeout
+        self.revoked = revoked
         self.outcome = outcome
     }
 
@@ -48,7 +54,10 @@ final class HandshakeHandler: ChannelInboundHandler, RemovableChannelHandler {
     func userInboundEventTriggered(context: ChannelHandlerContext, event: Any) {
         if case .handshakeCompleted? = event as? TLSUserEvent {
             let certificate = try? context.pipeline.syncOperations.nioSSL_peerCertificate()
-            perform(machine.secured(certificateName: certificate.flatMap(NodeCertificate.nodeName)), context)
+            perform(
+                machine.secured(
+                    certificateName: certificate.flatMap { NodeCertificate.nodeName(of: $0) },
+                    isRevoked: certificate.map { revoked().contains($0) } ?? false), context)
         }
         context.fireUserInboundEventTriggered(event)
     }

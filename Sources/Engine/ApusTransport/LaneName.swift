@@ -1,4 +1,4 @@
-import ApusCore
+package import ApusCore
 import Crypto
 import Foundation
 
@@ -55,24 +55,38 @@ struct ForwardDestination: Sendable, Equatable {
 /// connections.
 package struct ForwardingKey: Sendable {
     private let key: SymmetricKey
+    /// The other key whose tags are accepted while the cluster's key is changed.
+    private let other: SymmetricKey?
 
-    /// - Parameter clusterKey: the cluster's key, the same at every node.
-    package init(clusterKey: [UInt8]) {
-        key = HKDF<SHA256>.deriveKey(
-            inputKeyMaterial: SymmetricKey(data: clusterKey), info: Data("apus forwarding v1".utf8),
-            outputByteCount: 32)
+    /// - Parameter keys: the cluster's keys.
+    package init(keys: ClusterKeys) {
+        key = Self.derive(keys.current)
+        other = keys.other.map { Self.derive($0) }
     }
 
-    func destination(_ node: NodeName) -> ForwardDestination { ForwardDestination(node: node, tag: tag(of: node)) }
+    package init(clusterKey: [UInt8]) { self.init(keys: ClusterKeys(current: clusterKey)) }
+
+    private static func derive(_ key: [UInt8]) -> SymmetricKey {
+        HKDF<SHA256>.deriveKey(
+            inputKeyMaterial: SymmetricKey(data: key), info: Data("apus forwarding v1".utf8), outputByteCount: 32)
+    }
+
+    func destination(_ node: NodeName) -> ForwardDestination {
+        ForwardDestination(node: node, tag: Self.tag(of: node, key))
+    }
 
     func isValid(_ destination: ForwardDestination) -> Bool {
-        let expected = tag(of: destination.node).utf8
+        isValid(destination, key) || (other.map { isValid(destination, $0) } ?? false)
+    }
+
+    private func isValid(_ destination: ForwardDestination, _ key: SymmetricKey) -> Bool {
+        let expected = Self.tag(of: destination.node, key).utf8
         guard expected.count == destination.tag.utf8.count else { return false }
         // All bytes are compared, so the time of the comparison reveals nothing about the tag.
         return zip(expected, destination.tag.utf8).reduce(UInt8(0)) { $0 | ($1.0 ^ $1.1) } == 0
     }
 
-    private func tag(of node: NodeName) -> String {
+    private static func tag(of node: NodeName, _ key: SymmetricKey) -> String {
         let code = HMAC<SHA256>.authenticationCode(for: Data(node.rawValue.utf8), using: key)
         return code.prefix(8).map { String(format: "%02x", $0) }.joined()
     }

@@ -20,6 +20,8 @@ final class LinkDialer: Sendable {
         /// Makes the TLS handler of a connection. True: another node forwards the connection to the peer.
         var makeTLS: @Sendable (Bool) throws -> NIOSSLClientHandler
         var makeHandshake: @Sendable () -> HandshakeStateMachine
+        /// The certificates that are refused now.
+        var revoked: @Sendable () -> RevokedCertificates
         var makeLane: @Sendable (LinkPeer, any Channel) -> any ChannelHandler
         var rejected: @Sendable (RejectReason, any Error) -> Void
         /// A report of the machine: up, lost or refused.
@@ -73,6 +75,18 @@ final class LinkDialer: Sendable {
             }
             if let channel { discardUnsent(channel) }
             self.handle { $0.rerouted() }
+        }
+    }
+
+    /// Ends the present connection if the peer's certificate is in the list, and reports it as refused.
+    func end(if revoked: RevokedCertificates) {
+        loop.execute {
+            guard let channel = self.state.withLock({ $0.channel }),
+                let certificate = try? channel.pipeline.syncOperations.nioSSL_peerCertificate(),
+                revoked.contains(certificate)
+            else { return }
+            self.delegate.rejected(.revoked, ApusError(.certificateRevoked))
+            self.close()
         }
     }
 
@@ -155,7 +169,8 @@ final class LinkDialer: Sendable {
                 self.delegate.rejected(reason, error)
             })
         let handshake = HandshakeHandler(
-            machine: delegate.makeHandshake(), timeout: TimeAmount(configuration.handshakeTimeout), outcome: outcome)
+            machine: delegate.makeHandshake(), timeout: TimeAmount(configuration.handshakeTimeout),
+            revoked: delegate.revoked, outcome: outcome)
         try channel.pipeline.syncOperations.addHandlers([delegate.makeTLS(isForwarded), handshake])
     }
 

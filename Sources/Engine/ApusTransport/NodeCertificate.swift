@@ -12,9 +12,15 @@ enum NodeCertificate {
 
     /// The node that a verified certificate names; nil if it names none.
     static func nodeName(of certificate: NIOSSLCertificate) -> NodeName? {
-        guard let bytes = try? certificate.toDERBytes(), let parsed = try? Certificate(derEncoded: bytes),
-            let names = try? parsed.extensions.subjectAlternativeNames
-        else { return nil }
+        guard let bytes = try? certificate.toDERBytes(), let parsed = try? Certificate(derEncoded: bytes) else {
+            return nil
+        }
+        return nodeName(of: parsed)
+    }
+
+    /// The node that a certificate names; nil if it names none.
+    static func nodeName(of certificate: Certificate) -> NodeName? {
+        guard let names = try? certificate.extensions.subjectAlternativeNames else { return nil }
         for case .uniformResourceIdentifier(let uri) in names where uri.hasPrefix("apus://node/") {
             return NodeName(rawValue: String(uri.dropFirst("apus://node/".count)))
         }

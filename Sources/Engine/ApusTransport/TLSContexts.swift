@@ -8,11 +8,18 @@ struct TLSContexts: Sendable {
     private let client: NIOSSLContext
     private let server: NIOSSLContext
 
-    /// - Throws: 10022, naming the file that cannot be read.
-    init(_ tls: TransportTLS) throws(ApusError) {
-        let authority = try Self.certificates(tls.authority, "authority")
-        let chain = try Self.certificates(tls.certificateChain, "node certificate")
-        let key = try Self.read(tls.privateKey, "private key") { bytes in
+    /// - Parameters:
+    ///   - tls: the texts.
+    ///   - sources: where they were read, for errors.
+    /// - Throws: 10022, naming what cannot be used.
+    init(_ tls: TransportTLS, from sources: TransportTLS) throws(ApusError) {
+        let authority = try Self.parse(tls.authority, sources.authority, "authority") {
+            try NIOSSLCertificate.fromPEMBytes($0)
+        }
+        let chain = try Self.parse(tls.certificateChain, sources.certificateChain, "node certificate") {
+            try NIOSSLCertificate.fromPEMBytes($0)
+        }
+        let key = try Self.parse(tls.privateKey, sources.privateKey, "private key") { bytes in
             try NIOSSLPrivateKey(bytes: bytes, format: .pem)
         }
         var client = TLSConfiguration.makeClientConfiguration()
@@ -26,7 +33,10 @@ struct TLSContexts: Sendable {
             self.client = try NIOSSLContext(configuration: client)
             self.server = try NIOSSLContext(configuration: server)
         } catch {
-            throw ApusError(.configurationInvalid, "the node's certificate and key cannot be used: \(error)")
+            throw ApusError(
+                .configurationInvalid,
+                "the certificate in \(sources.certificateChain.name) and the key in \(sources.privateKey.name) cannot "
+                    + "be used together: \(error)")
         }
     }
 
@@ -46,27 +56,13 @@ struct TLSContexts: Sendable {
         configuration.shutdownTimeout = .milliseconds(250)
     }
 
-    private static func certificates(
-        _ source: TransportTLS.Source, _ what: String
-    ) throws(ApusError) -> [NIOSSLCertificate] {
-        let certificates = try read(source, what) { try NIOSSLCertificate.fromPEMBytes($0) }
-        guard !certificates.isEmpty else {
-            throw ApusError(.configurationInvalid, "there is no certificate in the \(what)")
-        }
-        return certificates
-    }
-
-    private static func read<Value>(
-        _ source: TransportTLS.Source, _ what: String, _ parse: ([UInt8]) throws -> Value
+    private static func parse<Value>(
+        _ text: TransportTLS.Source, _ source: TransportTLS.Source, _ what: String, _ parse: ([UInt8]) throws -> Value
     ) throws(ApusError) -> Value {
         do {
-            switch source {
-            case .bytes(let bytes): return try parse(bytes)
-            case .file(let path): return try parse(PEMFile.bytes(of: path))
-            }
+            return try parse(text.pem)
         } catch {
-            let place = if case .file(let path) = source { " in \(path)" } else { "" }
-            throw ApusError(.configurationInvalid, "the \(what)\(place) cannot be read: \(error)")
+            throw ApusError(.configurationInvalid, "the \(what) in \(source.name) cannot be read: \(error)")
         }
     }
 }

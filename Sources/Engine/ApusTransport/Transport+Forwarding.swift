@@ -7,11 +7,13 @@ import NIOPosix
 import Synchronization
 
 /// What the address of a node says to a new connection.
-package enum NodeReach: Sendable {
+package enum NodeReach: Sendable, Hashable {
     case reached
     /// The machine refuses connections: the node's process has ended.
     case refused
     case silent
+    /// The node answers, and does not accept this node's certificate.
+    case unwelcome
 }
 
 /// Connections through a third node, where the path between two nodes is cut (D4).
@@ -34,7 +36,7 @@ extension Transport {
     ///
     /// - Throws: 10011 for an invalid tag, 10010 if the node is not a peer that this node dials directly.
     func forwardAddress(of destination: ForwardDestination) throws(ApusError) -> HostPort {
-        guard let key = configuration.forwardingKey, key.isValid(destination) else {
+        guard let key = secrets.withLock({ $0?.forwardingKey }), key.isValid(destination) else {
             throw ApusError(.wrongCluster, "the tag of a connection to forward is invalid")
         }
         guard let links = state.withLock({ $0.links[destination.node] }), links.helper == nil else {
@@ -83,18 +85,6 @@ extension Transport {
                 channel.close(promise: nil)
                 onward.close(promise: nil)
             }
-        }
-    }
-
-    /// Connects to the transport's address of a node, and closes the connection at once.
-    package func reach(_ address: HostPort, timeout: Duration) async -> NodeReach {
-        let dial = ClientBootstrap(group: group).connectTimeout(TimeAmount(timeout))
-        do {
-            let channel = try await dial.connect(host: address.host, port: address.port).get()
-            try? await channel.close()
-            return .reached
-        } catch {
-            return LinkDialer.isRefusal(error) ? .refused : .silent
         }
     }
 }

@@ -42,6 +42,7 @@ extension Transport {
                 to: peer, lane: .control, loop: loop, placement, isReported: number == 0
             ) { end, channel in
                 link.opened(channel)
+                self.note(end.version, of: end.id)
                 return self.makeHandler(link, end, isInitiator: true)
             }
             links.control.append(link)
@@ -63,16 +64,24 @@ extension Transport {
         ]
         let delegate = LinkDialer.Delegate(
             makeTLS: { isForwarded in
-                let key = isForwarded ? self.configuration.forwardingKey : nil
+                let secrets = try self.presentSecrets()
+                let key = isForwarded ? secrets.forwardingKey : nil
                 let name = LaneName(placement: placement, destination: key?.destination(peer.id.name))
-                return try self.tlsContexts().makeClientHandler(name)
+                return try secrets.contexts.makeClientHandler(name)
             },
             makeHandshake: {
                 HandshakeStateMachine(
                     role: .dialer(expecting: peer.id, lane: lane), cluster: self.cluster, local: self.identity)
             },
+            revoked: { self.revoked },
             makeLane: makeLane,
-            rejected: { reason, error in self.reject(reason, error, facts) },
+            rejected: { reason, error in
+                if reason == .revoked { self.onEvent(.revoked(peer.id)) }
+                if reason == .refused, (error as? ApusError)?.code == .certificateRevoked {
+                    self.onEvent(.refusedAsRevoked(peer.id))
+                }
+                self.reject(reason, error, facts)
+            },
             report: { action in
                 guard isReported else { return }
                 switch action {
@@ -198,9 +207,11 @@ extension Transport {
         let machine = HandshakeStateMachine(
             role: .acceptor { peer in self.state.withLock { $0.ended.contains(peer) } }, cluster: cluster,
             local: identity)
+        let secrets = try presentSecrets()
         let handshake = HandshakeHandler(
-            machine: machine, timeout: TimeAmount(configuration.handshakeTimeout), outcome: outcome)
-        try channel.pipeline.syncOperations.addHandlers([tlsContexts().makeServerHandler(), handshake])
+            machine: machine, timeout: TimeAmount(configuration.handshakeTimeout), revoked: { self.revoked },
+            outcome: outcome)
+        try channel.pipeline.syncOperations.addHandlers([secrets.contexts.makeServerHandler(), handshake])
     }
 
     /// Nil if the peer's incarnation ended while it was in the handshake.
@@ -263,8 +274,10 @@ extension Transport {
         limited.log(level, "A node link was refused", metadata: metadata)
     }
 
-    private func tlsContexts() throws(ApusError) -> TLSContexts {
-        guard let contexts = contexts.withLock({ $0 }) else { throw ApusError(.shuttingDown) }
-        return contexts
+    var revoked: RevokedCertificates { secrets.withLock { $0?.revoked } ?? .none }
+
+    func presentSecrets() throws(ApusError) -> TransportSecrets {
+        guard let secrets = secrets.withLock({ $0 }) else { throw ApusError(.shuttingDown) }
+        return secrets
     }
 }

@@ -99,6 +99,8 @@ package final class Transport: Sendable {
         var dialers: [LinkDialer]
         /// The node through which the peer is dialled; nil if it is dialled directly.
         var helper: NodeName?
+        /// The wire version of the newest link; nil before the first.
+        var version: UInt32?
     }
 
     struct Accepted {
@@ -132,7 +134,7 @@ package final class Transport: Sendable {
     package let tracer: SpanTracer?
     let metrics = TransportMetrics()
     let state = Mutex(State())
-    let contexts = Mutex<TLSContexts?>(nil)
+    let secrets = Mutex<TransportSecrets?>(nil)
     /// For log messages that unauthenticated peers can cause.
     let limited: LogLimiter
     let executors = LoopExecutors()
@@ -168,8 +170,9 @@ package final class Transport: Sendable {
     /// - Throws: 10019 if the address is in use, 10022 if a certificate cannot be read or the address cannot be bound,
     ///   10017 after ``stop()``.
     package func start() async throws(ApusError) -> HostPort {
-        let contexts = try TLSContexts(configuration.tls)
-        self.contexts.withLock { $0 = contexts }
+        let secrets = try TransportSecrets(
+            unchecked: configuration.tls, revoked: configuration.revoked, forwardingKey: configuration.forwardingKey)
+        self.secrets.withLock { $0 = secrets }
         let listener = try await listen()
         let wanted = state.withLock { state -> [Peer]? in
             guard state.phase == .idle else { return nil }
@@ -221,6 +224,20 @@ package final class Transport: Sendable {
             for dialer in links.dialers { _ = dialer.stop() }
         }
         for links in added { for dialer in links.dialers { dialer.start() } }
+    }
+
+    /// The wire version that this node and a peer speak with each other; nil if no link to this incarnation was up yet.
+    package func wireVersion(of peer: NodeID) -> UInt32? {
+        state.withLock { state in
+            state.links[peer.name].flatMap { $0.peer.id == peer ? $0.version : nil }
+        }
+    }
+
+    func note(_ version: UInt32, of peer: NodeID) {
+        state.withLock { state in
+            guard state.links[peer.name]?.peer.id == peer else { return }
+            state.links[peer.name]?.version = version
+        }
     }
 
     /// Sends a request and waits for the answer, for at most `timeout`.

@@ -6,6 +6,8 @@ package struct TransportConfiguration: Sendable {
     /// The address of the listener for node links. Port 0 asks the system for a free one.
     package var bind: HostPort
     package var tls: TransportTLS
+    /// The certificates of nodes that are refused from the start.
+    package var revoked = RevokedCertificates.none
     /// The longest frame after its length field, and the longest payload after decompression, in bytes. A longer one
     /// closes its link (10002).
     package var frameByteCountMax = 8 << 20
@@ -99,4 +101,8 @@ package enum TransportEvent: Sendable, Hashable {
     case listening(Bool)
     /// A link was refused or closed because of a fault of the peer.
     case rejected(RejectReason)
+    /// The peer's certificate is in this node's list of revoked certificates.
+    case revoked(NodeID)
+    /// The peer refuses this node's certificate as revoked.
+    case refusedAsRevoked(NodeID)
 }

@@ -58,8 +58,8 @@ extension NodeParts {
 
 extension NodeConfiguration {
     /// The configuration of the node's cluster service.
-    func clusterService(key: [UInt8]) -> ClusterConfiguration {
-        var service = ClusterConfiguration(cluster: cluster, node: node, key: key)
+    func clusterService(keys: ClusterKeys) -> ClusterConfiguration {
+        var service = ClusterConfiguration(cluster: cluster, node: node, keys: keys)
         service.weight = UInt32(clamping: weight)
         service.membership = membership
         service.revisionPollInterval = etcd?.pollInterval ?? ownershipPoll
@@ -71,9 +71,12 @@ extension NodeConfiguration {
     }
 
     /// The configuration of the node's links to other nodes.
-    func links(key: [UInt8]) -> TransportConfiguration {
+    ///
+    /// - Throws: 10022 if the list of revoked certificates cannot be read.
+    func links(keys: ClusterKeys) throws(ApusError) -> TransportConfiguration {
         var links = transport
-        links.forwardingKey = ForwardingKey(clusterKey: key)
+        links.forwardingKey = ForwardingKey(keys: keys)
+        links.revoked = try RevokedCertificates(file: revokedCertificatesFile)
         return links
     }
 }

@@ -36,6 +36,10 @@ final class NodeParts: Sendable {
     let sessions: SessionService
     let gateway: Gateway
     let http: HTTPListener
+    /// The key with which this node signs tokens.
+    private let signing: TokenSigning
+    /// Reports certificates that expire.
+    private let expiry: CertificateWatch
     /// The topics to which clients subscribe.
     let topics: TopicService
     /// The conditions that keep this node from full service. Its parts raise and clear them.
@@ -66,12 +70,12 @@ final class NodeParts: Sendable {
     ) async throws(ApusError) {
         (self.configuration, self.carried, self.log) = (configuration, carried, log)
         conditions = NodeConditions(log: log)
-        let key = try configuration.clusterKey()
+        let keys = try configuration.clusterKeys()
         let (ownership, held) = try await Self.ownership(configuration, log: log)
         memory = Self.memory(configuration, log: log)
         let late = LateHooks()
         cluster = try await ClusterService.open(
-            configuration.clusterService(key: key), store: ownership,
+            configuration.clusterService(keys: keys), store: ownership,
             hooks: Self.hooks(late, conditions, fenced: fenced), logger: log)
         records = try await NodeRecords.open(configuration, carrying: carried, for: cluster.identity)
         let revocations = RevocationWatch(records: records, log: log)
@@ -87,9 +91,10 @@ final class NodeParts: Sendable {
         let dispatcher = NodeDispatcher()
         replicas = Self.replicas(configuration, of: cluster, loop: group.next(), log: nodeLog)
         transport = Transport(
-            configuration: configuration.links(key: key), identity: view.local, cluster: configuration.cluster,
+            configuration: try configuration.links(keys: keys), identity: view.local, cluster: configuration.cluster,
             group: group, control: ControlRouter(cluster: cluster, replicas: replicas, dispatcher: dispatcher),
-            media: channels, onEvent: Self.events(to: cluster, replicas), logger: nodeLog, limited: limited,
+            media: channels, onEvent: Self.events(to: cluster, replicas, RevokedNotice(conditions)), logger: nodeLog,
+            limited: limited,
             tracer: tracer)
         replicas.connect(transport)
         let moved: @Sendable (ShardID, Epoch) -> Void = { [cluster] in cluster.moved($0, $1) }
@@ -99,11 +104,11 @@ final class NodeParts: Sendable {
         topics = TopicService(configuration: configuration.api, view: view, entities: entities)
         topics.register(with: runtime, dispatcher)
         dispatcher.connect(entities)
-        relay = try Self.relay(configuration, key, cluster.identity, conditions, log: nodeLog)
+        relay = try Self.relay(configuration, keys, cluster.identity, conditions, log: nodeLog)
         relayMesh = Self.mesh(relay, configuration, cluster.view, transport, dispatcher, log: nodeLog)
         sessions = SessionService(
             configuration: configuration.sessions, view: view, entities: entities, transport: transport,
-            verifier: try Self.verifier(configuration), sealer: TicketSealer(clusterKey: key), revocations: revocations,
+            verifier: try configuration.tokenVerifier(), sealer: TicketSealer(keys: keys), revocations: revocations,
             relayIssuer: relayMesh, log: nodeLog)
         // Before the first client connects: a starting node must have the revocations.
         try await revocations.load(wallSeconds: cluster.view.clock.wallSeconds())
@@ -115,34 +120,39 @@ final class NodeParts: Sendable {
             cluster: cluster, sessions: sessions, channels: channels, name: configuration.cluster,
             drain: { () throws(ApusError) in try await drain.begin() },
             forwarding: ClientForwarding(view: view, transport: transport, dispatcher: dispatcher))
-        let clients = try await Self.clients(requests, carried, context, tracer, log: nodeLog)
+        signing = TokenSigning(try await configuration.tokenSigner())
+        let clients = Self.clients(requests, carried, context, signing, tracer, log: nodeLog)
         gateway = Gateway(
             configuration: configuration.gateway, sessions: sessions, channels: channels, clients: clients,
-            view: view, group: group, ticketKeys: Self.ticketKeys(configuration.gateway, key), log: nodeLog,
+            view: view, group: group, ticketKeys: configuration.ticketKeys(keys), log: nodeLog,
             limited: limited)
         drain.connect(gateway)
         let report = NodeReport(
             configuration: configuration, relayAddress: configuration.relayAddress(), relay: relay,
-            relayMesh: relayMesh, cluster: cluster, drain: drain, channels: channels, gateway: gateway,
+            relayMesh: relayMesh, cluster: cluster, replicas: replicas, drain: drain, channels: channels,
+            gateway: gateway,
             sessions: sessions, clients: clients, conditions: conditions)
         http = try HTTPListener(
             configuration: configuration.httpListener, sources: report.sources(metrics: metrics), group: httpGroup,
             logger: nodeLog, limited: limited)
+        expiry = CertificateWatch(
+            try configuration.certificateExpiries(), warning: configuration.expiryWarning, conditions: conditions,
+            log: nodeLog)
         late.set(channels: channels, runtime: runtime, gateway: gateway)
     }
 
     /// The requests and events of clients: the cluster's own, and those of the carried services.
     private static func clients(
-        _ requests: OperatorRequests, _ carried: [any NodeService], _ node: NodeContext, _ tracer: SpanTracer?,
-        log: Logger
-    ) async throws(ApusError) -> ClientServices {
+        _ requests: OperatorRequests, _ carried: [any NodeService], _ node: NodeContext, _ signing: TokenSigning,
+        _ tracer: SpanTracer?, log: Logger
+    ) -> ClientServices {
         var api = ClientAPI()
         api.addSchemas(clientSchemas)
         api.addTopicRequests(node.topics)
         api.addSessionRequests(requests.sessions, records: node.records)
         let clock = requests.cluster.view.clock
         api.addTokenRequests(
-            records: node.records, signer: try await signer(node.configuration.tokenPrivateKeyFile),
+            records: node.records, signing: signing,
             cluster: node.configuration.cluster, wallSeconds: { clock.wallSeconds() })
         requests.add(to: &api)
         for service in carried { service.addRequests(to: &api, of: node) }
@@ -161,12 +171,12 @@ final class NodeParts: Sendable {
 
     /// The relay of this node; nil if it has none. Throws 10022 if a secret cannot be read.
     private static func relay(
-        _ configuration: NodeConfiguration, _ clusterKey: [UInt8], _ node: NodeID, _ conditions: NodeConditions,
+        _ configuration: NodeConfiguration, _ clusterKeys: ClusterKeys, _ node: NodeID, _ conditions: NodeConditions,
         log: Logger
     ) throws(ApusError) -> RelayService? {
         guard configuration.relay.isEnabled else { return nil }
         let name = configuration.advertisedRelay?.host ?? ""
-        let keys = try RelayKeys(root: clusterKey, configuration: configuration.relay)
+        let keys = try configuration.relayKeys(clusterKeys)
         return RelayService(
             configuration: configuration.relay, keys: keys, node: RelayMesh.tag(of: node),
             domain: TransportAddress(name, port: 0) == nil ? name : "", conditions: conditions, log: log)
@@ -192,11 +202,12 @@ final class NodeParts: Sendable {
     }
 
     private static func events(
-        to cluster: ClusterService, _ replicas: ReplicaService
+        to cluster: ClusterService, _ replicas: ReplicaService, _ notice: RevokedNotice
     ) -> @Sendable (TransportEvent) -> Void {
         { event in
             cluster.received(event)
             replicas.received(event)
+            notice.received(event)
         }
     }
 
@@ -210,7 +221,7 @@ final class NodeParts: Sendable {
             entities: entities, records: records, configuration: configuration, topics: topics, log: log)
         let others = carried.flatMap { $0.work(of: context) }
         let tracing: [any Service] = exporter.map { [$0] } ?? []
-        return tracing + [http, watch, recordLockWatch] + own + relays + others + [gateway, cluster]
+        return tracing + [http, watch, recordLockWatch, expiry] + own + relays + others + [gateway, cluster]
     }
 
     /// Opens the listeners and joins the cluster.
@@ -242,29 +253,20 @@ final class NodeParts: Sendable {
         }
     }
 
-    /// Nil if TLS resumption is off.
-    private static func ticketKeys(_ configuration: GatewayConfiguration, _ clusterKey: [UInt8]) -> TLSTicketKeys? {
-        guard configuration.tlsTicketLifetime > .zero else { return nil }
-        return TLSTicketKeys(clusterKey: clusterKey, lifetime: configuration.tlsTicketLifetime)
-    }
-
-    private static func verifier(_ configuration: NodeConfiguration) throws(ApusError) -> TokenVerifier {
-        try TokenVerifier(
-            publicKeyPEM: try text(configuration.tokenPublicKeyFile), cluster: configuration.cluster)
-    }
-
-    /// Nil if this node does not sign tokens.
-    private static func signer(_ file: String) async throws(ApusError) -> TokenSigner? {
-        guard !file.isEmpty else { return nil }
-        return try await TokenSigner(privateKeyPEM: try text(file))
-    }
-
-    private static func text(_ path: String) throws(ApusError) -> String {
-        do {
-            return try String(contentsOfFile: path, encoding: .utf8)
-        } catch {
-            throw ApusError(.configurationInvalid, "\(path) cannot be read: \(error.localizedDescription)")
-        }
+    /// Uses the keys and certificates of a configuration that was read again. Connections and sessions continue.
+    ///
+    /// - Throws: 10022 with the reason, or 10007 if the relay is overloaded. Nothing has changed then.
+    func reload(_ new: NodeConfiguration) async throws(ApusError) {
+        let secrets = try await NodeSecrets(new, startedAs: configuration)
+        // The relay checks its own part, and is the last one that can refuse.
+        if let relay, let keys = secrets.relay { try relay.reload(new.relay, keys) }
+        sessions.use(secrets.sessions)
+        signing.use(secrets.signer)
+        cluster.use(secrets.heartbeats)
+        gateway.use(secrets.clients)
+        if let certificate = secrets.http { http.use(certificate) }
+        transport.use(secrets.links)
+        expiry.use(secrets.expiries)
     }
 }
 

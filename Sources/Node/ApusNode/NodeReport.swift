@@ -10,6 +10,7 @@ import ApusNodeConfiguration
 import ApusRelay
 import ApusRelayService
 import ApusSessions
+import ApusWire
 import Foundation
 import SwiftProtobuf
 
@@ -21,6 +22,7 @@ struct NodeReport: Sendable {
     let relay: RelayService?
     let relayMesh: RelayMesh?
     let cluster: ClusterService
+    let replicas: ReplicaService
     let drain: NodeDrain
     let channels: ChannelService
     let gateway: Gateway
@@ -45,7 +47,8 @@ struct NodeReport: Sendable {
     private var httpClients: HTTPClients {
         let cache = BearerCache(
             verify: { [sessions] token throws(ApusError) in try sessions.bearer(of: token) },
-            isValid: { [sessions] session throws(ApusError) in try sessions.checkBearer(session) })
+            isValid: { [sessions] session throws(ApusError) in try sessions.checkBearer(session) },
+            generation: { [sessions] in sessions.keyGeneration })
         return HTTPClients(
             services: clients, sessions: sessions,
             session: { token throws(ApusError) in try cache.session(token) },
@@ -83,9 +86,10 @@ struct NodeReport: Sendable {
     private func status() async -> NodeStatus {
         let map = cluster.view.map
         let slot = map.slot(of: cluster.identity.name)
+        let member = map.member(named: cluster.identity.name)
         let counts = await gateway.counts()
         let held = await channels.status()
-        return NodeStatus(
+        var status = NodeStatus(
             name: cluster.identity.name.rawValue, incarnation: cluster.identity.incarnation, state: state,
             addresses: .init(
                 transport: configuration.advertisedTransport.description,
@@ -93,13 +97,18 @@ struct NodeReport: Sendable {
                 relay: relayAddress?.description),
             shards: .init(
                 owned: map.shards.count { $0.owner == slot }, standby: map.shards.count { $0.standby == slot },
-                drained: map.isDrained(cluster.identity) && !drain.isRunning),
+                drained: map.isDrained(cluster.identity) && !drain.isRunning,
+                misplaced: await cluster.status().misplacedCount, alone: replicas.aloneCount),
             sessions: .init(devices: counts.devices, apps: counts.apps), viewers: counts.viewers,
             channels: held.map(Self.channel), revision: map.revision,
             members: map.members.filter(\.state.isAlive).map(\.id.name.rawValue),
             uptime_s: (MonotonicTime.now() - started).milliseconds / 1000,
             relay: await relay?.standing().map { NodeStatus.Relay($0, standby: relayMesh?.standby) },
             conditions: conditions.all)
+        status.program = .init(
+            build: ProgramBuild.own, wire: WireVersion.current, wire_oldest: WireVersion.oldest)
+        (status.cordoned, status.weight) = (member?.isCordoned ?? false, member?.weight ?? 0)
+        return status
     }
 
     private static func channel(_ status: ChannelStatus) -> NodeStatus.Channel {

@@ -39,7 +39,7 @@ package struct NodeServer: Sendable {
 
     /// Runs until SIGTERM or SIGINT, then hands over its shards and leaves the cluster.
     /// - Parameters:
-    ///   - reload: reads the configuration again at a SIGHUP, for the relay's secrets, users, lists and certificate.
+    ///   - reload: reads the configuration again at a SIGHUP, for its keys and certificates; see ``NodeReload``.
     ///   - fenced: called if the cluster declared this incarnation dead. It must restart the process and must not
     ///     continue with its state.
     /// - Throws: 10019, 10020, 10021, 10022 with the cause and its place.
@@ -51,13 +51,7 @@ package struct NodeServer: Sendable {
         let fitted = try configuration.fittingDescriptors(log: log)
         let parts = try await NodeParts(
             fitted, carrying: services, metrics: metrics, log: log, fenced: fenced)
-        let reloading = await RelayReload(
-            relay: parts.relay,
-            certificate: { [http = parts.http] () throws(ApusError) in try http.reloadCertificate() }, log: log
-        ) { () throws(ApusError) in
-            let new = try reload()
-            return (new.relay, try new.relayKeys())
-        }
+        let reloading = await NodeReload(parts, log: log, read: reload)
         do {
             try await parts.open()
         } catch {

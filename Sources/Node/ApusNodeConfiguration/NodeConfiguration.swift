@@ -51,9 +51,14 @@ public struct NodeConfiguration: Sendable {
     /// The directory for blobs, which all nodes of this machine share.
     public var blobsDirectory = ""
     package var blobs = BlobLimits()
-    /// A file with 32 random bytes that all nodes share.
+    /// A file with 32 random bytes that all nodes share, or with two such keys while the key is changed.
     public var clusterKeyFile: String
+    /// A PEM file with the public key that verifies tokens, or with two while the key is changed.
     public var tokenPublicKeyFile: String
+    /// A file with the serial numbers of revoked certificates of nodes; if empty, there are none.
+    public var revokedCertificatesFile: String
+    /// The remaining validity of a certificate from which on the node warns.
+    public var expiryWarning: Duration
     public var http: HostPort
     package var httpListener: HTTPConfiguration
     /// The file with the key that signs tokens, for `POST /v1/tokens`; if empty, this node issues none.
@@ -122,6 +127,9 @@ public struct NodeConfiguration: Sendable {
         tokenPublicKeyFile = path(try reader.string("keys.token_public"))
         let privateKey = try reader.string("keys.token_private", default: "")
         tokenPrivateKeyFile = privateKey.isEmpty ? "" : path(privateKey)
+        let revoked = try reader.string("tls.revoked", default: "")
+        revokedCertificatesFile = revoked.isEmpty ? "" : path(revoked)
+        expiryWarning = try reader.duration("tls.expiry_warning", default: .seconds(30 * 86_400))
         transport = TransportConfiguration(
             bind: listenTransport,
             tls: TransportTLS(
@@ -235,6 +243,13 @@ public struct NodeConfiguration: Sendable {
         membership.pathCheckInterval = try reader.duration("membership.path_check", default: d.pathCheckInterval)
         membership.pathRestoreCount = try reader.int(
             "membership.path_restore_checks", default: d.pathRestoreCount, in: 1...100)
+        membership.fullMeshMax = try reader.int("membership.full_mesh_max", default: d.fullMeshMax, in: 3...64)
+        membership.watcherCount = try reader.int("membership.watchers", default: d.watcherCount, in: 2...32)
+        guard membership.watcherCount.isMultiple(of: 2), membership.watcherCount < membership.fullMeshMax else {
+            throw reader.invalid("membership.watchers", "an even number below membership.full_mesh_max is expected")
+        }
+        membership.pathCheckCountMax = try reader.int(
+            "membership.path_checks_max", default: d.pathCheckCountMax, in: 1...256)
         membership.clockDifferenceMax = try reader.duration(
             "membership.clock_difference_max", default: d.clockDifferenceMax)
     }

@@ -55,6 +55,15 @@ extension ClientGetPresenceRequest: BoundedMessage {}
 extension ClientListNodesRequest: BoundedMessage {}
 extension ClientDrainNodeRequest: BoundedMessage {}
 extension ClientListShardsRequest: BoundedMessage {}
+extension ClientCordonNodeRequest: BoundedMessage {}
+extension ClientUncordonNodeRequest: BoundedMessage {}
+extension ClientExplainShardRequest: BoundedMessage {}
+extension ClientListMapChangesRequest: BoundedMessage {}
+
+extension ClientSetNodeWeightRequest: BoundedMessage {
+    package var isWithinBounds: Bool { (1...10_000).contains(weight) }
+}
+
 extension ClientListSessionsRequest: BoundedMessage {}
 extension ClientEndSessionRequest: BoundedMessage {}
 extension ClientListChannelsRequest: BoundedMessage {}

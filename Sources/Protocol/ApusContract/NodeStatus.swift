@@ -60,10 +60,32 @@ package struct NodeStatus: Codable, Sendable, Equatable {
         /// other node is up to be one. The clients of a draining node were redirected. Nil if the node does not report
         /// it.
         package var drained: Bool?
-        package init(owned: Int, standby: Int, drained: Bool? = nil) {
+        /// The shards of all nodes that are not at their place, as this node sees it. Nil if the node does not report
+        /// it.
+        package var misplaced: Int?
+        /// The shards with entities of which this node is the owner, and whose changes it acknowledges without a
+        /// standby. Nil if the node does not report it.
+        package var alone: Int?
+        package init(owned: Int, standby: Int, drained: Bool? = nil, misplaced: Int? = nil, alone: Int? = nil) {
             self.owned = owned
             self.standby = standby
             self.drained = drained
+            self.misplaced = misplaced
+            self.alone = alone
+        }
+    }
+
+    /// The program of the node. Of a node of an earlier version it is nil.
+    package struct Program: Codable, Sendable, Equatable {
+        /// Differs between two builds of the program (`ProgramBuild`).
+        package var build: String
+        /// The newest and the oldest wire version that it speaks with other nodes.
+        package var wire: UInt32
+        package var wire_oldest: UInt32
+        package init(build: String, wire: UInt32, wire_oldest: UInt32) {
+            self.build = build
+            self.wire = wire
+            self.wire_oldest = wire_oldest
         }
     }
 
@@ -156,6 +178,12 @@ package struct NodeStatus: Codable, Sendable, Equatable {
     package var relay: Relay?
     /// The conditions that keep the node from full service; usually empty. Nil if the node does not report them.
     package var conditions: [NodeCondition]?
+    /// Nil if the node does not report it.
+    package var program: Program?
+    /// True if the node was cordoned: it gets no new shards.
+    package var cordoned: Bool?
+    /// Its share of the shards relative to the other nodes' weights.
+    package var weight: UInt32?
 
     package init(
         name: String, incarnation: UInt64, state: String, addresses: Addresses, shards: Shards, sessions: Sessions,

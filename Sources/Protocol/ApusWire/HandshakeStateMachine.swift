@@ -3,8 +3,18 @@ import NIOCore
 import SwiftProtobuf
 
 /// The wire versions of this release: N and N−1, so that a cluster can be upgraded node by node (D3).
+///
+/// | version | since then |
+/// |---|---|
+/// | 1 | the first |
+/// | 2 | heartbeats with promises; the cluster map has a history and cordoned nodes |
+///
+/// A feature that nodes of the previous version would lose or not understand is used only when all members speak the
+/// version that has it. Tests/ApusWireTests/Version1 holds bytes of version 1 that are frozen.
 public enum WireVersion {
-    public static let current: UInt32 = 1
+    public static let current: UInt32 = 2
+    /// The version since which members can be cordoned.
+    public static let cordon: UInt32 = 2
     public static let oldest: UInt32 = 1
 }
 
@@ -41,6 +51,8 @@ public enum RejectReason: String, Sendable, Hashable, CaseIterable {
     case tls
     /// A certificate of another authority, an expired one, or none.
     case certificate
+    /// The certificate is in this node's list of revoked certificates (10032).
+    case revoked
     /// The name in the hello is not the certificate's.
     case name
     /// Another cluster's identity (10011).
@@ -93,7 +105,7 @@ public struct HandshakeStateMachine: Sendable {
     private enum State {
         case securing
         case greeting(certificateName: NodeName)
-        case listening(certificateName: NodeName)
+        case listening(certificateName: NodeName, isRevoked: Bool)
         case finished
     }
 
@@ -115,19 +127,23 @@ public struct HandshakeStateMachine: Sendable {
     }
 
     /// TLS is complete. The certificate belongs to the node of this name, or to no node.
-    public mutating func secured(certificateName: NodeName?) -> [Action] {
+    ///
+    /// - Parameter isRevoked: the certificate must not be accepted any more. The accepting side still reads the hello,
+    ///   so that its answer with the reason is not lost with the connection.
+    public mutating func secured(certificateName: NodeName?, isRevoked: Bool = false) -> [Action] {
         guard case .securing = state else { return fail(.malformed, ApusError(.malformed)) }
         guard let certificateName else {
             return fail(.certificate, ApusError(.notAllowed, "the certificate is not a node's"))
         }
         switch role {
         case .acceptor:
-            state = .listening(certificateName: certificateName)
+            state = .listening(certificateName: certificateName, isRevoked: isRevoked)
             return []
         case .dialer(let peer, let lane):
             guard certificateName == peer.name else {
                 return fail(.name, ApusError(.notAllowed, "the certificate belongs to another node"))
             }
+            guard !isRevoked else { return fail(.revoked, ApusError(.certificateRevoked)) }
             state = .greeting(certificateName: certificateName)
             return [.send(greeting(.hello, lane: lane))]
         }
@@ -138,10 +154,11 @@ public struct HandshakeStateMachine: Sendable {
         switch state {
         case .securing, .finished:
             return fail(.malformed, ApusError(.malformed, "an unexpected frame arrived"))
-        case .listening(let name):
+        case .listening(let name, let isRevoked):
             guard frame.kind == .hello else {
                 return fail(.malformed, ApusError(.malformed, "the first frame is not a hello"))
             }
+            guard !isRevoked else { return fail(.revoked, ApusError(.certificateRevoked)) }
             return judge(frame, certificateName: name)
         case .greeting(let name):
             if frame.kind == .goodbye { return fail(.refused, Self.error(of: frame)) }

@@ -39,6 +39,7 @@ package struct OperatorRequests: Sendable {
     /// Registers the requests.
     package func add(to api: inout ClientAPI) {
         addNodes(to: &api)
+        addMap(to: &api)
         addSessions(to: &api)
         for number in [ClientDrainNodeRequest.info, ClientListSessionsRequest.info, ClientEndSessionRequest.info]
             + [ClientListChannelsRequest.info]
@@ -54,10 +55,13 @@ package struct OperatorRequests: Sendable {
     private func addNodes(to api: inout ClientAPI) {
         api.on(ClientListNodesRequest.self) { [self] _, _ throws(ApusError) in
             let map = cluster.view.map
-            return .with {
-                ($0.cluster, $0.revision) = (name.rawValue, map.revision)
-                $0.nodes = map.members.map { Self.node($0, map) }
+            var answer = ClientListNodesResponse.with { ($0.cluster, $0.revision) = (name.rawValue, map.revision) }
+            for member in map.members {
+                var node = Self.node(member, map)
+                if member.state.isAlive { node.wireVersion = await cluster.wireVersion(of: member.id) ?? 0 }
+                answer.nodes.append(node)
             }
+            return answer
         }
         api.on(ClientDrainNodeRequest.self) { [self] request, call throws(ApusError) in
             guard forwarding.isHere(request.node) else { return try await forwarding.ask(request.node, request, call) }
@@ -81,13 +85,17 @@ package struct OperatorRequests: Sendable {
                     answer.nextPageToken = "\(number)"
                     break
                 }
-                answer.shards.append(
-                    .with {
-                        ($0.shard, $0.term, $0.owner) = (UInt32(number), UInt64(map[shard].epoch), owner)
-                        $0.standby = map.standby(of: shard)?.id.name.rawValue ?? ""
-                    })
+                answer.shards.append(Self.shard(shard, map))
             }
             return answer
+        }
+    }
+
+    static func shard(_ shard: ShardID, _ map: ClusterMap) -> ClientShard {
+        .with {
+            ($0.shard, $0.term) = (UInt32(shard.rawValue), UInt64(map[shard].epoch))
+            $0.owner = map.owner(of: shard)?.id.name.rawValue ?? ""
+            $0.standby = map.standby(of: shard)?.id.name.rawValue ?? ""
         }
     }
 
@@ -102,6 +110,7 @@ package struct OperatorRequests: Sendable {
             $0.ownedShards = UInt32(map.shards.count { $0.owner == slot })
             $0.standbyShards = UInt32(map.shards.count { $0.standby == slot })
             $0.drained = map.isDrained(member.id)
+            ($0.weight, $0.cordoned) = (member.weight, member.isCordoned)
         }
     }
 

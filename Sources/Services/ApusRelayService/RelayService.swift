@@ -9,9 +9,6 @@ import Synchronization
 /// Reads the relay's current configuration and keys from their files.
 package typealias RelaySource = @Sendable () throws(ApusError) -> (configuration: RelayConfiguration, keys: RelayKeys)
 
-/// Reads a certificate again.
-package typealias CertificateReload = @Sendable () throws(ApusError) -> Void
-
 /// The relay of one node as a service: opens the listeners, and closes them when the node stops (D8).
 /// Isolation: any thread. The planes and the control thread are threads of the relay's own.
 package final class RelayService: Service {

@@ -71,8 +71,8 @@ package final class SessionService: Service, Sendable {
     package let view: ClusterView
     let entities: EntityRegistry
     let transport: Transport
-    let verifier: TokenVerifier
-    let sealer: TicketSealer
+    private let keys: Mutex<SessionKeys>
+    private let generation = Atomic<Int>(0)
     package let revocations: RevocationWatch
     let log: Logger
     /// Nil if the node has no relay.
@@ -84,6 +84,18 @@ package final class SessionService: Service, Sendable {
     /// The number of sessions and subscriptions that were refused because of a limit.
     private let refused = Counter(label: "apus_sessions_refused_total")
 
+    var verifier: TokenVerifier { keys.withLock { $0.verifier } }
+    var sealer: TicketSealer { keys.withLock { $0.sealer } }
+
+    /// Accepts the tokens and tickets of other keys from now on. Sessions that are open continue.
+    package func use(_ new: SessionKeys) {
+        keys.withLock { $0 = new }
+        generation.add(1, ordering: .sequentiallyConsistent)
+    }
+
+    /// The number of times that the keys were replaced.
+    package var keyGeneration: Int { generation.load(ordering: .sequentiallyConsistent) }
+
     package init(
         configuration: SessionConfiguration, view: ClusterView, entities: EntityRegistry, transport: Transport,
         verifier: TokenVerifier, sealer: TicketSealer, revocations: RevocationWatch,
@@ -93,8 +105,7 @@ package final class SessionService: Service, Sendable {
         self.view = view
         self.entities = entities
         self.transport = transport
-        self.verifier = verifier
-        self.sealer = sealer
+        keys = Mutex(SessionKeys(verifier: verifier, sealer: sealer))
         self.revocations = revocations
         self.relayIssuer = relayIssuer
         let perMinute = configuration.relayCredentialsPerMinute

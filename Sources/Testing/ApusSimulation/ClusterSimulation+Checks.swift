@@ -22,15 +22,34 @@ extension ClusterSimulation {
             if owner?.id != old.member(at: before.owner)?.id { checkTakeover(of: index, after: old, by: maker) }
             if let owner, !owner.state.isAlive { fail("shard \(index) is owned by \(owner.id), which is not alive") }
             checkStandby(of: index, after: old, by: maker)
+            checkCordon(of: index, after: old, by: maker)
             let standby = new.member(at: after.standby)
             if after.owner != .none, after.owner == after.standby { fail("shard \(index) has its owner as standby") }
             if let standby, !standby.state.isAlive { fail("shard \(index)'s standby \(standby.id) is not alive") }
             if owner == nil, new.members.contains(where: { $0.state.isAlive }) {
                 fail("shard \(index) has no owner while a member is alive")
             }
-            if standby == nil, let owner, new.members.contains(where: { $0.state == .up && $0.id != owner.id }) {
-                fail("shard \(index) has no standby while another member is up")
+            if standby == nil, let owner, new.members.contains(where: { $0.acceptsShards && $0.id != owner.id }) {
+                fail("shard \(index) has no standby while another member accepts it")
             }
+        }
+    }
+
+    /// Checks a shard that a member got: it was not cordoned, or nobody else accepted it, or it was the shard's
+    /// standby.
+    private func checkCordon(of index: Int, after old: ClusterMap, by maker: SimulatedProcess) {
+        let (before, after) = (old.shards[index], store.map.shards[index])
+        let isCordoned: (MemberSlot) -> Bool = { slot in
+            // A node that this map uncordons may stand by at once.
+            guard let before = old.member(at: slot), let now = self.store.map.member(at: slot) else { return false }
+            return before.isCordoned && now.isCordoned && now.state == .up
+        }
+        let others = store.map.members.filter(\.acceptsShards)
+        if after.owner != before.owner, isCordoned(after.owner), after.owner != before.standby, !others.isEmpty {
+            fail("shard \(index) went to the cordoned owner \(after.owner.rawValue), by \(maker.id)")
+        }
+        if after.standby != before.standby, isCordoned(after.standby), after.standby != before.owner {
+            fail("shard \(index) went to the cordoned standby \(after.standby.rawValue), by \(maker.id)")
         }
     }
 
@@ -76,6 +95,7 @@ extension ClusterSimulation {
             guard member.id == before.id else { continue }
             deathCount += 1
             checkSide(of: maker, against: before.id)
+            checkVictim(before.id, by: maker)
             if let process = runningProcess(of: before.id) { checkPermission(of: process) }
             tell("\(before.id) was declared dead by \(maker.id)")
             if !profile.hasDeaths {
@@ -102,6 +122,8 @@ extension ClusterSimulation {
         guard process.isRunning, process.pausedUntil == nil, process.leavesAt == nil, mayAnswer(process),
             ended.contains(process.id)
         else { return }
+        // It may not know yet that it has left.
+        guard !store.map.members.contains(where: { $0.id == process.id && $0.state == .left }) else { return }
         let until = process.membership.promises.permissionEnd
         fail("\(process.id) may answer for its entities after it was declared dead, for \(until - now)")
     }
@@ -124,11 +146,11 @@ extension ClusterSimulation {
     /// Checks that a link between two nodes goes around their cut path. All nodes run in such a run.
     func checkPath(_ from: Int, _ to: Int) {
         guard let process = runningProcess(named: from), let peer = runningProcess(named: to), process.isMember,
-            peer.isMember
+            peer.isMember, process.pausedUntil == nil, peer.pausedUntil == nil
         else { return }
         let isUp =
             process.linked.contains(peer.id) && isReachable(to, from: process, through: process.helpers[peer.id])
-        if !isUp { fail("\(process.id) has no link to \(peer.id) 800 ms after their path was cut") }
+        if !isUp { fail("\(process.id) has no link to \(peer.id) since their path was cut") }
     }
 
     /// Checks a map that a process applies as the newest.
@@ -139,8 +161,10 @@ extension ClusterSimulation {
         guard map.revision < UInt64(store.history.count) else {
             return fail("\(process.id) holds revision \(map.revision), which the store never made")
         }
-        if store.history[Int(map.revision)] != map {
-            fail("\(process.id) holds another map of revision \(map.revision) than the store")
+        let stored = store.history[Int(map.revision)]
+        // A node of an earlier version reads no rules, and writes none.
+        guard process.isEarlier ? stored.withoutRules == map.withoutRules : stored == map else {
+            return fail("\(process.id) holds another map of revision \(map.revision) than the store")
         }
     }
 
@@ -209,17 +233,19 @@ extension ClusterSimulation {
             guard running.contains(where: { $0.id == member.id }) else { return "\(member.id) does not run" }
         }
         let placement = ShardPlacement(of: map)
+        let isSettled = placement.isSettled(map)
         for index in map.shards.indices {
             let shard = map.shards[index]
             guard let owner = map.member(at: shard.owner), owner.state.isAlive else {
                 return "shard \(index) is not owned"
             }
-            guard running.count < 2 || map.member(at: shard.standby) != nil else {
+            let hasCandidate = map.members.contains { $0.acceptsShards && $0.id != owner.id }
+            guard running.count < 2 || !hasCandidate || map.member(at: shard.standby) != nil else {
                 return "shard \(index) has no standby"
             }
-            guard placement[index].owner == shard.owner,
-                placement[index].standby == .none || placement[index].standby == shard.standby
-            else { return "shard \(index) is not at its place" }
+            guard isSettled || !placement.isMisplaced(index, in: map) else {
+                return "shard \(index) is not at its place"
+            }
         }
         return nil
     }

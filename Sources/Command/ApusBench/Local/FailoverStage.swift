@@ -159,16 +159,15 @@ final class FailoverStage {
 
     private func rest(upCount: Int) async throws {
         let deadline = MonotonicTime.now() + .seconds(60)
+        var settled: UInt64?
         while MonotonicTime.now() < deadline {
             let map = try await map()
-            let placement = ShardPlacement(of: map)
             let isSettled =
-                map.members.count { $0.state == .up } == upCount
-                && map.shards.indices.allSatisfy {
-                    map.shards[$0].owner == placement[$0].owner && map.shards[$0].standby == placement[$0].standby
-                }
-            if isSettled { return }
-            try await Task.sleep(for: .milliseconds(100))
+                map.members.count { $0.state == .up } == upCount && ShardPlacement(of: map).isSettled(map)
+            // Moves that began go on until every shard is at its place.
+            if isSettled, settled == map.revision { return }
+            settled = isSettled ? map.revision : nil
+            try await Task.sleep(for: .milliseconds(isSettled ? 500 : 100))
         }
         throw ApusError(.deadlineExceeded, "the cluster did not become stable")
     }

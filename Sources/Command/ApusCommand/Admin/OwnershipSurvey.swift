@@ -202,8 +202,20 @@ struct OwnershipSurvey: Sendable {
         guard let configuration = witnesses.first?.configuration else { throw ApusError(.badParameter) }
         var record = choice.held
         record.revision = revision
+        record.value = try Self.noted(choice, as: revision)
         let name = "\(Int(Date().timeIntervalSince1970))-\(ProcessInfo.processInfo.processIdentifier)"
         return try await NodeOwnershipRestore.put(record, configuration, name: name)
+    }
+
+    /// The value of the map, with the restore in its history.
+    private static func noted(_ choice: Choice, as revision: UInt64) throws(ApusError) -> [UInt8] {
+        var map = try map(choice.held)
+        let holder = NodeName(rawValue: choice.node).flatMap { map.member(named: $0)?.id }
+        let change = MapChange(
+            kind: .restored, maker: nil, nodes: holder.map { [$0] } ?? [], revision: revision,
+            milliseconds: UInt64(max(0, Date().timeIntervalSince1970) * 1000))
+        map.history.record(change, before: map.shards, after: map.shards)
+        return try map.encoded()
     }
 
     /// The running nodes that have not adopted the revision in time, or still report a condition of the store.

@@ -10,7 +10,8 @@ struct ClusterCommand: AsyncParsableCommand {
             ClusterUp.self, ClusterStatus.self, ClusterKill.self, ClusterPause.self, ClusterResume.self,
             ClusterDrain.self, ClusterRestart.self, ClusterLogs.self, ClusterDown.self, ClusterPartition.self,
             ClusterCut.self, ClusterLoss.self, ClusterDelay.self, ClusterCutStore.self, ClusterHeal.self,
-            ClusterClientNamespace.self, ClusterShim.self,
+            ClusterWhy.self, ClusterChanges.self, ClusterCordon.self, ClusterUncordon.self, ClusterWeight.self,
+            ClusterUpgrade.self, ClusterClientNamespace.self, ClusterShim.self,
         ])
 }
 

@@ -14,10 +14,7 @@ struct ClusterReadiness: Sendable {
     /// - Throws: 10005 after the deadline, 10018 if a node's process ended; both with the end of the log.
     func wait(_ timeout: Duration) async throws {
         let deadline = ContinuousClock.now + timeout
-        var weights: [Int] = []
-        for node in cluster.mark.nodes {
-            weights.append(try NodeConfiguration(file: cluster.directory.configurationFile(node.name)).weight)
-        }
+        let weights = try weights()
         while true {
             let reports = await NodeReport.gather(cluster)
             guard let reason = Self.obstacle(reports, weights: weights) else { return }
@@ -32,7 +29,17 @@ struct ClusterReadiness: Sendable {
         }
     }
 
-    /// The reason why the cluster is not ready; nil if it is.
+    /// The configured weights of the nodes, in the mark's order.
+    func weights() throws(ApusError) -> [Int] {
+        var weights: [Int] = []
+        for node in cluster.mark.nodes {
+            weights.append(try NodeConfiguration(file: cluster.directory.configurationFile(node.name)).weight)
+        }
+        return weights
+    }
+
+    /// The reason why the cluster is not ready; nil if it is. While a node is cordoned, the nodes' shares of the shards
+    /// do not matter.
     static func obstacle(_ reports: [NodeReport], weights: [Int]) -> String? {
         for report in reports where report.status.state != "up" {
             return "\(report.status.name) is \(report.status.state)"
@@ -40,8 +47,9 @@ struct ClusterReadiness: Sendable {
         guard reports.map(\.status.shards.owned).reduce(0, +) == ShardID.count else {
             return "not every shard has one owner yet"
         }
+        let acceptingCount = reports.count { $0.status.cordoned != true }
         let total = max(weights.reduce(0, +), 1)
-        for (report, weight) in zip(reports, weights) {
+        for (report, weight) in zip(reports, weights) where acceptingCount == reports.count {
             let fair = Double(ShardID.count * weight) / Double(total)
             let owned = Double(report.status.shards.owned)
             guard abs(owned - fair) <= max(fair * unevennessMax, 5 * fair.squareRoot()) else {
@@ -49,7 +57,7 @@ struct ClusterReadiness: Sendable {
             }
         }
         let standbys = reports.map(\.status.shards.standby).reduce(0, +)
-        return reports.count > 1 && standbys != ShardID.count ? "not every shard has a standby yet" : nil
+        return acceptingCount > 1 && standbys != ShardID.count ? "not every shard has a standby yet" : nil
     }
 
     private func failure(_ sentence: String, _ node: String?) -> String {

@@ -28,7 +28,11 @@ struct ClusterRestart: AsyncParsableCommand {
         let deadline = ContinuousClock.now + .seconds(timeout)
         while true {
             let report = await NodeReport.gather(found, in: local.directory)
-            if report.answered, report.status.state == "up", report.status.shards.owned > 0 { break }
+            if report.answered, report.status.state == "up",
+                report.status.shards.owned > 0 || report.status.cordoned == true
+            {
+                break
+            }
             guard report.process != .stopped, ContinuousClock.now < deadline else {
                 let tail = process.logTail(lines: 15).joined(separator: "\n    ")
                 throw ApusError(

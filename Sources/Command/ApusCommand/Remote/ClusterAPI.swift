@@ -67,7 +67,7 @@ struct ServerOptions: ParsableArguments {
     }
 
     /// A node of the local cluster that answers.
-    private static func local(_ directory: String) async throws(ApusError) -> ClusterAPI {
+    static func local(_ directory: String) async throws(ApusError) -> ClusterAPI {
         let cluster = try LocalCluster(directory: directory)
         let token = try await cluster.mint(role: .admin, access: AccessID(unchecked: "operator"))
         for node in cluster.mark.nodes {

@@ -31,11 +31,13 @@ struct StatusCommand: AsyncParsableCommand {
 
     func run() async throws {
         try await options.show(ClientListNodesRequest()) { answer in
-            [["NODE", "STATE", "SHARDS", "STANDBY", "CLIENTS", "HTTP"]]
+            [["NODE", "STATE", "SHARDS", "STANDBY", "WEIGHT", "WIRE", "CLIENTS", "HTTP"]]
                 + answer.nodes.sorted { $0.name < $1.name }.map {
                     [
-                        "\($0.name)#\($0.incarnation)", $0.drained ? "\($0.state), drained" : $0.state,
-                        "\($0.ownedShards)", "\($0.standbyShards)", $0.clients, $0.http,
+                        "\($0.name)#\($0.incarnation)",
+                        $0.state + ($0.drained ? ", drained" : "") + ($0.cordoned ? ", cordoned" : ""),
+                        "\($0.ownedShards)", "\($0.standbyShards)", "\($0.weight)",
+                        $0.wireVersion == 0 ? "-" : "\($0.wireVersion)", $0.clients, $0.http,
                     ]
                 }
         }

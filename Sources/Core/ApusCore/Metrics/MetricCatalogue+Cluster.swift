@@ -1,7 +1,12 @@
 extension MetricCatalogue {
     static let cluster: [MetricDescription] = [
         .gauge("apus_cluster_members", "nodes", "Members of the cluster that are up or draining in this node's map."),
+        .gauge(
+            "apus_cluster_watched_peers", "nodes",
+            "Nodes that this node exchanges heartbeats with: all others, or its watchers in a large cluster."),
         .gauge("apus_cluster_map_revision", "revision", "Revision of the newest ownership map that this node has."),
+        .gauge("apus_cluster_members_cordoned", "nodes", "Members of this node's map that get no new shards."),
+        .gauge("apus_cluster_map_changes", "changes", "Changes that the map records, at most 128."),
         .gauge("apus_cluster_shards_owned", "shards", "Shards that this node owns."),
         .gauge("apus_cluster_shards_standby", "shards", "Shards for which this node is the standby."),
         .counter(
@@ -86,7 +91,7 @@ extension MetricCatalogue {
                 .init(
                     "reason",
                     "`malformed`, `version`, `cluster` (another cluster), `forged` (wrong tag), `sender` (not in "
-                        + "the map), `replayed`")
+                        + "the map), `revoked` (the node's certificate), `replayed`")
             ],
             "Heartbeat datagrams that had no effect."),
         .counter("apus_heartbeat_reopened_total", "sockets", "Heartbeat sockets that were reopened after an error."),
@@ -114,9 +119,9 @@ extension MetricCatalogue {
             [
                 .init(
                     "reason",
-                    "`tls`, `certificate`, `name` (not that of the certificate), `cluster`, `version`, `incarnation`, "
-                        + "`malformed`, `oversized`, `truncated`, `timeout`, `crowded`, `silent`, `refused` (by the "
-                        + "other side)")
+                    "`tls`, `certificate`, `revoked`, `name` (not that of the certificate), `cluster`, `version`, "
+                        + "`incarnation`, `malformed`, `oversized`, `truncated`, `timeout`, `crowded`, `silent`, "
+                        + "`refused` (by the other side)")
             ],
             "Links that were refused or closed because of a fault of the other side."),
         .gauge(

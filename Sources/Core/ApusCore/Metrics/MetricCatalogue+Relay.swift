@@ -82,6 +82,14 @@ extension MetricCatalogue {
         .gauge(
             "apus_node_condition", "0 or 1", [.init("type", "type of the condition, as in `/healthz`")],
             "1 while the node has the condition; a condition that never occurred has no series."),
+        .gauge(
+            "apus_certificate_days_left", "days",
+            [.init("certificate", "`node`, `authority`, `clients`, `http`, `relay`, `etcd`")],
+            "Days until a certificate of this node expires; negative afterwards."),
+        .counter(
+            "apus_node_reloads_total", "reloads",
+            [.init("outcome", "`applied`, `refused` (nothing has changed; the log has the reason)")],
+            "Requests by SIGHUP to read keys and certificates again."),
         .counter(
             "apus_listener_refused_total", "connections",
             [

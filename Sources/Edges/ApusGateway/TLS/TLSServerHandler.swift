@@ -34,7 +34,7 @@ package final class TLSServerHandler: ChannelInboundHandler, ChannelOutboundHand
 
     /// False while the socket is behind.
     package private(set) var isWritable = true
-    private let context: TLSServerContext
+    let context: TLSServerContext
     private let closeTimeout: TimeAmount
     private var session: TLSSession?
     private var addresses: TLSSession.Addresses?

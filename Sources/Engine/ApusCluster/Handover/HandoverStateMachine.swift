@@ -16,6 +16,11 @@ import OrderedCollections
 /// earlier standby had. While the target catches up, the earlier standby remains named and fed. From `caughtUp` on, a
 /// change is acknowledged only if both have it, so the moment of the swap does not matter.
 ///
+/// **Hysteresis.** Rendezvous hashing and bounded loads leave small differences to the target after a death. They are
+/// not worth a move. Moves begin when a member is more than ``ShardPlacement/deviationMax`` away from the number of
+/// shards that it should have, and then go on until every shard is at its place. A shard whose owner or standby is
+/// draining, or that has no standby, moves in any case.
+///
 /// A move that only changes the standby ends after `settingStandby`. Every step can be repeated and has its own
 /// deadline. If a deadline passes, or the map changes in the meantime, the move is abandoned: the entities are
 /// released, the shard stays where it is, and is tried again after `retryDelay`. Calls wait only from `streaming` on.
@@ -109,6 +114,8 @@ package struct HandoverStateMachine: Sendable {
     private var placement: ShardPlacement?
     private var moving: OrderedDictionary<ShardID, Moving> = [:]
     private var resting: OrderedDictionary<ShardID, MonotonicTime> = [:]
+    /// A member was out of balance, and not every shard is at its place yet.
+    package private(set) var isRebalancing = false
     /// The newest map, or the time, may allow more moves.
     private var isPlanWanted = false
 
@@ -123,10 +130,10 @@ package struct HandoverStateMachine: Sendable {
     /// True if a move waits for time or for another node. Ticks are needed as long.
     package var isBusy: Bool { !moving.isEmpty || !resting.isEmpty }
 
-    /// The number of shards, over all nodes, that are not at their place; 0 if the map is stable.
+    /// The number of shards, over all nodes, that are to move to their place; 0 if the map is stable.
     package var misplacedCount: Int {
         guard let map, let placement else { return 0 }
-        return map.shards.indices.count { Self.isMisplaced(map.shards[$0], goal: placement[$0]) }
+        return map.shards.indices.count { isToMove($0, map, placement) }
     }
 
     /// Handles one event. The actions must be carried out in order.
@@ -169,6 +176,7 @@ package struct HandoverStateMachine: Sendable {
         if let map, newer.revision <= map.revision { return }
         map = newer
         if placement?.isValid(for: newer) != true { placement = ShardPlacement(of: newer) }
+        noteBalance(newer)
         isPlanWanted = true
         for current in moving.values {
             let move = current.move
@@ -191,6 +199,19 @@ package struct HandoverStateMachine: Sendable {
                 if standby?.id != move.target { abandon(move, .mapChanged, now: now, actions: &actions) }
             }
         }
+    }
+
+    private mutating func noteBalance(_ map: ClusterMap) {
+        guard let placement else { return }
+        if isRebalancing {
+            isRebalancing = map.shards.indices.contains { placement.isMisplaced($0, in: map) }
+        } else {
+            isRebalancing = !placement.isBalanced(map)
+        }
+    }
+
+    private func isToMove(_ shard: Int, _ map: ClusterMap, _ placement: ShardPlacement) -> Bool {
+        isRebalancing ? placement.isMisplaced(shard, in: map) : placement.mustMove(shard, in: map)
     }
 
     /// The target is the standby in the map and has everything.
@@ -263,7 +284,7 @@ package struct HandoverStateMachine: Sendable {
             let assignment = map.shards[index]
             let goal = placement[index]
             let shard = ShardID(UInt16(index))
-            guard Self.isMisplaced(assignment, goal: goal), moving[shard] == nil, resting[shard] == nil else {
+            guard isToMove(index, map, placement), moving[shard] == nil, resting[shard] == nil else {
                 continue
             }
             let isHandover = goal.owner != slot
@@ -280,15 +301,11 @@ package struct HandoverStateMachine: Sendable {
     /// it from the map.
     private func movingCountMax(map: ClusterMap, placement: ShardPlacement) -> Int {
         var isSource = Array(repeating: false, count: map.members.count)
-        for index in map.shards.indices where Self.isMisplaced(map.shards[index], goal: placement[index]) {
+        for index in map.shards.indices where isToMove(index, map, placement) {
             let owner = Int(map.shards[index].owner.rawValue)
             if isSource.indices.contains(owner) { isSource[owner] = true }
         }
         let share = Int(Double(map.shards.count) * configuration.movingShareMax)
         return max(1, min(configuration.movingCountMax, share) / max(1, isSource.count { $0 }))
-    }
-
-    private static func isMisplaced(_ shard: ShardAssignment, goal: ShardPlacement.Goal) -> Bool {
-        goal.owner != .none && (shard.owner != goal.owner || (goal.standby != .none && shard.standby != goal.standby))
     }
 }

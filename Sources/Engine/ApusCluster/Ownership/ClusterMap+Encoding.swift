@@ -4,7 +4,13 @@ import Foundation
 import SwiftProtobuf
 
 /// The encoding of the map in the ownership store: one `MapValue` of `proto/apus/cluster.proto`, about 32 KiB. It has 4
-/// to 16 KiB more for the owners, and as much for the standbys, if one of them was named without a planned move.
+/// to 16 KiB more for the owners, and as much for the standbys, if one of them was named without a planned move. The
+/// history has 8 KiB, and up to 20 KiB for its changes.
+///
+/// **Versions.** Fields are only added. A node of the previous wire version ignores those that it does not know, and
+/// leaves them out of the maps that it writes. A new field must therefore be one that a map can lose: the history
+/// begins again, and a node that was cordoned is cordoned no more. An operator can cordon a node only when all nodes
+/// have wire version 2 (``ClusterService/cordon(_:_:)``).
 ///
 /// The value does not include the revision. The store returns it beside the value.
 extension ClusterMap {
@@ -33,6 +39,9 @@ extension ClusterMap {
         // An empty list means that planned moves named all.
         if shards.contains(where: { $0.standbyNamedIn > 0 }) { value.standbyNamedIn = shards.map(\.standbyNamedIn) }
         if shards.contains(where: { $0.ownerNamedIn > 0 }) { value.ownerNamedIn = shards.map(\.ownerNamedIn) }
+        value.changes = history.numbered.map(\.wireValue)
+        value.ownerChanges = Data(history.ownerNumbers)
+        value.standbyChanges = Data(history.standbyNumbers)
         do {
             return try value.serializedBytes()
         } catch {
@@ -72,6 +81,7 @@ extension ClusterMap {
         self.init(cluster: cluster)
         self.revision = revision
         self.members = members
+        history = try MapHistory(wireValue: value)
         for index in shards.indices {
             let owner = MemberSlot(rawValue: owners[index])
             let standby = MemberSlot(rawValue: standbys[index])
@@ -126,6 +136,8 @@ extension Member {
         value.clients = addresses.clients.description
         value.http = addresses.http.description
         value.weight = weight
+        value.cordoned = isCordoned
+        if let watchRule { (value.watchers, value.fullMeshMax) = (watchRule.watcherCount, watchRule.fullMeshMax) }
         return value
     }
 
@@ -144,7 +156,71 @@ extension Member {
             }
         self.init(
             id: NodeID(name: name, incarnation: wireValue.incarnation), state: state,
-            addresses: NodeAddresses(transport: transport, clients: clients, http: http), weight: wireValue.weight)
+            addresses: NodeAddresses(transport: transport, clients: clients, http: http), weight: wireValue.weight,
+            isCordoned: wireValue.cordoned,
+            watchRule: wireValue.watchers == 0
+                ? nil : WatchRule(watcherCount: wireValue.watchers, fullMeshMax: wireValue.fullMeshMax))
+    }
+}
+
+extension MapHistory {
+    /// - Throws: 10001 if it is out of bounds.
+    fileprivate init(wireValue: ClusterMapValue) throws(ApusError) {
+        var numbered: [Numbered] = []
+        for change in wireValue.changes.prefix(Self.changeCountMax + 1) {
+            numbered.append(try Numbered(wireValue: change))
+        }
+        guard
+            let history = MapHistory(
+                numbered, ownerNumbers: Array(wireValue.ownerChanges),
+                standbyNumbers: Array(wireValue.standbyChanges))
+        else { throw ApusError(.malformed, "the history of the cluster map is out of bounds") }
+        self = history
+    }
+}
+
+extension MapHistory.Numbered {
+    fileprivate var wireValue: ClusterMapChange {
+        .with {
+            ($0.number, $0.kind, $0.reason) = (
+                UInt32(number), UInt32(change.kind.rawValue), UInt32(change.reason.rawValue)
+            )
+            if let maker = change.maker { $0.maker = maker.wireValue }
+            $0.nodes = change.nodes.map(\.wireValue)
+            ($0.firstRevision, $0.lastRevision) = (change.revisions.lowerBound, change.revisions.upperBound)
+            ($0.firstMs, $0.lastMs) = (change.milliseconds.lowerBound, change.milliseconds.upperBound)
+            $0.shardCount = UInt32(clamping: change.shardCount)
+        }
+    }
+
+    fileprivate init(wireValue: ClusterMapChange) throws(ApusError) {
+        guard let number = UInt8(exactly: wireValue.number), wireValue.nodes.count <= MapHistory.nodeCountMax,
+            wireValue.firstRevision <= wireValue.lastRevision, wireValue.firstMs <= wireValue.lastMs
+        else { throw ApusError(.malformed, "a change in the cluster map cannot be read") }
+        var nodes: [NodeID] = []
+        for node in wireValue.nodes { nodes.append(try NodeID(wireValue: node)) }
+        var change = MapChange(
+            kind: MapChange.Kind(rawValue: UInt8(truncatingIfNeeded: wireValue.kind)),
+            reason: MapChange.Reason(rawValue: UInt8(truncatingIfNeeded: wireValue.reason)),
+            maker: wireValue.hasMaker ? try NodeID(wireValue: wireValue.maker) : nil, nodes: nodes,
+            revision: wireValue.firstRevision, milliseconds: wireValue.firstMs,
+            shardCount: Int(wireValue.shardCount))
+        change.revisions = wireValue.firstRevision...wireValue.lastRevision
+        change.milliseconds = wireValue.firstMs...wireValue.lastMs
+        self.init(number: number, change: change)
+    }
+}
+
+extension NodeID {
+    fileprivate var wireValue: ClusterNodeRef {
+        .with { ($0.name, $0.incarnation) = (name.rawValue, incarnation) }
+    }
+
+    fileprivate init(wireValue: ClusterNodeRef) throws(ApusError) {
+        guard let name = NodeName(rawValue: wireValue.name) else {
+            throw ApusError(.malformed, "a node of a change in the cluster map cannot be read")
+        }
+        self.init(name: name, incarnation: wireValue.incarnation)
     }
 }
 

@@ -13,6 +13,8 @@ public struct ClusterMap: Sendable, Equatable {
     public var members: [Member]
     /// 4,096 entries, by shard.
     public var shards: [ShardAssignment]
+    /// What changed the map, and who decided it.
+    public var history = MapHistory()
 
     /// The map of a cluster without members.
     public init(cluster: ClusterID) {
@@ -53,16 +55,28 @@ public struct ClusterMap: Sendable, Equatable {
     /// revision must be the same map. No member may be missing or have an earlier incarnation, and no shard an earlier
     /// epoch.
     ///
-    /// A node of an earlier version stores a map without ``ShardAssignment/standbyNamedIn`` and
-    /// ``ShardAssignment/ownerNamedIn``. It counts as the same map.
+    /// A node of an earlier version stores a map without ``ShardAssignment/standbyNamedIn``,
+    /// ``ShardAssignment/ownerNamedIn``, ``Member/isCordoned``, ``Member/watchRule`` and ``history``. It counts as the
+    /// same map.
     package func isSuccessor(of earlier: ClusterMap) -> Bool {
         guard revision > earlier.revision else {
-            return self == earlier || self == earlier.withoutNamings || withoutNamings == earlier
+            let (new, old) = (withoutAdditions, earlier.withoutAdditions)
+            return new == old || new == old.withoutNamings || new.withoutNamings == old
         }
         guard members.count >= earlier.members.count, shards.count == earlier.shards.count else { return false }
         return zip(members, earlier.members).allSatisfy { new, old in
             new.id.name == old.id.name && new.id.incarnation >= old.id.incarnation
         } && zip(shards, earlier.shards).allSatisfy { $0.epoch >= $1.epoch }
+    }
+
+    /// This map as a node of wire version 1 writes it.
+    private var withoutAdditions: ClusterMap {
+        var map = self
+        map.history = MapHistory()
+        for index in map.members.indices {
+            (map.members[index].isCordoned, map.members[index].watchRule) = (false, nil)
+        }
+        return map
     }
 
     private var withoutNamings: ClusterMap {
@@ -107,12 +121,24 @@ public struct Member: Sendable, Hashable {
     public var addresses: NodeAddresses
     /// Its share of the shards relative to the other members' weights. The default is 100.
     public var weight: UInt32
+    /// True if an operator cordoned the node: it keeps its shards and gets no new ones.
+    public var isCordoned: Bool
+    /// How many members it expects to watch each other; nil for a version that watches all members.
+    public var watchRule: WatchRule?
 
-    public init(id: NodeID, state: State, addresses: NodeAddresses, weight: UInt32 = 100) {
+    /// True if shards may be given to it.
+    public var acceptsShards: Bool { state == .up && !isCordoned }
+
+    public init(
+        id: NodeID, state: State, addresses: NodeAddresses, weight: UInt32 = 100, isCordoned: Bool = false,
+        watchRule: WatchRule? = nil
+    ) {
         self.id = id
         self.state = state
         self.addresses = addresses
         self.weight = weight
+        self.isCordoned = isCordoned
+        self.watchRule = watchRule
     }
 }
 

@@ -4,7 +4,7 @@ package import ApusCore
 package enum OwnershipDecision: Sendable, Equatable {
     /// A node starts as ``ClusterMap/nextIncarnation(of:)``. An earlier incarnation of its name that still counts as
     /// alive is dead by this. The node listens before it joins, so it can be reached from its first moment in the map.
-    case join(NodeID, addresses: NodeAddresses, weight: UInt32)
+    case join(NodeID, addresses: NodeAddresses, weight: UInt32, watchRule: WatchRule? = nil)
     /// The detector confirmed deaths. The shards go to their standbys.
     case declareDead([NodeID])
     /// A node accepts no new shards and hands over its own.
@@ -18,6 +18,13 @@ package enum OwnershipDecision: Sendable, Equatable {
     /// A member was perhaps about to be declared dead. The same map follows, so that whatever was decided on this one
     /// fails (``PromiseStateMachine``). The only decision that replaces a map by an equal one.
     case confirm(NodeID)
+    /// A node gets no new shards, or gets them again. It applies to the name: the node's later incarnations are
+    /// cordoned too.
+    case cordon(NodeName, Bool)
+    /// A node's weight, until it joins again.
+    case weigh(NodeName, UInt32)
+    /// A member's rule was lost when a node of an earlier version replaced the map.
+    case setWatchRule(NodeID, WatchRule)
 }
 
 /// One shard's planned move from its owner to another node, or to a new standby.
@@ -48,13 +55,14 @@ extension ClusterMap {
     /// always results in the same map.
     ///
     /// - Throws: 10025 if the deciding member is no longer alive in this map, or another process of its name took its
-    ///   incarnation; 10007 if there is no slot for another name.
+    ///   incarnation; 10007 if there is no slot for another name; 8002 for the cordon or weight of an unknown name.
     package func applying(_ decision: OwnershipDecision) throws(ApusError) -> ClusterMap? {
         var next = self
         switch decision {
-        case .join(let node, let addresses, let weight):
+        case .join(let node, let addresses, let weight, let watchRule):
             guard aliveSlot(of: node) == nil else { return nil }
-            try next.join(node, addresses: addresses, weight: weight)
+            try next.join(
+                Member(id: node, state: .up, addresses: addresses, weight: weight, watchRule: watchRule))
         case .declareDead(let nodes): next.retire(nodes, as: .dead)
         case .drain(let node):
             guard let slot = aliveSlot(of: node) else { throw ApusError(.fenced) }
@@ -71,6 +79,16 @@ extension ClusterMap {
         case .confirm(let node):
             guard aliveSlot(of: node) != nil else { throw ApusError(.fenced) }
             return self
+        case .cordon(let name, let isCordoned):
+            guard let slot = slot(of: name) else { throw ApusError(.targetUnknown, "there is no node \(name)") }
+            next.members[Int(slot.rawValue)].isCordoned = isCordoned
+            if !isCordoned { next.fillStandbys() }
+        case .weigh(let name, let weight):
+            guard let slot = slot(of: name) else { throw ApusError(.targetUnknown, "there is no node \(name)") }
+            next.members[Int(slot.rawValue)].weight = weight
+        case .setWatchRule(let node, let rule):
+            guard let slot = aliveSlot(of: node) else { throw ApusError(.fenced) }
+            next.members[Int(slot.rawValue)].watchRule = rule
         }
         return next == self ? nil : next
     }
@@ -99,20 +117,22 @@ extension ClusterMap {
     /// member is up to be one.
     package func isDrained(_ node: NodeID) -> Bool {
         guard let slot = aliveSlot(of: node) else { return true }
-        let canReplace = members.count { $0.state == .up && $0.id != node } > 1
+        let canReplace = members.count { $0.acceptsShards && $0.id != node } > 1
         return !shards.contains { $0.owner == slot || (canReplace && $0.standby == slot) }
     }
 
     // MARK: Steps
 
-    private mutating func join(_ node: NodeID, addresses: NodeAddresses, weight: UInt32) throws(ApusError) {
-        if let earlier = member(named: node.name)?.id {
+    private mutating func join(_ member: Member) throws(ApusError) {
+        let node = member.id
+        if let earlier = self.member(named: node.name)?.id {
             guard earlier.incarnation < node.incarnation else { throw ApusError(.fenced) }
             // The slot stays with the name, so the earlier incarnation must keep nothing under its epochs. If no other
             // member can take a shard, it has no owner until the new incarnation takes it below.
             retire([earlier], as: .dead)
         }
-        let member = Member(id: node, state: .up, addresses: addresses, weight: weight)
+        var member = member
+        member.isCordoned = self.member(named: node.name)?.isCordoned ?? false
         let slot: MemberSlot
         if let existing = self.slot(of: node.name) {
             slot = existing
@@ -128,7 +148,7 @@ extension ClusterMap {
             if shards[index].owner == .none {
                 shards[index].nameOwner(slot, in: nextRevision)
                 shards[index].epoch += 1
-            } else if shards[index].standby == .none {
+            } else if shards[index].standby == .none, member.acceptsShards {
                 shards[index].nameStandby(slot, in: nextRevision)
             }
         }
@@ -158,23 +178,25 @@ extension ClusterMap {
     }
 
     private func bestOwner(of shard: Int) -> MemberSlot {
-        ShardPlacement.ranking(shard: shard, in: self) { $0.state == .up }.first
+        // A cordoned node is better than none.
+        ShardPlacement.ranking(shard: shard, in: self, where: \.acceptsShards).first
             ?? ShardPlacement.ranking(shard: shard, in: self) { $0.state.isAlive }.first ?? .none
     }
 
-    /// Assigns to every shard without a standby the best member that is up. If the best has more than its share, the
-    /// least loaded member comes first.
+    /// Assigns to every shard without a standby the best member that accepts shards. If the best has more than its
+    /// share, the least loaded member comes first.
     private mutating func fillStandbys() {
-        let upCount = members.count { $0.state == .up }
-        guard upCount > 0, shards.contains(where: { $0.standby == .none && $0.owner != .none }) else { return }
+        guard members.contains(where: \.acceptsShards),
+            shards.contains(where: { $0.standby == .none && $0.owner != .none })
+        else { return }
         var stoodBy = Array(repeating: 0, count: members.count)
         for shard in shards where shard.standby != .none { stoodBy[Int(shard.standby.rawValue)] += 1 }
-        let weightSum = members.filter { $0.state == .up }.reduce(0) { $0 + Double(max(1, $1.weight)) }
+        let weightSum = members.filter(\.acceptsShards).reduce(0) { $0 + Double(max(1, $1.weight)) }
         let loadMax = members.map {
             Int(Double(shards.count) * Double(max(1, $0.weight)) / weightSum * ShardPlacement.loadMax) + 1
         }
         for index in shards.indices where shards[index].standby == .none && shards[index].owner != .none {
-            let ranking = ShardPlacement.ranking(shard: index, in: self) { $0.state == .up }
+            let ranking = ShardPlacement.ranking(shard: index, in: self, where: \.acceptsShards)
                 .filter { $0 != shards[index].owner }
             let chosen =
                 ranking.first { stoodBy[Int($0.rawValue)] < loadMax[Int($0.rawValue)] } ?? ranking.first
@@ -196,12 +218,12 @@ extension ClusterMap {
     }
 
     /// The index and target slot of a move, if it is still valid: the same owner under the same epoch, and a target
-    /// that is up.
+    /// that accepts shards.
     private func place(of move: ShardMove) -> (index: Int, target: MemberSlot)? {
         let index = Int(move.shard.rawValue)
         guard shards.indices.contains(index), let owner = aliveSlot(of: move.owner),
             shards[index].owner == owner, shards[index].epoch == move.epoch,
-            let target = aliveSlot(of: move.target), member(at: target)?.state == .up
+            let target = aliveSlot(of: move.target), member(at: target)?.acceptsShards == true
         else { return nil }
         return (index, target)
     }

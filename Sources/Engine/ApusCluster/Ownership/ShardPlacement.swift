@@ -8,6 +8,9 @@ import ApusCore
 /// the mean. A member therefore gets at most ``loadMax`` times its fair share, and the rest goes to the next in rank
 /// (Mirrokni, Thorup, Zadimoghaddam 2018).
 ///
+/// **Cordoned members** keep the shards that they own or stand by for, and get no others. The other shards are shared
+/// among the other members.
+///
 /// The result is a target. The actual placement is the ``ClusterMap``, which approaches the target by hand-overs.
 /// Integer hashes and a logarithm of its own make the result the same on every machine.
 package struct ShardPlacement: Sendable, Equatable {
@@ -23,6 +26,33 @@ package struct ShardPlacement: Sendable, Equatable {
     /// By shard.
     package private(set) var goals: [Goal]
     private let candidates: [Candidate]
+    private let pins: Pins
+
+    /// The places of cordoned members. Both lists are empty if no member is cordoned.
+    private struct Pins: Sendable, Equatable {
+        /// By shard: the owner if it is cordoned, otherwise `none`.
+        var owners: [MemberSlot] = []
+        /// The same for the standby.
+        var standbys: [MemberSlot] = []
+
+        init(_ map: ClusterMap) {
+            let isPinned = map.members.map { $0.state == .up && $0.isCordoned }
+            guard isPinned.contains(true) else { return }
+            let pinned: (MemberSlot) -> MemberSlot = { slot in
+                isPinned.indices.contains(Int(slot.rawValue)) && isPinned[Int(slot.rawValue)] ? slot : .none
+            }
+            owners = map.shards.map { pinned($0.owner) }
+            standbys = map.shards.map { pinned($0.standby) }
+        }
+
+        func owner(of shard: Int) -> MemberSlot? {
+            owners.isEmpty || owners[shard] == .none ? nil : owners[shard]
+        }
+
+        func standby(of shard: Int) -> MemberSlot? {
+            standbys.isEmpty || standbys[shard] == .none ? nil : standbys[shard]
+        }
+    }
 
     private struct Candidate: Sendable, Equatable {
         var slot: MemberSlot
@@ -30,18 +60,72 @@ package struct ShardPlacement: Sendable, Equatable {
         var weight: Double
     }
 
-    /// Places all shards of a map on its members that are up. Draining members get none.
+    /// Places all shards of a map on its members that accept shards. Draining members get none, and cordoned members
+    /// keep theirs.
     package init(of map: ClusterMap) {
-        candidates = Self.candidates(of: map) { $0.state == .up }
-        goals = Self.place(shardCount: map.shards.count, on: candidates)
+        candidates = Self.candidates(of: map, where: \.acceptsShards)
+        pins = Pins(map)
+        goals = Self.place(shardCount: map.shards.count, on: candidates, pins)
     }
 
-    /// True if the placement for `map` is this one: the same members are up with the same weights.
+    /// True if the placement for `map` is this one: the same members accept shards with the same weights, and cordoned
+    /// members have the same shards.
     package func isValid(for map: ClusterMap) -> Bool {
-        goals.count == map.shards.count && candidates == Self.candidates(of: map) { $0.state == .up }
+        goals.count == map.shards.count && candidates == Self.candidates(of: map, where: \.acceptsShards)
+            && pins == Pins(map)
     }
 
     package subscript(shard: Int) -> Goal { goals[shard] }
+
+    // MARK: The way to the target
+
+    /// How far a member may be from the number of shards that it should own, or stand by for, before shards move for
+    /// it: relative to that number.
+    package static let deviationMax = 0.1
+
+    /// True if the shard is elsewhere than it should be.
+    package func isMisplaced(_ shard: Int, in map: ClusterMap) -> Bool {
+        let (goal, now) = (goals[shard], map.shards[shard])
+        return goal.owner != .none
+            && (now.owner != goal.owner || (goal.standby != .none && now.standby != goal.standby))
+    }
+
+    /// True if the shard cannot stay, however balanced the members are: it lacks a standby, or one of its two members
+    /// hands over its shards.
+    package func mustMove(_ shard: Int, in map: ClusterMap) -> Bool {
+        guard isMisplaced(shard, in: map) else { return false }
+        let (goal, now) = (goals[shard], map.shards[shard])
+        return map.member(at: now.owner)?.state != .up
+            || (goal.standby != .none && map.member(at: now.standby)?.state != .up)
+    }
+
+    /// True if every member that accepts shards owns, and stands by for, about as many as it should.
+    package func isBalanced(_ map: ClusterMap) -> Bool {
+        let slotCount = map.members.count
+        var (owned, stoodBy) = (Array(repeating: 0, count: slotCount), Array(repeating: 0, count: slotCount))
+        var (ownedGoal, stoodByGoal) = (owned, stoodBy)
+        let count = { (counts: inout [Int], slot: MemberSlot) in
+            if counts.indices.contains(Int(slot.rawValue)) { counts[Int(slot.rawValue)] += 1 }
+        }
+        for index in map.shards.indices {
+            count(&owned, map.shards[index].owner)
+            count(&stoodBy, map.shards[index].standby)
+            count(&ownedGoal, goals[index].owner)
+            count(&stoodByGoal, goals[index].standby)
+        }
+        return candidates.map { Int($0.slot.rawValue) }.allSatisfy { slot in
+            Self.isNear(owned[slot], ownedGoal[slot]) && Self.isNear(stoodBy[slot], stoodByGoal[slot])
+        }
+    }
+
+    /// True if nothing needs to move: the members are balanced, and no shard must move.
+    package func isSettled(_ map: ClusterMap) -> Bool {
+        isBalanced(map) && !map.shards.indices.contains { mustMove($0, in: map) }
+    }
+
+    private static func isNear(_ count: Int, _ goal: Int) -> Bool {
+        Double(abs(count - goal)) <= (Double(goal) * deviationMax).rounded(.up)
+    }
 
     /// The members by rank for one shard, the best first. Only those for which `isWanted` returns true.
     package static func ranking(shard: Int, in map: ClusterMap, where isWanted: (Member) -> Bool) -> [MemberSlot] {
@@ -94,28 +178,41 @@ package struct ShardPlacement: Sendable, Equatable {
         return 2 * sum + Double(value.exponent) * 0.693_147_180_559_945_3
     }
 
-    private static func place(shardCount: Int, on candidates: [Candidate]) -> [Goal] {
-        let slotCount = candidates.map { Int($0.slot.rawValue) + 1 }.max() ?? 0
-        let weightSum = candidates.reduce(0) { $0 + $1.weight }
-        var loadMaxBySlot = Array(repeating: 0, count: slotCount)
-        for candidate in candidates {
-            let share = Double(shardCount) * candidate.weight / weightSum
-            loadMaxBySlot[Int(candidate.slot.rawValue)] = Int((share * loadMax).rounded(.up))
-        }
-        var owned = Array(repeating: 0, count: slotCount)
-        var stoodBy = Array(repeating: 0, count: slotCount)
+    private static func place(shardCount: Int, on candidates: [Candidate], _ pins: Pins) -> [Goal] {
+        var owned = Loads(of: candidates, sharing: shardCount - pins.owners.count { $0 != .none })
+        var stoodBy = Loads(of: candidates, sharing: shardCount - pins.standbys.count { $0 != .none })
         return (0..<shardCount).map { shard in
             let ranking = ranking(shard: shard, of: candidates)
-            let owner = ranking.first { owned[Int($0.rawValue)] < loadMaxBySlot[Int($0.rawValue)] } ?? ranking.first
-            guard let owner else { return Goal(owner: .none, standby: .none) }
-            owned[Int(owner.rawValue)] += 1
-            let others = ranking.filter { $0 != owner }
+            guard let owner = pins.owner(of: shard) ?? owned.take(ranking) else {
+                return Goal(owner: .none, standby: .none)
+            }
+            if let standby = pins.standby(of: shard), standby != owner { return Goal(owner: owner, standby: standby) }
             // If weights differ widely, no standby may be under its bound. A full one is better than none.
-            let standby =
-                others.first { stoodBy[Int($0.rawValue)] < loadMaxBySlot[Int($0.rawValue)] } ?? others.first
-            guard let standby else { return Goal(owner: owner, standby: .none) }
-            stoodBy[Int(standby.rawValue)] += 1
-            return Goal(owner: owner, standby: standby)
+            return Goal(owner: owner, standby: stoodBy.take(ranking.filter { $0 != owner }) ?? .none)
+        }
+    }
+
+    /// The number of shards of each member, and its bound.
+    private struct Loads {
+        private var counts: [Int]
+        private var countsMax: [Int]
+
+        init(of candidates: [Candidate], sharing shardCount: Int) {
+            let slotCount = candidates.map { Int($0.slot.rawValue) + 1 }.max() ?? 0
+            let weightSum = candidates.reduce(0) { $0 + $1.weight }
+            counts = Array(repeating: 0, count: slotCount)
+            countsMax = counts
+            for candidate in candidates {
+                let share = Double(shardCount) * candidate.weight / weightSum
+                countsMax[Int(candidate.slot.rawValue)] = Int((share * ShardPlacement.loadMax).rounded(.up))
+            }
+        }
+
+        /// Gives a shard to the best member that is under its bound, or to the best; nil if there is none.
+        mutating func take(_ ranking: [MemberSlot]) -> MemberSlot? {
+            let best = ranking.first { counts[Int($0.rawValue)] < countsMax[Int($0.rawValue)] } ?? ranking.first
+            if let best { counts[Int(best.rawValue)] += 1 }
+            return best
         }
     }
 }

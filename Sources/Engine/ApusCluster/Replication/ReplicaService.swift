@@ -242,6 +242,9 @@ package final class ReplicaService: Sendable {
     /// shard is not open here.
     package func isAlone(_ shard: ShardID) -> Bool { state.withLock { $0.owner.isAlone(shard) } }
 
+    /// The number of shards of this node with states whose changes it acknowledges without a standby.
+    package var aloneCount: Int { state.withLock { $0.owner.survey().aloneCount } }
+
     // MARK: States
 
     /// The shards of which this node has a copy with at least one entity. A copy that is not complete counts.

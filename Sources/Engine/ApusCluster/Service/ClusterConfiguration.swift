@@ -8,8 +8,8 @@ package struct ClusterConfiguration: Sendable {
     package var cluster: ClusterID
     /// The node's configured name.
     package var node: NodeName
-    /// The cluster's key, the same on every node, with at least ``HeartbeatSeal/keyByteCountMin`` bytes.
-    package var key: [UInt8]
+    /// The cluster's keys, the same on every node, each with at least ``HeartbeatSeal/keyByteCountMin`` bytes.
+    package var keys: ClusterKeys
     /// The node's share of the shards relative to the other nodes' weights.
     package var weight: UInt32 = 100
     package var membership = MembershipConfiguration()
@@ -31,10 +31,14 @@ package struct ClusterConfiguration: Sendable {
     /// If true, the node hands over its shards and leaves when the service group stops gracefully.
     package var leavesOnShutdown = true
 
-    package init(cluster: ClusterID, node: NodeName, key: [UInt8]) {
+    package init(cluster: ClusterID, node: NodeName, keys: ClusterKeys) {
         self.cluster = cluster
         self.node = node
-        self.key = key
+        self.keys = keys
+    }
+
+    package init(cluster: ClusterID, node: NodeName, key: [UInt8]) {
+        self.init(cluster: cluster, node: node, keys: ClusterKeys(current: key))
     }
 }
 
@@ -89,7 +93,9 @@ package struct ClusterHooks: Sendable {
 package protocol ClusterLinks: Sendable {
     func setPeers(_ peers: [Peer])
     func setPath(to peer: NodeName, via helper: NodeName?)
-    func reach(_ address: HostPort, timeout: Duration) async -> NodeReach
+    /// The wire version that the node speaks with a peer; nil if it is not known yet.
+    func wireVersion(of peer: NodeID) -> UInt32?
+    func reach(_ peer: Peer, timeout: Duration) async -> NodeReach
     func ask(
         _ peer: NodeName, method: UInt16, payload: ByteBuffer, timeout: Duration
     ) async throws(ApusError) -> ByteBuffer

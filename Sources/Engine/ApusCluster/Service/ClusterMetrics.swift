@@ -7,6 +7,12 @@ struct ClusterMetrics: Sendable {
     let revision = Gauge(label: "apus_cluster_map_revision")
     /// Members that are up or draining.
     let members = Gauge(label: "apus_cluster_members")
+    /// Members that are cordoned.
+    let membersCordoned = Gauge(label: "apus_cluster_members_cordoned")
+    /// Changes that the map records.
+    let mapChanges = Gauge(label: "apus_cluster_map_changes")
+    /// Members that this node exchanges heartbeats with.
+    let watchedPeers = Gauge(label: "apus_cluster_watched_peers")
     /// Shards that this node owns.
     let shardsOwned = Gauge(label: "apus_cluster_shards_owned")
     /// Shards for which this node is the standby.
@@ -46,6 +52,8 @@ struct ClusterMetrics: Sendable {
         }
         revision.record(Double(map.revision))
         members.record(Double(map.members.count { $0.state.isAlive }))
+        membersCordoned.record(Double(map.members.count(where: \.isCordoned)))
+        mapChanges.record(Double(map.history.changes.count))
         shardsOwned.record(Double(map.shards.count { $0.owner == slot }))
         shardsStandby.record(Double(map.shards.count { $0.standby == slot }))
     }

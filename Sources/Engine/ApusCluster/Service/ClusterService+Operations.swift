@@ -23,12 +23,12 @@ extension ClusterService {
     /// - Throws: the errors of ``propose(_:)``.
     package func beginDraining() async throws(ApusError) { try await propose(.drain(identity)) }
 
-    /// Returns when this draining node holds nothing, or at once if no other node is up to take its shards.
+    /// Returns when this draining node holds nothing, or at once if no other node accepts its shards.
     ///
     /// - Throws: 10005 after ``ClusterConfiguration/drainTimeout``.
     package func waitUntilDrained() async throws(ApusError) {
         let isEmpty = await wait(for: configuration.drainTimeout) { map in
-            map.isDrained(self.identity) || !map.members.contains { $0.state == .up }
+            map.isDrained(self.identity) || !map.members.contains(where: \.acceptsShards)
         }
         guard isEmpty else { throw ApusError(.deadlineExceeded, "not all shards could be handed over in time") }
     }
@@ -102,13 +102,26 @@ extension ClusterService {
         case .linkLost(let peer, _): input = .linkLost(peer)
         case .connectRefused(let peer): input = .connectRefused(peer)
         case .heard(let peer): input = .heard(peer)
-        case .rejected: return
+        case .rejected, .refusedAsRevoked: return
+        case .revoked(let peer):
+            // The node counts as silent from now on: its heartbeats are sealed with the cluster's key, which a revoked
+            // certificate does not take away.
+            heartbeats.withLock { $0 }?.setRevoked(peer, true)
+            return
         case .listening(let isOpen):
             return hooks.condition(
                 .transportClosed,
                 isOpen ? nil : "the listener for other nodes is closed and cannot open; check what uses its port")
         }
-        heartbeats.withLock { $0 }?.perform { driver, now in driver.handle(input, now: now) }
+        let heartbeats = heartbeats.withLock { $0 }
+        if case .linkUp(let peer) = input { heartbeats?.setRevoked(peer, false) }
+        heartbeats?.perform { driver, now in driver.handle(input, now: now) }
+    }
+
+    /// Seals heartbeats with these keys, and accepts them, from now on.
+    package func use(_ new: HeartbeatSeal) {
+        seal.withLock { $0 = new }
+        heartbeats.withLock { $0 }?.use(new)
     }
 
     /// Handles a request with one of the methods ``ClusterMethod/all``. Called on the connection's event loop.

@@ -40,6 +40,8 @@ package final class ClusterService: Service {
         var nextHandoverTick: MonotonicTime = .zero
         var nextRenewal: MonotonicTime = .zero
         var isRenewing = false
+        /// The earliest time of the next proposal of this node's ``WatchRule``.
+        var nextRule: MonotonicTime = .zero
         /// The next tick; nil before the service runs and after its end.
         var nextTick: (task: Scheduled<Void>, time: MonotonicTime)?
         var isRunning = false
@@ -78,7 +80,7 @@ package final class ClusterService: Service {
     let thread = DedicatedLoop()
     let state: NIOLoopBoundBox<State>
     let heartbeats = Mutex<HeartbeatThread<MembershipDriver>?>(nil)
-    private let seal: HeartbeatSeal
+    let seal: Mutex<HeartbeatSeal>
     let jobs: WorkQueue<Job>
 
     /// Reads the map and proposes an incarnation for this start.
@@ -87,7 +89,7 @@ package final class ClusterService: Service {
     package static func open(
         _ configuration: ClusterConfiguration, store: any OwnershipStore, hooks: ClusterHooks, logger: Logger
     ) async throws(ApusError) -> ClusterService {
-        let seal = try HeartbeatSeal(key: configuration.key)
+        let seal = try HeartbeatSeal(keys: configuration.keys)
         let map = try await readMap(store, cluster: configuration.cluster)
         return ClusterService(configuration, map: map, store: store, hooks: hooks, seal: seal, logger: logger)
     }
@@ -99,7 +101,7 @@ package final class ClusterService: Service {
         self.configuration = configuration
         self.store = store
         self.hooks = hooks
-        self.seal = seal
+        self.seal = Mutex(seal)
         identity = map.nextIncarnation(of: configuration.node)
         view = ClusterView(local: identity, map: map)
         var logger = logger
@@ -133,9 +135,11 @@ package final class ClusterService: Service {
     ) async throws(ApusError) {
         try await awaitMember(over: links)
         try await startHeartbeats(at: bind ?? addresses.transport)
-        let decision = OwnershipDecision.join(identity, addresses: addresses, weight: configuration.weight)
+        let decision = OwnershipDecision.join(
+            identity, addresses: addresses, weight: configuration.weight, watchRule: configuration.membership.watchRule)
         let map = view.map
         var machine = OwnershipStateMachine(map: map, configuration: configuration.ownership)
+        machine.wallMilliseconds = UInt64(clamping: view.clock.wallMilliseconds())
         var actions = machine.handle(.propose(0, decision), now: .now())
         while true {
             // The machine has one open request to the store at a time, and completes in the end.
@@ -172,7 +176,8 @@ package final class ClusterService: Service {
         }
         let heartbeats = try HeartbeatThread(
             configuration: HeartbeatConfiguration(bind: address), identity: identity,
-            cluster: configuration.cluster, seal: seal, driver: driver, condition: hooks.condition, logger: logger)
+            cluster: configuration.cluster, seal: seal.withLock { $0 }, driver: driver, condition: hooks.condition,
+            logger: logger)
         do {
             _ = try await heartbeats.start()
         } catch {

@@ -13,15 +13,25 @@ package struct HeartbeatSeal: Sendable {
     package static let keyByteCountMin = 32
 
     private let key: SymmetricKey
+    /// The other key whose tags are accepted while the cluster's key is changed.
+    private let other: SymmetricKey?
 
-    /// - Parameter key: The cluster's key, the same at every node.
-    /// - Throws: 10022 if it is shorter than ``keyByteCountMin``.
-    package init(key: [UInt8]) throws(ApusError) {
-        guard key.count >= Self.keyByteCountMin else {
+    /// - Parameter keys: The cluster's keys. The first one seals; what either sealed is accepted.
+    /// - Throws: 10022 if one is shorter than ``keyByteCountMin``.
+    package init(keys: ClusterKeys) throws(ApusError) {
+        for key in keys.all where key.count < Self.keyByteCountMin {
             throw ApusError(
                 .configurationInvalid, "the cluster key has \(key.count) bytes; \(Self.keyByteCountMin) are needed")
         }
-        self.key = HKDF<SHA256>.deriveKey(
+        key = Self.derive(keys.current)
+        other = keys.other.map { Self.derive($0) }
+    }
+
+    /// - Throws: as ``init(keys:)``.
+    package init(key: [UInt8]) throws(ApusError) { try self.init(keys: ClusterKeys(current: key)) }
+
+    private static func derive(_ key: [UInt8]) -> SymmetricKey {
+        HKDF<SHA256>.deriveKey(
             inputKeyMaterial: SymmetricKey(data: key), info: Data("apus heartbeat v1".utf8), outputByteCount: 32)
     }
 
@@ -30,7 +40,7 @@ package struct HeartbeatSeal: Sendable {
         var buffer = ByteBuffer()
         buffer.reserveCapacity(HeartbeatDatagram.byteCountMax + Self.tagByteCount)
         datagram.encode(into: &buffer)
-        let tag = authentication(of: buffer, receiver: receiver).finalize()
+        let tag = authentication(of: buffer, receiver: receiver, key).finalize()
         buffer.writeBytes(tag.prefix(Self.tagByteCount))
         return buffer
     }
@@ -55,14 +65,19 @@ package struct HeartbeatSeal: Sendable {
             throw error.code == .versionUnsupported ? .version : .malformed
         }
         guard datagram.clusterHash == clusterHash else { throw .cluster }
-        let expected = Array(authentication(of: signed, receiver: receiver).finalize().prefix(Self.tagByteCount))
-        // All bytes are compared, so the time of the comparison reveals nothing about the tag.
-        let difference = zip(expected, tag).reduce(UInt8(0)) { $0 | ($1.0 ^ $1.1) }
-        guard difference == 0 else { throw .forged }
+        let isAuthentic =
+            isValid(tag, signed, receiver, key) || (other.map { isValid(tag, signed, receiver, $0) } ?? false)
+        guard isAuthentic else { throw .forged }
         return datagram
     }
 
-    private func authentication(of body: ByteBuffer, receiver: NodeID) -> HMAC<SHA256> {
+    private func isValid(_ tag: [UInt8], _ body: ByteBuffer, _ receiver: NodeID, _ key: SymmetricKey) -> Bool {
+        let expected = Array(authentication(of: body, receiver: receiver, key).finalize().prefix(Self.tagByteCount))
+        // All bytes are compared, so the time of the comparison reveals nothing about the tag.
+        return zip(expected, tag).reduce(UInt8(0)) { $0 | ($1.0 ^ $1.1) } == 0
+    }
+
+    private func authentication(of body: ByteBuffer, receiver: NodeID, _ key: SymmetricKey) -> HMAC<SHA256> {
         var code = HMAC<SHA256>(key: key)
         code.update(data: Array(body.readableBytesView))
         code.update(data: Data(receiver.description.utf8))
@@ -80,6 +95,8 @@ package enum HeartbeatFault: String, Error, Sendable, CaseIterable {
     case forged
     /// The sender is not an incarnation of a peer.
     case sender
+    /// The sender's certificate is revoked.
+    case revoked
     /// The sequence number was used before.
     case replayed
 }

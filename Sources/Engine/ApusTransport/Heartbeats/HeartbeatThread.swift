@@ -67,8 +67,8 @@ package struct HeartbeatConfiguration: Sendable {
     package var tickInterval: Duration = .milliseconds(10)
     /// The same for a node without peers.
     package var tickIntervalAlone: Duration = .milliseconds(50)
-    /// The most peers that datagrams are exchanged with. Further peers are ignored.
-    package var peerCountMax = 64
+    /// The most peers that datagrams are exchanged with. Further peers are ignored. A map has no more slots.
+    package var peerCountMax = 1000
 
     package init(bind: HostPort) { self.bind = bind }
 }
@@ -148,6 +148,15 @@ package final class HeartbeatThread<Driver: HeartbeatDriver>: Sendable {
     package func setPeers(_ peers: [Peer]) {
         let wanted = Array(peers.filter { $0.id != identity }.prefix(configuration.peerCountMax))
         _ = mailbox.post { $0.setPeers(wanted) }
+    }
+
+    /// Seals with these keys, and accepts them, from now on.
+    package func use(_ seal: HeartbeatSeal) { _ = mailbox.post { $0.seal = seal } }
+
+    /// Ignores the datagrams of a peer whose certificate is revoked, or accepts them again. Has no effect for an
+    /// incarnation that is not a peer.
+    package func setRevoked(_ peer: NodeID, _ isRevoked: Bool) {
+        _ = mailbox.post { $0.setRevoked(peer, isRevoked) }
     }
 
     /// Runs the body with the driver on the thread, and sends the datagrams that it returns.

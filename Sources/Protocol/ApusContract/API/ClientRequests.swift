@@ -134,6 +134,55 @@ extension ClientListShardsRequest: ClientRequestMessage {
     }
 }
 
+extension ClientCordonNodeRequest: ClientRequestMessage {
+    public typealias Reply = ClientCordonNodeResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            38, "nodes.cordon", .post("/v1/nodes/{node}/cordon"), roles: .admin, isAudited: true,
+            fields: ["node": .identifier],
+            "Give a node no new shards. It keeps those that it has.")
+    }
+}
+
+extension ClientUncordonNodeRequest: ClientRequestMessage {
+    public typealias Reply = ClientUncordonNodeResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            39, "nodes.uncordon", .post("/v1/nodes/{node}/uncordon"), roles: .admin, isAudited: true,
+            fields: ["node": .identifier],
+            "Give a cordoned node shards again.")
+    }
+}
+
+extension ClientSetNodeWeightRequest: ClientRequestMessage {
+    public typealias Reply = ClientSetNodeWeightResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            40, "nodes.weight", .post("/v1/nodes/{node}/weight"), roles: .admin, isAudited: true,
+            fields: ["node": .identifier, "weight": FieldRule(range: 1...10_000, isRequired: true)],
+            "Change a node's share of the shards until it starts again.")
+    }
+}
+
+extension ClientExplainShardRequest: ClientRequestMessage {
+    public typealias Reply = ClientExplainShardResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            41, "shards.explain", .get("/v1/shards/why"), roles: .admin,
+            fields: ["shard": FieldRule(pattern: "^[0-9]{0,4}$"), "device": .optionalIdentifier],
+            "Say who has a shard, or a device's shard, since when, and what moved it.")
+    }
+}
+
+extension ClientListMapChangesRequest: ClientRequestMessage {
+    public typealias Reply = ClientListMapChangesResponse
+    public static var info: ClientRequestInfo {
+        ClientRequestInfo(
+            42, "map.changes", .get("/v1/map/changes"), roles: .admin,
+            "List the recorded changes of the cluster map, the newest first.")
+    }
+}
+
 extension ClientListSessionsRequest: ClientRequestMessage {
     public typealias Reply = ClientListSessionsResponse
     public static var info: ClientRequestInfo {

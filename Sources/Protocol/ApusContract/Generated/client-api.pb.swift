@@ -268,6 +268,15 @@ public nonisolated struct ClientNode: Sendable {
   /// It was drained, and has no shards.
   public var drained: Bool = false
 
+  /// Its share of the shards relative to the other nodes' weights.
+  public var weight: UInt32 = 0
+
+  /// It keeps its shards and gets no new ones.
+  public var cordoned: Bool = false
+
+  /// The wire version between it and the node that answers; 0: not known yet.
+  public var wireVersion: UInt32 = 0
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public init() {}
@@ -286,6 +295,75 @@ public nonisolated struct ClientDrainNodeRequest: Sendable {
 }
 
 public nonisolated struct ClientDrainNodeResponse: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+public nonisolated struct ClientCordonNodeRequest: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  public var node: String = String()
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+public nonisolated struct ClientCordonNodeResponse: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+public nonisolated struct ClientUncordonNodeRequest: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  public var node: String = String()
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+public nonisolated struct ClientUncordonNodeResponse: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+public nonisolated struct ClientSetNodeWeightRequest: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  public var node: String = String()
+
+  /// 1 to 10000. It lasts until the node starts again.
+  public var weight: UInt32 = 0
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+public nonisolated struct ClientSetNodeWeightResponse: Sendable {
   // SwiftProtobuf.Message conformance is added in an extension below. See the
   // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
   // methods supported on all messages.
@@ -340,6 +418,141 @@ public nonisolated struct ClientShard: Sendable {
   public var owner: String = String()
 
   public var standby: String = String()
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+public nonisolated struct ClientExplainShardRequest: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// The shard's number, 0 to 4095. One of shard and device is given.
+  public var shard: String = String()
+
+  /// The device whose shard is meant.
+  public var device: String = String()
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+public nonisolated struct ClientExplainShardResponse: @unchecked Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  public var shard: ClientShard {
+    get {_storage._shard ?? ClientShard()}
+    set {_uniqueStorage()._shard = newValue}
+  }
+  /// Returns true if `shard` has been explicitly set.
+  public var hasShard: Bool {_storage._shard != nil}
+  /// Clears the value of `shard`. Subsequent reads from it will return its default value.
+  public mutating func clearShard() {_uniqueStorage()._shard = nil}
+
+  /// The revision of the cluster map that this node has.
+  public var revision: UInt64 {
+    get {_storage._revision}
+    set {_uniqueStorage()._revision = newValue}
+  }
+
+  /// What made the owner the owner; missing where the map does not record it.
+  public var ownerChange: ClientMapChange {
+    get {_storage._ownerChange ?? ClientMapChange()}
+    set {_uniqueStorage()._ownerChange = newValue}
+  }
+  /// Returns true if `ownerChange` has been explicitly set.
+  public var hasOwnerChange: Bool {_storage._ownerChange != nil}
+  /// Clears the value of `ownerChange`. Subsequent reads from it will return its default value.
+  public mutating func clearOwnerChange() {_uniqueStorage()._ownerChange = nil}
+
+  /// The same of the standby.
+  public var standbyChange: ClientMapChange {
+    get {_storage._standbyChange ?? ClientMapChange()}
+    set {_uniqueStorage()._standbyChange = newValue}
+  }
+  /// Returns true if `standbyChange` has been explicitly set.
+  public var hasStandbyChange: Bool {_storage._standbyChange != nil}
+  /// Clears the value of `standbyChange`. Subsequent reads from it will return its default value.
+  public mutating func clearStandbyChange() {_uniqueStorage()._standbyChange = nil}
+
+  /// The same in sentences.
+  public var ownerReason: String {
+    get {_storage._ownerReason}
+    set {_uniqueStorage()._ownerReason = newValue}
+  }
+
+  public var standbyReason: String {
+    get {_storage._standbyReason}
+    set {_uniqueStorage()._standbyReason = newValue}
+  }
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+
+  fileprivate var _storage = _StorageClass.defaultInstance
+}
+
+public nonisolated struct ClientListMapChangesRequest: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+public nonisolated struct ClientListMapChangesResponse: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// The revision of the cluster map that this node has.
+  public var revision: UInt64 = 0
+
+  /// The recorded changes, the newest first; at most 128.
+  public var changes: [ClientMapChange] = []
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+/// One decision about the cluster map, or a series of planned moves by one node.
+public nonisolated struct ClientMapChange: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// joined, dead, draining, left, rebalanced, drained, cordoned, uncordoned, weighted, restored or unknown.
+  public var kind: String = String()
+
+  /// Of a death: process_ended, unheard_by_majority or lease_expired.
+  public var reason: String = String()
+
+  /// The node that decided, as NAME#INCARNATION; empty: an operator, with the cluster's files.
+  public var maker: String = String()
+
+  /// The nodes that it concerns.
+  public var nodes: [String] = []
+
+  public var firstRevision: UInt64 = 0
+
+  public var lastRevision: UInt64 = 0
+
+  /// Unix milliseconds, by the clock of the node that decided.
+  public var firstMs: Int64 = 0
+
+  public var lastMs: Int64 = 0
+
+  /// The shards whose owner or standby it changed.
+  public var shards: UInt32 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -938,7 +1151,7 @@ nonisolated extension ClientListNodesResponse: SwiftProtobuf.Message, SwiftProto
 
 nonisolated extension ClientNode: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Node"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}name\0\u{1}incarnation\0\u{1}state\0\u{1}transport\0\u{1}clients\0\u{1}http\0\u{3}owned_shards\0\u{3}standby_shards\0\u{1}drained\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}name\0\u{1}incarnation\0\u{1}state\0\u{1}transport\0\u{1}clients\0\u{1}http\0\u{3}owned_shards\0\u{3}standby_shards\0\u{1}drained\0\u{1}weight\0\u{1}cordoned\0\u{3}wire_version\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -955,6 +1168,9 @@ nonisolated extension ClientNode: SwiftProtobuf.Message, SwiftProtobuf._MessageI
       case 7: try { try decoder.decodeSingularUInt32Field(value: &self.ownedShards) }()
       case 8: try { try decoder.decodeSingularUInt32Field(value: &self.standbyShards) }()
       case 9: try { try decoder.decodeSingularBoolField(value: &self.drained) }()
+      case 10: try { try decoder.decodeSingularUInt32Field(value: &self.weight) }()
+      case 11: try { try decoder.decodeSingularBoolField(value: &self.cordoned) }()
+      case 12: try { try decoder.decodeSingularUInt32Field(value: &self.wireVersion) }()
       default: break
       }
     }
@@ -988,6 +1204,15 @@ nonisolated extension ClientNode: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if self.drained != false {
       try visitor.visitSingularBoolField(value: self.drained, fieldNumber: 9)
     }
+    if self.weight != 0 {
+      try visitor.visitSingularUInt32Field(value: self.weight, fieldNumber: 10)
+    }
+    if self.cordoned != false {
+      try visitor.visitSingularBoolField(value: self.cordoned, fieldNumber: 11)
+    }
+    if self.wireVersion != 0 {
+      try visitor.visitSingularUInt32Field(value: self.wireVersion, fieldNumber: 12)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -1001,6 +1226,9 @@ nonisolated extension ClientNode: SwiftProtobuf.Message, SwiftProtobuf._MessageI
     if lhs.ownedShards != rhs.ownedShards {return false}
     if lhs.standbyShards != rhs.standbyShards {return false}
     if lhs.drained != rhs.drained {return false}
+    if lhs.weight != rhs.weight {return false}
+    if lhs.cordoned != rhs.cordoned {return false}
+    if lhs.wireVersion != rhs.wireVersion {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1050,6 +1278,158 @@ nonisolated extension ClientDrainNodeResponse: SwiftProtobuf.Message, SwiftProto
   }
 
   public static func ==(lhs: ClientDrainNodeResponse, rhs: ClientDrainNodeResponse) -> Bool {
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClientCordonNodeRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".CordonNodeRequest"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}node\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.node) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.node.isEmpty {
+      try visitor.visitSingularStringField(value: self.node, fieldNumber: 1)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClientCordonNodeRequest, rhs: ClientCordonNodeRequest) -> Bool {
+    if lhs.node != rhs.node {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClientCordonNodeResponse: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".CordonNodeResponse"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap()
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    // Load everything into unknown fields
+    while try decoder.nextFieldNumber() != nil {}
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClientCordonNodeResponse, rhs: ClientCordonNodeResponse) -> Bool {
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClientUncordonNodeRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".UncordonNodeRequest"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}node\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.node) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.node.isEmpty {
+      try visitor.visitSingularStringField(value: self.node, fieldNumber: 1)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClientUncordonNodeRequest, rhs: ClientUncordonNodeRequest) -> Bool {
+    if lhs.node != rhs.node {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClientUncordonNodeResponse: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".UncordonNodeResponse"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap()
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    // Load everything into unknown fields
+    while try decoder.nextFieldNumber() != nil {}
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClientUncordonNodeResponse, rhs: ClientUncordonNodeResponse) -> Bool {
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClientSetNodeWeightRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".SetNodeWeightRequest"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}node\0\u{1}weight\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.node) }()
+      case 2: try { try decoder.decodeSingularUInt32Field(value: &self.weight) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.node.isEmpty {
+      try visitor.visitSingularStringField(value: self.node, fieldNumber: 1)
+    }
+    if self.weight != 0 {
+      try visitor.visitSingularUInt32Field(value: self.weight, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClientSetNodeWeightRequest, rhs: ClientSetNodeWeightRequest) -> Bool {
+    if lhs.node != rhs.node {return false}
+    if lhs.weight != rhs.weight {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClientSetNodeWeightResponse: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".SetNodeWeightResponse"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap()
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    // Load everything into unknown fields
+    while try decoder.nextFieldNumber() != nil {}
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClientSetNodeWeightResponse, rhs: ClientSetNodeWeightResponse) -> Bool {
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -1170,6 +1550,270 @@ nonisolated extension ClientShard: SwiftProtobuf.Message, SwiftProtobuf._Message
     if lhs.term != rhs.term {return false}
     if lhs.owner != rhs.owner {return false}
     if lhs.standby != rhs.standby {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClientExplainShardRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".ExplainShardRequest"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}shard\0\u{1}device\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.shard) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.device) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.shard.isEmpty {
+      try visitor.visitSingularStringField(value: self.shard, fieldNumber: 1)
+    }
+    if !self.device.isEmpty {
+      try visitor.visitSingularStringField(value: self.device, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClientExplainShardRequest, rhs: ClientExplainShardRequest) -> Bool {
+    if lhs.shard != rhs.shard {return false}
+    if lhs.device != rhs.device {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClientExplainShardResponse: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".ExplainShardResponse"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}shard\0\u{1}revision\0\u{3}owner_change\0\u{3}standby_change\0\u{3}owner_reason\0\u{3}standby_reason\0")
+
+  fileprivate class _StorageClass {
+    var _shard: ClientShard? = nil
+    var _revision: UInt64 = 0
+    var _ownerChange: ClientMapChange? = nil
+    var _standbyChange: ClientMapChange? = nil
+    var _ownerReason: String = String()
+    var _standbyReason: String = String()
+
+      // This property is used as the initial default value for new instances of the type.
+      // The type itself is protecting the reference to its storage via CoW semantics.
+      // This will force a copy to be made of this reference when the first mutation occurs;
+      // hence, it is safe to mark this as `nonisolated(unsafe)`.
+      static nonisolated(unsafe) let defaultInstance = _StorageClass()
+
+    private init() {}
+
+    init(copying source: _StorageClass) {
+      _shard = source._shard
+      _revision = source._revision
+      _ownerChange = source._ownerChange
+      _standbyChange = source._standbyChange
+      _ownerReason = source._ownerReason
+      _standbyReason = source._standbyReason
+    }
+  }
+
+  fileprivate mutating func _uniqueStorage() -> _StorageClass {
+    if !isKnownUniquelyReferenced(&_storage) {
+      _storage = _StorageClass(copying: _storage)
+    }
+    return _storage
+  }
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    _ = _uniqueStorage()
+    try withExtendedLifetime(_storage) { (_storage: _StorageClass) in
+      while let fieldNumber = try decoder.nextFieldNumber() {
+        // The use of inline closures is to circumvent an issue where the compiler
+        // allocates stack space for every case branch when no optimizations are
+        // enabled. https://github.com/apple/swift-protobuf/issues/1034
+        switch fieldNumber {
+        case 1: try { try decoder.decodeSingularMessageField(value: &_storage._shard) }()
+        case 2: try { try decoder.decodeSingularUInt64Field(value: &_storage._revision) }()
+        case 3: try { try decoder.decodeSingularMessageField(value: &_storage._ownerChange) }()
+        case 4: try { try decoder.decodeSingularMessageField(value: &_storage._standbyChange) }()
+        case 5: try { try decoder.decodeSingularStringField(value: &_storage._ownerReason) }()
+        case 6: try { try decoder.decodeSingularStringField(value: &_storage._standbyReason) }()
+        default: break
+        }
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    try withExtendedLifetime(_storage) { (_storage: _StorageClass) in
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every if/case branch local when no optimizations
+      // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+      // https://github.com/apple/swift-protobuf/issues/1182
+      try { if let v = _storage._shard {
+        try visitor.visitSingularMessageField(value: v, fieldNumber: 1)
+      } }()
+      if _storage._revision != 0 {
+        try visitor.visitSingularUInt64Field(value: _storage._revision, fieldNumber: 2)
+      }
+      try { if let v = _storage._ownerChange {
+        try visitor.visitSingularMessageField(value: v, fieldNumber: 3)
+      } }()
+      try { if let v = _storage._standbyChange {
+        try visitor.visitSingularMessageField(value: v, fieldNumber: 4)
+      } }()
+      if !_storage._ownerReason.isEmpty {
+        try visitor.visitSingularStringField(value: _storage._ownerReason, fieldNumber: 5)
+      }
+      if !_storage._standbyReason.isEmpty {
+        try visitor.visitSingularStringField(value: _storage._standbyReason, fieldNumber: 6)
+      }
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClientExplainShardResponse, rhs: ClientExplainShardResponse) -> Bool {
+    if lhs._storage !== rhs._storage {
+      let storagesAreEqual: Bool = withExtendedLifetime((lhs._storage, rhs._storage)) { (_args: (_StorageClass, _StorageClass)) in
+        let _storage = _args.0
+        let rhs_storage = _args.1
+        if _storage._shard != rhs_storage._shard {return false}
+        if _storage._revision != rhs_storage._revision {return false}
+        if _storage._ownerChange != rhs_storage._ownerChange {return false}
+        if _storage._standbyChange != rhs_storage._standbyChange {return false}
+        if _storage._ownerReason != rhs_storage._ownerReason {return false}
+        if _storage._standbyReason != rhs_storage._standbyReason {return false}
+        return true
+      }
+      if !storagesAreEqual {return false}
+    }
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClientListMapChangesRequest: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".ListMapChangesRequest"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap()
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    // Load everything into unknown fields
+    while try decoder.nextFieldNumber() != nil {}
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClientListMapChangesRequest, rhs: ClientListMapChangesRequest) -> Bool {
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClientListMapChangesResponse: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".ListMapChangesResponse"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}revision\0\u{1}changes\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularUInt64Field(value: &self.revision) }()
+      case 2: try { try decoder.decodeRepeatedMessageField(value: &self.changes) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if self.revision != 0 {
+      try visitor.visitSingularUInt64Field(value: self.revision, fieldNumber: 1)
+    }
+    if !self.changes.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.changes, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClientListMapChangesResponse, rhs: ClientListMapChangesResponse) -> Bool {
+    if lhs.revision != rhs.revision {return false}
+    if lhs.changes != rhs.changes {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClientMapChange: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".MapChange"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}kind\0\u{1}reason\0\u{1}maker\0\u{1}nodes\0\u{3}first_revision\0\u{3}last_revision\0\u{3}first_ms\0\u{3}last_ms\0\u{1}shards\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.kind) }()
+      case 2: try { try decoder.decodeSingularStringField(value: &self.reason) }()
+      case 3: try { try decoder.decodeSingularStringField(value: &self.maker) }()
+      case 4: try { try decoder.decodeRepeatedStringField(value: &self.nodes) }()
+      case 5: try { try decoder.decodeSingularUInt64Field(value: &self.firstRevision) }()
+      case 6: try { try decoder.decodeSingularUInt64Field(value: &self.lastRevision) }()
+      case 7: try { try decoder.decodeSingularInt64Field(value: &self.firstMs) }()
+      case 8: try { try decoder.decodeSingularInt64Field(value: &self.lastMs) }()
+      case 9: try { try decoder.decodeSingularUInt32Field(value: &self.shards) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.kind.isEmpty {
+      try visitor.visitSingularStringField(value: self.kind, fieldNumber: 1)
+    }
+    if !self.reason.isEmpty {
+      try visitor.visitSingularStringField(value: self.reason, fieldNumber: 2)
+    }
+    if !self.maker.isEmpty {
+      try visitor.visitSingularStringField(value: self.maker, fieldNumber: 3)
+    }
+    if !self.nodes.isEmpty {
+      try visitor.visitRepeatedStringField(value: self.nodes, fieldNumber: 4)
+    }
+    if self.firstRevision != 0 {
+      try visitor.visitSingularUInt64Field(value: self.firstRevision, fieldNumber: 5)
+    }
+    if self.lastRevision != 0 {
+      try visitor.visitSingularUInt64Field(value: self.lastRevision, fieldNumber: 6)
+    }
+    if self.firstMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.firstMs, fieldNumber: 7)
+    }
+    if self.lastMs != 0 {
+      try visitor.visitSingularInt64Field(value: self.lastMs, fieldNumber: 8)
+    }
+    if self.shards != 0 {
+      try visitor.visitSingularUInt32Field(value: self.shards, fieldNumber: 9)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClientMapChange, rhs: ClientMapChange) -> Bool {
+    if lhs.kind != rhs.kind {return false}
+    if lhs.reason != rhs.reason {return false}
+    if lhs.maker != rhs.maker {return false}
+    if lhs.nodes != rhs.nodes {return false}
+    if lhs.firstRevision != rhs.firstRevision {return false}
+    if lhs.lastRevision != rhs.lastRevision {return false}
+    if lhs.firstMs != rhs.firstMs {return false}
+    if lhs.lastMs != rhs.lastMs {return false}
+    if lhs.shards != rhs.shards {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -129,6 +129,14 @@ public nonisolated struct ClusterMember: Sendable {
 
   public var weight: UInt32 = 0
 
+  /// accepts no new shards; since wire version 2
+  public var cordoned: Bool = false
+
+  /// members that watch each member beyond full_mesh_max, 0: an earlier version; since wire version 2
+  public var watchers: UInt32 = 0
+
+  public var fullMeshMax: UInt32 = 0
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public nonisolated enum State: SwiftProtobuf.Enum, Swift.CaseIterable {
@@ -204,6 +212,76 @@ public nonisolated struct ClusterMapValue: Sendable {
 
   /// as standby_named_in, for the owner
   public var ownerNamedIn: [UInt64] = []
+
+  /// Since wire version 2. A node of version 1 leaves these out of the maps that it writes.
+  public var changes: [ClusterMapChange] = []
+
+  /// 4096 × the number of the change that made the owner, 0: not recorded; empty: all 0
+  public var ownerChanges: Data = Data()
+
+  /// as owner_changes, for the standby
+  public var standbyChanges: Data = Data()
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+}
+
+/// Why a map changed: who decided what, and when.
+public nonisolated struct ClusterMapChange: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  /// 1 to 255, unique in the map
+  public var number: UInt32 = 0
+
+  /// MapChange.Kind of ApusCluster
+  public var kind: UInt32 = 0
+
+  /// MapChange.Reason
+  public var reason: UInt32 = 0
+
+  /// the node that decided; missing: an operator, with the cluster's files
+  public var maker: ClusterNodeRef {
+    get {_maker ?? ClusterNodeRef()}
+    set {_maker = newValue}
+  }
+  /// Returns true if `maker` has been explicitly set.
+  public var hasMaker: Bool {self._maker != nil}
+  /// Clears the value of `maker`. Subsequent reads from it will return its default value.
+  public mutating func clearMaker() {self._maker = nil}
+
+  /// whom it concerns
+  public var nodes: [ClusterNodeRef] = []
+
+  public var firstRevision: UInt64 = 0
+
+  public var lastRevision: UInt64 = 0
+
+  /// Unix milliseconds by the maker's clock
+  public var firstMs: UInt64 = 0
+
+  public var lastMs: UInt64 = 0
+
+  /// the shards whose owner or standby it changed
+  public var shardCount: UInt32 = 0
+
+  public var unknownFields = SwiftProtobuf.UnknownStorage()
+
+  public init() {}
+
+  fileprivate var _maker: ClusterNodeRef? = nil
+}
+
+public nonisolated struct ClusterNodeRef: Sendable {
+  // SwiftProtobuf.Message conformance is added in an extension below. See the
+  // `Message` and `Message+*Additions` files in the SwiftProtobuf library for
+  // methods supported on all messages.
+
+  public var name: String = String()
+
+  public var incarnation: UInt64 = 0
 
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
@@ -383,7 +461,7 @@ nonisolated extension ClusterFailure: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
 nonisolated extension ClusterMember: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Member"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}name\0\u{1}incarnation\0\u{1}state\0\u{1}transport\0\u{1}clients\0\u{1}http\0\u{1}weight\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}name\0\u{1}incarnation\0\u{1}state\0\u{1}transport\0\u{1}clients\0\u{1}http\0\u{1}weight\0\u{1}cordoned\0\u{1}watchers\0\u{3}full_mesh_max\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -398,6 +476,9 @@ nonisolated extension ClusterMember: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 5: try { try decoder.decodeSingularStringField(value: &self.clients) }()
       case 6: try { try decoder.decodeSingularStringField(value: &self.http) }()
       case 7: try { try decoder.decodeSingularUInt32Field(value: &self.weight) }()
+      case 8: try { try decoder.decodeSingularBoolField(value: &self.cordoned) }()
+      case 9: try { try decoder.decodeSingularUInt32Field(value: &self.watchers) }()
+      case 10: try { try decoder.decodeSingularUInt32Field(value: &self.fullMeshMax) }()
       default: break
       }
     }
@@ -425,6 +506,15 @@ nonisolated extension ClusterMember: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if self.weight != 0 {
       try visitor.visitSingularUInt32Field(value: self.weight, fieldNumber: 7)
     }
+    if self.cordoned != false {
+      try visitor.visitSingularBoolField(value: self.cordoned, fieldNumber: 8)
+    }
+    if self.watchers != 0 {
+      try visitor.visitSingularUInt32Field(value: self.watchers, fieldNumber: 9)
+    }
+    if self.fullMeshMax != 0 {
+      try visitor.visitSingularUInt32Field(value: self.fullMeshMax, fieldNumber: 10)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -436,6 +526,9 @@ nonisolated extension ClusterMember: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.clients != rhs.clients {return false}
     if lhs.http != rhs.http {return false}
     if lhs.weight != rhs.weight {return false}
+    if lhs.cordoned != rhs.cordoned {return false}
+    if lhs.watchers != rhs.watchers {return false}
+    if lhs.fullMeshMax != rhs.fullMeshMax {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
@@ -447,7 +540,7 @@ nonisolated extension ClusterMember.State: SwiftProtobuf._ProtoNameProviding {
 
 nonisolated extension ClusterMapValue: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".MapValue"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}cluster\0\u{1}members\0\u{1}owners\0\u{1}standbys\0\u{1}epochs\0\u{3}standby_named_in\0\u{3}owner_named_in\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}cluster\0\u{1}members\0\u{1}owners\0\u{1}standbys\0\u{1}epochs\0\u{3}standby_named_in\0\u{3}owner_named_in\0\u{1}changes\0\u{3}owner_changes\0\u{3}standby_changes\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -462,6 +555,9 @@ nonisolated extension ClusterMapValue: SwiftProtobuf.Message, SwiftProtobuf._Mes
       case 5: try { try decoder.decodeSingularBytesField(value: &self.epochs) }()
       case 6: try { try decoder.decodeRepeatedUInt64Field(value: &self.standbyNamedIn) }()
       case 7: try { try decoder.decodeRepeatedUInt64Field(value: &self.ownerNamedIn) }()
+      case 8: try { try decoder.decodeRepeatedMessageField(value: &self.changes) }()
+      case 9: try { try decoder.decodeSingularBytesField(value: &self.ownerChanges) }()
+      case 10: try { try decoder.decodeSingularBytesField(value: &self.standbyChanges) }()
       default: break
       }
     }
@@ -489,6 +585,15 @@ nonisolated extension ClusterMapValue: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if !self.ownerNamedIn.isEmpty {
       try visitor.visitPackedUInt64Field(value: self.ownerNamedIn, fieldNumber: 7)
     }
+    if !self.changes.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.changes, fieldNumber: 8)
+    }
+    if !self.ownerChanges.isEmpty {
+      try visitor.visitSingularBytesField(value: self.ownerChanges, fieldNumber: 9)
+    }
+    if !self.standbyChanges.isEmpty {
+      try visitor.visitSingularBytesField(value: self.standbyChanges, fieldNumber: 10)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -500,6 +605,123 @@ nonisolated extension ClusterMapValue: SwiftProtobuf.Message, SwiftProtobuf._Mes
     if lhs.epochs != rhs.epochs {return false}
     if lhs.standbyNamedIn != rhs.standbyNamedIn {return false}
     if lhs.ownerNamedIn != rhs.ownerNamedIn {return false}
+    if lhs.changes != rhs.changes {return false}
+    if lhs.ownerChanges != rhs.ownerChanges {return false}
+    if lhs.standbyChanges != rhs.standbyChanges {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClusterMapChange: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".MapChange"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}number\0\u{1}kind\0\u{1}reason\0\u{1}maker\0\u{1}nodes\0\u{3}first_revision\0\u{3}last_revision\0\u{3}first_ms\0\u{3}last_ms\0\u{3}shard_count\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularUInt32Field(value: &self.number) }()
+      case 2: try { try decoder.decodeSingularUInt32Field(value: &self.kind) }()
+      case 3: try { try decoder.decodeSingularUInt32Field(value: &self.reason) }()
+      case 4: try { try decoder.decodeSingularMessageField(value: &self._maker) }()
+      case 5: try { try decoder.decodeRepeatedMessageField(value: &self.nodes) }()
+      case 6: try { try decoder.decodeSingularUInt64Field(value: &self.firstRevision) }()
+      case 7: try { try decoder.decodeSingularUInt64Field(value: &self.lastRevision) }()
+      case 8: try { try decoder.decodeSingularUInt64Field(value: &self.firstMs) }()
+      case 9: try { try decoder.decodeSingularUInt64Field(value: &self.lastMs) }()
+      case 10: try { try decoder.decodeSingularUInt32Field(value: &self.shardCount) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    // The use of inline closures is to circumvent an issue where the compiler
+    // allocates stack space for every if/case branch local when no optimizations
+    // are enabled. https://github.com/apple/swift-protobuf/issues/1034 and
+    // https://github.com/apple/swift-protobuf/issues/1182
+    if self.number != 0 {
+      try visitor.visitSingularUInt32Field(value: self.number, fieldNumber: 1)
+    }
+    if self.kind != 0 {
+      try visitor.visitSingularUInt32Field(value: self.kind, fieldNumber: 2)
+    }
+    if self.reason != 0 {
+      try visitor.visitSingularUInt32Field(value: self.reason, fieldNumber: 3)
+    }
+    try { if let v = self._maker {
+      try visitor.visitSingularMessageField(value: v, fieldNumber: 4)
+    } }()
+    if !self.nodes.isEmpty {
+      try visitor.visitRepeatedMessageField(value: self.nodes, fieldNumber: 5)
+    }
+    if self.firstRevision != 0 {
+      try visitor.visitSingularUInt64Field(value: self.firstRevision, fieldNumber: 6)
+    }
+    if self.lastRevision != 0 {
+      try visitor.visitSingularUInt64Field(value: self.lastRevision, fieldNumber: 7)
+    }
+    if self.firstMs != 0 {
+      try visitor.visitSingularUInt64Field(value: self.firstMs, fieldNumber: 8)
+    }
+    if self.lastMs != 0 {
+      try visitor.visitSingularUInt64Field(value: self.lastMs, fieldNumber: 9)
+    }
+    if self.shardCount != 0 {
+      try visitor.visitSingularUInt32Field(value: self.shardCount, fieldNumber: 10)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClusterMapChange, rhs: ClusterMapChange) -> Bool {
+    if lhs.number != rhs.number {return false}
+    if lhs.kind != rhs.kind {return false}
+    if lhs.reason != rhs.reason {return false}
+    if lhs._maker != rhs._maker {return false}
+    if lhs.nodes != rhs.nodes {return false}
+    if lhs.firstRevision != rhs.firstRevision {return false}
+    if lhs.lastRevision != rhs.lastRevision {return false}
+    if lhs.firstMs != rhs.firstMs {return false}
+    if lhs.lastMs != rhs.lastMs {return false}
+    if lhs.shardCount != rhs.shardCount {return false}
+    if lhs.unknownFields != rhs.unknownFields {return false}
+    return true
+  }
+}
+
+nonisolated extension ClusterNodeRef: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
+  public static let protoMessageName: String = _protobuf_package + ".NodeRef"
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}name\0\u{1}incarnation\0")
+
+  public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
+    while let fieldNumber = try decoder.nextFieldNumber() {
+      // The use of inline closures is to circumvent an issue where the compiler
+      // allocates stack space for every case branch when no optimizations are
+      // enabled. https://github.com/apple/swift-protobuf/issues/1034
+      switch fieldNumber {
+      case 1: try { try decoder.decodeSingularStringField(value: &self.name) }()
+      case 2: try { try decoder.decodeSingularUInt64Field(value: &self.incarnation) }()
+      default: break
+      }
+    }
+  }
+
+  public func traverse<V: SwiftProtobuf.Visitor>(visitor: inout V) throws {
+    if !self.name.isEmpty {
+      try visitor.visitSingularStringField(value: self.name, fieldNumber: 1)
+    }
+    if self.incarnation != 0 {
+      try visitor.visitSingularUInt64Field(value: self.incarnation, fieldNumber: 2)
+    }
+    try unknownFields.traverse(visitor: &visitor)
+  }
+
+  public static func ==(lhs: ClusterNodeRef, rhs: ClusterNodeRef) -> Bool {
+    if lhs.name != rhs.name {return false}
+    if lhs.incarnation != rhs.incarnation {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }

@@ -12,10 +12,10 @@ extension ClientAPI {
     /// Adds the requests that issue and revoke tokens.
     ///
     /// - Parameters:
-    ///   - signer: nil where this node has no key to sign with; a token cannot be issued here then (21025).
+    ///   - signing: without a key where this node has none to sign with; a token cannot be issued here then (21025).
     ///   - wallSeconds: the cluster's time, in Unix seconds.
     package mutating func addTokenRequests(
-        records: any RecordStore, signer: TokenSigner?, cluster: ClusterID,
+        records: any RecordStore, signing: TokenSigning, cluster: ClusterID,
         wallSeconds: @escaping @Sendable () -> Int64
     ) {
         let records = SessionRecords(records)
@@ -27,7 +27,7 @@ extension ClientAPI {
             return ClientRevokeTokensResponse()
         }
         on(ClientIssueTokenRequest.self) { request, _ throws(ApusError) in
-            guard let signer else {
+            guard let signer = signing.current else {
                 throw ApusError(.unavailable, "this node has no key to sign tokens with (keys.token_private)")
             }
             let claims = try request.claims(cluster: cluster, now: wallSeconds())

@@ -21,15 +21,17 @@ package struct RelayKeys: Sendable {
     /// Files with secrets that every user of the machine can read.
     package let exposedFiles: [String]
 
-    /// - Parameter root: 32 random bytes.
+    /// - Parameters:
+    ///   - root: 32 random bytes.
+    ///   - other: the other root while the cluster's key is changed. Credentials that are derived from it are accepted.
     /// - Throws: 10022 if the file of the static secret or of the users cannot be read, may be written by its group or
     ///   others, or is not valid.
-    package init(root: [UInt8], configuration: RelayConfiguration) throws(ApusError) {
+    package init(root: [UInt8], other: [UInt8]? = nil, configuration: RelayConfiguration) throws(ApusError) {
         nonceKey = Self.derive(root, "apus relay nonces")
         ticketKey = Self.derive(root, "apus relay tickets")
         operatorToken = Self.operatorToken(root: root)
         var exposed: [String] = []
-        credentials = try Self.credentials(root: root, configuration: configuration, &exposed)
+        credentials = try Self.credentials(root: root, other: other, configuration: configuration, &exposed)
         users = try Self.users(configuration, &exposed)
         exposedFiles = exposed
     }
@@ -44,17 +46,19 @@ package struct RelayKeys: Sendable {
         -> RelayCredentials
     {
         var exposed: [String] = []
-        return try credentials(root: root, configuration: configuration, &exposed)
+        return try credentials(root: root, other: nil, configuration: configuration, &exposed)
     }
 
     private static func credentials(
-        root: [UInt8], configuration: RelayConfiguration, _ exposed: inout [String]
+        root: [UInt8], other: [UInt8]?, configuration: RelayConfiguration, _ exposed: inout [String]
     ) throws(ApusError) -> RelayCredentials {
         var secrets = configuration.secret.isEmpty ? [] : [Array(configuration.secret.utf8)]
         if !configuration.secretFile.isEmpty { secrets = try Self.secrets(configuration.secretFile, &exposed) }
+        if secrets.isEmpty {
+            secrets = ([root] + (other.map { [$0] } ?? [])).map { Self.derive($0, "apus relay credentials") }
+        }
         return RelayCredentials(
-            realm: configuration.realm, current: secrets.first ?? Self.derive(root, "apus relay credentials"),
-            previous: secrets.dropFirst().first)
+            realm: configuration.realm, current: secrets[0], previous: secrets.dropFirst().first)
     }
 
     private static func users(

@@ -8,15 +8,24 @@ import Foundation
 /// that a viewer who loses its node need not wait for the device's owner.
 package struct TicketSealer: Sendable {
     private let key: SymmetricKey
+    /// The other key whose tickets are accepted while the cluster's key is changed.
+    private let other: SymmetricKey?
 
     /// The maximum length of a ticket, in bytes.
     package static let byteCountMax = 2048
 
+    /// - Parameter keys: the cluster's keys. The first one seals; what either sealed is accepted.
+    package init(keys: ClusterKeys) {
+        key = Self.derive(keys.current)
+        other = keys.other.map { Self.derive($0) }
+    }
+
     /// - Parameter clusterKey: 32 bytes.
-    package init(clusterKey: [UInt8]) {
-        key = HKDF<SHA256>.deriveKey(
-            inputKeyMaterial: SymmetricKey(data: clusterKey), info: Data("apus session tickets".utf8),
-            outputByteCount: 32)
+    package init(clusterKey: [UInt8]) { self.init(keys: ClusterKeys(current: clusterKey)) }
+
+    private static func derive(_ key: [UInt8]) -> SymmetricKey {
+        HKDF<SHA256>.deriveKey(
+            inputKeyMaterial: SymmetricKey(data: key), info: Data("apus session tickets".utf8), outputByteCount: 32)
     }
 
     /// Seals a ticket that resumes a session until `expiresAt`, in Unix seconds, or until its token expires (IV-A6).
@@ -75,12 +84,9 @@ package struct TicketSealer: Sendable {
         _ ticket: [UInt8], as kind: TicketContent.Kind, wallSeconds: Int64
     ) throws(ApusError) -> TicketContent {
         guard ticket.count <= Self.byteCountMax else { throw ApusError(.tokenInvalid, "the ticket is too long") }
-        let plain: Data
-        do {
-            plain = try AES.GCM.open(try AES.GCM.SealedBox(combined: ticket), using: key)
-        } catch {
-            throw ApusError(.tokenInvalid, "the ticket was not issued by this cluster")
-        }
+        guard let box = try? AES.GCM.SealedBox(combined: ticket),
+            let plain = (try? AES.GCM.open(box, using: key)) ?? other.flatMap({ try? AES.GCM.open(box, using: $0) })
+        else { throw ApusError(.tokenInvalid, "the ticket was not issued by this cluster") }
         guard let content = TicketContent(decoding: [UInt8](plain)) else {
             throw ApusError(.tokenInvalid, "the ticket was issued by another version")
         }

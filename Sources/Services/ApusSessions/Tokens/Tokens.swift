@@ -33,17 +33,45 @@ package struct TokenVerifier: Sendable {
     /// The accepted clock difference.
     package static let leewaySeconds: Int64 = 30
 
-    private let key: P256.Signing.PublicKey
+    /// The most public keys of a file: the current one, and another while the key is changed.
+    package static let keyCountMax = 2
+
+    private let keys: [P256.Signing.PublicKey]
     private let cluster: ClusterID
 
-    /// Throws 10022 if the PEM text is not a P-256 public key.
+    /// Accepts tokens that were signed with any of the keys in the PEM text.
+    ///
+    /// Throws 10022 if the text has anything else than one or two P-256 public keys.
     package init(publicKeyPEM: String, cluster: ClusterID) throws(ApusError) {
-        do {
-            key = try P256.Signing.PublicKey(pemRepresentation: publicKeyPEM)
-        } catch {
-            throw ApusError(.configurationInvalid, "the token key is not a P-256 public key in PEM form")
+        keys = try Self.blocks(of: publicKeyPEM).map { block throws(ApusError) in
+            do {
+                return try P256.Signing.PublicKey(pemRepresentation: block)
+            } catch {
+                throw ApusError(.configurationInvalid, "the token key is not a P-256 public key in PEM form")
+            }
+        }
+        guard (1...Self.keyCountMax).contains(keys.count) else {
+            throw ApusError(
+                .configurationInvalid, "there are \(keys.count) token keys; one is expected, or two during a change")
         }
         self.cluster = cluster
+    }
+
+    /// The PEM blocks of a text. A text without any is one block, which is then refused as a key.
+    private static func blocks(of text: String) -> [String] {
+        var blocks: [String] = []
+        var block: [Substring] = []
+        for line in text.split(whereSeparator: \.isNewline) {
+            block.append(line)
+            guard line.hasPrefix("-----END ") else { continue }
+            blocks.append(block.joined(separator: "\n"))
+            block = []
+        }
+        // A truncated block is not ignored.
+        if block.contains(where: { !$0.allSatisfy(\.isWhitespace) }) || blocks.isEmpty {
+            blocks.append(block.joined(separator: "\n"))
+        }
+        return blocks
     }
 
     /// Verifies a token and returns its claims. Throws 12001 if it is not valid, 12002 if it has expired.
@@ -71,7 +99,7 @@ package struct TokenVerifier: Sendable {
             let signatureBytes = Base64URL.decode(token[(last + 1)...]),
             let payload = Base64URL.decode(token[(dot + 1)..<last]),
             let signature = try? P256.Signing.ECDSASignature(rawRepresentation: signatureBytes),
-            key.isValidSignature(signature, for: token[..<last])
+            keys.contains(where: { $0.isValidSignature(signature, for: token[..<last]) })
         else { return nil }
         return JSONValue(payload[...]).flatMap { TokenClaims($0) }
     }

@@ -1,0 +1,90 @@
+package import ApusCore
+import CoreMetrics
+package import Foundation
+package import Logging
+import ServiceLifecycle
+import Synchronization
+
+extension NodeConditions.Kind {
+    /// A certificate expires soon.
+    package static let certificateExpiring = Self("certificate_expiring", isUnhealthy: false)
+    /// A certificate has expired.
+    package static let certificateExpired = Self("certificate_expired", isUnhealthy: true)
+}
+
+/// When a certificate of this node expires.
+package struct CertificateExpiry: Sendable, Equatable {
+    /// The label of the metric: `node`, `authority`, `clients`, `http`, `relay` or `etcd`.
+    package var name: String
+    package var file: String
+    package var notAfter: Date
+    /// True if this node presents it to others who connect: then it is not accepted once it has expired.
+    package var isServed: Bool
+
+    package init(name: String, file: String, notAfter: Date, isServed: Bool) {
+        (self.name, self.file, self.notAfter, self.isServed) = (name, file, notAfter, isServed)
+    }
+
+    func daysLeft(at now: Date) -> Double { notAfter.timeIntervalSince(now) / 86_400 }
+}
+
+/// Watches when this node's certificates expire: a gauge with the days that are left, a condition from
+/// `tls.expiry_warning` on, and another one, with an error in the log, when a certificate has expired.
+///
+/// Isolation: any thread.
+package final class CertificateWatch: Service {
+    /// The interval between checks.
+    static let interval = Duration.seconds(60)
+
+    private let warning: Duration
+    private let conditions: NodeConditions
+    private let log: Logger
+    private let expiries: Mutex<[CertificateExpiry]>
+    private let isExpired = Mutex(false)
+
+    package init(_ expiries: [CertificateExpiry], warning: Duration, conditions: NodeConditions, log: Logger) {
+        (self.warning, self.conditions, self.log) = (warning, conditions, log)
+        self.expiries = Mutex(expiries)
+    }
+
+    /// Watches other certificates from now on.
+    package func use(_ new: [CertificateExpiry]) {
+        expiries.withLock { $0 = new }
+        check(at: Date())
+    }
+
+    package func run() async throws {
+        await cancelWhenGracefulShutdown {
+            repeat { self.check(at: Date()) } while (try? await Task.sleep(for: Self.interval)) != nil
+        }
+    }
+
+    /// Raises and clears the conditions.
+    package func check(at now: Date) {
+        let expiries = expiries.withLock { $0 }
+        for expiry in expiries {
+            Gauge(label: "apus_certificate_days_left", dimensions: [("certificate", expiry.name)])
+                .record(expiry.daysLeft(at: now))
+        }
+        let expired = expiries.filter { $0.notAfter <= now }
+        let days = warning.milliseconds / 86_400_000
+        let expiring = expiries.filter { $0.notAfter > now && $0.daysLeft(at: now) < days }
+        conditions.set(.certificateExpiring, Self.text(expiring, "expires", now))
+        let reason = Self.text(expired, "has expired", now)
+        conditions.set(.certificateExpired, reason)
+        let isNew = isExpired.withLock { isExpired in
+            defer { isExpired = reason != nil }
+            return reason != nil && !isExpired
+        }
+        if isNew, let reason {
+            log.error("A certificate of this node has expired", metadata: [LogKey.reason: "\(reason)"])
+        }
+    }
+
+    /// Nil if there are none.
+    private static func text(_ expiries: [CertificateExpiry], _ verb: String, _ now: Date) -> String? {
+        guard !expiries.isEmpty else { return nil }
+        let list = expiries.map { "the certificate in \($0.file) \(verb) (\(Int($0.daysLeft(at: now))) days left)" }
+        return list.joined(separator: "; ") + "; renew it and reload the node (docs/three-servers.md)"
+    }
+}
