@@ -75,9 +75,9 @@ struct RelayOperatorTests {
             #expect(said != nil, "\(line)")
         }
         #expect(try isPeer("192.0.1.9:80"))
-        try await reload("192.0.1.0/24", "The relay read its secrets")
+        try await reload("192.0.1.0/24", "The node read its keys and certificates again")
         #expect(try !isPeer("192.0.1.9:80") && isPeer("192.0.3.9:80"))
-        try await reload("192.0.1.0/33", "The relay cannot be reloaded; nothing has changed")
+        try await reload("192.0.1.0/33", "The reload was refused; nothing has changed")
         #expect(try !isPeer("192.0.1.9:80"))
     }
 }
