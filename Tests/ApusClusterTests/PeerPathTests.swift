@@ -69,6 +69,24 @@ private struct Detectors {
         }
     }
 
+    /// The processes of these nodes end, and the members that hear their hosts notice it.
+    mutating func kill(_ killed: [NodeID]) {
+        stopped.formUnion(killed)
+        for node in machines.keys.sorted() where !stopped.contains(node) {
+            for id in killed where !cuts.contains([node, id]) && !cuts.contains([id, node]) {
+                handle(.linkLost(id), at: node)
+                handle(.connectRefused(id), at: node)
+            }
+        }
+    }
+
+    /// The nodes take over a map that has these members alive.
+    mutating func adopt(_ members: [NodeID], at nodes: [NodeID]) {
+        for node in nodes { handle(.membersChanged(members), at: node) }
+    }
+
+    func permissionEnd(of node: NodeID) -> MonotonicTime { machines[node]?.promises.permissionEnd ?? .zero }
+
     func helper(from node: NodeID, to peer: NodeID) -> NodeID? { machines[node]?.helper(to: peer) }
 
     /// The events of a node about cut paths and deaths.
@@ -229,6 +247,35 @@ struct PeerPathTests {
         #expect(
             detectors.verdicts(of: a).map(\.action) == [.confirmedDead(b, .silence), .confirmedDead(c, .silence)])
         for node in [b, c] { #expect(detectors.verdicts(of: node).contains { $0.action == .certain(a) }) }
+    }
+
+    @Test(
+        "A node that holds promises of members that just died is not certainly dead before they have ended",
+        arguments: [1, 50, 100, 150, 250], [false, true])
+    func promisesOfTheDead(delay: Int, isMapAdopted: Bool) {
+        let nodes = ["a", "b", "c", "d", "e"].map { node($0) }
+        let (x, voters, killed) = (nodes[0], [nodes[1], nodes[2]], [nodes[3], nodes[4]])
+        var detectors = Detectors(nodes, delay: delay)
+        detectors.run(through: 3000)
+        // Two of the others do not hear it, the two that will die do: their paths go through those.
+        for voter in voters { detectors.cut(x, voter) }
+        detectors.run(through: 3500)
+        #expect(detectors.permissionEnd(of: x) > at(3500))
+        // It hears nobody any more when these two die, so it does not notice their deaths.
+        for id in killed { detectors.cut(x, id) }
+        detectors.kill(killed)
+        if isMapAdopted { detectors.adopt([x] + voters, at: voters) }
+        for end in stride(from: 3510, through: 6000, by: 10) {
+            detectors.run(through: end)
+            let isCertain = voters.contains { voter in
+                detectors.verdicts(of: voter, after: 3500).contains { $0.action == .certain(x) }
+            }
+            guard isCertain else { continue }
+            #expect(detectors.permissionEnd(of: x) <= at(end), "it may answer, and is dead since \(end) ms")
+            #expect(end <= 5000)
+            return
+        }
+        Issue.record("it is never declared dead")
     }
 
     @Test("A node that most others hear is not declared dead by the one that hears neither it nor a helper's answer")

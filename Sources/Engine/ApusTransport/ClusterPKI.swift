@@ -108,7 +108,7 @@ package enum ClusterPKI {
         Issued(certificatePEM: try text(of: certificate), privateKeyPEM: try text(of: key))
     }
 
-    /// The PEM blocks of a text, each with its markers.
+    /// The whole PEM blocks of a text, each with its markers.
     package static func pemBlocks(_ text: String) -> [String] {
         var blocks: [String] = []
         var block: [Substring] = []

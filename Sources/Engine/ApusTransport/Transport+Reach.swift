@@ -27,10 +27,9 @@ extension Transport {
     ) throws {
         closeOnExec(channel)
         let outcome = HandshakeHandler.Outcome(
-            established: { _, channel in
+            established: { _, _ in
                 answered.succeed(.reached)
-                channel.close(promise: nil)
-                return DiscardHandler()
+                return nil
             },
             failed: { reason, _ in answered.succeed(Self.reach(after: reason)) })
         let machine = HandshakeStateMachine(
@@ -51,11 +50,4 @@ extension Transport {
         default: .unwelcome
         }
     }
-}
-
-/// Drops what arrives until the connection is closed.
-private final class DiscardHandler: ChannelInboundHandler, Sendable {
-    typealias InboundIn = ByteBuffer
-
-    func channelRead(context: ChannelHandlerContext, data: NIOAny) {}
 }

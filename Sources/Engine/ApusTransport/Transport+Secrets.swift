@@ -24,7 +24,7 @@ extension Transport {
                 self.reject(
                     .revoked, ApusError(.certificateRevoked),
                     [LogKey.address: "\(channel.remoteAddress.map { "\($0)" } ?? "unknown")"])
-                channel.close(mode: .all, promise: nil)
+                closeAtOnce(channel)
             }
         }
     }

@@ -4,8 +4,9 @@ import Foundation
 /// The identity of a build of the program: a hash of samples of its file, in 12 hexadecimal digits.
 ///
 /// It tells an operator, and `apus cluster upgrade`, whether two nodes run the same program. It is no signature.
-/// Samples are enough for that: a change of the code moves everything after it. A whole file of 100 MB would delay the
-/// start of a node.
+/// Samples are enough for most changes, because a change of the code's length moves everything after it. Two builds
+/// that differ in a constant of the same length may have one identity. A whole file of 100 MB would delay the start of
+/// a node.
 package enum ProgramBuild {
     private static let sampleCount: UInt64 = 64
     private static let sampleByteCount = 4096

@@ -44,7 +44,7 @@ extension ClusterSimulation {
             guard let before = old.member(at: slot), let now = self.store.map.member(at: slot) else { return false }
             return before.isCordoned && now.isCordoned && now.state == .up
         }
-        // A node that joins takes part in no decision of its own map before it is in it.
+        // A node that joins with this map could not take a shard before.
         let others = store.map.members.filter { $0.acceptsShards && old.isAlive($0.id) }
         if after.owner != before.owner, isCordoned(after.owner), after.owner != before.standby, !others.isEmpty {
             fail("shard \(index) went to the cordoned owner \(after.owner.rawValue), by \(maker.id)")

@@ -78,14 +78,12 @@ final class BenchScope: Sendable {
 
 extension BenchScope {
     /// Creates a cluster, runs the body on it, and removes it.
-    /// - Parameter program: The program of the nodes; nil for `apus`.
     func withStage<Result>(
         basePort: Int, name: String = "stage", options: FailoverStage.Options = FailoverStage.Options(),
-        program: String? = nil,
         _ body: (FailoverStage) async throws -> Result
     ) async throws -> Result {
         let directory = "\(options.folder ?? NSTemporaryDirectory())/apus-bench-\(getpid())-\(name)"
-        let executable = try program ?? options.executable ?? BenchPrograms.apus()
+        let executable = try options.executable ?? BenchPrograms.apus()
         let undo = onEnd {
             Self.kill(nodesOf: directory)
             if options.isIsolated {

@@ -46,7 +46,9 @@ struct BenchUpgradeCommand: AsyncParsableCommand {
 
     private func play(_ scope: BenchScope) async throws -> UpgradeResult {
         let program = try BenchPrograms.doors()
-        return try await scope.withStage(basePort: basePort, name: "upgrade", program: program) { stage in
+        var stageOptions = FailoverStage.Options()
+        stageOptions.executable = program
+        return try await scope.withStage(basePort: basePort, name: "upgrade", options: stageOptions) { stage in
             let next = "\(stage.local.directory.path)/apus-doors-next"
             try Self.copy(program, to: next)
             let cast = try await enter(stage)

@@ -99,8 +99,9 @@ struct ClusterUpgradeRun: Sendable {
             return Self.fault(reports) == nil ? try obstacle(reports) : nil
         }
         var report = try await plan()
-        for index in report.nodes.indices { report.nodes[index].result = "untouched" }
-        for index in report.nodes.indices { report.nodes[index].after = report.nodes[index].before }
+        for index in report.nodes.indices {
+            (report.nodes[index].after, report.nodes[index].result) = (report.nodes[index].before, "untouched")
+        }
         guard report.failure == nil else { return report }
         for (index, node) in cluster.mark.nodes.enumerated() {
             do {

@@ -26,6 +26,9 @@ package import ApusWire
 /// helper that does not hear it either says so. When the nodes that do not hear it, this one included, are a majority
 /// of the members that are not proven dead, its death is certain (``Action/certain(_:)``). Proven deaths need no votes.
 ///
+/// A member whose death was proven, or which the map lost, may have promised before. More votes are needed until its
+/// promises have ended (``countVotes(_:now:actions:)``).
+///
 /// A decision lasts only as long as the votes are repeated, and votes of before a new map do not count: see
 /// ``PromiseStateMachine``, which also says when this node may vote.
 ///
@@ -197,6 +200,8 @@ package struct MembershipStateMachine: Sendable {
     /// Late ticks since the start.
     package private(set) var lateTickCount: UInt64 = 0
 
+    /// Members that were proven dead, or that the map lost, and when. Those whose promises have ended are removed.
+    private var lost: [(id: NodeID, at: MonotonicTime)] = []
     private var ownLateness = RecentMaximum()
     package private(set) var promises: PromiseStateMachine
 
@@ -325,7 +330,7 @@ package struct MembershipStateMachine: Sendable {
     }
 
     private mutating func end(_ burst: Burst, of index: Int, now: MonotonicTime, actions: inout [Action]) {
-        if !inspect(peers[index], actions: &actions) { confirm(index, .silence, actions: &actions) }
+        if !inspect(peers[index], actions: &actions) { confirm(index, .silence, now: now, actions: &actions) }
     }
 
     /// Requests an inspection of a process on this machine. Returns false if the peer runs on another one.
@@ -346,19 +351,19 @@ package struct MembershipStateMachine: Sendable {
         peers[index].process = state
         let isUnderWay = now - burst.began < configuration.burstDuration
         switch state {
-        case .gone: confirm(index, .processGone, actions: &actions)
+        case .gone: confirm(index, .processGone, now: now, actions: &actions)
         case .stopped:
             // Until then it might run on with permission to answer.
             guard let stoppedSince, now - stoppedSince >= promises.stallMax else { return }
-            confirm(index, .processStopped, actions: &actions)
+            confirm(index, .processStopped, now: now, actions: &actions)
         case .idle where isUnderWay, .waiting where isUnderWay: break
         case .idle:
             burst.idleCount += 1
             peers[index].verdict = .suspected(burst)
-            if burst.idleCount > 1 { confirm(index, .silence, actions: &actions) }
+            if burst.idleCount > 1 { confirm(index, .silence, now: now, actions: &actions) }
         case .waiting:
             guard now - peers[index].lastHeard < configuration.starvationMax else {
-                return confirm(index, .silence, actions: &actions)
+                return confirm(index, .silence, now: now, actions: &actions)
             }
             peers[index].waitCount += 1
             var next = Burst(nonce: nextNonce, began: now, sentCount: 0, helpers: helpers(for: id))
@@ -369,14 +374,39 @@ package struct MembershipStateMachine: Sendable {
         }
     }
 
-    private mutating func confirm(_ index: Int, _ reason: DeathReason, actions: inout [Action]) {
+    private mutating func confirm(
+        _ index: Int, _ reason: DeathReason, now: MonotonicTime, actions: inout [Action]
+    ) {
+        if reason.isProven { lose(peers[index].id, now: now) }
         peers[index].verdict = .confirmedDead(reason)
         actions.append(.confirmedDead(peers[index].id, reason))
     }
 
     // MARK: Votes
 
+    private mutating func lose(_ id: NodeID, now: MonotonicTime) {
+        let promiseMax = configuration.silenceMax + configuration.promiseExtensionMax
+        lost.removeAll { $0.id == id || now - $0.at >= promiseMax }
+        lost.append((id, now))
+    }
+
+    /// The members that are lost and whose promises to others may not have ended.
+    private func lostCount(now: MonotonicTime) -> Int {
+        let promiseMax = configuration.silenceMax + configuration.promiseExtensionMax
+        return lost.count { entry in
+            guard now - entry.at < promiseMax else { return false }
+            // One that was found to be alive is counted as such.
+            guard let index = index(of: entry.id), case .confirmedDead(let reason) = peers[index].verdict else {
+                return index(of: entry.id) == nil
+            }
+            return reason.isProven
+        }
+    }
+
     /// Asks all others whether they hear a peer that is silent here, as long as it is a member.
+    ///
+    /// Of n members, a node may answer with the promises of n / 2 others. If k of them are lost, n / 2 - k others that
+    /// are alive suffice. A majority of n - 1 has one of these in common, and of n the half has as well, whatever k is.
     private mutating func countVotes(_ index: Int, now: MonotonicTime, actions: inout [Action]) {
         let (id, nonce) = (peers[index].id, peers[index].ballot)
         let gone = provenDead
@@ -388,7 +418,10 @@ package struct MembershipStateMachine: Sendable {
             promises.voted(against: id, now: now)
             voteCount += 1
         }
-        note(voteCount * 2 > memberCount ? .majority : voteCount * 2 == memberCount ? .half : .few, of: index, &actions)
+        let lostCount = lostCount(now: now)
+        let isMajority = voteCount * 2 > memberCount + max(0, lostCount - 1)
+        let isHalf = voteCount * 2 == memberCount + lostCount
+        note(isMajority ? .majority : isHalf ? .half : .few, of: index, &actions)
         guard now >= peers[index].nextBallot else { return }
         peers[index].nextBallot = now + configuration.heartbeatInterval
         for peer in peers where peer.id != id {
@@ -502,7 +535,7 @@ package struct MembershipStateMachine: Sendable {
         guard let index = index(of: id) else { return }
         if case .confirmedDead = peers[index].verdict { return }
         if peers[index].isLinkLost {
-            confirm(index, .processGone, actions: &actions)
+            confirm(index, .processGone, now: now, actions: &actions)
         } else if case .alive = peers[index].verdict {
             suspect(index, reason: .connectionRefused, now: now, actions: &actions)
         }
@@ -599,6 +632,7 @@ package struct MembershipStateMachine: Sendable {
     private mutating func adopt(_ members: [NodeID], now: MonotonicTime, actions: inout [Action]) {
         if peers.isEmpty { lastTick = nil }
         let wanted = members.filter { $0 != local }.sorted().prefix(configuration.peerCountMax)
+        for peer in peers where !members.contains(peer.id) { lose(peer.id, now: now) }
         peers = wanted.map { id in
             peers.first { $0.id == id } ?? Peer(id: id, lastHeard: now, configuration: configuration)
         }
@@ -606,7 +640,8 @@ package struct MembershipStateMachine: Sendable {
         for index in peers.indices {
             peers[index].share = .few
             switch peers[index].verdict {
-            case .confirmedDead(.processGone): confirm(index, .processGone, actions: &actions)
+            // Its promises ended with its process, so it is not lost again.
+            case .confirmedDead(.processGone): actions.append(.confirmedDead(peers[index].id, .processGone))
             // It may run again. The next tick inspects it.
             case .confirmedDead(.processStopped): peers[index].verdict = .alive
             case .alive, .suspected, .confirmedDead(.silence): break

@@ -1,4 +1,5 @@
 package import ApusCore
+import ApusTransport
 import Crypto
 import Foundation
 import JWTKit
@@ -43,7 +44,11 @@ package struct TokenVerifier: Sendable {
     ///
     /// Throws 10022 if the text has anything else than one or two P-256 public keys.
     package init(publicKeyPEM: String, cluster: ClusterID) throws(ApusError) {
-        keys = try Self.blocks(of: publicKeyPEM).map { block throws(ApusError) in
+        let blocks = ClusterPKI.pemBlocks(publicKeyPEM)
+        guard blocks.count == publicKeyPEM.ranges(of: "-----BEGIN ").count else {
+            throw ApusError(.configurationInvalid, "a token key is not complete")
+        }
+        keys = try blocks.map { block throws(ApusError) in
             do {
                 return try P256.Signing.PublicKey(pemRepresentation: block)
             } catch {
@@ -55,23 +60,6 @@ package struct TokenVerifier: Sendable {
                 .configurationInvalid, "there are \(keys.count) token keys; one is expected, or two during a change")
         }
         self.cluster = cluster
-    }
-
-    /// The PEM blocks of a text. A text without any is one block, which is then refused as a key.
-    private static func blocks(of text: String) -> [String] {
-        var blocks: [String] = []
-        var block: [Substring] = []
-        for line in text.split(whereSeparator: \.isNewline) {
-            block.append(line)
-            guard line.hasPrefix("-----END ") else { continue }
-            blocks.append(block.joined(separator: "\n"))
-            block = []
-        }
-        // A truncated block is not ignored.
-        if block.contains(where: { !$0.allSatisfy(\.isWhitespace) }) || blocks.isEmpty {
-            blocks.append(block.joined(separator: "\n"))
-        }
-        return blocks
     }
 
     /// Verifies a token and returns its claims. Throws 12001 if it is not valid, 12002 if it has expired.
