@@ -19,10 +19,10 @@ package import ApusWire
 ///
 /// **Permission.** A node may answer until the time to which it has promises of a majority of its newest map's members.
 /// Its own promise has no end. Votes against it need a majority of those that are not proven dead, and more while the
-/// promises of dead ones may last (``MembershipStateMachine``). The two have a node in common, which has either promised
-/// or voted, never both: it votes only when its promise has ended, and promises nothing until its vote counts nowhere
-/// (`voteLifetime` and ``voteMargin``). Members that are proven dead count until the map shows their deaths, because
-/// they may have started again as members that this node does not know.
+/// promises of dead ones may last (``MembershipStateMachine``). The two majorities have a node in common, which has
+/// either promised or voted, never both: it votes only when its promise has ended, and promises nothing until its vote
+/// counts nowhere (`voteLifetime` and ``voteMargin``). Members that are proven dead count until the map shows their
+/// deaths, because they may have started again as members that this node does not know.
 ///
 /// **After a lapse** a decision against this node may be on its way to the ownership store: votes were counted, and the
 /// swap is made later. A promise therefore has the number of the sender's last vote against the receiver, for
