@@ -167,6 +167,7 @@ struct LinkSimulation {
                 guard let node = clients[client].connections[id]?.node else { continue }
                 clients[client].connections[id]?.isDropped = true
                 add(.hungUp(client: client, id), after: way(node, trips: 0.5))
+            case .retire: break
             case .activate(let id):
                 guard let connection = clients[client].connections[id] else { continue }
                 clients[client].activations += 1

@@ -52,6 +52,50 @@ struct LinkStateMachineTests {
         #expect(actions == [.drop(2), .activate(1), .report(.online)])
     }
 
+    /// A client that was redirected at 100 ms and is connected to another node at 110 ms.
+    private func moved() -> (machine: LinkStateMachine, actions: [LinkStateMachine.Action]) {
+        var machine = online()
+        machine.heard(1, now: time(100))
+        #expect(
+            machine.redirected(1, endpoints: [Self.endpoints[1]], now: time(100)) == [.connect(2, Self.endpoints[1])])
+        _ = greet(2, &machine, from: 105)
+        let actions = machine.welcomed(2, Self.welcome, now: time(110))
+        return (machine, actions)
+    }
+
+    @Test("A node that leaves goes on to serve its client until the streams and requests have moved (decision 31)")
+    func retired() {
+        var (machine, actions) = moved()
+        #expect(actions == [.retire(1), .activate(2)])
+        #expect(machine.activeID == 2)
+        #expect(machine.moved(2).isEmpty)
+        #expect(machine.moved(1) == [.drop(1)])
+        #expect(machine.moved(1).isEmpty)
+    }
+
+    @Test("The connection to a node that leaves is closed after two seconds, and with the session")
+    func retiredForLong() {
+        var (machine, _) = moved()
+        machine.streamsWanted(false, now: time(110))
+        #expect(machine.nextTick(now: time(110)) == time(2110))
+        #expect(machine.tick(now: time(2109)).isEmpty)
+        #expect(machine.tick(now: time(2110)) == [.drop(1)])
+        (machine, _) = moved()
+        #expect(machine.stop() == [.drop(2), .drop(1), .report(.offline)])
+    }
+
+    @Test("The end of a connection that was retired changes nothing, and a second move closes it")
+    func retiredTwice() {
+        var (machine, _) = moved()
+        #expect(machine.closed(1, error: ApusError(.shuttingDown), now: time(120)).isEmpty)
+        #expect(machine.moved(1).isEmpty)
+        (machine, _) = moved()
+        let connect = machine.redirected(2, endpoints: [Self.endpoints[2]], now: time(120))
+        #expect(connect == [.connect(3, Self.endpoints[2])])
+        _ = greet(3, &machine, from: 120)
+        #expect(machine.welcomed(3, Self.welcome, now: time(130)) == [.drop(1), .retire(2), .activate(3)])
+    }
+
     @Test("An attempt that stops between its stages is overtaken by the one beside it")
     func overtaken() {
         var machine = machine()

@@ -30,6 +30,40 @@ struct HandoverStateMachineTests {
         #expect(machine.handle(.mapChanged(after), now: at(8)).contains(.completed(move)))
     }
 
+    /// Completes every move that is under way; the moves that begin.
+    private func complete(
+        _ moves: [ShardMove], _ machine: inout Machine, _ map: inout ClusterMap, at now: Int
+    ) throws -> [ShardMove] {
+        for move in moves { _ = machine.handle(.replicaReady(move), now: at(now)) }
+        for move in moves { _ = machine.handle(.streamed(move), now: at(now)) }
+        map = try map.after(.handOver(moves))
+        return replicas(in: machine.handle(.mapChanged(map), now: at(now)))
+    }
+
+    @Test("The pauses between moves double while the thread runs late, up to 300 ms, and halve when it does not")
+    func pauses() throws {
+        var map = try map(join("a"), join("b"))
+        var machine = Machine(local: node("a"))
+        var moves = replicas(in: machine.handle(.mapChanged(map), now: at(0)))
+        var now = 0
+        for pause in [10, 20, 40, 80, 160, 300, 300] {
+            _ = machine.handle(.late, now: at(now))
+            now += 500
+            moves = try complete(moves, &machine, &map, at: now)
+            #expect(moves.count == 64 && machine.pause == .milliseconds(pause))
+        }
+        #expect(try complete(moves, &machine, &map, at: now + 50).isEmpty)
+        #expect(machine.movingCount == 0 && machine.isBusy)
+        #expect(replicas(in: machine.handle(.tick, now: at(now + 299))).isEmpty)
+        for pause in [150, 75, 37, 18, 9, 0] {
+            now += 300
+            moves = replicas(in: machine.handle(.tick, now: at(now)))
+            #expect(moves.count == 64 && machine.pause >= .milliseconds(pause))
+            #expect(machine.pause < .milliseconds(pause + 1))
+            _ = try complete(moves, &machine, &map, at: now)
+        }
+    }
+
     /// A machine of the owner `a` that moves a shard to a node that does not stand by for it yet.
     private func moving() throws -> (machine: Machine, map: ClusterMap, move: ShardMove) {
         let map = try map(join("a"), join("b")).atRest().after(join("c"))
@@ -155,18 +189,19 @@ struct HandoverStateMachineTests {
         var map = start
         var machines = members.map { Machine(local: node($0)) }
         for round in 0..<2000 {
-            var isQuiet = true
+            let now = at(round * 20)
+            var isQuiet = !machines.contains(where: \.isBusy)
             var next = map
             for index in machines.indices {
-                var pending = machines[index].handle(.mapChanged(map), now: at(round))
+                var pending = machines[index].handle(.mapChanged(map), now: now)
                 while !pending.isEmpty {
                     let action = pending.removeFirst()
                     isQuiet = false
                     switch action {
                     case .setStandby(let moves): next = try next.after(.setStandby(moves))
                     case .handOver(let moves): next = try next.after(.handOver(moves))
-                    case .awaitReplica(let move): pending += machines[index].handle(.replicaReady(move), now: at(round))
-                    case .stream(let move): pending += machines[index].handle(.streamed(move), now: at(round))
+                    case .awaitReplica(let move): pending += machines[index].handle(.replicaReady(move), now: now)
+                    case .stream(let move): pending += machines[index].handle(.streamed(move), now: now)
                     case .release, .abandoned, .completed: break
                     }
                 }

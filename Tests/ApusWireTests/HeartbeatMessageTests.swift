@@ -11,10 +11,12 @@ struct HeartbeatMessageTests {
         .heartbeat, .probe(nonce: 1, origin: nil), .probe(nonce: 2, origin: peer), .answer(nonce: 3, origin: nil),
         .answer(nonce: 4, origin: peer), .indirectRequest(nonce: 5, target: peer),
         .indirectAnswer(nonce: 6, target: peer), .unheard(nonce: 7, target: peer),
+        .unheardUncounted(nonce: 8, target: peer),
         .promise(
             HeartbeatPromise(
                 sentNanoseconds: 1 << 50, echoNanoseconds: 1 << 49, heldMicroseconds: 40_000,
                 promisedMilliseconds: 230, vote: 3)),
+        .promise(HeartbeatPromise(sentNanoseconds: 7, isAmongWatchers: true)),
     ]
 
     private static let vitals = HeartbeatVitals(
@@ -35,7 +37,7 @@ struct HeartbeatMessageTests {
     private static func announces(_ message: HeartbeatMessage) -> Bool {
         switch message {
         case .heartbeat, .promise: true
-        case .probe, .answer, .indirectRequest, .indirectAnswer, .unheard: false
+        case .probe, .answer, .indirectRequest, .indirectAnswer, .unheard, .unheardUncounted: false
         }
     }
 

@@ -21,6 +21,13 @@ struct ClusterSimulationTests {
     static let seedCount: UInt64 = 2500
     #endif
     private static let chunkSize: UInt64 = 50
+    #if DEBUG
+    private static let ringSeedCount: UInt64 = 1
+    private static let crowdSeedCount: UInt64 = 1
+    #else
+    private static let ringSeedCount: UInt64 = 10
+    private static let crowdSeedCount: UInt64 = 6
+    #endif
     /// The most seeds until a deliberate error must have shown itself.
     private static let mutantSeedCountMax: UInt64 = 600
 
@@ -50,6 +57,35 @@ struct ClusterSimulationTests {
         }
     }
 
+    @Test("Invariants hold in a ring of watchers", arguments: 0..<UInt64(10))
+    func ringInvariantsHold(chunk: UInt64) {
+        for seed in chunk * Self.ringSeedCount..<(chunk + 1) * Self.ringSeedCount {
+            let run = ClusterSimulation.run(seed: seed, profile: .ring)
+            if run.isFailed { Issue.record("\(run.report); see it with APUS_SIM_SEED=\(seed) APUS_SIM_PROFILE=ring") }
+        }
+    }
+
+    @Test(
+        "Of 50 nodes only those die that are killed, stopped or cut off, and within the bounds",
+        arguments: 0..<crowdSeedCount)
+    func crowd(seed: UInt64) {
+        let run = ClusterSimulation.run(seed: seed, profile: .crowd)
+        if run.isFailed { Issue.record("\(run.report); see it with APUS_SIM_SEED=\(seed) APUS_SIM_PROFILE=crowd") }
+        print(
+            "seed \(seed): \(run.victims.count) victims, killed for at most \(run.killedTimeMax), "
+                + "silent for at most \(run.silentTimeMax), \(Int(run.datagramRate)) datagrams a node and second")
+    }
+
+    @Test("A node sends as many datagrams in a cluster of 100 nodes as in one of 20")
+    func datagramRate() {
+        let rates = [10, 20, 50, 100].map { count in
+            ClusterSimulation.run(seed: 4, profile: .crowd, nodeCount: count, isMeasuredOnly: true).datagramRate
+        }
+        print("datagrams a node and second with 10, 20, 50 and 100 nodes: \(rates.map { Int($0) })")
+        // Heartbeats to 8 watchers, 20 a second, and one probe with its answer for each.
+        for rate in rates { #expect((160...240).contains(rate)) }
+    }
+
     @Test("The faults reach what they aim at: deaths, stale writes and hand-overs happen")
     func faultsHappen() {
         var (deaths, refusals, handovers) = (0, 0, 0)
@@ -75,7 +111,7 @@ struct ClusterSimulationTests {
 
     @Test("Each deliberate error is caught", arguments: SimulationMutant.allCases.filter { $0 != .none })
     func mutantIsCaught(mutant: SimulationMutant) {
-        let caught = (0..<Self.mutantSeedCountMax).first { seed in
+        let caught = (mutant.firstSeed..<mutant.firstSeed + Self.mutantSeedCountMax).first { seed in
             ClusterSimulation.run(seed: seed, mutant: mutant, profile: mutant.profile).isFailed
         }
         #expect(caught != nil, "no seed of \(Self.mutantSeedCountMax) notices a node that \(mutant.rawValue)")
@@ -94,7 +130,7 @@ struct ClusterSimulationTests {
 
     /// Nil: the profile of the seed.
     private static var chosenProfile: SimulationProfile? {
-        text("APUS_SIM_PROFILE").flatMap { SimulationProfile(rawValue: $0) }
+        text("APUS_SIM_PROFILE").flatMap { name in SimulationProfile.allCases.first { "\($0)" == name } }
     }
 
     private static func text(_ name: String) -> String? {

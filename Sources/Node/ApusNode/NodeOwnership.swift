@@ -62,6 +62,7 @@ extension NodeConfiguration {
         var service = ClusterConfiguration(cluster: cluster, node: node, keys: keys)
         service.weight = UInt32(clamping: weight)
         service.membership = membership
+        service.handover = handover
         service.revisionPollInterval = etcd?.pollInterval ?? ownershipPoll
         if let etcd {
             // A call that reaches its own limit says more than the machine's.

@@ -72,6 +72,7 @@ public struct NodeConfiguration: Sendable {
 
     package var transport: TransportConfiguration
     package var membership: MembershipConfiguration
+    package var handover = HandoverStateMachine.Configuration()
     package var gateway: GatewayConfiguration
     package var replication = ReplicaConfiguration()
     package var channels: ChannelConfiguration
@@ -150,6 +151,7 @@ public struct NodeConfiguration: Sendable {
         try readRecords(&reader, path)
         try readTransport(&reader)
         try readMembership(&reader)
+        try readHandover(&reader)
         try replication.read(&reader, laneCount: transport.controlLaneCount)
         try readGateway(&reader)
         try httpListener.read(
@@ -226,6 +228,13 @@ public struct NodeConfiguration: Sendable {
             "transport.forwarded_connections_max", default: d.forwardedMax, in: 0...65_536)
     }
 
+    private mutating func readHandover(_ reader: inout ConfigurationReader) throws(ApusError) {
+        let d = handover
+        handover.movingCountMax = try reader.int("handover.moving_max", default: d.movingCountMax, in: 1...4096)
+        handover.latenessMax = try reader.duration("handover.lateness_max", default: d.latenessMax)
+        handover.pauseMax = try reader.duration("handover.pause_max", default: d.pauseMax)
+    }
+
     private mutating func readMembership(_ reader: inout ConfigurationReader) throws(ApusError) {
         let d = membership
         membership.heartbeatInterval = try reader.duration("membership.heartbeat", default: d.heartbeatInterval)
@@ -243,6 +252,13 @@ public struct NodeConfiguration: Sendable {
         membership.pathCheckInterval = try reader.duration("membership.path_check", default: d.pathCheckInterval)
         membership.pathRestoreCount = try reader.int(
             "membership.path_restore_checks", default: d.pathRestoreCount, in: 1...100)
+        membership.fullMeshMax = try reader.int("membership.full_mesh_max", default: d.fullMeshMax, in: 3...64)
+        membership.watcherCount = try reader.int("membership.watchers", default: d.watcherCount, in: 2...32)
+        guard membership.watcherCount.isMultiple(of: 2), membership.watcherCount < membership.fullMeshMax else {
+            throw reader.invalid("membership.watchers", "an even number below membership.full_mesh_max is expected")
+        }
+        membership.pathCheckCountMax = try reader.int(
+            "membership.path_checks_max", default: d.pathCheckCountMax, in: 1...256)
         membership.clockDifferenceMax = try reader.duration(
             "membership.clock_difference_max", default: d.clockDifferenceMax)
     }

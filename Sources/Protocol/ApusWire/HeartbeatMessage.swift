@@ -16,6 +16,10 @@ public enum HeartbeatMessage: Sendable, Hashable {
     /// The sender does not hear the target either: another answer to ``indirectRequest(nonce:target:)``. Nodes of
     /// earlier versions ignore it.
     case unheard(nonce: UInt32, target: NodeID)
+    /// The sender does not hear the target either, but has not been counted among the target's watchers by the target
+    /// itself, or may not answer for its own entities. Counts only if the target's lease has run out. Nodes of earlier
+    /// versions ignore it.
+    case unheardUncounted(nonce: UInt32, target: NodeID)
     /// A heartbeat with a promise to the receiver. Nodes of earlier versions ignore it, so a node sends heartbeats as
     /// well until the receiver has sent a promise.
     case promise(HeartbeatPromise)
@@ -80,8 +84,9 @@ public struct HeartbeatVitals: Sendable, Hashable {
 ///
 /// Layout, big endian: `u8 version`, `u8 kind`, `u64 cluster hash`, `u64 sequence`, `u64 incarnation`, `u8 length` and
 /// name of the sender, `u32 nonce`, then `u8 length`, name and, if the length is not 0, `u64 incarnation` of the
-/// subject. A promise goes on with `u64 sent`, `u64 echo`, `u32 held`, `u16 promised` and `u32 vote`. Version 2 ends
-/// with the vitals: `u64 wall clock`, `u16 lateness`, `u64 host`, `u32 process`, `u32 thread`,
+/// subject. In a promise the nonce is 1 if its sender is in a ring of watchers; earlier versions ignore it. A promise
+/// goes on with `u64 sent`, `u64 echo`, `u32 held`, `u16 promised` and `u32 vote`. Version 2 ends with
+/// the vitals: `u64 wall clock`, `u16 lateness`, `u64 host`, `u32 process`, `u32 thread`,
 /// `u64 start`. At most ``byteCountMax`` bytes.
 ///
 /// A node sends version 1 to a peer until it knows that the peer reads version 2. A heartbeat of version 1, whose nonce
@@ -169,7 +174,8 @@ public struct HeartbeatDatagram: Sendable, Equatable {
         case .indirectRequest(let nonce, let target): (4, nonce, target)
         case .indirectAnswer(let nonce, let target): (5, nonce, target)
         case .unheard(let nonce, let target): (6, nonce, target)
-        case .promise: (Self.promiseKind, 0, nil)
+        case .promise(let promise): (Self.promiseKind, promise.isAmongWatchers ? 1 : 0, nil)
+        case .unheardUncounted(let nonce, let target): (8, nonce, target)
         }
     }
 
@@ -180,7 +186,8 @@ public struct HeartbeatDatagram: Sendable, Equatable {
     ) throws(ApusError) -> HeartbeatMessage {
         switch (kind, subject) {
         case (promiseKind, nil):
-            guard let promise else { throw ApusError(.malformed) }
+            guard var promise else { throw ApusError(.malformed) }
+            promise.isAmongWatchers = nonce == 1
             return .promise(promise)
         case (1, nil): return .heartbeat
         case (2, _): return .probe(nonce: nonce, origin: subject)
@@ -188,6 +195,7 @@ public struct HeartbeatDatagram: Sendable, Equatable {
         case (4, .some(let target)): return .indirectRequest(nonce: nonce, target: target)
         case (5, .some(let target)): return .indirectAnswer(nonce: nonce, target: target)
         case (6, .some(let target)): return .unheard(nonce: nonce, target: target)
+        case (8, .some(let target)): return .unheardUncounted(nonce: nonce, target: target)
         default: throw ApusError(.malformed)
         }
     }

@@ -15,16 +15,19 @@ public struct HeartbeatPromise: Sendable, Hashable {
     public var promisedMilliseconds: UInt16
     /// The number of the sender's last vote against the receiver, if it is recent; otherwise 0.
     public var vote: UInt32
+    /// The sender's map has more members than a full mesh: it sends promises to its watchers alone, and counts theirs.
+    public var isAmongWatchers: Bool
 
     public init(
         sentNanoseconds: UInt64, echoNanoseconds: UInt64 = 0, heldMicroseconds: UInt32 = 0,
-        promisedMilliseconds: UInt16 = 0, vote: UInt32 = 0
+        promisedMilliseconds: UInt16 = 0, vote: UInt32 = 0, isAmongWatchers: Bool = false
     ) {
         self.sentNanoseconds = sentNanoseconds
         self.echoNanoseconds = echoNanoseconds
         self.heldMicroseconds = heldMicroseconds
         self.promisedMilliseconds = promisedMilliseconds
         self.vote = vote
+        self.isAmongWatchers = isAmongWatchers
     }
 
     func encode(into buffer: inout ByteBuffer) {

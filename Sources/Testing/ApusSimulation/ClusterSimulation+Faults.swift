@@ -27,6 +27,12 @@ extension ClusterSimulation {
         case .cordons:
             if chance(0.3) { cordonSomebody() } else { makeChaos() }
             later(.fault, after: span(60...600))
+        case .ring:
+            makeRingFault()
+            later(.fault, after: span(60...600))
+        case .crowd:
+            makeCrowdFault()
+            later(.fault, after: span(2500...3000))
         case .kills: killSomebody()
         case .partitions:
             cutSomething()
@@ -85,7 +91,7 @@ extension ClusterSimulation {
         propose(.cordon(member.id.name, !member.isCordoned), waiter: .cordon, at: maker)
     }
 
-    private func makeChaos() {
+    func makeChaos() {
         if let workload, chance(0.25) { return workload.makeFault() }
         guard let process = anyRunning() else { return startSomebody() }
         switch below(17) {
@@ -101,15 +107,15 @@ extension ClusterSimulation {
             process.stuttersUntil = now + span(200...900)
         case 7: isolate([process.nameIndex], withStore: false, for: span(100...1500))
         case 8: isolate([process.nameIndex], withStore: true, for: span(100...2500))
-        case 9: block(process.nameIndex, below(Self.names.count), isMutual: false, for: span(100...2000))
-        case 10: block(process.nameIndex, below(Self.names.count), isMutual: true, for: span(100...2000))
+        case 9: block(process.nameIndex, below(names.count), isMutual: false, for: span(100...2000))
+        case 10: block(process.nameIndex, below(names.count), isMutual: true, for: span(100...2000))
         case 11:
             network.burstLossRate = 0.3 + 0.6 * random.nextUnit()
             network.burstUntil = now + span(50...400)
             tell("a burst of loss")
         case 12: network.surgeUntil = now + span(100...500)
         case 13: disturbStore()
-        case 14: if workload == nil { damageStore() }
+        case 14: if workload == nil, profile == .chaos { damageStore() }
         case 15: drain(process)
         default: startSomebody()
         }
@@ -140,7 +146,7 @@ extension ClusterSimulation {
             stop(process, "ends")
             later(.start(name: process.nameIndex), after: span(20...100))
         }
-        for name in Self.names.indices {
+        for name in names.indices {
             guard let seen = memories[name], seen.revision < oldest else { continue }
             // The copy is older than every node's memory: a node that was away for longer could not detect it.
             memories[name] = store.history[Int(oldest)]
@@ -174,8 +180,8 @@ extension ClusterSimulation {
         forget(after: newest)
         // Nodes that left while the store was damaged are members again, and count for the majority. The operator
         // starts them; each ends its earlier incarnation.
-        for name in Self.names.indices
-        where newest.members.contains(where: { $0.state.isAlive && $0.id.name == Self.names[name] }) {
+        for name in names.indices
+        where newest.members.contains(where: { $0.state.isAlive && $0.id.name == names[name] }) {
             later(.start(name: name), after: span(0...300))
         }
     }
@@ -208,18 +214,16 @@ extension ClusterSimulation {
     }
 
     /// The direction of the packets that do not pass.
-    private enum Direction: String, CaseIterable {
+    enum Direction: String, CaseIterable {
         case both = "in both directions"
         case inward, outward
     }
 
-    private func isolate(
-        _ names: [Int], _ direction: Direction = .both, withStore: Bool, for duration: Duration
-    ) {
-        let who = names.map { Self.names[$0].rawValue }.joined(separator: " and ")
+    func isolate(_ cut: [Int], _ direction: Direction = .both, withStore: Bool, for duration: Duration) {
+        let who = cut.map { names[$0].rawValue }.joined(separator: " and ")
         tell("\(who) cut off \(direction.rawValue)\(withStore ? ", also from the store," : "") for \(duration)")
-        for name in names {
-            for other in Self.names.indices where !names.contains(other) {
+        for name in cut {
+            for other in names.indices where !cut.contains(other) {
                 if direction != .inward { network.blockedUntil[name][other] = now + duration }
                 if direction != .outward { network.blockedUntil[other][name] = now + duration }
             }
@@ -227,10 +231,10 @@ extension ClusterSimulation {
         }
     }
 
-    private func block(_ from: Int, _ to: Int, isMutual: Bool, for duration: Duration) {
+    func block(_ from: Int, _ to: Int, isMutual: Bool, for duration: Duration) {
         guard from != to else { return }
-        let way = isMutual ? "between \(Self.names[from]) and" : "from \(Self.names[from]) to"
-        tell("nothing passes \(way) \(Self.names[to]) for \(duration)")
+        let way = isMutual ? "between \(names[from]) and" : "from \(names[from]) to"
+        tell("nothing passes \(way) \(names[to]) for \(duration)")
         network.blockedUntil[from][to] = now + duration
         if isMutual { network.blockedUntil[to][from] = now + duration }
     }
@@ -244,7 +248,7 @@ extension ClusterSimulation {
 
     /// Starts a node that does not run, as a new one or a returning one.
     private func startSomebody() {
-        start(below(Self.names.count))
+        start(below(names.count))
     }
 
     /// Ends all faults.
@@ -254,7 +258,7 @@ extension ClusterSimulation {
         isHealed = true
         healedAt = now
         lastUnrest = now
-        network = SimulatedNetwork()
+        network = SimulatedNetwork(nameCount: names.count)
         workload?.heal()
         for process in processes where process.isRunning {
             process.stuttersUntil = .zero
@@ -263,7 +267,7 @@ extension ClusterSimulation {
             later(.resume, process: process.index, after: span(0...5))
         }
         // Which of the stopped nodes return is random. At least one node runs.
-        for name in Self.names.indices.prefix(settings.nodeCount) where chance(0.5) || name == 0 {
+        for name in names.indices.prefix(settings.nodeCount) where chance(0.5) || name == 0 {
             later(.start(name: name), after: span(0...300))
         }
         later(.check, after: .milliseconds(350))

@@ -1,5 +1,6 @@
 import ApusCluster
 import ApusCore
+import ApusWire
 
 /// Carries out the actions of a process's machines, as a node's shell does.
 extension ClusterSimulation {
@@ -18,8 +19,11 @@ extension ClusterSimulation {
                 if !profile.hasDeaths { fail("\(peer) is alive, and \(process.id) confirmed its death") }
                 let isCertain = reason.isProven || mutant == .declaresFromMinority
                 ownership(.confirmedDead(peer, isCertain: isCertain), at: process)
-            case .certain(let peer): note(peer, unheardBy: .majority, at: process)
-            case .half(let peer): note(peer, unheardBy: .half, at: process)
+            case .certain(let peer):
+                noteCertain(peer)
+                note(peer, unheardBy: .majority, at: process)
+            case .half(let peer):
+                note(peer, unheardBy: mutant == .countsFewVotes ? .majority : .half, at: process)
             case .uncertain(let peer): note(peer, unheardBy: .few, at: process)
             case .confirmMap(let number): confirmMap(number, at: process)
             case .pathCut(let peer, let helper):
@@ -56,7 +60,8 @@ extension ClusterSimulation {
             switch action {
             case .read: submit(.read, by: process)
             case .compareAndSwap(let expected, let map):
-                submit(.compareAndSwap(expected: expected, altered(map, after: process.ownership.map)), by: process)
+                let map = process.isEarlier ? map.withoutRules : altered(map, after: process.ownership.map)
+                submit(.compareAndSwap(expected: expected, map), by: process)
             case .adopt(let map): adopted(map, by: process)
             case .announce(let revision):
                 for peer in process.peers {
@@ -113,7 +118,7 @@ extension ClusterSimulation {
 
     /// A node that the others declared dead joins only when it reaches one of them, or none of them can be alive.
     private func mayJoin(_ process: SimulatedProcess, map: ClusterMap) -> Bool {
-        let others = map.membersToReach(from: Self.names[process.nameIndex])
+        let others = map.membersToReach(from: names[process.nameIndex])
         return others.isEmpty || mutant == .joinsUnreachable
             || others.contains { other in
                 guard let name = nameIndex(of: other.id.name) else { return false }
@@ -123,14 +128,15 @@ extension ClusterSimulation {
 
     /// The map is read for the first time: the process takes its incarnation and asks to join.
     private func open(_ process: SimulatedProcess, map: ClusterMap) {
-        let name = Self.names[process.nameIndex]
+        let name = names[process.nameIndex]
         var id = map.nextIncarnation(of: name)
         if mutant == .reusesIncarnation, id.incarnation > 1 { id.incarnation -= 1 }
         process.open(id, map: map, settings: settings)
         workload?.opened(process)
         let host = HostPort(host: name.rawValue, port: 7400)
         let addresses = NodeAddresses(transport: host, clients: host, http: host)
-        propose(.join(id, addresses: addresses, weight: 100), waiter: .join, at: process)
+        let rule = process.isEarlier ? nil : settings.membership.watchRule
+        propose(.join(id, addresses: addresses, weight: 100, watchRule: rule), waiter: .join, at: process)
     }
 
     func propose(_ decision: OwnershipDecision, waiter: SimulatedProcess.Waiter, at process: SimulatedProcess) {
@@ -151,7 +157,17 @@ extension ClusterSimulation {
         }
         process.peers = peers
         process.linked.removeAll { !peers.contains($0) }
-        membership(map.isAlive(process.id) ? .membersChanged(peers) : .excluded, at: process)
+        let plan = process.isEarlier ? .fullMesh : altered(map.watchPlan, of: process)
+        membership(map.isAlive(process.id) ? .membersChanged(peers, plan) : .excluded, at: process)
+        keepWatchRule(map, by: process)
+        let watchers = plan.watchers(of: process.id) ?? []
+        if mutant == .votesUnacknowledged {
+            for watcher in watchers where !process.watchers.contains(watcher) {
+                let promise = HeartbeatPromise(sentNanoseconds: 0, isAmongWatchers: true)
+                membership(.received(.promise(promise), from: watcher, nil), at: process)
+            }
+        }
+        process.watchers = watchers
         handover(.mapChanged(map), at: process)
     }
 
@@ -171,7 +187,7 @@ extension ClusterSimulation {
         case (.drain, .decided): process.leavesAt = now + .seconds(2)
         case (.drain, .failed): process.leavesAt = nil
         case (.leave, _): stop(process, "leaves")
-        case (.cordon, _): break
+        case (.cordon, _), (.rule, _): break
         case (.confirmation(let number), .decided):
             membership(.mapConfirmed(number, isDone: true), at: process)
         case (.confirmation(let number), .failed):
@@ -184,6 +200,31 @@ extension ClusterSimulation {
             }
             if !failed.isEmpty { handover(.proposalFailed(failed), at: process) }
         }
+    }
+
+    /// A node of an earlier version removed the rules with the map that it made.
+    private func keepWatchRule(_ map: ClusterMap, by process: SimulatedProcess) {
+        guard !process.isEarlier, now >= process.nextRule, map.isAlive(process.id),
+            map.member(named: process.id.name)?.watchRule == nil
+        else { return }
+        process.nextRule = now + .seconds(1)
+        propose(.setWatchRule(process.id, settings.membership.watchRule), waiter: .rule, at: process)
+    }
+
+    /// The plan after a deliberate error.
+    private func altered(_ plan: WatchPlan, of process: SimulatedProcess) -> WatchPlan {
+        guard var sets = plan.sets else { return plan }
+        var plan = plan
+        switch mutant {
+        case .countsFewVotes:
+            for (id, watchers) in sets where id != process.id && watchers.contains(process.id) {
+                sets[id] = [process.id]
+            }
+        case .countsFewPromises: sets[process.id] = sets[process.id].map { Array($0.prefix(1)) }
+        default: return plan
+        }
+        plan.sets = sets
+        return plan
     }
 
     /// The process found itself dead in the map. It ends, and its supervisor starts another.

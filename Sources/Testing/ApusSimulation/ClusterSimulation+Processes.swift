@@ -4,15 +4,18 @@ import ApusWire
 
 /// Starts and stops processes, and delivers events to them.
 extension ClusterSimulation {
-    func nameIndex(of name: NodeName) -> Int? { Self.names.firstIndex(of: name) }
+    func nameIndex(of name: NodeName) -> Int? { nameIndexes[name] }
 
     /// The process that runs under a name, if its incarnation is the given one.
     func runningProcess(of id: NodeID) -> SimulatedProcess? {
-        processes.last { $0.isRunning && $0.id == id }
+        guard let name = nameIndex(of: id.name), let process = runningProcess(named: name), process.id == id else {
+            return nil
+        }
+        return process
     }
 
     func runningProcess(named name: Int) -> SimulatedProcess? {
-        processes.last { $0.isRunning && $0.nameIndex == name }
+        newest[name].flatMap { $0.isRunning ? $0 : nil }
     }
 
     /// Starts a process under a name without a running process.
@@ -22,10 +25,12 @@ extension ClusterSimulation {
         guard store.damage == nil || memories[name] != nil else {
             return later(.start(name: name), after: span(200...400))
         }
-        let none = NodeID(name: Self.names[name], incarnation: 0)
+        let none = NodeID(name: names[name], incarnation: 0)
         let process = SimulatedProcess(
             index: processes.count, nameIndex: name, id: none, map: store.history[0], settings: settings)
+        process.isEarlier = chance(settings.earlierRate)
         processes.append(process)
+        newest[name] = process
         tell("a process \(process.index) starts as \(none.name)")
         submit(.read, by: process)
         later(.tick, process: process.index, after: span(1...10))
@@ -117,7 +122,7 @@ extension ClusterSimulation {
         case .quietAwaited(let move, let deadline): awaitQuiet(move, until: deadline, at: process)
         case .work(let work): work.run()
         case .start, .apply, .write, .resume, .fault, .heal, .check, .damageSeen, .pathsSettled,
-            .isolationSettled, .restore:
+            .isolationSettled, .restore, .measure, .bound:
             break
         }
     }

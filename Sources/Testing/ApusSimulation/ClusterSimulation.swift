@@ -2,8 +2,8 @@ import ApusCluster
 import ApusCore
 import ApusWire
 
-/// Three to five nodes on one virtual clock, from one seed: the cluster's real machines in a simulated environment with
-/// faults (D4, D5).
+/// Three to five nodes, or up to a hundred in a ring of watchers, on one virtual clock, from one seed: the cluster's
+/// real machines in a simulated environment with faults (D4, D5).
 ///
 /// Each process runs ``MembershipStateMachine``, ``OwnershipStateMachine`` and ``HandoverStateMachine`` over maps of 64
 /// shards, as a node's shell does. The environment: an ownership store that is slow, fails, or fails after it made the
@@ -21,12 +21,20 @@ import ApusWire
 /// and every member reports the damage within 2 s. No node may answer for its entities once the store
 /// holds a map in which it is dead. **At the end:** within a bound after the last fault every running
 /// process is a member with the newest map, and all shards are owned by such members, with another as standby, at their
-/// place. **In runs where only datagrams are lost, or observers are late:** no node is declared dead.
+/// place. **In runs where only datagrams are lost, or observers are late:** no node is declared dead. **In a crowd:**
+/// only nodes that were killed, stopped or cut off are declared dead, a killed one within 200 ms, and a silent one is
+/// certain within 450 ms.
 ///
 /// The same seed gives the same run, event by event; ``traceHash`` covers all of them. Not thread-safe; each run is
 /// confined to its caller.
 package final class ClusterSimulation {
     static let names = ["a", "b", "c", "d", "e"].map { NodeName(unchecked: $0) }
+    /// The names of the run's nodes: at least five.
+    let names: [NodeName]
+    /// The places of the names. Only looked up.
+    let nameIndexes: [NodeName: Int]
+    /// By name, the newest process. No other one of the name runs.
+    var newest: [SimulatedProcess?]
     private static let storyCountMax = 4000
     static let leaseDuration = Duration.milliseconds(2500)
 
@@ -42,7 +50,7 @@ package final class ClusterSimulation {
     var store: SimulatedOwnershipStore
     var fenced: SimulatedFencedStore
     var requests: [(process: Int, request: StoreRequest, isSilent: Bool)] = []
-    var network = SimulatedNetwork()
+    var network: SimulatedNetwork
     /// The ends of the leases in the store.
     var leases: [NodeID: MonotonicTime] = [:]
     /// In a run of partitions: the nodes that are cut off from all others now or were in the last cut.
@@ -59,7 +67,17 @@ package final class ClusterSimulation {
     /// The first process that acted under each incarnation.
     var lives: [(id: NodeID, process: Int)] = []
     /// By name, the newest map that a process of it applied as a member: its own directory.
-    var memories: [ClusterMap?] = Array(repeating: nil, count: ClusterSimulation.names.count)
+    var memories: [ClusterMap?]
+    /// In a crowd: the nodes that are killed, stopped or cut off, since when, and what was found out about them.
+    package internal(set) var victims: [SimulatedVictim] = []
+    private(set) var isMeasuredOnly = false
+    /// Datagrams that nodes sent.
+    var datagramCount = 0
+    /// In a crowd without faults: datagrams that a node sends in a second.
+    package internal(set) var datagramRate = 0.0
+    /// In a crowd: the longest times until a killed node was dead in the map, and until a silent one was certain to be.
+    package internal(set) var killedTimeMax = Duration.zero
+    package internal(set) var silentTimeMax = Duration.zero
     var damagedAt = MonotonicTime.zero
     package internal(set) var restoreCount = 0
     /// Incarnations that were dead or had left in some map.
@@ -105,6 +123,13 @@ package final class ClusterSimulation {
         var settings = SimulationSettings(profile: profile, mutant: mutant, random: &random)
         adjust(&settings)
         self.settings = settings
+        names = (0..<max(Self.names.count, settings.nodeCount)).map { index in
+            index < Self.names.count ? Self.names[index] : NodeName(unchecked: "n\(index)")
+        }
+        nameIndexes = Dictionary(uniqueKeysWithValues: names.enumerated().map { ($1, $0) })
+        newest = Array(repeating: nil, count: names.count)
+        network = SimulatedNetwork(nameCount: names.count)
+        memories = Array(repeating: nil, count: names.count)
         var map = ClusterMap(cluster: ClusterID(unchecked: "simulation"))
         map.shards = Array(repeating: ShardAssignment(), count: SimulationSettings.shardCount)
         store = SimulatedOwnershipStore(map: map)
@@ -116,12 +141,20 @@ package final class ClusterSimulation {
     ///
     /// - Parameters:
     ///   - profile: The faults; by default derived from the seed.
+    ///   - nodeCount: The number of nodes; by default drawn from the seed.
+    ///   - isMeasuredOnly: In a crowd: no datagram is lost, and the run ends before the first fault.
     ///   - isTraced: True to keep the ``story``; it changes nothing else.
     package static func run(
-        seed: UInt64, mutant: SimulationMutant = .none, profile: SimulationProfile? = nil, isTraced: Bool = false
+        seed: UInt64, mutant: SimulationMutant = .none, profile: SimulationProfile? = nil, nodeCount: Int? = nil,
+        isMeasuredOnly: Bool = false, isTraced: Bool = false
     ) -> ClusterSimulation {
         let simulation = ClusterSimulation(
-            seed: seed, mutant: mutant, profile: profile ?? SimulationProfile(seed: seed), isTraced: isTraced)
+            seed: seed, mutant: mutant, profile: profile ?? SimulationProfile(seed: seed), isTraced: isTraced
+        ) { settings in
+            if let nodeCount { settings.nodeCount = nodeCount }
+            if isMeasuredOnly { settings.lossRate = 0 }
+        }
+        simulation.isMeasuredOnly = isMeasuredOnly
         simulation.run()
         return simulation
     }
@@ -136,7 +169,11 @@ package final class ClusterSimulation {
     func run() {
         workload?.begin()
         tell("\(settings.nodeCount) nodes, \(profile.rawValue), loss \(settings.lossRate), delay \(settings.delayMax)")
-        for name in 0..<settings.nodeCount { later(.start(name: name), after: span(0...200)) }
+        for name in 0..<settings.nodeCount { later(.start(name: name), after: span(0...settings.startTimeMax)) }
+        if profile == .crowd {
+            later(.measure(isEnd: false), after: settings.faultsBegin - .milliseconds(1000))
+            later(.measure(isEnd: true), after: settings.faultsBegin)
+        }
         later(.fault, after: settings.faultsBegin)
         later(.heal, after: settings.faultsEnd)
         while !isOver, !isFailed, let entry = queue.takeFirst() {
@@ -164,6 +201,8 @@ package final class ClusterSimulation {
         case .pathsSettled(let from, let to): checkPath(from, to)
         case .isolationSettled: checkIsolation()
         case .restore: restoreStore()
+        case .measure(let isEnd): measure(isEnd: isEnd)
+        case .bound(let id): checkBound(of: id)
         case .work(let work): work.run()
         case .tick, .datagram, .linkUp, .linkLost, .connectRefused, .dial, .answer, .announced, .replicaReady,
             .streamAsked, .streamAnswered, .toldToOwn, .writeRefused, .resume, .replicaAwaited, .quietAwaited:

@@ -5,11 +5,9 @@ import ApusWire
 /// The network between the nodes, by their indexes among the names.
 struct SimulatedNetwork {
     /// Nothing passes from a node to another until this time.
-    var blockedUntil = Array(
-        repeating: Array(repeating: MonotonicTime.zero, count: ClusterSimulation.names.count),
-        count: ClusterSimulation.names.count)
+    var blockedUntil: [[MonotonicTime]]
     /// A node does not reach the ownership store until this time.
-    var storeCutUntil = Array(repeating: MonotonicTime.zero, count: ClusterSimulation.names.count)
+    var storeCutUntil: [MonotonicTime]
     var storeDownUntil = MonotonicTime.zero
     var storeSlowUntil = MonotonicTime.zero
     /// The store accepts requests and answers none of them until this time.
@@ -17,6 +15,11 @@ struct SimulatedNetwork {
     var burstUntil = MonotonicTime.zero
     var burstLossRate = 0.0
     var surgeUntil = MonotonicTime.zero
+
+    init(nameCount: Int) {
+        storeCutUntil = Array(repeating: .zero, count: nameCount)
+        blockedUntil = Array(repeating: storeCutUntil, count: nameCount)
+    }
 }
 
 extension ClusterSimulation {
@@ -33,6 +36,8 @@ extension ClusterSimulation {
 
     /// Sends a datagram to the process with this name now. A process of another incarnation drops it, as the seal does.
     func send(_ message: HeartbeatMessage, from sender: SimulatedProcess, to id: NodeID) {
+        datagramCount += 1
+        if mutant == .countsFewPromises { sendToUncounted(message, from: sender, to: id) }
         guard let receiver = runningProcess(of: id) else { return }
         guard !isBlocked(from: sender.nameIndex, to: receiver.nameIndex) else { return }
         let vitals = vitals(of: sender)
@@ -44,6 +49,23 @@ extension ClusterSimulation {
         if chance(settings.duplicateRate) {
             later(
                 .datagram(message, from: sender.id, vitals), process: receiver.index, after: wayDelay() + span(0...20))
+        }
+    }
+
+    /// A node that counts the promises of one watcher sends its heartbeats to all of them nevertheless.
+    private func sendToUncounted(_ message: HeartbeatMessage, from sender: SimulatedProcess, to id: NodeID) {
+        guard case .promise(let promise) = message, promise.isAmongWatchers, sender.watchers == [id] else { return }
+        for watcher in sender.view.watchPlan.watchers(of: sender.id) ?? [] where watcher != id {
+            guard let receiver = runningProcess(of: watcher),
+                !isBlocked(from: sender.nameIndex, to: receiver.nameIndex)
+            else { continue }
+            let isHeard = !isBlocked(from: receiver.nameIndex, to: sender.nameIndex) && receiver.pausedUntil == nil
+            let copy = HeartbeatPromise(
+                sentNanoseconds: promise.sentNanoseconds, echoNanoseconds: isHeard ? now.nanoseconds : 0,
+                isAmongWatchers: true)
+            later(
+                .datagram(.promise(copy), from: sender.id, vitals(of: sender)), process: receiver.index,
+                after: wayDelay())
         }
     }
 

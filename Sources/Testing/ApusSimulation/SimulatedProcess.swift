@@ -19,6 +19,7 @@ final class SimulatedProcess {
         case moves([ShardMove], isHandover: Bool)
         case confirmation(UInt64)
         case cordon
+        case rule
     }
 
     /// The most events kept by a process that does not run. Further datagrams are lost, as in a socket's buffer.
@@ -61,6 +62,11 @@ final class SimulatedProcess {
     /// Drains, and leaves at this time at the latest.
     var leavesAt: MonotonicTime?
     var isLeaving = false
+    /// It is of a version that watches all members, and that writes maps without rules.
+    var isEarlier = false
+    var nextRule = MonotonicTime.zero
+    /// Its watchers in its newest map.
+    var watchers: [NodeID] = []
 
     init(index: Int, nameIndex: Int, id: NodeID, map: ClusterMap, settings: SimulationSettings) {
         self.index = index

@@ -45,6 +45,12 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
     case concealsVotes = "does not say that it voted"
     /// A node whose permission to answer lapsed goes on without replacing the map.
     case answersAfterLapse = "answers after a lapse though a decision against it may be on its way"
+    /// In a ring, a node takes its own vote for a majority of the watchers.
+    case countsFewVotes = "takes one watcher's vote for those of a majority"
+    /// In a ring, a node answers with the promise of one watcher.
+    case countsFewPromises = "answers with the promise of one watcher"
+    /// In a ring, a node votes as if everybody counted it as a watcher.
+    case votesUnacknowledged = "votes against members that do not count it as a watcher"
     /// A node that was declared dead joins again, although it reaches nobody.
     case joinsUnreachable = "joins again while it reaches nobody"
     /// A node that finds itself dead in the map adds itself again.
@@ -62,6 +68,9 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
     /// The restore uses the map of any node.
     case restoresAnyMap = "restores a map that is not the newest"
 
+    /// The first seed that is tried. Earlier ones do not show the error.
+    package var firstSeed: UInt64 { self == .votesUnacknowledged ? 160 : 0 }
+
     /// The profile of runs in which the error has an effect.
     package var profile: SimulationProfile {
         switch self {
@@ -72,6 +81,7 @@ package enum SimulationMutant: String, Sendable, CaseIterable {
             .votesBeforeItsPromiseEnds, .echoesUnheard, .concealsVotes, .answersAfterLapse:
             .partitions
         case .givesToCordoned: .cordons
+        case .countsFewVotes, .countsFewPromises, .votesUnacknowledged: .ring
         case .none, .dropsEpochCheck, .acknowledgesBeforeApply, .reusesIncarnation, .adoptsStaleMap,
             .keepsEpochOnTakeover, .keepsStandbyOnTakeover, .movesBeforeSwap, .skipsStates, .writesWhileHeld,
             .namesStandbyEarly, .releasesUnanswered,
@@ -95,6 +105,10 @@ package enum SimulationProfile: String, Sendable, CaseIterable {
     case partitions
     /// As chaos, while nodes are cordoned and uncordoned.
     case cordons
+    /// Ten to fourteen nodes with four watchers each: chaos, and cuts of several nodes.
+    case ring = "a ring of watchers"
+    /// Fifty nodes with the default configuration, and one fault after the other.
+    case crowd
     /// Datagrams are lost, duplicated and reordered, and nothing else: no node may be declared dead.
     case lossy
     /// One node after the other runs late and reads its datagrams late: no node may be declared dead.
@@ -105,7 +119,7 @@ package enum SimulationProfile: String, Sendable, CaseIterable {
     /// Nodes die, or are cut off for long enough to be declared dead.
     var hasDeaths: Bool {
         switch self {
-        case .chaos, .entities, .kills, .partitions, .cordons: true
+        case .chaos, .entities, .kills, .partitions, .cordons, .ring, .crowd: true
         case .lossy, .stutter, .starved: false
         }
     }

@@ -35,6 +35,10 @@ enum SimulationEvent {
     /// The path between two nodes was cut some time ago: their links go another way by now.
     case pathsSettled(Int, Int)
     case isolationSettled
+    /// Datagrams are counted between the two, in a crowd without faults.
+    case measure(isEnd: Bool)
+    /// By now the victim's death is known.
+    case bound(NodeID)
     case work(SimulationWork)
 
     /// For the trace: which kind of event it is.
@@ -66,6 +70,8 @@ enum SimulationEvent {
         case .quietAwaited: 24
         case .pathsSettled: 25
         case .isolationSettled: 26
+        case .measure: 27
+        case .bound: 28
         case .work(let work): 32 + work.kind
         }
     }

@@ -14,10 +14,14 @@ struct SimulationSettings {
     /// The share of lost datagrams, outside bursts.
     var lossRate: Double
     var duplicateRate = 0.02
+    /// The share of processes that are of an earlier version, which watches all members.
+    var earlierRate = 0.0
     /// The longest delay of a datagram or a message.
     var delayMax: Duration
     /// The share of swaps and reads that fail while the store is up. Every second of these was made nevertheless.
     var storeFailureRate: Double
+    /// The nodes start within this many milliseconds.
+    var startTimeMax = 200
     var faultsBegin: Duration = .milliseconds(800)
     var faultsEnd: Duration
     /// After the end of the faults the cluster must be stable within this time.
@@ -54,6 +58,25 @@ struct SimulationSettings {
             // They end with the last kill.
             faultsEnd = .seconds(3600)
             host = 1
+        case .ring:
+            lossRate = [0, 0.01, 0.05][Int(random.next() % 3)]
+            storeFailureRate = [0, 0.02][Int(random.next() % 2)]
+            faultsBegin = .milliseconds(1500)
+            faultsEnd = .seconds(9)
+            nodeCount = 10 + Int(random.next() % 5)
+            earlierRate = [0, 0, 0.05][Int(random.next() % 3)]
+            (membership.watcherCount, membership.fullMeshMax) = (4, 5)
+            eventCountMax = 3_000_000
+            settleTimeMax = .seconds(25)
+        case .crowd:
+            lossRate = [0, 0.05, 0.1, 0.2][Int(random.next() % 4)]
+            storeFailureRate = 0
+            startTimeMax = 3000
+            faultsBegin = .seconds(8)
+            faultsEnd = .seconds(22)
+            nodeCount = 50
+            eventCountMax = 20_000_000
+            settleTimeMax = .seconds(30)
         case .lossy:
             lossRate = [0.05, 0.1, 0.15][Int(random.next() % 3)]
             storeFailureRate = 0

@@ -19,6 +19,8 @@ protocol ClientConnectionOwner: AnyObject {
     func ponged(_ connection: ClientConnection, roundTrip: Duration)
     /// The node accepted a stream.
     func streamOpened(_ connection: ClientConnection)
+    /// A request was answered or cancelled.
+    func answered(_ connection: ClientConnection)
     func becameWritable(_ connection: ClientConnection)
     /// The connection closed. `node` is the name of the node that ended it, if it sent its name.
     func closed(_ connection: ClientConnection, error: ApusError?, node: String)
@@ -63,6 +65,8 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
     private var address: SocketAddress? { try? SocketAddress(ipAddress: endpoint.host, port: endpoint.port) }
 
     var isWritable: Bool { context?.channel.isWritable ?? false }
+    /// True if requests wait for their answers.
+    var hasCalls: Bool { !calls.isEmpty }
 
     /// Opens the TCP connection. The session then calls ``secure(tls:resumption:)`` and ``greet(_:)``.
     ///
@@ -164,6 +168,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
     func cancel(_ call: UInt32) {
         guard calls.removeValue(forKey: call) != nil else { return }
         write(LinkFrame(kind: .cancel, correlation: call))
+        owner?.answered(self)
     }
 
     /// Sends a ping. The round trip is reported to the owner.
@@ -241,6 +246,7 @@ final class ClientConnection: ChannelInboundHandler, @unchecked Sendable {  // S
         case .response:
             guard let completion = calls.removeValue(forKey: frame.correlation) else { return }
             completion(frame.flags.contains(.failure) ? .failure(failure(in: frame)) : .success(frame.payload))
+            owner?.answered(self)
         case .ping:
             write(LinkFrame(kind: .pong, correlation: frame.correlation))
         case .pong:

@@ -46,6 +46,8 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
     private var machine: LinkStateMachine
     private var connections: [LinkStateMachine.AttemptID: ClientConnection] = [:]
     private(set) var active: ClientConnection?
+    /// The connection to a node that leaves, until nothing is expected on it any more.
+    private var retiring: ClientConnection?
     private var streams: [any SessionStream] = []
     private var ticket = Data()
     /// Identifies all connections of this session as one client to the cluster (docs/decisions/7).
@@ -116,13 +118,14 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         eventLoop.assertInEventLoop()
         streams.append(stream)
         machine.streamsWanted(true, now: .now())
-        if let active { stream.attach(to: active) }
+        if let active { stream.attach(to: active, from: nil) }
         schedule()
     }
 
     func remove(_ stream: any SessionStream) {
         eventLoop.assertInEventLoop()
         streams.removeAll { $0 === stream }
+        checkRetired()
         let now = MonotonicTime.now()
         machine.streamsWanted(!streams.isEmpty, now: now)
         // Without a stream the node expects messages more often than a stream's interval allows.
@@ -141,8 +144,10 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
             case .drop(let id):
                 let connection = connections.removeValue(forKey: id)
                 if connection === active { active = nil }
+                if connection === retiring { retiring = nil }
                 connection?.close()
             case .activate(let id): activate(id)
+            case .retire(let id): retiring = connections[id]
             case .report(let state): onLinkState(state, lastError)
             }
         }
@@ -188,11 +193,18 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
         guard let connection = connections[id] else { return }
         log.debug("The client is connected", metadata: [LogKey.address: "\(connection.endpoint)"])
         active = connection
-        for stream in streams { stream.attach(to: connection) }
+        for stream in streams { stream.attach(to: connection, from: retiring) }
         for topic in topics.keys.sorted() { subscribe(topic, on: connection) }
         // Notifies the node that this connection was chosen, and measures the round trip.
         pingInterval = Self.pingIntervalMin
         ping(connection, now: .now())
+        checkRetired()
+    }
+
+    /// Closes the connection to a node that leaves once every stream has moved and every request on it was answered.
+    func checkRetired() {
+        guard let retiring, !retiring.hasCalls, !streams.contains(where: \.isMoving) else { return }
+        run(machine.moved(retiring.id))
     }
 
     private func ping(_ connection: ClientConnection, now: MonotonicTime) {
@@ -211,8 +223,11 @@ public final class ClientSession: @unchecked Sendable {  // SAFETY: state is con
 
 /// A stream of a session, across its connections. Confined to the session's event loop.
 protocol SessionStream: AnyObject {
-    /// A new connection is active. The stream must be opened on it, from its current position.
-    func attach(to connection: ClientConnection)
+    /// A new connection is active. The stream must be opened on it, from its current position. Until it is, the stream
+    /// goes on at the retiring connection, if there is one.
+    func attach(to connection: ClientConnection, from retiring: ClientConnection?)
+    /// True while the stream uses a retiring connection. Its end is reported by ``ClientSession/checkRetired()``.
+    var isMoving: Bool { get }
     /// A frame or a tell arrived, for this stream or for another.
     func received(_ frame: LinkFrame, on connection: ClientConnection)
     func becameWritable(_ connection: ClientConnection)
@@ -246,8 +261,11 @@ extension ClientSession: ClientConnectionOwner {
     }
 
     func received(_ frame: LinkFrame, on connection: ClientConnection) {
+        guard connection === active else {
+            if connection === retiring { for stream in streams { stream.received(frame, on: connection) } }
+            return
+        }
         if frame.kind == .tell, frame.method == ClientMethod.event.rawValue { return heard(frame.payload) }
-        guard connection === active else { return }
         if frame.kind == .tell, frame.method == ClientMethod.endpointsChanged.rawValue {
             guard let message = try? ClientEndpointsChanged(bounded: frame.payload),
                 message.leaving
@@ -260,6 +278,10 @@ extension ClientSession: ClientConnectionOwner {
         for stream in streams { stream.received(frame, on: connection) }
     }
 
+    func answered(_ connection: ClientConnection) {
+        if connection === retiring { checkRetired() }
+    }
+
     func heard(_ connection: ClientConnection) { machine.heard(connection.id, now: .now()) }
 
     func becameWritable(_ connection: ClientConnection) {
@@ -269,6 +291,7 @@ extension ClientSession: ClientConnectionOwner {
     func closed(_ connection: ClientConnection, error: ApusError?, node: String) {
         connections[connection.id] = nil
         if connection === active { active = nil }
+        if connection === retiring { retiring = nil }
         if let error { lastError = error }
         run(machine.closed(connection.id, error: error, node: node, now: .now()))
     }

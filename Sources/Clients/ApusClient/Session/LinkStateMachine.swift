@@ -24,6 +24,9 @@ public enum LinkState: Int, Sendable, Hashable, CaseIterable {
 /// still in time. It therefore costs a node a socket, and nothing else. Two answered hellos do no harm: the cluster
 /// recognizes them as one client's, and the client closes the connection that it does not activate.
 ///
+/// A node that leaves redirects its clients. The client moves to another node while the first one still serves it: its
+/// streams are opened at the other one, and its requests are answered, before it closes the first connection.
+///
 /// Delays and time-outs follow the measured stages, and the allowed silence follows the round trip and the observed
 /// gaps. No constant fails on a long path.
 ///
@@ -58,6 +61,8 @@ public struct LinkStateMachine: Sendable {
         public var backoffMax: Duration = .seconds(2)
         /// The time in which a lost link may be replaced before the state becomes offline.
         public var offlineGrace: Duration = .milliseconds(500)
+        /// How long the connection to a node that leaves stays open beside its successor.
+        public var retireTimeout: Duration = .seconds(2)
         public init() {}
     }
 
@@ -89,6 +94,9 @@ public struct LinkStateMachine: Sendable {
         case drop(AttemptID)
         /// Streams use this connection from now on. Send something on it, so that the node knows.
         case activate(AttemptID)
+        /// Another connection is activated next. Keep this one for what still arrives on it, and call ``moved(_:)``
+        /// when nothing is expected any more.
+        case retire(AttemptID)
         case report(LinkState)
     }
 
@@ -135,6 +143,8 @@ public struct LinkStateMachine: Sendable {
     private var nextEndpoint = 0
     private var nextID: AttemptID = 1
     private var active: Active?
+    /// The connection to a node that leaves, and when it is closed.
+    private var retiring: (id: AttemptID, until: MonotonicTime)?
     private var attempts: [Attempt] = []
     private var lastConnect = MonotonicTime.zero
     private var connects = LineEstimate()
@@ -209,7 +219,7 @@ public struct LinkStateMachine: Sendable {
             // The old connection has recovered in the meantime. It stays, since it has the streams.
             if !isSilent(active, now: now) { return [.drop(id)] }
             jitter = active.line.jitter
-            actions.append(.drop(active.id))
+            actions += active.isLeaving ? retire(active.id, now: now) : [.drop(active.id)]
         }
         actions += dropAttempts()
         active = Active(
@@ -230,6 +240,7 @@ public struct LinkStateMachine: Sendable {
         _ id: AttemptID, error: ApusError?, node: String = "", now: MonotonicTime
     ) -> [Action] {
         guard !isStopped else { return [] }
+        if retiring?.id == id { retiring = nil }
         let attempt = attempts.first { $0.id == id }
         attempts.removeAll { $0.id == id }
         guard let endpoint = attempt?.endpoint ?? (active?.id == id ? active?.endpoint : nil) else { return [] }
@@ -263,6 +274,19 @@ public struct LinkStateMachine: Sendable {
         endpoints.removeAll { $0 == endpoint }
         learn(new)
         return attempts.isEmpty ? connectNext(now: now) : []
+    }
+
+    private mutating func retire(_ id: AttemptID, now: MonotonicTime) -> [Action] {
+        let earlier = retiring.map { [Action.drop($0.id)] } ?? []
+        retiring = (id, now + configuration.retireTimeout)
+        return earlier + [.retire(id)]
+    }
+
+    /// Nothing is expected on a connection that was retired.
+    public mutating func moved(_ id: AttemptID) -> [Action] {
+        guard retiring?.id == id else { return [] }
+        retiring = nil
+        return [.drop(id)]
     }
 
     /// Bytes arrived from the node.
@@ -300,6 +324,7 @@ public struct LinkStateMachine: Sendable {
     public mutating func tick(now: MonotonicTime) -> [Action] {
         guard !isStopped else { return [] }
         var actions: [Action] = []
+        if let retiring, now >= retiring.until { actions += moved(retiring.id) }
         for attempt in attempts where attempt.stage.isAwaited && now - attempt.since >= timeout(attempt.stage) {
             timedOut(attempt.stage)
             actions.append(.drop(attempt.id))
@@ -327,7 +352,8 @@ public struct LinkStateMachine: Sendable {
     public func nextTick(now: MonotonicTime) -> MonotonicTime? {
         guard isStarted, !isStopped else { return nil }
         if attempts.isEmpty, let active, !isSilent(active, now: now) {
-            return active.lastHeard + silenceMax(of: active)
+            let next = active.lastHeard + silenceMax(of: active)
+            return retiring.map { min($0.until, next) } ?? next
         }
         return now + Self.tickInterval
     }
@@ -340,8 +366,8 @@ public struct LinkStateMachine: Sendable {
     private mutating func stop(_ state: LinkState) -> [Action] {
         isStopped = true
         var actions = dropAttempts()
-        if let active { actions.append(.drop(active.id)) }
-        active = nil
+        for id in [active?.id, retiring?.id] { actions += id.map { [.drop($0)] } ?? [] }
+        (active, retiring) = (nil, nil)
         return actions + report(state)
     }
 

@@ -32,6 +32,8 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
     private let onEvent: @Sendable (Event) -> Void
     private var connection: ClientConnection?
     private var stream: UInt32?
+    /// The stream at a node that leaves, until the next node's frames arrive.
+    private var previous: (connection: ClientConnection, stream: UInt32)?
     private var last: FramePosition?
     /// The last node's grant. With it the stream is opened at another node without a delay.
     private var grant = Data()
@@ -71,11 +73,18 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
         }
     }
 
-    func attach(to connection: ClientConnection) {
+    func attach(to connection: ClientConnection, from retiring: ClientConnection?) {
+        if let retiring, retiring === self.connection, let stream {
+            previous = (retiring, stream)
+        } else if previous?.connection !== retiring {
+            previous = nil
+        }
         self.connection = connection
         stream = nil
         open(on: connection)
     }
+
+    var isMoving: Bool { previous != nil }
 
     private func open(on connection: ClientConnection) {
         let request = ClientPlayRequest.with {
@@ -120,10 +129,17 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
     private static let retryDelay = TimeAmount.milliseconds(100)
 
     func received(_ frame: LinkFrame, on connection: ClientConnection) {
+        if let previous, connection === previous.connection {
+            if frame.kind == .media, frame.correlation == previous.stream { received(frame) }
+            return
+        }
         guard connection === self.connection, let stream else { return }
         if frame.kind == .media {
             guard frame.correlation == stream else { return }
             received(frame)
+            guard previous != nil else { return }
+            previous = nil
+            session.checkRetired()
         } else if frame.kind == .tell, frame.method == ClientMethod.streamState.rawValue {
             guard let state = try? ClientStreamState(bounded: frame.payload),
                 state.stream == stream

@@ -60,6 +60,8 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     private var nextAnnounced: UInt64 = 0
     private var connection: ClientConnection?
     private var stream: UInt32?
+    /// The stream at a node that leaves, until the next node accepts the stream.
+    private var previous: (connection: ClientConnection, stream: UInt32)?
     private var isOver = false
     /// Frames that were dropped before they were acknowledged, for lack of room.
     public private(set) var framesAbandoned: UInt64 = 0
@@ -163,7 +165,8 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     }
 
     private func write() {
-        guard let connection, let stream, let epoch, cursor < nextSequence else { return }
+        guard let place = previous ?? current, let epoch, cursor < nextSequence else { return }
+        let (connection, stream) = place
         var buffer = ByteBuffer()
         while cursor < nextSequence, connection.isWritable, buffer.readableBytes < Self.writeByteCountMax {
             let frame = frame(cursor, in: epoch)
@@ -187,10 +190,29 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
 
     // MARK: - SessionStream
 
-    func attach(to connection: ClientConnection) {
+    func attach(to connection: ClientConnection, from retiring: ClientConnection?) {
+        if let current, current.connection === retiring {
+            previous = current
+        } else if previous?.connection !== retiring {
+            previous = nil
+        }
         self.connection = connection
         stream = nil
         open(on: connection)
+    }
+
+    var isMoving: Bool { previous != nil }
+
+    private var current: (connection: ClientConnection, stream: UInt32)? {
+        guard let connection, let stream else { return nil }
+        return (connection, stream)
+    }
+
+    /// Nothing is sent at the node that leaves any more.
+    private func leavePrevious() {
+        guard previous != nil else { return }
+        previous = nil
+        session.checkRetired()
     }
 
     private func open(on connection: ClientConnection) {
@@ -208,6 +230,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
                 guard let answer = try? ClientPublishResponse(bounded: bytes) else {
                     return
                 }
+                leavePrevious()
                 stream = answer.stream
                 take(epoch: answer.epoch)
                 onEvent(.open(isProtected: answer.protected))
@@ -228,7 +251,10 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
             // far, so it waits for that decision. Otherwise the two would take the channel from each other all the
             // time.
             let isSuperseded = error.code == .stalePublisher
-            if isSuperseded { beginAnew() }
+            if isSuperseded {
+                leavePrevious()
+                beginAnew()
+            }
             stream = nil
             let delay = isSuperseded ? Self.supersededDelay : Self.retryDelay
             session.eventLoop.assumeIsolated().scheduleTask(in: delay) { [weak self] in
@@ -267,14 +293,16 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     }
 
     func received(_ frame: LinkFrame, on connection: ClientConnection) {
-        guard connection === self.connection, let stream, frame.kind == .tell else { return }
+        guard frame.kind == .tell else { return }
         let bytes = frame.payload
+        if let previous, connection === previous.connection {
+            // What else it says concerns a stream that ends.
+            guard frame.method == ClientMethod.publishAck.rawValue else { return }
+            return acknowledged(bytes, stream: previous.stream)
+        }
+        guard connection === self.connection, let stream else { return }
         switch ClientMethod(rawValue: frame.method) {
-        case .publishAck:
-            guard let ack = try? ClientPublishAck(bounded: bytes),
-                ack.stream == stream, ack.epoch == epoch
-            else { return }
-            while oldest < min(ack.next, nextSequence) { dropOldest() }
+        case .publishAck: acknowledged(bytes, stream: stream)
         case .publishResume:
             guard let message = try? ClientPublishResume(bounded: bytes),
                 message.stream == stream
@@ -296,7 +324,12 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
         }
     }
 
+    private func acknowledged(_ bytes: ByteBuffer, stream: UInt32) {
+        guard let ack = try? ClientPublishAck(bounded: bytes), ack.stream == stream, ack.epoch == epoch else { return }
+        while oldest < min(ack.next, nextSequence) { dropOldest() }
+    }
+
     func becameWritable(_ connection: ClientConnection) {
-        if connection === self.connection { write() }
+        if connection === (previous?.connection ?? self.connection) { write() }
     }
 }

@@ -101,5 +101,6 @@ package final class SignInProbe: ClientConnectionOwner, @unchecked Sendable {  /
     func heard(_ connection: ClientConnection) {}
     func ponged(_ connection: ClientConnection, roundTrip: Duration) {}
     func streamOpened(_ connection: ClientConnection) {}
+    func answered(_ connection: ClientConnection) {}
     func becameWritable(_ connection: ClientConnection) {}
 }

@@ -58,6 +58,7 @@ struct BenchUpgradeCommand: AsyncParsableCommand {
             let relays = try AllocationLoad(stage.local, count: allocations, peer: echo.address)
             let changes = try await ChangeLoad(stage.local, clients: clients, rate: rate)
             async let work: Void = changes.run()
+            let start = MonotonicTime.now()
             try await Task.sleep(for: .seconds(5))
             BenchScope.say("the loads run; the upgrade begins")
             let begin = MonotonicTime.now()
@@ -69,7 +70,8 @@ struct BenchUpgradeCommand: AsyncParsableCommand {
             await work
             for publisher in cast.publishers { publisher.pause() }
             try await cast.waitUntilCaughtUp()
-            return UpgradeResult(begin: begin, end: end, changes: changes.result, relays: relays.stop(), cast: cast)
+            return UpgradeResult(
+                start: start, begin: begin, end: end, changes: changes.result, relays: relays.stop(), cast: cast)
         }
     }
 
@@ -126,18 +128,21 @@ struct UpgradeResult: Sendable {
     private let during: [Double]
     private let failures: [String]
     private let repeatedCount: Int
+    /// The longest gap of each viewer in the seconds before, and meanwhile.
+    private let gapsBefore: [Double]
     private let gaps: [Double]
     private let lostFrames: Int
     private let relays: AllocationLoad.Seen
 
     init(
-        begin: MonotonicTime, end: MonotonicTime, changes: ChangeLoad.Seen, relays: AllocationLoad.Seen,
-        cast: FailoverCast
+        start: MonotonicTime, begin: MonotonicTime, end: MonotonicTime, changes: ChangeLoad.Seen,
+        relays: AllocationLoad.Seen, cast: FailoverCast
     ) {
         seconds = (end - begin).milliseconds / 1000
         before = changes.changes.filter { $0.due < begin }.map(\.milliseconds)
         during = changes.changes.filter { $0.due >= begin && $0.due < end }.map(\.milliseconds)
         (failures, repeatedCount) = (changes.failures, changes.repeatedCount)
+        gapsBefore = cast.viewers.map { $0.viewer.gap(from: start, to: begin).milliseconds }
         gaps = cast.viewers.map { $0.viewer.gap(from: begin, to: end).milliseconds }
         lostFrames = cast.viewers.reduce(0) { sum, entry in
             sum + entry.viewer.lostCount
@@ -165,6 +170,7 @@ struct UpgradeResult: Sendable {
             ("change p50 meanwhile, ms", "change_p50_ms", quantile(during, 0.5), ""),
             ("change p99 meanwhile, ms", "change_p99_ms", quantile(during, 0.99), "\(Int(Self.p99Max))"),
             ("change max meanwhile, ms", "change_max_ms", quantile(during, 1), ""),
+            ("frame gap max before, ms", "gap_max_before_ms", quantile(gapsBefore, 1), ""),
             ("frame gap p50 of viewers, ms", "gap_p50_ms", quantile(gaps, 0.5), ""),
             ("frame gap max, ms", "gap_max_ms", quantile(gaps, 1), "\(Int(Self.gapMax))"),
             ("frames lost or doubled", "frames_lost", Double(lostFrames), "0"),

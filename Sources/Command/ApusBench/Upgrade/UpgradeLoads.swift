@@ -212,13 +212,15 @@ final class AllocationLoad: Sendable {
         var round = 0
         while !shared.isStopped.load(ordering: .relaxed), !clients.isEmpty {
             let start = MonotonicTime.now()
+            let count = clients.count
             round += 1
+            // Spread over the interval: clients of different houses do not send at the same moment.
             for index in clients.indices.reversed() {
+                let rest = interval * (count - index) / count - (MonotonicTime.now() - start)
+                if rest > .zero { usleep(useconds_t(rest.nanoseconds / 1000)) }
                 let isRefresh = (round + index).isMultiple(of: refreshRounds)
                 if !keep(&clients[index], isRefresh, endpoints, shared) { clients.remove(at: index) }
             }
-            let rest = interval - (MonotonicTime.now() - start)
-            if rest > .zero { usleep(useconds_t(rest.nanoseconds / 1000)) }
         }
         let silences = clients.map(\.longest.milliseconds)
         shared.seen.withLock { $0.silences += silences }

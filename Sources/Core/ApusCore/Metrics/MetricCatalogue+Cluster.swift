@@ -1,6 +1,9 @@
 extension MetricCatalogue {
     static let cluster: [MetricDescription] = [
         .gauge("apus_cluster_members", "nodes", "Members of the cluster that are up or draining in this node's map."),
+        .gauge(
+            "apus_cluster_watched_peers", "nodes",
+            "Nodes that this node exchanges heartbeats with: all others, or its watchers in a large cluster."),
         .gauge("apus_cluster_map_revision", "revision", "Revision of the newest ownership map that this node has."),
         .gauge("apus_cluster_members_cordoned", "nodes", "Members of this node's map that get no new shards."),
         .gauge("apus_cluster_map_changes", "changes", "Changes that the map records, at most 128."),
@@ -39,6 +42,9 @@ extension MetricCatalogue {
         .gauge(
             "apus_cluster_cut_paths", "paths",
             "Peers that this node does not reach directly; its messages to them go through another node."),
+        .gauge(
+            "apus_cluster_handover_pause_seconds", "seconds",
+            "Pause between the starts of planned moves of this node's shards, which grows while the node is late."),
         .counter("apus_cluster_handovers_completed_total", "shards", "Planned moves of shards that completed."),
         .counter(
             "apus_cluster_handovers_abandoned_total", "shards",

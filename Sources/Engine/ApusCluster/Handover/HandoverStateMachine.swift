@@ -21,6 +21,9 @@ import OrderedCollections
 /// shards that it should have, and then go on until every shard is at its place. A shard whose owner or standby is
 /// draining, or that has no standby, moves in any case.
 ///
+/// **Pauses.** Moves use the processors that clients' requests need. When this node's thread runs late, the pauses
+/// between the starts of moves double, up to `pauseMax`; otherwise they halve.
+///
 /// A move that only changes the standby ends after `settingStandby`. Every step can be repeated and has its own
 /// deadline. If a deadline passes, or the map changes in the meantime, the move is abandoned: the entities are
 /// released, the shard stays where it is, and is tried again after `retryDelay`. Calls wait only from `streaming` on.
@@ -44,6 +47,11 @@ package struct HandoverStateMachine: Sendable {
         package var streamTimeout: Duration = .milliseconds(250)
         /// The pause after an abandoned move.
         package var retryDelay: Duration = .seconds(1)
+        /// Moves slow down if a timer of this node's thread runs by this much too late.
+        package var latenessMax: Duration = .milliseconds(2)
+        /// The least pause between the starts of moves that are slowed down, and the greatest.
+        package var pauseMin: Duration = .milliseconds(10)
+        package var pauseMax: Duration = .milliseconds(300)
 
         package init() {}
     }
@@ -57,6 +65,8 @@ package struct HandoverStateMachine: Sendable {
         case streamFailed(ShardMove)
         /// A `setStandby` or `handOver` of this machine was not applied.
         case proposalFailed([ShardMove])
+        /// This node's thread ran late by `latenessMax` or more.
+        case late
         /// Time has passed. Needed every 20 ms.
         case tick
     }
@@ -118,6 +128,13 @@ package struct HandoverStateMachine: Sendable {
     package private(set) var isRebalancing = false
     /// The newest map, or the time, may allow more moves.
     private var isPlanWanted = false
+    /// New moves wait for ``nextStart``.
+    private var isPaused = false
+    private var nextStart = MonotonicTime.zero
+    /// The present pause between the starts of moves.
+    package private(set) var pause = Duration.zero
+    /// The thread ran late since the last start.
+    private var wasLate = false
 
     package init(local: NodeID, configuration: Configuration = Configuration()) {
         self.local = local
@@ -128,7 +145,7 @@ package struct HandoverStateMachine: Sendable {
     package var movingCount: Int { moving.count }
 
     /// True if a move waits for time or for another node. Ticks are needed as long.
-    package var isBusy: Bool { !moving.isEmpty || !resting.isEmpty }
+    package var isBusy: Bool { !moving.isEmpty || !resting.isEmpty || isPaused }
 
     /// The number of shards, over all nodes, that are to move to their place; 0 if the map is stable.
     package var misplacedCount: Int {
@@ -161,6 +178,7 @@ package struct HandoverStateMachine: Sendable {
                 case .catchingUp, .caughtUp, .streaming, .streamed, nil: break
                 }
             }
+        case .late: wasLate = true
         case .tick: expire(now: now, actions: &actions)
         }
         let isTick = if case .tick = input { true } else { false }
@@ -274,7 +292,9 @@ package struct HandoverStateMachine: Sendable {
     // MARK: New moves
 
     private mutating func plan(now: MonotonicTime, actions: inout [Action]) {
+        isPaused = false
         guard isPlanWanted, let map, let placement, let slot = map.aliveSlot(of: local) else { return }
+        guard now >= nextStart else { return isPaused = true }
         isPlanWanted = false
         let room = movingCountMax(map: map, placement: placement) - moving.count
         guard room > 0 else { return }
@@ -294,6 +314,16 @@ package struct HandoverStateMachine: Sendable {
             moving[shard] = Moving(
                 move: move, isHandover: isHandover, step: .catchingUp(deadline: now + configuration.prepareTimeout))
             actions.append(.awaitReplica(move))
+        }
+        if addedCount > 0 { setPause(now: now) }
+    }
+
+    private mutating func setPause(now: MonotonicTime) {
+        defer { (wasLate, nextStart) = (false, now + pause) }
+        if wasLate {
+            pause = min(max(pause * 2, configuration.pauseMin), configuration.pauseMax)
+        } else {
+            pause = pause > configuration.pauseMin ? pause / 2 : .zero
         }
     }
 

@@ -37,8 +37,20 @@ package struct MembershipConfiguration: Sendable, Equatable {
     package var pathRestoreCount: Int = 3
     /// Larger clock differences are reported. A node whose clock differs from the cluster's by more uses the cluster's.
     package var clockDifferenceMax: Duration = .seconds(2)
-    /// The most peers that are watched. Further ones are ignored. A cluster has at most 32 nodes in full mesh.
-    package var peerCountMax: Int = 64
+    /// Up to this many members, each watches all others.
+    package var fullMeshMax: Int = 9
+    /// The members that watch each member of a larger cluster: an even number, less than ``fullMeshMax``.
+    package var watcherCount: Int = 8
+    /// The most members that this node does not watch and examines, or whose paths it checks, at once. Further ones
+    /// wait for their turn.
+    package var pathCheckCountMax: Int = 16
+    /// The most peers. Further ones are ignored. A map has no more slots.
+    package var peerCountMax: Int = 1000
+
+    /// The rule that this node writes into the map.
+    package var watchRule: WatchRule {
+        WatchRule(watcherCount: UInt32(clamping: watcherCount), fullMeshMax: UInt32(clamping: fullMeshMax))
+    }
 
     package init() {}
 }

@@ -67,9 +67,10 @@ package struct MembershipDriver: HeartbeatDriver {
     }
 
     package mutating func handle(_ input: MembershipStateMachine.Input, now: MonotonicTime) -> [HeartbeatOutbound] {
-        if case .membersChanged(let members) = input { clocks.setPeers(members) }
         var outbound: [HeartbeatOutbound] = []
-        for action in machine.handle(input, now: now) {
+        let actions = machine.handle(input, now: now)
+        if case .membersChanged = input { clocks.setPeers(machine.watchedPeers) }
+        for action in actions {
             switch action {
             case .send(let message, let receiver): outbound.append(HeartbeatOutbound(message, to: receiver))
             case .inspect(let peer, let process):

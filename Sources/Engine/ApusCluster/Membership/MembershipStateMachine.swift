@@ -38,6 +38,11 @@ package import ApusWire
 /// A refused connection without a lost link before it (the peer was never linked) raises a suspicion without waiting
 /// for silence, since a member listens before it joins.
 ///
+/// **Watchers.** In a large cluster this node watches its neighbours in a ring (``WatchPlan``) and is watched by them.
+/// Heartbeats, promises and bursts go between them, and a majority is one of a member's watchers. The members that it
+/// does not watch are heard as well: a process that is gone is seen by all. They are examined for cut paths
+/// (``DistantPeersStateMachine``), and their silence means nothing here.
+///
 /// ``evidence(about:now:)`` returns the evidence for a verdict. Every death is logged with it.
 ///
 /// Only the incarnations in ``Input/membersChanged(_:)`` are watched and heard. A dead incarnation never returns. A
@@ -57,9 +62,9 @@ package struct MembershipStateMachine: Sendable {
         case connectRefused(NodeID)
         /// The answer to ``Action/inspect(_:_:)``.
         case inspected(NodeID, ProcessState)
-        /// The members of the newest map that are alive, this node not among them. Proven deaths among them are
+        /// The members of the newest map that are alive, and which of them watch which. Proven deaths among them are
         /// confirmed again.
-        case membersChanged([NodeID])
+        case membersChanged([NodeID], WatchPlan = .fullMesh)
         /// This node is not, or not yet, alive in the newest map: it watches nobody and may not answer.
         case excluded
         /// The answer to ``Action/confirmMap(_:)``.
@@ -139,13 +144,6 @@ package struct MembershipStateMachine: Sendable {
         var idleCount = 0
     }
 
-    /// The members that do not hear a peer, compared with all.
-    private enum VoteShare: Sendable {
-        case few
-        case half
-        case majority
-    }
-
     private enum Verdict: Sendable {
         case alive
         case suspected(Burst)
@@ -170,12 +168,16 @@ package struct MembershipStateMachine: Sendable {
         var asked: [NodeID] = []
         /// Bursts, since it was heard last, at whose end its process waited.
         var waitCount = 0
-        /// The times at which other nodes said that they do not hear it.
-        var votes: [NodeID: MonotonicTime] = [:]
+        /// It and this node watch each other.
+        var isWatched = true
+        /// It sent a heartbeat since this node watches it, so its map shows the same.
+        var exchangesHeartbeats = false
+        /// The times at which other nodes said that they do not hear it, and whether that counts as a vote.
+        var votes: [NodeID: (at: MonotonicTime, isCounted: Bool)] = [:]
         /// The nonce of its last burst, with which votes are asked for.
         var ballot: UInt32 = 0
         var nextBallot: MonotonicTime = .zero
-        var share = VoteShare.few
+        var share = VoteCount.Share.few
         /// The first of the last inspections in a row that found its process stopped.
         var stoppedSince: MonotonicTime?
         var path: PeerPathStateMachine
@@ -194,6 +196,16 @@ package struct MembershipStateMachine: Sendable {
     private let host: UInt64
     /// Ordered by name, so that every run visits them in the same order.
     private var peers: [Peer] = []
+    /// Only looked up.
+    private var indexes: [NodeID: Int] = [:]
+    private var plan = WatchPlan.fullMesh
+    /// The indexes of the watched peers.
+    private var watched: [Int] = []
+    /// The peers that are proven dead.
+    private var provenDead: [NodeID] = []
+    private var distant: DistantPeersStateMachine
+    /// Peers that are not watched, and whose paths are cut or are checked.
+    private var checkedPaths: [NodeID] = []
     private var lastTick: MonotonicTime?
     private var nextHeartbeat: MonotonicTime = .zero
     private var nextNonce: UInt32 = 1
@@ -212,12 +224,16 @@ package struct MembershipStateMachine: Sendable {
         self.configuration = configuration
         self.host = host
         promises = PromiseStateMachine(configuration: configuration)
+        distant = DistantPeersStateMachine(configuration: configuration)
     }
 
     /// The greatest lateness of this node's ticks in the last second or two.
     package var lateness: Duration { ownLateness.value }
 
-    /// The watched peers, by name.
+    /// The peers that this node watches, by name.
+    package var watchedPeers: [NodeID] { watched.map { peers[$0].id } }
+
+    /// All peers, by name.
     package var peerHealth: [(id: NodeID, health: Health)] {
         peers.map { peer in
             switch peer.verdict {
@@ -235,18 +251,22 @@ package struct MembershipStateMachine: Sendable {
         case .received(let message, let sender, let vitals):
             note(vitals, from: sender, now: now)
             receive(message, from: sender, now: now, actions: &actions)
-        case .heard(let peer): noteArrival(from: peer, now: now, actions: &actions)
+        case .heard(let id):
+            if let index = index(of: id), !peers[index].isWatched { distant.heardOnLink(id, now: now) }
+            noteArrival(from: id, now: now, actions: &actions)
         case .linkUp(let id):
             guard let index = index(of: id) else { break }
             peers[index].isLinkLost = false
             noteAlive(of: id, now: now, actions: &actions)
         case .linkLost(let id):
-            if let index = index(of: id) { peers[index].isLinkLost = true }
+            guard let index = index(of: id) else { break }
+            peers[index].isLinkLost = true
+            if !peers[index].isWatched { distant.examine(id, now: now) }
         case .connectRefused(let id): noteRefusal(by: id, now: now, actions: &actions)
         case .inspected(let id, let state): conclude(about: id, state, now: now, actions: &actions)
-        case .membersChanged(let members): adopt(members, now: now, actions: &actions)
+        case .membersChanged(let members, let plan): adopt(members, plan, now: now, actions: &actions)
         case .excluded:
-            adopt([], now: now, actions: &actions)
+            adopt([], .fullMesh, now: now, actions: &actions)
             promises.exclude()
         case .mapConfirmed(let number, let isDone): promises.confirmed(number, isDone: isDone, now: now)
         case .tick: tick(now: now, actions: &actions)
@@ -265,8 +285,8 @@ package struct MembershipStateMachine: Sendable {
         }
     }
 
-    private var provenDead: [NodeID] {
-        peers.lazy.filter { if case .confirmedDead(let reason) = $0.verdict { reason.isProven } else { false } }
+    private mutating func findProvenDead() {
+        provenDead = peers.filter { if case .confirmedDead(let reason) = $0.verdict { reason.isProven } else { false } }
             .map(\.id)
     }
 
@@ -286,14 +306,45 @@ package struct MembershipStateMachine: Sendable {
         let isHeartbeatDue = now >= nextHeartbeat
         if isHeartbeatDue {
             nextHeartbeat = now + configuration.heartbeatInterval
-            for peer in peers {
-                actions += promises.heartbeats(to: peer.id, now: now).map { .send($0, to: peer.id) }
+            for index in watched {
+                let id = peers[index].id
+                actions += promises.heartbeats(to: id, now: now).map { .send($0, to: id) }
             }
         }
-        for index in peers.indices {
+        for index in watched {
             judge(index, now: now, actions: &actions)
             checkPath(index, isHeartbeatDue: isHeartbeatDue, now: now, actions: &actions)
         }
+        examineDistant(isHeartbeatDue: isHeartbeatDue, now: now, actions: &actions)
+    }
+
+    private mutating func examineDistant(isHeartbeatDue: Bool, now: MonotonicTime, actions: inout [Action]) {
+        guard !plan.isFullMesh else { return }
+        let roundTrip = isHeartbeatDue ? promises.roundTripMax : nil
+        for step in distant.tick(heartbeatDueWith: roundTrip, now: now) {
+            switch step {
+            case .probe(let id):
+                actions.append(.send(.probe(nonce: nextNonce, origin: nil), to: id))
+                nextNonce &+= 1
+            case .doubted(let id): doubt(id, now: now)
+            }
+        }
+        guard !checkedPaths.isEmpty else { return }
+        for id in checkedPaths {
+            guard let index = index(of: id) else { continue }
+            checkPath(index, isHeartbeatDue: isHeartbeatDue, now: now, actions: &actions)
+        }
+        checkedPaths = checkedPaths.filter { id in index(of: id).map { !peers[$0].path.isAtRest } ?? false }
+    }
+
+    /// There is a reason to check the path to a peer.
+    private mutating func doubt(_ id: NodeID, now: MonotonicTime) {
+        guard let index = index(of: id) else { return }
+        if !peers[index].isWatched, !checkedPaths.contains(id) {
+            guard checkedPaths.count < configuration.pathCheckCountMax else { return }
+            checkedPaths.append(id)
+        }
+        peers[index].path.doubted(now: now)
     }
 
     private mutating func judge(_ index: Int, now: MonotonicTime, actions: inout [Action]) {
@@ -324,7 +375,7 @@ package struct MembershipStateMachine: Sendable {
     private func silenceMax(of peer: Peer) -> Duration {
         // A link shows that the peer's process exists, not that it knows this node. It exchanges no heartbeats with
         // this node until the map has reached it.
-        guard peer.datagramCount > 0 else { return configuration.firstContactTimeout }
+        guard peer.exchangesHeartbeats else { return configuration.firstContactTimeout }
         let delays = [lateness, peer.lateness].filter { $0 > configuration.latenessSlack }
         return configuration.silenceMax + min(delays.reduce(.zero, +), configuration.extensionMax)
     }
@@ -379,6 +430,7 @@ package struct MembershipStateMachine: Sendable {
     ) {
         if reason.isProven { lose(peers[index].id, now: now) }
         peers[index].verdict = .confirmedDead(reason)
+        if reason.isProven { findProvenDead() }
         actions.append(.confirmedDead(peers[index].id, reason))
     }
 
@@ -390,11 +442,11 @@ package struct MembershipStateMachine: Sendable {
         lost.append((id, now))
     }
 
-    /// The members that are lost and whose promises to others may not have ended.
-    private func lostCount(now: MonotonicTime) -> Int {
+    /// The members, or those of the given watchers, that are lost and whose promises to others may not have ended.
+    private func lostCount(among watchers: [NodeID]?, now: MonotonicTime) -> Int {
         let promiseMax = configuration.silenceMax + configuration.promiseExtensionMax
         return lost.count { entry in
-            guard now - entry.at < promiseMax else { return false }
+            guard now - entry.at < promiseMax, watchers?.contains(entry.id) ?? true else { return false }
             // One that was found to be alive is counted as such.
             guard let index = index(of: entry.id), case .confirmedDead(let reason) = peers[index].verdict else {
                 return index(of: entry.id) == nil
@@ -403,34 +455,38 @@ package struct MembershipStateMachine: Sendable {
         }
     }
 
-    /// Asks all others whether they hear a peer that is silent here, as long as it is a member.
-    ///
-    /// Of n members, a node may answer with the promises of n / 2 others. If k of them are lost, n / 2 - k others that
-    /// are alive suffice. A majority of n - 1 has one of these in common, and of n the half has as well, whatever k is.
+    /// Asks all others, or the other watchers, whether they hear a peer that is silent here, as long as it is a member.
     private mutating func countVotes(_ index: Int, now: MonotonicTime, actions: inout [Action]) {
         let (id, nonce) = (peers[index].id, peers[index].ballot)
-        let gone = provenDead
-        let memberCount = peers.count + 1 - gone.count
-        var voteCount = peers[index].votes.count { voter, time in
-            now - time <= configuration.voteLifetime && self.index(of: voter) != nil && !gone.contains(voter)
+        let watchers = plan.watchers(of: id)
+        let voters = (watchers ?? peers.map(\.id)).filter { $0 != local && $0 != id && !provenDead.contains($0) }
+        var (countedCount, uncountedCount) = (0, 0)
+        for voter in voters {
+            guard let vote = peers[index].votes[voter], now - vote.at <= configuration.voteLifetime else { continue }
+            if vote.isCounted { countedCount += 1 } else { uncountedCount += 1 }
         }
-        if promises.mayVote(against: id, now: now) {
-            promises.voted(against: id, now: now)
-            voteCount += 1
+        if watchers?.contains(local) ?? true {
+            switch promises.vote(against: id, now: now) {
+            case .none: break
+            case .uncounted: uncountedCount += 1
+            case .counted: countedCount += 1
+            }
+            if promises.mayVote(against: id, now: now) { promises.voted(against: id, now: now) }
         }
-        let lostCount = lostCount(now: now)
-        let isMajority = voteCount * 2 > memberCount + max(0, lostCount - 1)
-        let isHalf = voteCount * 2 == memberCount + lostCount
-        note(isMajority ? .majority : isHalf ? .half : .few, of: index, &actions)
+        let isVoter = watchers?.contains(local) ?? true
+        let count = VoteCount(
+            voterCount: voters.count + (isVoter ? 1 : 0), lostCount: lostCount(among: watchers, now: now),
+            watcherCount: watchers?.count, countedCount: countedCount, uncountedCount: uncountedCount)
+        note(count.share, of: index, &actions)
         guard now >= peers[index].nextBallot else { return }
         peers[index].nextBallot = now + configuration.heartbeatInterval
-        for peer in peers where peer.id != id {
-            guard case .alive = peer.verdict else { continue }
-            actions.append(.send(.indirectRequest(nonce: nonce, target: id), to: peer.id))
+        for voter in voters {
+            guard let place = self.index(of: voter), case .alive = peers[place].verdict else { continue }
+            actions.append(.send(.indirectRequest(nonce: nonce, target: id), to: voter))
         }
     }
 
-    private mutating func note(_ share: VoteShare, of index: Int, _ actions: inout [Action]) {
+    private mutating func note(_ share: VoteCount.Share, of index: Int, _ actions: inout [Action]) {
         guard share != peers[index].share else { return }
         peers[index].share = share
         switch share {
@@ -440,11 +496,12 @@ package struct MembershipStateMachine: Sendable {
         }
     }
 
-    /// A node that was late itself does not know whether it would have heard the peer.
-    private func hears(_ peer: Peer, now: MonotonicTime) -> Bool {
-        if let lastTick, now - lastTick > configuration.latenessMax { return true }
-        guard promises.mayVote(against: peer.id, now: now) else { return true }
-        return now - peer.lastHeard < configuration.silenceMax / 2
+    /// The vote of this node for another one that asks. A node that was late itself does not know whether it would have
+    /// heard the peer.
+    private func vote(against peer: Peer, now: MonotonicTime) -> PromiseStateMachine.Vote {
+        if let lastTick, now - lastTick > configuration.latenessMax { return .none }
+        guard peer.isWatched, now - peer.lastHeard >= configuration.silenceMax / 2 else { return .none }
+        return promises.vote(against: peer.id, now: now)
     }
 
     private mutating func discardSilence(now: MonotonicTime, actions: inout [Action]) {
@@ -524,7 +581,7 @@ package struct MembershipStateMachine: Sendable {
     private func helpers(for target: NodeID) -> [NodeID] {
         let candidates = peers.filter { peer in
             guard case .alive = peer.verdict else { return false }
-            return peer.id != target && peer.wasHeard
+            return peer.id != target && peer.wasHeard && peer.isWatched
         }
         let start = candidates.firstIndex { target < $0.id } ?? 0
         let rotated = candidates[start...] + candidates[..<start]
@@ -536,7 +593,7 @@ package struct MembershipStateMachine: Sendable {
         if case .confirmedDead = peers[index].verdict { return }
         if peers[index].isLinkLost {
             confirm(index, .processGone, now: now, actions: &actions)
-        } else if case .alive = peers[index].verdict {
+        } else if peers[index].isWatched, case .alive = peers[index].verdict {
             suspect(index, reason: .connectionRefused, now: now, actions: &actions)
         }
     }
@@ -564,6 +621,7 @@ package struct MembershipStateMachine: Sendable {
         case .confirmedDead(.processGone) where peers[index].isLinkLost: break
         case .suspected, .confirmedDead:
             peers[index].verdict = .alive
+            if !provenDead.isEmpty { findProvenDead() }
             actions.append(.recovered(id))
         }
     }
@@ -574,6 +632,8 @@ package struct MembershipStateMachine: Sendable {
         guard let index = index(of: sender) else { return }
         peers[index].lastDatagram = now
         peers[index].datagramCount += 1
+        if plan.isFullMesh { peers[index].exchangesHeartbeats = true }
+        if !peers[index].isWatched { distant.heardDatagram(sender) }
         if let vitals { peers[index].vitals = vitals }
         promises.heard(sender, now: now)
     }
@@ -581,61 +641,84 @@ package struct MembershipStateMachine: Sendable {
     private mutating func receive(
         _ message: HeartbeatMessage, from sender: NodeID, now: MonotonicTime, actions: inout [Action]
     ) {
-        guard index(of: sender) != nil else { return }
+        guard let index = index(of: sender) else { return }
         switch message {
         case .promise(let promise): promises.received(promise, from: sender, now: now)
-        case .answer, .indirectAnswer, .unheard: promises.answered(by: sender, now: now)
-        case .heartbeat, .probe, .indirectRequest: break
+        case .answer, .indirectAnswer, .unheard, .unheardUncounted: promises.answered(by: sender, now: now)
+        case .heartbeat: promises.receivedHeartbeat(from: sender)
+        case .probe, .indirectRequest: break
         }
         noteArrival(from: sender, now: now, actions: &actions)
         switch message {
-        case .heartbeat, .promise: break
+        case .heartbeat, .promise: peers[index].exchangesHeartbeats = true
         case .probe(let nonce, let origin):
             actions.append(.send(.answer(nonce: nonce, origin: origin), to: sender))
             // The origin asks through a helper, perhaps because this node's packets do not reach it.
-            if let origin, let index = index(of: origin) { peers[index].path.doubted(now: now) }
+            if let origin { doubt(origin, now: now) }
         case .answer(let nonce, let origin):
             guard let origin, origin != local else {
-                if let index = index(of: sender) { peers[index].path.answered(nonce: nonce) }
-                return
+                return peers[index].path.answered(nonce: nonce)
             }
-            guard index(of: origin) != nil else { return }
+            guard self.index(of: origin) != nil else { return }
             actions.append(.send(.indirectAnswer(nonce: nonce, target: sender), to: origin))
         case .indirectRequest(let nonce, let target):
-            guard target != sender, let index = index(of: target) else { return }
+            guard target != sender, let index = self.index(of: target) else { return }
             actions.append(.send(.probe(nonce: nonce, origin: sender), to: target))
-            if !hears(peers[index], now: now) {
-                promises.voted(against: target, now: now)
-                actions.append(.send(.unheard(nonce: nonce, target: target), to: sender))
+            switch vote(against: peers[index], now: now) {
+            case .none: return
+            case .counted: actions.append(.send(.unheard(nonce: nonce, target: target), to: sender))
+            case .uncounted: actions.append(.send(.unheardUncounted(nonce: nonce, target: target), to: sender))
             }
+            promises.voted(against: target, now: now)
         case .unheard(let nonce, let target):
-            guard let index = index(of: target), nonce == peers[index].ballot else { return }
-            switch peers[index].verdict {
-            case .suspected, .confirmedDead: peers[index].votes[sender] = now
-            case .alive: break
-            }
+            take(voteOf: sender, against: target, nonce: nonce, isCounted: true, now: now)
+        case .unheardUncounted(let nonce, let target):
+            take(voteOf: sender, against: target, nonce: nonce, isCounted: false, now: now)
         case .indirectAnswer(let nonce, let target):
-            guard let index = index(of: target) else { return }
+            guard let index = self.index(of: target) else { return }
             // An answer to an earlier burst or check does not show the present state.
             let isOfCheck = peers[index].path.answered(nonce: nonce, through: sender, now: now)
             guard case .suspected(let burst) = peers[index].verdict, burst.nonce == nonce else {
                 if isOfCheck { noteAlive(of: target, now: now, actions: &actions) }
                 return
             }
-            peers[index].path.doubted(now: now)
+            doubt(target, now: now)
             noteAlive(of: target, now: now, actions: &actions)
+        }
+    }
+
+    private mutating func take(
+        voteOf sender: NodeID, against target: NodeID, nonce: UInt32, isCounted: Bool, now: MonotonicTime
+    ) {
+        guard let index = index(of: target), nonce == peers[index].ballot else { return }
+        switch peers[index].verdict {
+        case .suspected, .confirmedDead: peers[index].votes[sender] = (now, isCounted)
+        case .alive: break
         }
     }
 
     // MARK: Members
 
-    private mutating func adopt(_ members: [NodeID], now: MonotonicTime, actions: inout [Action]) {
+    private mutating func adopt(
+        _ members: [NodeID], _ plan: WatchPlan, now: MonotonicTime, actions: inout [Action]
+    ) {
         if peers.isEmpty { lastTick = nil }
+        self.plan = plan
         let wanted = members.filter { $0 != local }.sorted().prefix(configuration.peerCountMax)
-        for peer in peers where !members.contains(peer.id) { lose(peer.id, now: now) }
-        peers = wanted.map { id in
-            peers.first { $0.id == id } ?? Peer(id: id, lastHeard: now, configuration: configuration)
+        let kept = Set(members)
+        for peer in peers where !kept.contains(peer.id) { lose(peer.id, now: now) }
+        let watchers = plan.watchers(of: local)
+        var next: [Peer] = []
+        for id in wanted {
+            var peer =
+                index(of: id).map { peers[$0] } ?? Peer(id: id, lastHeard: now, configuration: configuration)
+            let isWatched = watchers?.contains(id) ?? true
+            if isWatched != peer.isWatched { change(&peer, isWatched: isWatched, now: now, actions: &actions) }
+            next.append(peer)
         }
+        peers = next
+        indexes = Dictionary(next.enumerated().map { ($1.id, $0) }, uniquingKeysWith: { first, _ in first })
+        watched = next.indices.filter { next[$0].isWatched }
         // The majority of another map may be another one. Decisions on the earlier map are void.
         for index in peers.indices {
             peers[index].share = .few
@@ -647,7 +730,24 @@ package struct MembershipStateMachine: Sendable {
             case .alive, .suspected, .confirmedDead(.silence): break
             }
         }
-        promises.setPeers(peers.map(\.id))
+        findProvenDead()
+        distant.setPeers(next.filter { !$0.isWatched }.map(\.id))
+        checkedPaths = checkedPaths.filter { id in index(of: id).map { !peers[$0].isWatched } ?? false }
+        promises.setPeers(next.map(\.id), watchers: watchers)
+    }
+
+    private func change(_ peer: inout Peer, isWatched: Bool, now: MonotonicTime, actions: inout [Action]) {
+        peer.isWatched = isWatched
+        peer.exchangesHeartbeats = false
+        peer.lastHeard = max(peer.lastHeard, now)
+        guard !isWatched else { return }
+        switch peer.verdict {
+        case .alive, .confirmedDead(.processGone): break
+        case .suspected, .confirmedDead(.silence), .confirmedDead(.processStopped):
+            // Its watchers decide.
+            peer.verdict = .alive
+            actions.append(.recovered(peer.id))
+        }
     }
 
     // MARK: Evidence
@@ -663,5 +763,5 @@ package struct MembershipStateMachine: Sendable {
             probeCount: peer.probeCount, asked: peer.asked)
     }
 
-    private func index(of id: NodeID) -> Int? { peers.firstIndex { $0.id == id } }
+    private func index(of id: NodeID) -> Int? { indexes[id] }
 }

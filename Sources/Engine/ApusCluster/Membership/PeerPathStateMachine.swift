@@ -60,6 +60,9 @@ struct PeerPathStateMachine: Sendable {
     /// The helper while the path is cut; nil while the peer can be reached directly.
     var helper: NodeID? { cut?.helper }
 
+    /// True if the path is not cut, and no check is in progress or wanted.
+    var isAtRest: Bool { cut == nil && !isCheckWanted && check?.isUnderWay != true }
+
     /// There is a reason to check the path. Ignored shortly after the last check, and while the path is cut.
     mutating func doubted(now: MonotonicTime) {
         guard cut == nil else { return }

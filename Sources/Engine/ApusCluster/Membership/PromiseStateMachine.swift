@@ -35,6 +35,30 @@ package import ApusWire
 ///
 /// **A node without others** permits itself to answer for `silenceMax` at a time, so a stall ends this permission too.
 ///
+/// **Watchers.** Beyond a full mesh (``WatchPlan``) both majorities are of the node's watchers W. It may answer with
+/// the promises of more than half of the W of its own map. Its death needs the votes of more than half of the W of the
+/// map that the decision replaces, where the node itself counts as a watcher that does not vote. Of 8 watchers that is
+/// 5 and 5. Of the same W, the two have at least two nodes in common. But the node may be cut off from the store, and
+/// its map may be older than the decider's by any number of joins and deaths, each of which replaces up to one watcher.
+/// Two W that differ need not have such majorities in common. Therefore:
+/// - A node votes only if it is acknowledged: the other node's promises showed that it counts this node among its
+///   watchers. A node sends promises to its watchers alone. Acknowledgements end when a map shows that the two do not
+///   watch each other any more. The voters are then in the W of the node's own map, and the argument above holds, with
+///   one node to spare. It would need two watchers that left W and came back, neither of which applied a map in between
+///   that the node did apply.
+/// - A member that joins after this node counts this node from its first map on, so it needs no acknowledgement.
+/// - Full mesh and ring count differently, so an acknowledgement is valid only for the kind of map that it was made in.
+///   This concerns maps of more than `fullMeshMax` members.
+/// - A node without permission to answer is perhaps in a minority itself, and does not vote. This is not for safety: it
+///   keeps a minority, which contains most watchers of some nodes of the majority, from declaring those dead.
+///
+/// Votes that do not count for one of these reasons count as uncounted ones (``Vote/uncounted``). They let a member die
+/// whose lease in the store has run out, since otherwise one that nobody was acknowledged by could never be declared
+/// dead.
+///
+/// Two members that do not watch each other exchange no promises, so any datagram shows that the other one runs. When
+/// they begin to watch each other, the other one has `firstContactTimeout` to echo something, like a new member.
+///
 /// **Earlier versions** promise nothing. A member of one counts as promising while it was heard within half of
 /// `silenceMax`, since it votes after that silence: as safe as before. A member is of one if it sends no promise for
 /// ``offerWait``.
@@ -68,8 +92,27 @@ package struct PromiseStateMachine: Sendable {
         case confirmMap(UInt64)
     }
 
+    /// The value of this node's statement that it does not hear a peer.
+    package enum Vote: Sendable, Equatable {
+        /// It says nothing: it promised.
+        case none
+        /// It counts only if the peer's lease has run out.
+        case uncounted
+        case counted
+    }
+
+    /// The members that a node counts.
+    private enum Electorate: Sendable {
+        case all
+        case watchers
+    }
+
     private struct Peer: Sendable {
         var id: NodeID
+        /// It and this node watch each other.
+        var isWatched = true
+        /// It counts this node among the nodes whose promises it needs.
+        var acknowledged: Electorate?
         /// It sent a promise.
         var speaks = false
         var firstDatagram: MonotonicTime?
@@ -102,6 +145,11 @@ package struct PromiseStateMachine: Sendable {
 
     private let configuration: MembershipConfiguration
     private var peers: [Peer] = []
+    /// Only looked up.
+    private var indexes: [NodeID: Int] = [:]
+    /// The indexes of the watched peers.
+    private var watched: [Int] = []
+    private var electorate = Electorate.all
     private var isMember = false
     private var confirmation = Confirmation.none
     private var lastConfirmation: UInt64 = 0
@@ -116,15 +164,30 @@ package struct PromiseStateMachine: Sendable {
     package init(configuration: MembershipConfiguration) { self.configuration = configuration }
 
     /// Sets the other members of the newest map that are alive. Called once this node is a member.
-    package mutating func setPeers(_ ids: [NodeID]) {
+    ///
+    /// - Parameter watchers: The watchers of this node; nil if those are all others.
+    package mutating func setPeers(_ ids: [NodeID], watchers: [NodeID]? = nil) {
+        electorate = watchers == nil ? .all : .watchers
+        var next: [Peer] = []
+        for id in ids {
+            var peer = index(of: id).map { peers[$0] } ?? Peer(id: id, acknowledged: isMember ? electorate : nil)
+            let isWatched = watchers?.contains(id) ?? true
+            // Contacts of before it was watched say nothing about the present ones.
+            if isWatched, !peer.isWatched { (peer.firstDatagram, peer.contact) = (nil, nil) }
+            peer.isWatched = isWatched
+            if !isWatched { peer.acknowledged = nil }
+            next.append(peer)
+        }
         isMember = true
-        peers = ids.map { id in peers.first { $0.id == id } ?? Peer(id: id) }
+        peers = next
+        watched = next.indices.filter { next[$0].isWatched }
+        indexes = Dictionary(ids.enumerated().map { ($1, $0) }, uniquingKeysWith: { first, _ in first })
     }
 
     /// This node is no member.
     package mutating func exclude() {
         isMember = false
-        peers = []
+        (peers, indexes, watched) = ([], [:], [])
         confirmation = .none
         answersUntil = .zero
         lastEvaluation = nil
@@ -145,7 +208,8 @@ package struct PromiseStateMachine: Sendable {
 
     private mutating func makePromise(_ index: Int, now: MonotonicTime) -> HeartbeatPromise {
         let peer = peers[index]
-        var promise = HeartbeatPromise(sentNanoseconds: now.nanoseconds)
+        var promise = HeartbeatPromise(
+            sentNanoseconds: now.nanoseconds, isAmongWatchers: electorate == .watchers)
         if let votedAt = peer.votedAt, now - votedAt < Self.voteMemory { promise.vote = peer.vote }
         guard let echo = peer.echo else { return promise }
         promise.echoNanoseconds = echo.sent
@@ -164,6 +228,17 @@ package struct PromiseStateMachine: Sendable {
         index(of: id).map { now >= peers[$0].promisedUntil } ?? true
     }
 
+    /// The vote of this node, which does not hear the peer.
+    package func vote(against id: NodeID, now: MonotonicTime) -> Vote {
+        guard mayVote(against: id, now: now) else { return .none }
+        guard peers.count >= configuration.fullMeshMax || electorate == .watchers, let index = index(of: id) else {
+            return .counted
+        }
+        guard peers[index].isWatched else { return .none }
+        guard peers[index].acknowledged == electorate else { return .uncounted }
+        return electorate == .all || permissionEnd > now ? .counted : .uncounted
+    }
+
     /// This node said, or counts itself, that it does not hear the peer.
     package mutating func voted(against id: NodeID, now: MonotonicTime) {
         guard let index = index(of: id) else { return }
@@ -180,8 +255,16 @@ package struct PromiseStateMachine: Sendable {
         peers[index].lastDatagram = now
     }
 
+    /// A heartbeat without a promise arrived. Nodes of earlier versions send it to all members, and others when they
+    /// do not know that the receiver reads promises.
+    package mutating func receivedHeartbeat(from id: NodeID) {
+        guard let index = index(of: id), electorate == .all else { return }
+        peers[index].acknowledged = .all
+    }
+
     package mutating func received(_ promise: HeartbeatPromise, from id: NodeID, now: MonotonicTime) {
         guard let index = index(of: id) else { return }
+        peers[index].acknowledged = promise.isAmongWatchers ? .watchers : .all
         peers[index].speaks = true
         if promise.sentNanoseconds > peers[index].lastSent {
             peers[index].lastSent = promise.sentNanoseconds
@@ -208,24 +291,29 @@ package struct PromiseStateMachine: Sendable {
     }
 
     /// True if datagrams of this peer show that it is alive: packets passed in both directions not long ago, or it is
-    /// of an earlier version, which echoes nothing, or it may have heard nothing from this node yet.
+    /// of an earlier version, which echoes nothing, or it may have heard nothing from this node yet, or the two do not
+    /// watch each other.
     package func hasContact(with id: NodeID, now: MonotonicTime) -> Bool {
         index(of: id).map { hasContact(peers[$0], now: now) } ?? false
     }
 
     private func hasContact(_ peer: Peer, now: MonotonicTime) -> Bool {
-        guard peer.speaks else { return true }
+        guard peer.speaks, peer.isWatched else { return true }
         if let contact = peer.contact { return now - contact <= configuration.silenceMax * Self.contactShare }
         return peer.firstDatagram.map { now - $0 <= configuration.firstContactTimeout } ?? true
     }
 
     private func end(of peer: Peer) -> MonotonicTime {
-        guard !peer.speaks else { return peer.end }
+        // A ring has no members of earlier versions.
+        guard !peer.speaks, electorate == .all else { return peer.end }
         guard let first = peer.firstDatagram, let last = peer.lastDatagram, last - first >= Self.offerWait else {
             return .zero
         }
         return last + configuration.silenceMax / 2
     }
+
+    /// The longest of the smallest recent round trips to the watched peers.
+    package var roundTripMax: Duration { watched.map { peers[$0].roundTrip.value }.max() ?? .zero }
 
     // MARK: The permission
 
@@ -236,7 +324,7 @@ package struct PromiseStateMachine: Sendable {
         guard isMember else { return [] }
         noteStall(now: now)
         let alone = now + configuration.silenceMax
-        let until = Self.majorityEnd(peers.map { gone.contains($0.id) ? .zero : end(of: $0) }) ?? alone
+        let until = majorityEnd(watched.map { gone.contains(peers[$0].id) ? .zero : end(of: peers[$0]) }) ?? alone
         if answersUntil > now {
             // Not interrupted: whoever voted is outside of the majority.
             answersUntil = until
@@ -245,8 +333,11 @@ package struct PromiseStateMachine: Sendable {
         }
         guard until > now else { return [] }
         let unmarked =
-            Self.majorityEnd(
-                peers.map { gone.contains($0.id) || $0.knownVote > $0.voidVote ? .zero : end(of: $0) }) ?? alone
+            majorityEnd(
+                watched.map { index in
+                    let peer = peers[index]
+                    return gone.contains(peer.id) || peer.knownVote > peer.voidVote ? .zero : end(of: peer)
+                }) ?? alone
         if unmarked > now, stallCount == voidStallCount {
             answersUntil = until
             confirmation = .none
@@ -275,12 +366,13 @@ package struct PromiseStateMachine: Sendable {
         answersUntil = min(answersUntil, now)
     }
 
-    /// The time until which a majority has promised, this node included. `ends` are those of all others. Nil if there
-    /// are none.
-    private static func majorityEnd(_ ends: [MonotonicTime]) -> MonotonicTime? {
-        // Of n members, n / 2 others are needed.
-        let neededCount = (ends.count + 1) / 2
+    /// The time until which a majority has promised: of all members, this node included, or of its watchers. `ends` are
+    /// those of the others. Nil if this node is the only member.
+    private func majorityEnd(_ ends: [MonotonicTime]) -> MonotonicTime? {
+        // Of n members, n / 2 others are needed. Of n watchers, more than n / 2.
+        let neededCount = electorate == .all ? (ends.count + 1) / 2 : ends.count / 2 + 1
         guard neededCount > 0 else { return nil }
+        guard neededCount <= ends.count else { return .zero }
         return ends.sorted(by: >)[neededCount - 1]
     }
 
@@ -295,7 +387,7 @@ package struct PromiseStateMachine: Sendable {
         }
     }
 
-    private func index(of id: NodeID) -> Int? { peers.firstIndex { $0.id == id } }
+    private func index(of id: NodeID) -> Int? { indexes[id] }
 }
 
 /// The smallest value of the last one or two windows.

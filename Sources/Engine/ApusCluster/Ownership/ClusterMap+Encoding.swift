@@ -137,6 +137,7 @@ extension Member {
         value.http = addresses.http.description
         value.weight = weight
         value.cordoned = isCordoned
+        if let watchRule { (value.watchers, value.fullMeshMax) = (watchRule.watcherCount, watchRule.fullMeshMax) }
         return value
     }
 
@@ -156,7 +157,9 @@ extension Member {
         self.init(
             id: NodeID(name: name, incarnation: wireValue.incarnation), state: state,
             addresses: NodeAddresses(transport: transport, clients: clients, http: http), weight: wireValue.weight,
-            isCordoned: wireValue.cordoned)
+            isCordoned: wireValue.cordoned,
+            watchRule: wireValue.watchers == 0
+                ? nil : WatchRule(watcherCount: wireValue.watchers, fullMeshMax: wireValue.fullMeshMax))
     }
 }
 

@@ -56,7 +56,8 @@ public struct ClusterMap: Sendable, Equatable {
     /// epoch.
     ///
     /// A node of an earlier version stores a map without ``ShardAssignment/standbyNamedIn``,
-    /// ``ShardAssignment/ownerNamedIn``, ``Member/isCordoned`` and ``history``. It counts as the same map.
+    /// ``ShardAssignment/ownerNamedIn``, ``Member/isCordoned``, ``Member/watchRule`` and ``history``. It counts as the
+    /// same map.
     package func isSuccessor(of earlier: ClusterMap) -> Bool {
         guard revision > earlier.revision else {
             let (new, old) = (withoutAdditions, earlier.withoutAdditions)
@@ -72,7 +73,9 @@ public struct ClusterMap: Sendable, Equatable {
     private var withoutAdditions: ClusterMap {
         var map = self
         map.history = MapHistory()
-        for index in map.members.indices { map.members[index].isCordoned = false }
+        for index in map.members.indices {
+            (map.members[index].isCordoned, map.members[index].watchRule) = (false, nil)
+        }
         return map
     }
 
@@ -120,18 +123,22 @@ public struct Member: Sendable, Hashable {
     public var weight: UInt32
     /// True if an operator cordoned the node: it keeps its shards and gets no new ones.
     public var isCordoned: Bool
+    /// How many members it expects to watch each other; nil for a version that watches all members.
+    public var watchRule: WatchRule?
 
     /// True if shards may be given to it.
     public var acceptsShards: Bool { state == .up && !isCordoned }
 
     public init(
-        id: NodeID, state: State, addresses: NodeAddresses, weight: UInt32 = 100, isCordoned: Bool = false
+        id: NodeID, state: State, addresses: NodeAddresses, weight: UInt32 = 100, isCordoned: Bool = false,
+        watchRule: WatchRule? = nil
     ) {
         self.id = id
         self.state = state
         self.addresses = addresses
         self.weight = weight
         self.isCordoned = isCordoned
+        self.watchRule = watchRule
     }
 }
 

@@ -146,10 +146,10 @@ extension ClusterMap {
         return next
     }
 
-    /// What the history records of a decision; nil for one that changes nothing.
+    /// What the history records of a decision; nil for one that changes no shard, and no state of a member.
     private func subject(of decision: OwnershipDecision) -> (MapChange.Kind, [NodeID])? {
         switch decision {
-        case .join(let node, _, _): (.joined, [node])
+        case .join(let node, _, _, _): (.joined, [node])
         case .declareDead(let nodes): (.dead, nodes.filter { aliveSlot(of: $0) != nil })
         case .drain(let node): (.draining, [node])
         case .leave(let node): (.left, [node])
@@ -161,7 +161,7 @@ extension ClusterMap {
         case .cordon(let name, let isCordoned):
             (isCordoned ? .cordoned : .uncordoned, member(named: name).map { [$0.id] } ?? [])
         case .weigh(let name, _): (.weighted, member(named: name).map { [$0.id] } ?? [])
-        case .confirm: nil
+        case .confirm, .setWatchRule: nil
         }
     }
 }

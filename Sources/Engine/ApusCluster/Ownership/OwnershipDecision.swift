@@ -4,7 +4,7 @@ package import ApusCore
 package enum OwnershipDecision: Sendable, Equatable {
     /// A node starts as ``ClusterMap/nextIncarnation(of:)``. An earlier incarnation of its name that still counts as
     /// alive is dead by this. The node listens before it joins, so it can be reached from its first moment in the map.
-    case join(NodeID, addresses: NodeAddresses, weight: UInt32)
+    case join(NodeID, addresses: NodeAddresses, weight: UInt32, watchRule: WatchRule? = nil)
     /// The detector confirmed deaths. The shards go to their standbys.
     case declareDead([NodeID])
     /// A node accepts no new shards and hands over its own.
@@ -23,6 +23,8 @@ package enum OwnershipDecision: Sendable, Equatable {
     case cordon(NodeName, Bool)
     /// A node's weight, until it joins again.
     case weigh(NodeName, UInt32)
+    /// A member's rule was lost when a node of an earlier version replaced the map.
+    case setWatchRule(NodeID, WatchRule)
 }
 
 /// One shard's planned move from its owner to another node, or to a new standby.
@@ -57,9 +59,10 @@ extension ClusterMap {
     package func applying(_ decision: OwnershipDecision) throws(ApusError) -> ClusterMap? {
         var next = self
         switch decision {
-        case .join(let node, let addresses, let weight):
+        case .join(let node, let addresses, let weight, let watchRule):
             guard aliveSlot(of: node) == nil else { return nil }
-            try next.join(node, addresses: addresses, weight: weight)
+            try next.join(
+                Member(id: node, state: .up, addresses: addresses, weight: weight, watchRule: watchRule))
         case .declareDead(let nodes): next.retire(nodes, as: .dead)
         case .drain(let node):
             guard let slot = aliveSlot(of: node) else { throw ApusError(.fenced) }
@@ -83,6 +86,9 @@ extension ClusterMap {
         case .weigh(let name, let weight):
             guard let slot = slot(of: name) else { throw ApusError(.targetUnknown, "there is no node \(name)") }
             next.members[Int(slot.rawValue)].weight = weight
+        case .setWatchRule(let node, let rule):
+            guard let slot = aliveSlot(of: node) else { throw ApusError(.fenced) }
+            next.members[Int(slot.rawValue)].watchRule = rule
         }
         return next == self ? nil : next
     }
@@ -117,15 +123,16 @@ extension ClusterMap {
 
     // MARK: Steps
 
-    private mutating func join(_ node: NodeID, addresses: NodeAddresses, weight: UInt32) throws(ApusError) {
-        if let earlier = member(named: node.name)?.id {
+    private mutating func join(_ member: Member) throws(ApusError) {
+        let node = member.id
+        if let earlier = self.member(named: node.name)?.id {
             guard earlier.incarnation < node.incarnation else { throw ApusError(.fenced) }
             // The slot stays with the name, so the earlier incarnation must keep nothing under its epochs. If no other
             // member can take a shard, it has no owner until the new incarnation takes it below.
             retire([earlier], as: .dead)
         }
-        let isCordoned = member(named: node.name)?.isCordoned ?? false
-        let member = Member(id: node, state: .up, addresses: addresses, weight: weight, isCordoned: isCordoned)
+        var member = member
+        member.isCordoned = self.member(named: node.name)?.isCordoned ?? false
         let slot: MemberSlot
         if let existing = self.slot(of: node.name) {
             slot = existing

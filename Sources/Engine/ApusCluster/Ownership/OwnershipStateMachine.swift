@@ -18,6 +18,9 @@ import OrderedCollections
 /// Usually one of them swaps and the others find the death in the map. A death that the detector withdraws, or that the
 /// map already shows, is dropped.
 ///
+/// **Large clusters** (``WatchPlan``). Majorities and halves are those of a member's watchers. If half of them do not
+/// hear it, its lease decides, even if this node hears all others. The standing of a node is that of its own watchers.
+///
 /// **Planned moves yield.** They come in a stream. A node that swaps without a pause would leave no time for another
 /// node's read and swap. After each such swap, planned moves therefore wait for `plannedPace`, and the next one
 /// includes all that were proposed in the meantime. Joins, drains and deaths do not wait.
@@ -169,7 +172,7 @@ package struct OwnershipStateMachine: Sendable {
         var isPlanned: Bool {
             switch decision {
             case .setStandby, .handOver: true
-            case .join, .declareDead, .drain, .leave, .confirm, .cordon, .weigh: false
+            case .join, .declareDead, .drain, .leave, .confirm, .cordon, .weigh, .setWatchRule: false
             }
         }
     }
@@ -195,6 +198,8 @@ package struct OwnershipStateMachine: Sendable {
     private var proposals: [Proposal] = []
     private var deaths: OrderedDictionary<NodeID, Death> = [:]
     package private(set) var standing: Standing = .majority
+    /// Which members of the newest map watch which.
+    private var plan: WatchPlan
     private var leasesWantedAt: MonotonicTime = .zero
     private var idleUntil: MonotonicTime = .zero
     private var plannedFrom: MonotonicTime = .zero
@@ -203,6 +208,7 @@ package struct OwnershipStateMachine: Sendable {
     /// - Parameter map: An empty map of the cluster. The store is read first.
     package init(map: ClusterMap, configuration: Configuration = Configuration()) {
         self.map = map
+        plan = map.watchPlan
         self.configuration = configuration
     }
 
@@ -262,15 +268,18 @@ package struct OwnershipStateMachine: Sendable {
             return
         }
         deaths[node] = Death(from: now, isProven: isCertain)
-        // The rank counts the members that are left to act, so the death of the first in rank delays nothing.
-        let actors = map.members.filter { $0.state.isAlive && deaths[$0.id] == nil }.map(\.id).sorted()
+        // The rank counts the members that are left to act, so the death of the first in rank delays nothing. The
+        // watchers come first: only they know of a silence.
+        let watchers = plan.watchers(of: node) ?? []
+        let actors = map.members.filter { $0.state.isAlive && deaths[$0.id] == nil }.map(\.id)
+            .sorted { (watchers.contains($0) ? 0 : 1, $0) < (watchers.contains($1) ? 0 : 1, $1) }
         let rank = local.flatMap { actors.firstIndex(of: $0) } ?? actors.count
         deaths[node]?.from = now + configuration.rankDelay * rank
     }
 
     /// A silent member without a lease does not reach the store either.
     private mutating func note(leases holders: Set<NodeID>) {
-        guard standing == .half else { return }
+        guard standing == .half || isHalfOfWatchersSilent else { return }
         for node in deaths.keys { deaths[node]?.isExpired = !holders.contains(node) }
     }
 
@@ -279,8 +288,16 @@ package struct OwnershipStateMachine: Sendable {
 
     private mutating func noteStanding(now: MonotonicTime, actions: inout [Action]) {
         guard let local, map.isAlive(local) else { return }
-        let memberCount = map.members.count { $0.state.isAlive && deaths[$0.id]?.isCertain != true }
-        let heardCount = memberCount - deaths.values.count { !$0.isCertain }
+        let memberCount: Int
+        let heardCount: Int
+        if let watched = plan.watchers(of: local) {
+            // This node hears nothing of the others. Its neighbours in the ring are a sample of all.
+            memberCount = 1 + watched.count { deaths[$0]?.isCertain != true }
+            heardCount = memberCount - watched.count { deaths[$0].map { !$0.isCertain } ?? false }
+        } else {
+            memberCount = map.members.count { $0.state.isAlive && deaths[$0.id]?.isCertain != true }
+            heardCount = memberCount - deaths.values.count { !$0.isCertain }
+        }
         let new: Standing =
             heardCount * 2 > memberCount ? .majority : heardCount * 2 == memberCount ? .half : .minority
         if new != standing {
@@ -288,9 +305,14 @@ package struct OwnershipStateMachine: Sendable {
             leasesWantedAt = now
             actions.append(.standingChanged(new))
         }
-        guard standing == .half, now >= leasesWantedAt else { return }
+        guard standing == .half || isHalfOfWatchersSilent, now >= leasesWantedAt else { return }
         leasesWantedAt = now + configuration.leaseReadInterval
         actions.append(.readLeases)
+    }
+
+    /// Half of the watchers of some member do not hear it: its lease decides, whatever this node hears.
+    private var isHalfOfWatchersSilent: Bool {
+        !plan.isFullMesh && deaths.values.contains { $0.share == .half && !$0.isProven }
     }
 
     private mutating func note(store condition: StoreCondition, actions: inout [Action]) {
@@ -332,7 +354,7 @@ package struct OwnershipStateMachine: Sendable {
         let done = proposals.filter { ids.contains($0.id) }
         proposals.removeAll { ids.contains($0.id) }
         if done.contains(where: \.isPlanned) { plannedFrom = now + configuration.plannedPace }
-        for case .join(let node, _, _) in done.map(\.decision) { local = node }
+        for case .join(let node, _, _, _) in done.map(\.decision) { local = node }
         adopt(next, actions: &actions)
         for proposal in done { actions.append(.settled(proposal.id, .decided(next))) }
         actions.append(.announce(revision: revision))
@@ -372,6 +394,7 @@ package struct OwnershipStateMachine: Sendable {
     private mutating func adopt(_ newer: ClusterMap, actions: inout [Action]) {
         guard newer.revision > map.revision else { return }
         map = newer
+        plan = newer.watchPlan
         for node in deaths.keys.elements {
             guard map.isAlive(node) else {
                 deaths[node] = nil
@@ -426,7 +449,7 @@ package struct OwnershipStateMachine: Sendable {
                     deciding.append(proposal.id)
                     continue
                 }
-                if case .join(let node, _, _) = proposal.decision { local = node }
+                if case .join(let node, _, _, _) = proposal.decision { local = node }
                 // Nothing to change: the decision is in the map already, or is obsolete.
                 actions.append(.settled(proposal.id, .decided(map)))
             } catch {
@@ -455,7 +478,7 @@ package struct OwnershipStateMachine: Sendable {
     private func origin(of decision: OwnershipDecision) -> ChangeOrigin {
         var maker = local
         // A node that joins is its own maker.
-        if case .join(let node, _, _) = decision { maker = node }
+        if case .join(let node, _, _, _) = decision { maker = node }
         return ChangeOrigin(maker: maker, milliseconds: wallMilliseconds)
     }
 }

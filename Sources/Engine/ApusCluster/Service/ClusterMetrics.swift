@@ -11,6 +11,8 @@ struct ClusterMetrics: Sendable {
     let membersCordoned = Gauge(label: "apus_cluster_members_cordoned")
     /// Changes that the map records.
     let mapChanges = Gauge(label: "apus_cluster_map_changes")
+    /// Members that this node exchanges heartbeats with.
+    let watchedPeers = Gauge(label: "apus_cluster_watched_peers")
     /// Shards that this node owns.
     let shardsOwned = Gauge(label: "apus_cluster_shards_owned")
     /// Shards for which this node is the standby.
@@ -34,6 +36,8 @@ struct ClusterMetrics: Sendable {
     /// Maps that this node replaced by an equal one after such a time.
     let mapsConfirmed = Counter(label: "apus_cluster_maps_confirmed_total")
     let swapsLost = Counter(label: "apus_cluster_swaps_lost_total")
+    /// The pause between the starts of planned moves.
+    let handoverPause = Gauge(label: "apus_cluster_handover_pause_seconds")
     let handoversCompleted = Counter(label: "apus_cluster_handovers_completed_total")
     let handoversAbandoned = Counter(label: "apus_cluster_handovers_abandoned_total")
 

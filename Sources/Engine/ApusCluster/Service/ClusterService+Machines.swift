@@ -12,11 +12,17 @@ import Synchronization
 extension ClusterService {
     /// The largest part of a shard's entity states that goes in one message, in bytes.
     static let statePartByteCountMax = 1 << 20
+    /// The least time between two proposals of this node's ``WatchRule``: a node of an earlier version removes it with
+    /// each map that it makes.
+    private static let ruleInterval = Duration.seconds(10)
 
     /// The timer of the service. It ticks every ``ClusterConfiguration/tickInterval`` while a machine waits for time.
     /// Otherwise it ticks only to poll the store's revision, so that an idle node uses little CPU.
     func tick() {
         let now = MonotonicTime.now()
+        if let next = state.value.nextTick, now - next.time >= configuration.handover.latenessMax {
+            handle(handover: .late)
+        }
         state.value.nextTick = nil
         lookAtClock(now: now)
         let soon = now + configuration.tickInterval
@@ -53,6 +59,7 @@ extension ClusterService {
             } else if submit(.pollRevision) {
                 state.value.pollingSince = now
             }
+            keepWatchRule(view.map)
         }
         if now >= state.value.nextRenewal, state.value.isRunning, !state.value.isRenewing {
             state.value.nextRenewal = now + configuration.leaseDuration / 3
@@ -95,7 +102,7 @@ extension ClusterService {
         hastenTick()
     }
 
-    func propose(_ decision: OwnershipDecision, waiter: Waiter) {
+    func propose(_ decision: OwnershipDecision, waiter: Waiter?) {
         state.value.lastProposal += 1
         let id = state.value.lastProposal
         state.value.waiters[id] = waiter
@@ -112,17 +119,31 @@ extension ClusterService {
         state.value.links?.setPeers(peers)
         keepPaths(map)
         let isAlive = map.isAlive(identity)
+        let plan = map.watchPlan
         if let heartbeats = heartbeats.withLock({ $0 }) {
             heartbeats.setPeers(peers)
             heartbeats.perform { driver, now in
                 driver.mapRevision = map.revision
-                return driver.handle(isAlive ? .membersChanged(peers.map(\.id)) : .excluded, now: now)
+                return driver.handle(isAlive ? .membersChanged(peers.map(\.id), plan) : .excluded, now: now)
             }
         }
+        metrics.watchedPeers.record(plan.watchers(of: identity)?.count ?? peers.count)
+        keepWatchRule(map)
         metrics.show(map, after: before, local: map.aliveSlot(of: identity))
         logger.debug("The cluster map changed", metadata: [LogKey.revision: "\(map.revision)"])
         handle(handover: .mapChanged(map))
         return before.members.filter { $0.state.isAlive && $0.id != identity && !map.isAlive($0.id) }.map(\.id)
+    }
+
+    /// Writes this node's rule into the map again after a node of an earlier version replaced the map without it. Until
+    /// all members have theirs, every member watches all others.
+    private func keepWatchRule(_ map: ClusterMap) {
+        let now = MonotonicTime.now()
+        guard state.value.isRunning, now >= state.value.nextRule, map.isAlive(identity),
+            map.member(named: identity.name)?.watchRule != configuration.membership.watchRule
+        else { return }
+        state.value.nextRule = now + Self.ruleInterval
+        propose(.setWatchRule(identity, configuration.membership.watchRule), waiter: nil)
     }
 
     /// Logs who decided: the other nodes log what they find, this one that it wrote the map.
@@ -206,6 +227,7 @@ extension ClusterService {
                 metrics.handoversCompleted.increment()
             }
         }
+        metrics.handoverPause.record(state.value.handover.pause.milliseconds / 1000)
         hastenTick()
     }
 

@@ -40,6 +40,8 @@ package final class ClusterService: Service {
         var nextHandoverTick: MonotonicTime = .zero
         var nextRenewal: MonotonicTime = .zero
         var isRenewing = false
+        /// The earliest time of the next proposal of this node's ``WatchRule``.
+        var nextRule: MonotonicTime = .zero
         /// The next tick; nil before the service runs and after its end.
         var nextTick: (task: Scheduled<Void>, time: MonotonicTime)?
         var isRunning = false
@@ -133,7 +135,8 @@ package final class ClusterService: Service {
     ) async throws(ApusError) {
         try await awaitMember(over: links)
         try await startHeartbeats(at: bind ?? addresses.transport)
-        let decision = OwnershipDecision.join(identity, addresses: addresses, weight: configuration.weight)
+        let decision = OwnershipDecision.join(
+            identity, addresses: addresses, weight: configuration.weight, watchRule: configuration.membership.watchRule)
         let map = view.map
         var machine = OwnershipStateMachine(map: map, configuration: configuration.ownership)
         machine.wallMilliseconds = UInt64(clamping: view.clock.wallMilliseconds())

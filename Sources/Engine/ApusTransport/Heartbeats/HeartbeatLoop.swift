@@ -46,6 +46,8 @@ final class HeartbeatLoop<Driver: HeartbeatDriver> {
     private var boundAddress: SocketAddress?
     private var process = LocalProcess.current()
     private var peers: [PeerState] = []
+    /// Only looked up.
+    private var indexes: [NodeID: Int] = [:]
     private var sequence: UInt64 = 0
     private var nextTick: MonotonicTime?
     private var nextFigures = MonotonicTime.zero
@@ -107,7 +109,7 @@ final class HeartbeatLoop<Driver: HeartbeatDriver> {
 
     func close() {
         nextTick = nil
-        peers = []
+        (peers, indexes) = ([], [:])
         socket.close()
     }
 
@@ -124,19 +126,20 @@ final class HeartbeatLoop<Driver: HeartbeatDriver> {
     // MARK: Peers
 
     func setPeers(_ wanted: [Peer]) {
-        let earlier = peers
+        let (earlier, places) = (peers, indexes)
         peers = wanted.map { peer in
-            if let known = earlier.first(where: { $0.id == peer.id && $0.address == peer.address }) { return known }
+            if let known = places[peer.id].map({ earlier[$0] }), known.address == peer.address { return known }
             let literal = try? SocketAddress(ipAddress: peer.address.host, port: peer.address.port)
             return PeerState(id: peer.id, address: peer.address, socketAddress: literal)
         }
+        indexes = Dictionary(peers.enumerated().map { ($1.id, $0) }, uniquingKeysWith: { first, _ in first })
         for peer in peers where peer.socketAddress == nil { resolve(peer.address) }
         if nextTick == nil || !peers.isEmpty { nextTick = .now() }
     }
 
     /// A peer's certificate is revoked, or is accepted again.
     func setRevoked(_ peer: NodeID, _ isRevoked: Bool) {
-        guard let index = peers.firstIndex(where: { $0.id == peer }) else { return }
+        guard let index = indexes[peer] else { return }
         peers[index].isRevoked = isRevoked
     }
 
@@ -196,7 +199,7 @@ final class HeartbeatLoop<Driver: HeartbeatDriver> {
     private func received(_ bytes: ByteBuffer) {
         do throws(HeartbeatFault) {
             let datagram = try seal.open(bytes, receiver: identity, clusterHash: clusterHash)
-            guard let index = peers.firstIndex(where: { $0.id == datagram.sender }) else { throw .sender }
+            guard let index = indexes[datagram.sender] else { throw .sender }
             guard !peers[index].isRevoked else { throw .revoked }
             guard peers[index].window.admit(datagram.sequence) else { throw .replayed }
             if datagram.readsVitals { peers[index].readsVitals = true }
@@ -219,13 +222,12 @@ final class HeartbeatLoop<Driver: HeartbeatDriver> {
             latenessMilliseconds: UInt16(clamping: driver.lateness.nanoseconds / 1_000_000), process: process)
         var (sentCount, refusedCount, number) = (0, 0, Int32(0))
         for datagram in outbound {
-            guard let peer = peers.first(where: { $0.id == datagram.receiver }), let address = peer.socketAddress
-            else { continue }
+            guard let index = indexes[datagram.receiver], let address = peers[index].socketAddress else { continue }
             sequence += 1
             let bytes = seal.seal(
                 HeartbeatDatagram(
                     clusterHash: clusterHash, sequence: sequence, sender: identity, message: datagram.message,
-                    vitals: peer.readsVitals ? vitals : nil), to: datagram.receiver)
+                    vitals: peers[index].readsVitals ? vitals : nil), to: datagram.receiver)
             let result = socket.send(bytes, to: address)
             if result == 0 {
                 sentCount += 1

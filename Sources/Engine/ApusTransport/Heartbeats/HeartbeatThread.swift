@@ -67,8 +67,8 @@ package struct HeartbeatConfiguration: Sendable {
     package var tickInterval: Duration = .milliseconds(10)
     /// The same for a node without peers.
     package var tickIntervalAlone: Duration = .milliseconds(50)
-    /// The most peers that datagrams are exchanged with. Further peers are ignored.
-    package var peerCountMax = 64
+    /// The most peers that datagrams are exchanged with. Further peers are ignored. A map has no more slots.
+    package var peerCountMax = 1000
 
     package init(bind: HostPort) { self.bind = bind }
 }

@@ -132,6 +132,11 @@ public nonisolated struct ClusterMember: Sendable {
   /// accepts no new shards; since wire version 2
   public var cordoned: Bool = false
 
+  /// members that watch each member beyond full_mesh_max, 0: an earlier version; since wire version 2
+  public var watchers: UInt32 = 0
+
+  public var fullMeshMax: UInt32 = 0
+
   public var unknownFields = SwiftProtobuf.UnknownStorage()
 
   public nonisolated enum State: SwiftProtobuf.Enum, Swift.CaseIterable {
@@ -456,7 +461,7 @@ nonisolated extension ClusterFailure: SwiftProtobuf.Message, SwiftProtobuf._Mess
 
 nonisolated extension ClusterMember: SwiftProtobuf.Message, SwiftProtobuf._MessageImplementationBase, SwiftProtobuf._ProtoNameProviding {
   public static let protoMessageName: String = _protobuf_package + ".Member"
-  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}name\0\u{1}incarnation\0\u{1}state\0\u{1}transport\0\u{1}clients\0\u{1}http\0\u{1}weight\0\u{1}cordoned\0")
+  public static let _protobuf_nameMap = SwiftProtobuf._NameMap(bytecode: "\0\u{1}name\0\u{1}incarnation\0\u{1}state\0\u{1}transport\0\u{1}clients\0\u{1}http\0\u{1}weight\0\u{1}cordoned\0\u{1}watchers\0\u{3}full_mesh_max\0")
 
   public mutating func decodeMessage<D: SwiftProtobuf.Decoder>(decoder: inout D) throws {
     while let fieldNumber = try decoder.nextFieldNumber() {
@@ -472,6 +477,8 @@ nonisolated extension ClusterMember: SwiftProtobuf.Message, SwiftProtobuf._Messa
       case 6: try { try decoder.decodeSingularStringField(value: &self.http) }()
       case 7: try { try decoder.decodeSingularUInt32Field(value: &self.weight) }()
       case 8: try { try decoder.decodeSingularBoolField(value: &self.cordoned) }()
+      case 9: try { try decoder.decodeSingularUInt32Field(value: &self.watchers) }()
+      case 10: try { try decoder.decodeSingularUInt32Field(value: &self.fullMeshMax) }()
       default: break
       }
     }
@@ -502,6 +509,12 @@ nonisolated extension ClusterMember: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if self.cordoned != false {
       try visitor.visitSingularBoolField(value: self.cordoned, fieldNumber: 8)
     }
+    if self.watchers != 0 {
+      try visitor.visitSingularUInt32Field(value: self.watchers, fieldNumber: 9)
+    }
+    if self.fullMeshMax != 0 {
+      try visitor.visitSingularUInt32Field(value: self.fullMeshMax, fieldNumber: 10)
+    }
     try unknownFields.traverse(visitor: &visitor)
   }
 
@@ -514,6 +527,8 @@ nonisolated extension ClusterMember: SwiftProtobuf.Message, SwiftProtobuf._Messa
     if lhs.http != rhs.http {return false}
     if lhs.weight != rhs.weight {return false}
     if lhs.cordoned != rhs.cordoned {return false}
+    if lhs.watchers != rhs.watchers {return false}
+    if lhs.fullMeshMax != rhs.fullMeshMax {return false}
     if lhs.unknownFields != rhs.unknownFields {return false}
     return true
   }
