@@ -42,8 +42,8 @@ enum ClusterFault: String, CaseIterable, Sendable {
     /// True if the victims are declared dead, and start again.
     var ends: Bool {
         switch self {
-        case .kill, .stop, .stopLong, .partition, .split, .silentOut: true
-        case .stopShort, .silentIn, .cut, .cutOneWay, .cutStore, .loss, .storeLeader, .storeQuorum, .fullDisk: false
+        case .kill, .stop, .stopLong, .partition, .split, .silentOut, .silentIn: true
+        case .stopShort, .cut, .cutOneWay, .cutStore, .loss, .storeLeader, .storeQuorum, .fullDisk: false
         }
     }
 
@@ -70,10 +70,11 @@ enum ClusterFault: String, CaseIterable, Sendable {
     /// The conditions of nodes that are a sign of the fault. A death is the sign of those that ``ends``.
     var conditions: Set<String> {
         switch self {
-        case .silentIn: ["path_cut", "unreachable", "minority", "answers_paused"]
         case .cut, .cutOneWay: ["path_cut"]
         case .cutStore, .storeQuorum: ["ownership_store_unreadable"]
-        case .kill, .stopShort, .stop, .stopLong, .partition, .split, .silentOut, .loss, .storeLeader, .fullDisk: []
+        case .kill, .stopShort, .stop, .stopLong, .partition, .split, .silentOut, .silentIn, .loss, .storeLeader,
+            .fullDisk:
+            []
         }
     }
 

@@ -22,6 +22,9 @@ struct ClusterFaultResult: Sendable {
     private(set) var acknowledged = 0
     private(set) var unknown = 0
     private(set) var violations = 0
+    /// Replicated registers whose owner and standby were victims of one fault. Their values are in no other node, and
+    /// are not judged (docs/concepts.md).
+    private(set) var bothCopiesLost = 0
     private(set) var undecided = 0
     private(set) var failures: [String] = []
 
@@ -61,6 +64,8 @@ struct ClusterFaultResult: Sendable {
         }
     }
 
+    mutating func lostBothCopies(_ count: Int) { bothCopiesLost += count }
+
     mutating func failed(_ what: String) { failures.append(what) }
 
     /// The bounds that were exceeded, as sentences.
@@ -89,14 +94,15 @@ struct ClusterFaultResult: Sendable {
     static func table(_ results: [Self]) -> String {
         let head = [
             "FAULT", "EPISODES", "DETECT P50", "P99", "MAX ms", "SERVE P50", "P99", "MAX ms", "GAP P50", "P99",
-            "MAX ms", "LOST", "DOUBLED", "ENDED", "FALSE DEATHS", "CHANGES", "UNKNOWN", "VIOLATIONS", "BOUNDS",
+            "MAX ms", "LOST", "DOUBLED", "ENDED", "FALSE DEATHS", "CHANGES", "UNKNOWN", "VIOLATIONS", "BOTH COPIES",
+            "BOUNDS",
         ]
         return TextTable.lines([head] + results.map(\.cells)).joined(separator: "\n")
     }
 
     private var cells: [String] {
         [fault.says, "\(episodes)"] + Self.quantiles(detects) + Self.quantiles(serves) + Self.quantiles(gaps)
-            + [lost, doubled, ended, falseDeaths, acknowledged, unknown, violations].map { "\($0)" }
+            + [lost, doubled, ended, falseDeaths, acknowledged, unknown, violations, bothCopiesLost].map { "\($0)" }
             + [misses.isEmpty ? "kept" : "missed"]
     }
 
@@ -119,6 +125,7 @@ struct ClusterFaultResult: Sendable {
             "episodes": episodes, "undetected": undetected, "unserved": unserved, "lost": lost, "doubled": doubled,
             "wrong": wrong, "stale": stale, "ended": ended, "false_deaths": falseDeaths,
             "acknowledged": acknowledged, "unknown": unknown, "violations": violations, "undecided": undecided,
+            "both_copies_lost": bothCopiesLost,
             "misses": misses,
         ]
         for (name, list) in [("detect", detects), ("serve", serves), ("gap", gaps)] {

@@ -35,6 +35,8 @@ final class ClusterFaultRun {
     private var results: [ClusterFault: ClusterFaultResult] = [:]
     /// The loads of all episodes, whose registers are read again at the end.
     private var loads: [(fault: ClusterFault, load: RegisterLoad)] = []
+    /// Replicated registers whose owner and standby were victims of one fault: such a change is in no other node.
+    private var withoutCopies: Set<String> = []
 
     init(options: Options, place: ClusterFaultStage, watch: MapWatch) async throws {
         self.options = options
@@ -101,6 +103,7 @@ final class ClusterFaultRun {
         let before = try await place.stage.map()
         let victims = place.victims(of: fault)
         let ids = victims.nodes.compactMap { before.member(named: NodeName(unchecked: $0))?.id }
+        result.lostBothCopies(excuse(among: loads.map(\.load) + [load], in: before, victims: ids))
         load.start()
         try await Task.sleep(for: Self.lead)
         var window = FrameWindow(cast)
@@ -166,10 +169,27 @@ final class ClusterFaultRun {
 
     // MARK: Histories
 
+    /// Notes the replicated registers whose owner and standby are among the victims. Returns their number.
+    private func excuse(among loads: [RegisterLoad], in map: ClusterMap, victims: [NodeID]) -> Int {
+        let names = loads.flatMap(\.registers).filter { register in
+            guard !register.isRecorded else { return false }
+            let shard = ShardID(key: register.name)
+            guard let owner = map.owner(of: shard), let standby = map.standby(of: shard) else { return false }
+            return victims.contains(owner.id) && victims.contains(standby.id)
+        }.map(\.name)
+        let new = Set(names).subtracting(withoutCopies)
+        withoutCopies.formUnion(new)
+        return new.count
+    }
+
+    private func judged(_ load: RegisterLoad) -> [RegisterOperation] {
+        load.history.operations.filter { !withoutCopies.contains($0.entity) }
+    }
+
     private func judge(_ load: RegisterLoad, _ number: Int, _ result: inout ClusterFaultResult) {
         let counts = load.counts
         result.changed(acknowledged: counts.acknowledged, unknown: counts.unknown)
-        note(LinearizabilityChecker().check(load.history.operations), of: load, "episode \(number)", &result)
+        note(LinearizabilityChecker().check(judged(load)), of: load, "episode \(number)", &result)
     }
 
     private func note(
@@ -193,7 +213,7 @@ final class ClusterFaultRun {
             do {
                 try await load.readAll()
                 note(
-                    LinearizabilityChecker().check(load.history.operations), of: load,
+                    LinearizabilityChecker().check(judged(load)), of: load,
                     "\(load.registers.first?.name ?? "") at the end", &result)
             } catch {
                 result.failed("at the end: \(error)")
