@@ -67,7 +67,14 @@ final class ClusterFaultRun {
             } catch {
                 result.failed("episode \(number): \(error)")
                 await place.clear()
-                try await place.end(fault)
+                do {
+                    try await place.end(fault)
+                } catch {
+                    // What was measured before is still reported.
+                    result.failed("no episodes after \(number): \(error)")
+                    results[fault] = result
+                    break
+                }
             }
             results[fault] = result
         }

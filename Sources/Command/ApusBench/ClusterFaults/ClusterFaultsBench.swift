@@ -71,11 +71,12 @@ struct BenchClusterFaultsCommand: AsyncParsableCommand {
         if results.contains(where: { !$0.misses.isEmpty }) { throw ExitCode.failure }
     }
 
-    /// A file system in memory for the cluster's directory, so that it can be full.
+    /// A file system in memory for the cluster's directory, so that it can be full. The members of etcd write some
+    /// 100 MB a minute to it, because every episode changes the map many times.
     private static func makeDisk(_ scope: BenchScope) throws -> String {
         let path = "\(NSTemporaryDirectory())/apus-bench-\(getpid())-disk"
         try FileManager.default.createDirectory(atPath: path, withIntermediateDirectories: true)
-        try FailoverStage.run("/usr/bin/env", ["mount", "-t", "tmpfs", "-o", "size=2g,mode=700", "apus-bench", path])
+        try FailoverStage.run("/usr/bin/env", ["mount", "-t", "tmpfs", "-o", "size=4g,mode=700", "apus-bench", path])
         scope.onEnd {
             try? FailoverStage.run("/usr/bin/env", ["umount", path])
             try? FileManager.default.removeItem(atPath: path)
