@@ -73,13 +73,26 @@ struct LinkStateMachineTests {
         #expect(machine.moved(1).isEmpty)
     }
 
+    @Test("On a path of one second, a node that leaves serves for four round trips longer")
+    func retiredFarAway() {
+        var machine = online()
+        machine.heard(1, now: time(100))
+        _ = machine.redirected(1, endpoints: [Self.endpoints[1]], now: time(100))
+        let greeted = greet(2, &machine, from: 100, stage: 1000)
+        #expect(machine.welcomed(2, Self.welcome, now: time(greeted + 1000)) == [.retire(1), .activate(2)])
+        machine.heard(2, now: time(greeted + 6900))
+        #expect(!machine.tick(now: time(greeted + 6999)).contains(.drop(1)))
+        #expect(machine.tick(now: time(greeted + 7000)).contains(.drop(1)))
+    }
+
     @Test("The connection to a node that leaves is closed after two seconds, and with the session")
     func retiredForLong() {
         var (machine, _) = moved()
         machine.streamsWanted(false, now: time(110))
-        #expect(machine.nextTick(now: time(110)) == time(2110))
-        #expect(machine.tick(now: time(2109)).isEmpty)
-        #expect(machine.tick(now: time(2110)) == [.drop(1)])
+        // And four round trips of 1 ms.
+        #expect(machine.nextTick(now: time(110)) == time(2114))
+        #expect(machine.tick(now: time(2113)).isEmpty)
+        #expect(machine.tick(now: time(2114)) == [.drop(1)])
         (machine, _) = moved()
         #expect(machine.stop() == [.drop(2), .drop(1), .report(.offline)])
     }

@@ -64,6 +64,33 @@ struct HandoverStateMachineTests {
         }
     }
 
+    @Test("All pauses of a series take ten seconds at most, so that a drain ends in time on a busy machine")
+    func pausesAreBounded() throws {
+        var map = try map(join("a"), join("b"))
+        var configuration = Machine.Configuration()
+        configuration.movingCountMax = 8
+        var machine = Machine(local: node("a"), configuration: configuration)
+        var moves = replicas(in: machine.handle(.mapChanged(map), now: at(0)))
+        var now = 0
+        var startCount = 1
+        while !moves.isEmpty {
+            _ = machine.handle(.late, now: at(now))
+            moves = try complete(moves, &machine, &map, at: now)
+            while moves.isEmpty, machine.isBusy {
+                now += 10
+                moves = replicas(in: machine.handle(.tick, now: at(now)))
+            }
+            startCount += 1
+        }
+        #expect(startCount > 200)
+        #expect((10_000...10_500).contains(now), "the moves took \(now) ms")
+        // The next series may pause again.
+        map = try map.after(.drain(node("a")))
+        moves = replicas(in: machine.handle(.mapChanged(map), now: at(now)))
+        _ = machine.handle(.late, now: at(now))
+        #expect(try complete(moves, &machine, &map, at: now).isEmpty)
+    }
+
     /// A machine of the owner `a` that moves a shard to a node that does not stand by for it yet.
     private func moving() throws -> (machine: Machine, map: ClusterMap, move: ShardMove) {
         let map = try map(join("a"), join("b")).atRest().after(join("c"))
@@ -189,19 +216,18 @@ struct HandoverStateMachineTests {
         var map = start
         var machines = members.map { Machine(local: node($0)) }
         for round in 0..<2000 {
-            let now = at(round * 20)
-            var isQuiet = !machines.contains(where: \.isBusy)
+            var isQuiet = true
             var next = map
             for index in machines.indices {
-                var pending = machines[index].handle(.mapChanged(map), now: now)
+                var pending = machines[index].handle(.mapChanged(map), now: at(round))
                 while !pending.isEmpty {
                     let action = pending.removeFirst()
                     isQuiet = false
                     switch action {
                     case .setStandby(let moves): next = try next.after(.setStandby(moves))
                     case .handOver(let moves): next = try next.after(.handOver(moves))
-                    case .awaitReplica(let move): pending += machines[index].handle(.replicaReady(move), now: now)
-                    case .stream(let move): pending += machines[index].handle(.streamed(move), now: now)
+                    case .awaitReplica(let move): pending += machines[index].handle(.replicaReady(move), now: at(round))
+                    case .stream(let move): pending += machines[index].handle(.streamed(move), now: at(round))
                     case .release, .abandoned, .completed: break
                     }
                 }

@@ -6,6 +6,7 @@ import Logging
 import NIOCore
 import NIOPosix
 import SwiftProtobuf
+import Synchronization
 import Testing
 
 // The messages of the example service (proto/apus/doors.proto), as a client of it knows them.
@@ -99,6 +100,52 @@ struct ClientAPITests {
             try await Task.sleep(for: .milliseconds(20))
         }
         #expect(await heard.passes.suffix(2) == [2, 3])
+    }
+
+    private final class OverFlag: Sendable { let isOver = Atomic(false) }
+
+    @Test("A client of a drained node moves to another one, and every request on the way is answered (decision 31)")
+    func requestsDuringDrain() async throws {
+        let cluster = try Cluster(nodes: 3, basePort: 26_900, binary: Self.binary)
+        defer { cluster.down() }
+        let session = try await Self.open(cluster, node: 2, token: try Self.token(cluster))
+        defer { session.close() }
+        for _ in 0..<100 {
+            if (try? await session.ask(DoorPassRequest.with { $0.door = "front" })) != nil { break }
+            try await Task.sleep(for: .milliseconds(50))
+        }
+        let flag = OverFlag()
+        let outcomes = await withTaskGroup(of: (answered: Int, errors: [ApusError]).self) { group in
+            for number in 0..<32 {
+                group.addTask {
+                    var (answered, errors) = (0, [ApusError]())
+                    while !flag.isOver.load(ordering: .relaxed) {
+                        // Each takes as long as its record, so several are in progress at any time.
+                        let request = DoorPassRequest.with {
+                            ($0.door, $0.quiet, $0.recorded) = ("door-\(number)", true, true)
+                        }
+                        do throws(ApusError) {
+                            _ = try await session.ask(request)
+                            answered += 1
+                        } catch {
+                            errors.append(error)
+                        }
+                        // Within the account's 1,000 requests a second.
+                        try? await Task.sleep(for: .milliseconds(40))
+                    }
+                    return (answered, errors)
+                }
+            }
+            #expect((try? cluster.run("cluster", "drain", "n2").status) == 0)
+            try? await Task.sleep(for: .seconds(2))
+            // Nothing of the client is left at the node.
+            _ = (try? cluster.pid(2)).map { Glibc.kill($0, SIGKILL) }
+            try? await Task.sleep(for: .seconds(1))
+            flag.isOver.store(true, ordering: .relaxed)
+            return await group.reduce(into: []) { $0.append($1) }
+        }
+        #expect(outcomes.allSatisfy { $0.answered > 50 })
+        #expect(outcomes.flatMap(\.errors).map { "\($0)" } == [])
     }
 
     @Test("Kept events survive the deaths of their owners: every one is heard once, in order, by a client that stays")

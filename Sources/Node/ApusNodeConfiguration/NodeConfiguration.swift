@@ -233,6 +233,7 @@ public struct NodeConfiguration: Sendable {
         handover.movingCountMax = try reader.int("handover.moving_max", default: d.movingCountMax, in: 1...4096)
         handover.latenessMax = try reader.duration("handover.lateness_max", default: d.latenessMax)
         handover.pauseMax = try reader.duration("handover.pause_max", default: d.pauseMax)
+        handover.pausesMax = try reader.duration("handover.pauses_max", default: d.pausesMax)
     }
 
     private mutating func readMembership(_ reader: inout ConfigurationReader) throws(ApusError) {

@@ -143,7 +143,8 @@ extension ClusterSimulation {
         }
     }
 
-    /// Checks that a link between two nodes goes around their cut path. All nodes run in such a run.
+    /// Checks that a link between two nodes goes around their cut path. In a crowd either may be paused by another
+    /// fault, or may have started again; otherwise all nodes run in such a run.
     func checkPath(_ from: Int, _ to: Int) {
         guard let process = runningProcess(named: from), let peer = runningProcess(named: to), process.isMember,
             peer.isMember, process.pausedUntil == nil, peer.pausedUntil == nil

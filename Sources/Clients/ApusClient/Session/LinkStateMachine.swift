@@ -61,7 +61,7 @@ public struct LinkStateMachine: Sendable {
         public var backoffMax: Duration = .seconds(2)
         /// The time in which a lost link may be replaced before the state becomes offline.
         public var offlineGrace: Duration = .milliseconds(500)
-        /// How long the connection to a node that leaves stays open beside its successor.
+        /// How long the connection to a node that leaves stays open beside its successor, beyond four round trips.
         public var retireTimeout: Duration = .seconds(2)
         public init() {}
     }
@@ -214,17 +214,18 @@ public struct LinkStateMachine: Sendable {
         let attempt = attempts.remove(at: index)
         let span = now - attempt.since
         hellos.measured(span)
+        let roundTrip = min(span, attempt.roundTrip ?? span)
         var actions: [Action] = []
         if let active {
             // The old connection has recovered in the meantime. It stays, since it has the streams.
             if !isSilent(active, now: now) { return [.drop(id)] }
             jitter = active.line.jitter
-            actions += active.isLeaving ? retire(active.id, now: now) : [.drop(active.id)]
+            actions += active.isLeaving ? retire(active.id, roundTrip, now: now) : [.drop(active.id)]
         }
         actions += dropAttempts()
         active = Active(
             id: id, endpoint: attempt.endpoint, lastHeard: now,
-            line: LineWatch(roundTrip: min(span, attempt.roundTrip ?? span), jitter: jitter), welcome: welcome)
+            line: LineWatch(roundTrip: roundTrip, jitter: jitter), welcome: welcome)
         failuresInRound = 0
         refusals = []
         backoff = configuration.backoffMin
@@ -276,9 +277,10 @@ public struct LinkStateMachine: Sendable {
         return attempts.isEmpty ? connectNext(now: now) : []
     }
 
-    private mutating func retire(_ id: AttemptID, now: MonotonicTime) -> [Action] {
+    /// - Parameter roundTrip: That of the next connection. Opening a stream takes one, and frames arrive after it.
+    private mutating func retire(_ id: AttemptID, _ roundTrip: Duration, now: MonotonicTime) -> [Action] {
         let earlier = retiring.map { [Action.drop($0.id)] } ?? []
-        retiring = (id, now + configuration.retireTimeout)
+        retiring = (id, now + configuration.retireTimeout + roundTrip * 4)
         return earlier + [.retire(id)]
     }
 

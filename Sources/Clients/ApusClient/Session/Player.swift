@@ -30,10 +30,7 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
     private let source: UInt16
     private let onFrame: @Sendable (MediaFrame) -> Void
     private let onEvent: @Sendable (Event) -> Void
-    private var connection: ClientConnection?
-    private var stream: UInt32?
-    /// The stream at a node that leaves, until the next node's frames arrive.
-    private var previous: (connection: ClientConnection, stream: UInt32)?
+    private var place = StreamPlace()
     private var last: FramePosition?
     /// The last node's grant. With it the stream is opened at another node without a delay.
     private var grant = Data()
@@ -67,24 +64,19 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
         session.eventLoop.execute { [self] in
             isOver = true
             session.remove(self)
-            if let stream, let connection {
+            if let (connection, stream) = place.current {
                 connection.request(.stop, ClientStopRequest.with { $0.stream = stream }) { _ in }
             }
         }
     }
 
     func attach(to connection: ClientConnection, from retiring: ClientConnection?) {
-        if let retiring, retiring === self.connection, let stream {
-            previous = (retiring, stream)
-        } else if previous?.connection !== retiring {
-            previous = nil
-        }
-        self.connection = connection
-        stream = nil
+        place.move(to: connection, from: retiring)
         open(on: connection)
     }
 
-    var isMoving: Bool { previous != nil }
+    /// Until the next node's frames arrive.
+    var isMoving: Bool { place.previous != nil }
 
     private func open(on connection: ClientConnection) {
         let request = ClientPlayRequest.with {
@@ -97,13 +89,13 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
             }
         }
         connection.request(.play, request) { [weak self] result in
-            guard let self, connection === self.connection, !isOver else { return }
+            guard let self, connection === place.connection, !isOver else { return }
             switch result {
             case .success(let bytes):
                 guard let answer = try? ClientPlayResponse(bounded: bytes) else {
                     return
                 }
-                stream = answer.stream
+                place.stream = answer.stream
                 grant = answer.grant
             case .failure(let error): refused(error, on: connection)
             }
@@ -121,7 +113,7 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
         default:
             onEvent(.waiting)
             session.eventLoop.assumeIsolated().scheduleTask(in: Self.retryDelay) { [weak self] in
-                guard let self, connection === self.connection, stream == nil, !isOver else { return }
+                guard let self, connection === place.connection, place.stream == nil, !isOver else { return }
                 open(on: connection)
             }
         }
@@ -129,17 +121,15 @@ public final class Player: SessionStream, @unchecked Sendable {  // SAFETY: conf
     private static let retryDelay = TimeAmount.milliseconds(100)
 
     func received(_ frame: LinkFrame, on connection: ClientConnection) {
-        if let previous, connection === previous.connection {
+        if let previous = place.previous, connection === previous.connection {
             if frame.kind == .media, frame.correlation == previous.stream { received(frame) }
             return
         }
-        guard connection === self.connection, let stream else { return }
+        guard connection === place.connection, let stream = place.stream else { return }
         if frame.kind == .media {
             guard frame.correlation == stream else { return }
             received(frame)
-            guard previous != nil else { return }
-            previous = nil
-            session.checkRetired()
+            if place.leavePrevious() { session.checkRetired() }
         } else if frame.kind == .tell, frame.method == ClientMethod.streamState.rawValue {
             guard let state = try? ClientStreamState(bounded: frame.payload),
                 state.stream == stream

@@ -58,10 +58,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     private var cursor: UInt64 = 0
     /// The next sequence number for which ``onNumbered`` is called.
     private var nextAnnounced: UInt64 = 0
-    private var connection: ClientConnection?
-    private var stream: UInt32?
-    /// The stream at a node that leaves, until the next node accepts the stream.
-    private var previous: (connection: ClientConnection, stream: UInt32)?
+    private var place = StreamPlace()
     private var isOver = false
     /// Frames that were dropped before they were acknowledged, for lack of room.
     public private(set) var framesAbandoned: UInt64 = 0
@@ -105,7 +102,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
             write()
             isOver = true
             session.remove(self)
-            connection?.request(.unpublish, ClientUnpublishRequest.with { $0.source = UInt32(source) }) { _ in }
+            place.connection?.request(.unpublish, ClientUnpublishRequest.with { $0.source = UInt32(source) }) { _ in }
         }
     }
 
@@ -165,8 +162,9 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     }
 
     private func write() {
-        guard let place = previous ?? current, let epoch, cursor < nextSequence else { return }
-        let (connection, stream) = place
+        guard let (connection, stream) = place.previous ?? place.current, let epoch, cursor < nextSequence else {
+            return
+        }
         var buffer = ByteBuffer()
         while cursor < nextSequence, connection.isWritable, buffer.readableBytes < Self.writeByteCountMax {
             let frame = frame(cursor, in: epoch)
@@ -191,28 +189,15 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     // MARK: - SessionStream
 
     func attach(to connection: ClientConnection, from retiring: ClientConnection?) {
-        if let current, current.connection === retiring {
-            previous = current
-        } else if previous?.connection !== retiring {
-            previous = nil
-        }
-        self.connection = connection
-        stream = nil
+        place.move(to: connection, from: retiring)
         open(on: connection)
     }
 
-    var isMoving: Bool { previous != nil }
+    /// Until the next node accepts the stream.
+    var isMoving: Bool { place.previous != nil }
 
-    private var current: (connection: ClientConnection, stream: UInt32)? {
-        guard let connection, let stream else { return nil }
-        return (connection, stream)
-    }
-
-    /// Nothing is sent at the node that leaves any more.
     private func leavePrevious() {
-        guard previous != nil else { return }
-        previous = nil
-        session.checkRetired()
+        if place.leavePrevious() { session.checkRetired() }
     }
 
     private func open(on connection: ClientConnection) {
@@ -224,14 +209,14 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
             $0.oldest = oldest
         }
         connection.request(.publish, request) { [weak self] result in
-            guard let self, connection === self.connection, !isOver else { return }
+            guard let self, connection === place.connection, !isOver else { return }
             switch result {
             case .success(let bytes):
                 guard let answer = try? ClientPublishResponse(bounded: bytes) else {
                     return
                 }
                 leavePrevious()
-                stream = answer.stream
+                place.stream = answer.stream
                 take(epoch: answer.epoch)
                 onEvent(.open(isProtected: answer.protected))
                 resume(from: answer.next)
@@ -255,10 +240,10 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
                 leavePrevious()
                 beginAnew()
             }
-            stream = nil
+            place.stream = nil
             let delay = isSuperseded ? Self.supersededDelay : Self.retryDelay
             session.eventLoop.assumeIsolated().scheduleTask(in: delay) { [weak self] in
-                guard let self, connection === self.connection, stream == nil, !isOver else { return }
+                guard let self, connection === place.connection, place.stream == nil, !isOver else { return }
                 open(on: connection)
             }
         }
@@ -295,12 +280,12 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     func received(_ frame: LinkFrame, on connection: ClientConnection) {
         guard frame.kind == .tell else { return }
         let bytes = frame.payload
-        if let previous, connection === previous.connection {
+        if let previous = place.previous, connection === previous.connection {
             // What else it says concerns a stream that ends.
             guard frame.method == ClientMethod.publishAck.rawValue else { return }
             return acknowledged(bytes, stream: previous.stream)
         }
-        guard connection === self.connection, let stream else { return }
+        guard connection === place.connection, let stream = place.stream else { return }
         switch ClientMethod(rawValue: frame.method) {
         case .publishAck: acknowledged(bytes, stream: stream)
         case .publishResume:
@@ -310,7 +295,7 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
             if message.epoch > 0 { take(epoch: message.epoch) }
             guard message.next >= oldest else {
                 // The requested frames were dropped. The cluster accepts a gap only if an offer names it.
-                self.stream = nil
+                place.stream = nil
                 return open(on: connection)
             }
             resume(from: message.next)
@@ -330,6 +315,6 @@ public final class Publisher: SessionStream, @unchecked Sendable {  // SAFETY: c
     }
 
     func becameWritable(_ connection: ClientConnection) {
-        if connection === (previous?.connection ?? self.connection) { write() }
+        if connection === (place.previous?.connection ?? place.connection) { write() }
     }
 }

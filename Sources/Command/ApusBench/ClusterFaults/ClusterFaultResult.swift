@@ -22,8 +22,8 @@ struct ClusterFaultResult: Sendable {
     private(set) var acknowledged = 0
     private(set) var unknown = 0
     private(set) var violations = 0
-    /// Replicated registers whose owner and standby were victims of one fault. Their values are in no other node, and
-    /// are not judged (docs/concepts.md).
+    /// Replicated registers that lost acknowledged changes because their owner and standby were victims of this fault
+    /// (docs/concepts.md). They are no ``violations``.
     private(set) var bothCopiesLost = 0
     private(set) var undecided = 0
     private(set) var failures: [String] = []
@@ -64,7 +64,7 @@ struct ClusterFaultResult: Sendable {
         }
     }
 
-    mutating func lostBothCopies(_ count: Int) { bothCopiesLost += count }
+    mutating func lostBothCopies() { bothCopiesLost += 1 }
 
     mutating func failed(_ what: String) { failures.append(what) }
 
@@ -77,6 +77,7 @@ struct ClusterFaultResult: Sendable {
             misses.append("\(what) max \(Int(value.rounded(.up))) ms, at most \(Int(bound)) allowed")
         }
         zero(violations, "violations of linearizability")
+        zero(bothCopiesLost, "registers lost with their owner and standby")
         zero(undecided, "histories undecided")
         zero(lost, "frames lost")
         zero(doubled, "frames doubled")

@@ -35,8 +35,10 @@ final class ClusterFaultRun {
     private var results: [ClusterFault: ClusterFaultResult] = [:]
     /// The loads of all episodes, whose registers are read again at the end.
     private var loads: [(fault: ClusterFault, load: RegisterLoad)] = []
-    /// Replicated registers whose owner and standby were victims of one fault: such a change is in no other node.
-    private var withoutCopies: Set<String> = []
+    /// Replicated registers whose owner and standby were victims of one fault: their changes are in no other node.
+    private var withoutCopies: [String: ClusterFault] = [:]
+    /// Those of them that lost acknowledged changes.
+    private var lostWithCopies: Set<String> = []
 
     init(options: Options, place: ClusterFaultStage, watch: MapWatch) async throws {
         self.options = options
@@ -110,7 +112,7 @@ final class ClusterFaultRun {
         let before = try await place.stage.map()
         let victims = place.victims(of: fault)
         let ids = victims.nodes.compactMap { before.member(named: NodeName(unchecked: $0))?.id }
-        result.lostBothCopies(excuse(among: loads.map(\.load) + [load], in: before, victims: ids))
+        noteCopies(of: loads.map(\.load) + [load], in: before, fault, victims: ids)
         load.start()
         try await Task.sleep(for: Self.lead)
         var window = FrameWindow(cast)
@@ -176,27 +178,36 @@ final class ClusterFaultRun {
 
     // MARK: Histories
 
-    /// Notes the replicated registers whose owner and standby are among the victims. Returns their number.
-    private func excuse(among loads: [RegisterLoad], in map: ClusterMap, victims: [NodeID]) -> Int {
-        let names = loads.flatMap(\.registers).filter { register in
-            guard !register.isRecorded else { return false }
+    /// Notes the replicated registers whose owner and standby are among the victims.
+    private func noteCopies(
+        of loads: [RegisterLoad], in map: ClusterMap, _ fault: ClusterFault, victims: [NodeID]
+    ) {
+        for register in loads.flatMap(\.registers) where !register.isRecorded && withoutCopies[register.name] == nil {
             let shard = ShardID(key: register.name)
-            guard let owner = map.owner(of: shard), let standby = map.standby(of: shard) else { return false }
-            return victims.contains(owner.id) && victims.contains(standby.id)
-        }.map(\.name)
-        let new = Set(names).subtracting(withoutCopies)
-        withoutCopies.formUnion(new)
-        return new.count
+            guard let owner = map.owner(of: shard), let standby = map.standby(of: shard),
+                victims.contains(owner.id), victims.contains(standby.id)
+            else { continue }
+            withoutCopies[register.name] = fault
+        }
     }
 
-    private func judged(_ load: RegisterLoad) -> [RegisterOperation] {
-        load.history.operations.filter { !withoutCopies.contains($0.entity) }
+    /// The operations of registers that always had a copy. Counts the others that lost changes.
+    private func judged(_ load: RegisterLoad, _ result: inout ClusterFaultResult) -> [RegisterOperation] {
+        let operations = load.history.operations
+        for register in load.registers where !lostWithCopies.contains(register.name) {
+            guard let fault = withoutCopies[register.name] else { continue }
+            let own = operations.filter { $0.entity == register.name }
+            guard LinearizabilityChecker().check(own) != .linearizable else { continue }
+            lostWithCopies.insert(register.name)
+            if fault == result.fault { result.lostBothCopies() } else { results[fault]?.lostBothCopies() }
+        }
+        return operations.filter { withoutCopies[$0.entity] == nil }
     }
 
     private func judge(_ load: RegisterLoad, _ number: Int, _ result: inout ClusterFaultResult) {
         let counts = load.counts
         result.changed(acknowledged: counts.acknowledged, unknown: counts.unknown)
-        note(LinearizabilityChecker().check(judged(load)), of: load, "episode \(number)", &result)
+        note(LinearizabilityChecker().check(judged(load, &result)), of: load, "episode \(number)", &result)
     }
 
     private func note(
@@ -220,7 +231,7 @@ final class ClusterFaultRun {
             do {
                 try await load.readAll()
                 note(
-                    LinearizabilityChecker().check(judged(load)), of: load,
+                    LinearizabilityChecker().check(judged(load, &result)), of: load,
                     "\(load.registers.first?.name ?? "") at the end", &result)
             } catch {
                 result.failed("at the end: \(error)")

@@ -22,7 +22,8 @@ import OrderedCollections
 /// draining, or that has no standby, moves in any case.
 ///
 /// **Pauses.** Moves use the processors that clients' requests need. When this node's thread runs late, the pauses
-/// between the starts of moves double, up to `pauseMax`; otherwise they halve.
+/// between the starts of moves double, up to `pauseMax`; otherwise they halve. All pauses of a series together are at
+/// most `pausesMax`, because a drain has a time-out.
 ///
 /// A move that only changes the standby ends after `settingStandby`. Every step can be repeated and has its own
 /// deadline. If a deadline passes, or the map changes in the meantime, the move is abandoned: the entities are
@@ -52,6 +53,8 @@ package struct HandoverStateMachine: Sendable {
         /// The least pause between the starts of moves that are slowed down, and the greatest.
         package var pauseMin: Duration = .milliseconds(10)
         package var pauseMax: Duration = .milliseconds(300)
+        /// The most that all pauses of a series of moves may take. A series ends when no shard is to be moved.
+        package var pausesMax: Duration = .seconds(10)
 
         package init() {}
     }
@@ -133,6 +136,8 @@ package struct HandoverStateMachine: Sendable {
     private var nextStart = MonotonicTime.zero
     /// The present pause between the starts of moves.
     package private(set) var pause = Duration.zero
+    /// The sum of the pauses of this series.
+    private var paused = Duration.zero
     /// The thread ran late since the last start.
     private var wasLate = false
 
@@ -315,11 +320,19 @@ package struct HandoverStateMachine: Sendable {
                 move: move, isHandover: isHandover, step: .catchingUp(deadline: now + configuration.prepareTimeout))
             actions.append(.awaitReplica(move))
         }
-        if addedCount > 0 { setPause(now: now) }
+        if addedCount > 0 {
+            setPause(now: now)
+        } else if moving.isEmpty, resting.isEmpty {
+            paused = .zero
+        }
     }
 
     private mutating func setPause(now: MonotonicTime) {
-        defer { (wasLate, nextStart) = (false, now + pause) }
+        defer {
+            let rest = min(pause, configuration.pausesMax - paused)
+            paused += rest
+            (wasLate, nextStart) = (false, now + rest)
+        }
         if wasLate {
             pause = min(max(pause * 2, configuration.pauseMin), configuration.pauseMax)
         } else {

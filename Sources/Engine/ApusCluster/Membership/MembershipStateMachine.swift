@@ -465,15 +465,14 @@ package struct MembershipStateMachine: Sendable {
             guard let vote = peers[index].votes[voter], now - vote.at <= configuration.voteLifetime else { continue }
             if vote.isCounted { countedCount += 1 } else { uncountedCount += 1 }
         }
-        if watchers?.contains(local) ?? true {
-            switch promises.vote(against: id, now: now) {
-            case .none: break
-            case .uncounted: uncountedCount += 1
-            case .counted: countedCount += 1
-            }
-            if promises.mayVote(against: id, now: now) { promises.voted(against: id, now: now) }
-        }
         let isVoter = watchers?.contains(local) ?? true
+        let vote = isVoter ? promises.vote(against: id, now: now) : .none
+        switch vote {
+        case .none: break
+        case .uncounted: uncountedCount += 1
+        case .counted: countedCount += 1
+        }
+        if vote != .none { promises.voted(against: id, now: now) }
         let count = VoteCount(
             voterCount: voters.count + (isVoter ? 1 : 0), lostCount: lostCount(among: watchers, now: now),
             watcherCount: watchers?.count, countedCount: countedCount, uncountedCount: uncountedCount)
